@@ -1,0 +1,1 @@
+"""A package, so that `tests.problems` is ours even where a dependency installs a `tests` of its own."""
