@@ -1,0 +1,349 @@
+"""What every number should be: plain autograd in float64, one sample at a time, slow and meant to be read.
+
+Nothing here knows the engine. ``watch_training`` repeats a training loop without tracking and keeps what each step saw;
+``truth_of_run`` turns that into every quantity of every step. Formulas take ``G``, the individual gradients as a
+matrix [B, D]: of the whole network, or of one parameter tensor ("layer-wise"). ``None`` means "has no value".
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Array = np.ndarray
+
+
+# ---- one step, frozen in the instant before its forward pass -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Moment:
+    model: nn.Module
+    loss_fn: nn.Module
+    inputs: Tensor
+    targets: Tensor
+    random_state: Tensor
+    lrs: tuple[float, ...]
+    after: dict[str, Tensor] = field(default_factory=dict)
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone().requires_grad_() for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def predict(self, parameters: dict[str, Tensor]) -> Tensor:
+        """The forward pass as the user's loop sees it: same dropout masks, same batch statistics."""
+        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.random_state)
+            return torch.func.functional_call(self.model, {**parameters, **buffers}, (self.inputs.clone(),))
+
+    def loss(self, parameters: dict[str, Tensor]) -> Tensor:
+        return self.loss_fn(self.predict(parameters), self.targets)
+
+
+def freeze(model: nn.Module, loss_fn: nn.Module, inputs: Tensor, targets: Tensor, lrs: Iterable[float] = ()) -> Moment:
+    state = torch.get_rng_state()
+    return Moment(copy.deepcopy(model), loss_fn, inputs.clone(), targets.clone(), state, tuple(lrs))
+
+
+def watch_training(problem, make_optimizer: Callable, steps: int, seed: int = 0) -> list[Moment]:
+    """The unchanged loop, untracked; what each step looked like before it ran, and the parameters after it."""
+    model, loss_fn, batches = problem.make(seed)
+    optimizer = make_optimizer(problem.groups(model))
+    torch.manual_seed(seed)
+    moments = []
+    for inputs, targets in batches(steps):
+        moment = freeze(model, loss_fn, inputs, targets, [group["lr"] for group in optimizer.param_groups])
+        optimizer.zero_grad()
+        loss_fn(model(inputs), targets).backward()
+        optimizer.step()
+        moment.after.update({name: p.detach().clone() for name, p in model.named_parameters()})
+        moments.append(moment)
+    return moments
+
+
+# ---- individual losses and gradients -------------------------------------------------------------------------------
+
+
+def individual_losses(loss_fn: nn.Module, prediction: Tensor, target: Tensor) -> Tensor:
+    """``l_n`` [B], scaled so that their mean is the scalar that the user differentiates."""
+    unreduced = copy.copy(loss_fn)
+    unreduced.reduction = "none"
+    raw = unreduced(prediction, target)
+    B = len(prediction)
+    per_sample = raw.reshape(B, -1).sum(1)
+    if loss_fn.reduction == "sum":
+        return B * per_sample
+    if isinstance(loss_fn, (nn.CrossEntropyLoss, nn.NLLLoss)) and not target.is_floating_point():
+        valid = target != loss_fn.ignore_index
+        weight = torch.ones_like(prediction[0]) if loss_fn.weight is None else loss_fn.weight
+        return per_sample * B / weight[target[valid]].sum()
+    return per_sample / (raw.numel() / B)
+
+
+def individual_gradients(moment: Moment) -> dict[str, Tensor]:
+    """``g_n`` [B, *shape] of each parameter that gets a gradient; their mean is the gradient of the loss."""
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in moment.model.modules()):
+        return contributions(moment)
+    theta = moment.parameters()
+    losses = individual_losses(moment.loss_fn, moment.predict(theta), moment.targets)
+    rows = [torch.autograd.grad(l_n, theta.values(), retain_graph=True, allow_unused=True) for l_n in losses]
+    used = {name: [row[i] for row in rows] for i, name in enumerate(theta) if rows[0][i] is not None}
+    return {name: torch.stack(gradients) for name, gradients in used.items()}
+
+
+def contributions(moment: Moment) -> dict[str, Tensor]:
+    """``B * dL/dtheta^(n)`` when each sample has a copy of the parameters of its own, in the graph of the whole batch.
+
+    Every module that owns parameters is run again on its own, and differentiated with all rows of its output gradient
+    set to zero except one sample's. Where samples do not mix, this is the gradient of ``l_n``.
+    """
+    model, calls, handles = copy.deepcopy(moment.model), [], []
+
+    def remember(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        calls.append((module, args[0].detach().clone(), output))
+        return output.clone()  # so that an in-place activation does not overwrite what is differentiated
+
+    for module in model.modules():
+        if any(p.requires_grad for p in module.parameters(recurse=False)):
+            handles.append(module.register_forward_hook(remember))
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(moment.random_state)
+        loss = moment.loss_fn(model(moment.inputs), moment.targets)
+    output_gradients = torch.autograd.grad(loss, [output for _, _, output in calls])
+    for handle in handles:
+        handle.remove()
+
+    names, B = {p: name for name, p in model.named_parameters()}, len(moment.inputs)
+    result: dict[str, Tensor] = {}
+    for (module, inputs, _), b in zip(calls, output_gradients, strict=True):
+        parameters = [p for p in module.parameters(recurse=False) if p.requires_grad]
+        output = module(inputs)
+        for n in range(B):
+            only_n = torch.zeros_like(b)
+            only_n[n] = b[n]
+            for p, gradient in zip(parameters, torch.autograd.grad(output, parameters, only_n, retain_graph=True)):
+                G = result.setdefault(names[p], torch.zeros(B, *p.shape, dtype=p.dtype))
+                G[n] += B * gradient
+    return {name: result[name] for name in moment.parameters() if name in result}
+
+
+# ---- curvature -----------------------------------------------------------------------------------------------------
+
+
+def hessian(moment: Moment, names: Iterable[str]) -> Array:
+    """[D, D], row by row, parameters flattened in the order of ``names``."""
+    theta = moment.parameters()
+    chosen = [theta[name] for name in names]
+    gradient = flatten(torch.autograd.grad(moment.loss(theta), chosen, create_graph=True))
+    rows = [torch.autograd.grad(g_i, chosen, retain_graph=True, materialize_grads=True) for g_i in gradient]
+    return torch.stack([flatten(row) for row in rows]).numpy()
+
+
+def gauss_newton(moment: Moment, names: Iterable[str]) -> Array:
+    """``J^T (d^2 L / df^2) J`` [D, D], with f the predictions of the whole batch and J their Jacobian."""
+    theta = moment.parameters()
+    chosen = [theta[name] for name in names]
+    f = moment.predict(theta)
+    rows = [torch.autograd.grad(f_i, chosen, retain_graph=True, materialize_grads=True) for f_i in f.flatten()]
+    J = torch.stack([flatten(row) for row in rows])
+    inner = torch.autograd.functional.hessian(lambda p: moment.loss_fn(p, moment.targets), f.detach())
+    return (J.T @ inner.reshape(f.numel(), f.numel()) @ J).numpy()
+
+
+def flatten(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+# ---- the formulas: G is [B, D] -------------------------------------------------------------------------------------
+
+
+def grad_norm(G: Array) -> float:
+    return float(np.linalg.norm(G.mean(0)))
+
+
+def norm_test(G: Array) -> float | None:
+    B, g = len(G), G.mean(0)
+    if B == 1:
+        return None
+    inside = ((G**2).sum() / (g @ g) - B) / (B * (B - 1))
+    return float(np.sqrt(max(inside, 0.0)))
+
+
+def inner_test(G: Array) -> float | None:
+    B, g = len(G), G.mean(0)
+    if B == 1:
+        return None
+    inside = (((G @ g) ** 2).sum() / (g @ g) ** 2 - B) / (B * (B - 1))
+    return float(np.sqrt(max(inside, 0.0)))
+
+
+def ortho_test(G: Array) -> float | None:
+    """The part of each ``g_n`` that is orthogonal to g, formed as a vector."""
+    B, g = len(G), G.mean(0)
+    if B == 1:
+        return None
+    orthogonal = G - np.outer(G @ g / (g @ g), g)
+    return float(np.sqrt((orthogonal**2).sum() / (g @ g) / (B * (B - 1))))
+
+
+def mean_gsnr(G: Array, eps: float = 1e-5) -> float:
+    return float((G.mean(0) ** 2 / (G.var(0) + eps)).mean())
+
+
+def early_stopping(G: Array, eps: float = 1e-5) -> float | None:
+    B = len(G)
+    return None if B == 1 else float(1 - B * (G.mean(0) ** 2 / (G.var(0, ddof=1) + eps)).mean())
+
+
+def cabs(G: Array, lrs: Iterable[float], loss: float) -> float | None:
+    if len(set(lrs)) > 1:
+        return None
+    (lr,) = set(lrs)
+    return float(lr * G.var(0).sum() / loss)
+
+
+def tic_diag(G: Array, diagonal: Array, eps: float = 1e-7) -> float:
+    return float(((G**2).mean(0) / (diagonal + eps)).sum())
+
+
+def tic_trace(G: Array, diagonal: Array, eps: float = 1e-7) -> float:
+    return float((G**2).mean(0).sum() / (diagonal.sum() + eps))
+
+
+@dataclass
+class Observation:
+    """One end of the line: the individual losses [B] and the individual slopes ``g_n . s / ||s||`` [B]."""
+
+    losses: Array
+    slopes: Array
+
+
+def fit_alpha(start: Observation, end: Observation, T: float) -> dict[str, float | None]:
+    """The quadratic through both ends by weighted least squares, each observation divided by its noise."""
+    observed = [start.losses, end.losses, start.slopes, end.slopes]
+    y = np.array([values.mean() for values in observed])
+    variances = [values.var(ddof=1) or 1e-10 for values in observed]
+    Phi = np.array([[1, 1, 0, 0], [0, T, 1, 1], [0, T**2, 0, 2 * T]])
+    precision = np.diag(1 / np.array(variances))
+    scale = np.diag([1, 1 / T, 1 / T**2])  # tau in units of T: the same fit, better conditioned
+    w = scale @ np.linalg.solve(scale @ Phi @ precision @ Phi.T @ scale, scale @ Phi @ precision @ y)
+    names = ("loss_start", "loss_end", "slope_start", "slope_end")
+    fit: dict[str, float | None] = {"length": T, **dict(zip(names, y, strict=True))}
+    fit |= {name.replace("_", "_var_"): v for name, v in zip(names, variances, strict=True)}
+    fit |= dict(zip(("w0", "w1", "w2"), w, strict=True))
+    fit["alpha"] = -1.0 if w[2] < 0 else None if w[1] == 0 else float(2 * T * w[2] / -w[1] - 1)
+    return fit
+
+
+def histogram_1d(G: Array, bins: int = 100, span: tuple[float, float] = (-2, 2)) -> tuple[Array, Array]:
+    """Counts and edges; values outside go to the outermost bin."""
+    return np.histogram(np.clip(G, *span), bins, span)
+
+
+def histogram_2d(G: Array, theta: Array, bins=(40, 50), spans=((-1, 1), (-2, 2))) -> tuple[Array, Array, Array]:
+    """Counts [gradient bins, parameter bins] of all pairs, and both edges."""
+    x = np.clip(G, *spans[0]).ravel()
+    y = np.clip(np.broadcast_to(theta, G.shape), *spans[1]).ravel()
+    return np.histogram2d(x, y, bins, spans)
+
+
+# ---- a whole run ---------------------------------------------------------------------------------------------------
+
+LAYERWISE = ("GradNorm", "Distance", "UpdateSize", "ParamNorm", "NormTest", "InnerTest", "OrthoTest", "HessTrace")
+
+
+@dataclass
+class RunTruth:
+    """``scalars[name][step]``, ``layers[name][layer][step]``, ``alphas[step]``, and the raw G and theta behind them."""
+
+    names: list[str]
+    scalars: dict[str, dict[int, float | None]] = field(default_factory=dict)
+    layers: dict[str, dict[str, dict[int, float | None]]] = field(default_factory=dict)
+    alphas: dict[int, dict[str, float | None]] = field(default_factory=dict)
+    G: list[dict[str, Array]] = field(default_factory=list)
+    theta: list[dict[str, Array]] = field(default_factory=list)
+    curvature: list[Array] = field(default_factory=list)
+
+
+@dataclass
+class View:
+    """What the formulas may look at: the whole network, or one layer of it, at one step."""
+
+    G: Array
+    theta: Array
+    theta_start: Array
+    theta_after: Array
+    diagonal: Array
+
+
+def evaluate(view: View) -> dict[str, float | None]:
+    G = view.G
+    return {
+        "GradNorm": grad_norm(G),
+        "Distance": float(np.linalg.norm(view.theta - view.theta_start)),
+        "UpdateSize": float(np.linalg.norm(view.theta_after - view.theta)),
+        "ParamNorm": float(np.linalg.norm(view.theta)),
+        "NormTest": norm_test(G),
+        "InnerTest": inner_test(G),
+        "OrthoTest": ortho_test(G),
+        "MeanGSNR": mean_gsnr(G),
+        "EarlyStopping": early_stopping(G),
+        "HessTrace": float(view.diagonal.sum()),
+        "TICDiag": tic_diag(G, view.diagonal),
+        "TICTrace": tic_trace(G, view.diagonal),
+        "TopSampleNorm": float(np.sqrt((G**2).sum(1)).max()),
+    }
+
+
+def matrix(tensors: dict[str, Array], names: Iterable[str], rows: int) -> Array:
+    return np.concatenate([np.asarray(tensors[name]).reshape(rows, -1) for name in names], axis=1)
+
+
+def truth_of_moments(moments: list[Moment], curvature: Callable | None = hessian) -> RunTruth:
+    gradients = [individual_gradients(moment) for moment in moments]
+    names = list(gradients[0])
+    truth = RunTruth(names, G=[{n: G[n].numpy() for n in names} for G in gradients])
+    truth.theta = [{n: p.detach().numpy() for n, p in moment.parameters().items()} for moment in moments]
+    sizes = [truth.theta[0][name].size for name in names]
+    for t, moment in enumerate(moments):
+        C = curvature(moment, names) if curvature else np.full((sum(sizes),) * 2, np.nan)
+        truth.curvature.append(C)
+        diagonals = dict(zip(names, np.split(np.diag(C), np.cumsum(sizes)[:-1]), strict=True))
+        loss = moment.loss(moment.parameters()).item()
+        whole = evaluate(view_of(truth, moments, t, names, diagonals))
+        whole |= {"Loss": loss, "CABS": cabs(matrix(truth.G[t], names, len(moment.inputs)), moment.lrs, loss)}
+        whole |= {"HessMaxEV": float(np.linalg.eigvalsh(C)[-1]) if curvature else None}
+        for key, value in whole.items():
+            truth.scalars.setdefault(key, {})[t] = value
+        for layer in names:
+            for key, value in evaluate(view_of(truth, moments, t, [layer], diagonals)).items():
+                truth.layers.setdefault(key, {}).setdefault(layer, {})[t] = value
+    truth.alphas = {t: alpha_of_step(truth, moments, t) for t in range(len(moments) - 1)}
+    return truth
+
+
+def view_of(truth: RunTruth, moments: list[Moment], t: int, names: list[str], diagonals: dict[str, Array]) -> View:
+    theta, start = matrix(truth.theta[t], names, 1)[0], matrix(truth.theta[0], names, 1)[0]
+    after = matrix({n: p.numpy() for n, p in moments[t].after.items()}, names, 1)[0]
+    diagonal = np.concatenate([diagonals[name] for name in names])
+    return View(matrix(truth.G[t], names, len(moments[t].inputs)), theta, start, after, diagonal)
+
+
+def alpha_of_step(truth: RunTruth, moments: list[Moment], t: int) -> dict[str, float | None]:
+    step = matrix(truth.theta[t + 1], truth.names, 1)[0] - matrix(truth.theta[t], truth.names, 1)[0]
+    T = float(np.linalg.norm(step))
+    ends = []
+    for k in (t, t + 1):
+        prediction = moments[k].predict(moments[k].parameters())
+        losses = individual_losses(moments[k].loss_fn, prediction, moments[k].targets).detach().numpy()
+        ends.append(Observation(losses, matrix(truth.G[k], truth.names, len(losses)) @ step / T))
+    return fit_alpha(*ends, T)
+
+
+def truth_of_run(problem, make_optimizer: Callable, steps: int, curvature: Callable | None = hessian) -> RunTruth:
+    return truth_of_moments(watch_training(problem, make_optimizer, steps), curvature)
