@@ -11,7 +11,7 @@ export PIP_NO_INPUT := 1
 export COCKPIT_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install browser bundles demo test check lint format types generated pytest vitest e2e build generate bench clean
+.PHONY: help setup install browser bundles demo test check lint format types javascript generated pytest vitest e2e build generate bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-15s %s\n", $$1, $$2}'
@@ -59,17 +59,16 @@ bench: install bundles ## what tracking costs, beside the alternatives
 
 # ---- checking
 
-test: setup lint types generated pytest vitest e2e ## everything that CI runs
+test: setup lint types javascript generated pytest vitest e2e ## everything that CI runs
 	@echo "cockpit: all tests passed"
 
-check: install lint types vitest ## the quick part: lint, types and fast tests
+check: install lint types javascript vitest ## the quick part: lint, types and fast tests
 	@$(PYTEST) -m "not slow and not browser"
 
 lint: install
 	@echo "cockpit: lint and format"
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo "cockpit: run: make format" >&2; exit 1; }
-	@npm run --silent lint
 
 format: install ## formats all code
 	@$(BIN)/ruff check --quiet --fix .
@@ -79,7 +78,10 @@ format: install ## formats all code
 types: install
 	@echo "cockpit: types"
 	@$(BIN)/mypy --no-error-summary
-	@npm run --silent types
+
+javascript: install
+	@echo "cockpit: JavaScript lint, types and size"
+	@npm run --silent check
 
 generated: install
 	@echo "cockpit: generated code"

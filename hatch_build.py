@@ -22,7 +22,8 @@ except ImportError:  # run by hand, where hatchling need not be installed
 ROOT = Path(__file__).resolve().parent
 BUNDLES = ("cockpit_widget/static", "tb_plugin/static")
 STAMP = "cockpit_widget/static/built_from.json"
-SOURCES = ("package.json", "package-lock.json", "tsconfig*.json", "esbuild*", "build*.mjs", "js/**/*")
+SOURCES = ("package.json", "package-lock.json", "tsconfig*.json", "js/src/**/*", "js/scripts/**/*")
+WRITTEN_BY_BUILD = "js/src/panels/index.ts"
 
 
 class BuildError(RuntimeError):
@@ -30,9 +31,9 @@ class BuildError(RuntimeError):
 
 
 def list_sources() -> list[Path]:
-    """What decides about the content of a bundle: no tests, nothing installed."""
+    """What decides about the content of a bundle: no tests, nothing that the build itself writes."""
     found = {path for pattern in SOURCES for path in ROOT.glob(pattern) if path.is_file()}
-    return sorted(path for path in found if ".test." not in path.name and "node_modules" not in path.parts)
+    return sorted(path for path in found if ".test." not in path.name and path != ROOT / WRITTEN_BY_BUILD)
 
 
 def list_bundles() -> list[Path]:

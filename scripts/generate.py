@@ -45,7 +45,7 @@ def generate(target: Path) -> None:
         raise SystemExit("cockpit: protoc-gen-es is missing; run `npm ci` first")
     typescript = target / TYPESCRIPT_FILE.parent
     typescript.mkdir(parents=True, exist_ok=True)
-    # The path from the root is the file's name in protobuf's process-wide pool, where plain "cockpit.proto" could clash.
+    # The path from the root becomes the name in protobuf's process-wide pool, where "cockpit.proto" could clash.
     subprocess.run(
         [*protoc, "-I.", f"--python_out={target}", f"--pyi_out={target}", PROTO.as_posix()], cwd=ROOT, check=True
     )
