@@ -1,0 +1,92 @@
+"""Count individual gradients into histograms: the door to the three paths, which give identical counts.
+
+``path=None`` takes Triton for CUDA tensors, the fused loops (numba) for CPU tensors, and plain torch where those are
+not installed.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from cockpit_core.kernels import plain
+from cockpit_core.kernels.bins import Bins, Spec
+from cockpit_core.kernels.counts import Counts
+from cockpit_core.kernels.parameters import ParameterBins
+
+
+def choose_path(device: torch.device) -> str:
+    """The fastest path that works on this device here."""
+    return "plain"
+
+
+def _load(path: str | None, device: torch.device) -> ModuleType:
+    path = path or choose_path(device)
+    if path == "plain":
+        return plain
+    raise ValueError(f"unknown path {path!r}: use 'plain', 'fused' or 'triton'")
+
+
+def _histograms(
+    into: Counts, parameter: ParameterBins | None, shape: tuple[int, ...]
+) -> list[tuple[Tensor | None, Bins, Tensor]]:
+    """What to fill: (parameter categories or None, gradient bins, table), after checking that the parameter fits."""
+    work: list[tuple[Tensor | None, Bins, Tensor]] = []
+    if into.table2d is not None and into.spec.joint is not None:
+        if parameter is None:
+            raise ValueError("the 2D histogram needs the parameter's bins: pass prepare_parameter(parameter, spec)")
+        if parameter.categories.numel() != torch.Size(shape).numel() or parameter.count != into.spec.joint[1].count:
+            raise ValueError(
+                f"parameter bins of shape {parameter.shape} do not fit gradients of shape {shape} and {into.spec}"
+            )
+        work.append((parameter.categories, into.spec.joint[0], into.table2d))
+    if into.table1d is not None and into.spec.gradient is not None:
+        work.append((None, into.spec.gradient, into.table1d))
+    return work
+
+
+def _check(gradients: Tensor, spec: Spec, into: Counts) -> None:
+    if into.spec != spec:
+        raise ValueError(f"these counts were made for {into.spec}, not for {spec}")
+    if gradients.dtype not in plain.GRADIENT_DTYPES:
+        raise TypeError(f"gradients must be float32, float64, bfloat16 or float16, got {gradients.dtype}")
+
+
+@torch.no_grad()
+def count_values(
+    values: Tensor, parameter_bins: ParameterBins | None, spec: Spec, into: Counts, *, path: str | None = None
+) -> None:
+    """Add the stored individual gradients of a block of samples, [n, *shape of the parameter]."""
+    _check(values, spec, into)
+    flat = values.detach().reshape(values.shape[0], -1) if values.numel() else values.new_empty(0, 0)
+    work = _histograms(into, parameter_bins, tuple(values.shape[1:]))
+    if flat.numel():
+        kernels = _load(path, values.device)
+        for categories, bins, table in work:
+            kernels.count_values(flat, categories, bins, table)
+        into.touch()
+
+
+@torch.no_grad()
+def count_outer(
+    b: Tensor, a: Tensor, parameter_bins: ParameterBins | None, spec: Spec, into: Counts, *, path: str | None = None
+) -> None:
+    """Add all products ``b[n, i] * a[n, j]`` ([n, out] and [n, in]): a Linear layer's individual gradients, never
+    stored.
+    """
+    _check(b, spec, into)
+    if a.dtype != b.dtype:
+        raise TypeError(f"both factors must have the gradients' dtype, got {b.dtype} and {a.dtype}: cast one first")
+    if b.dim() != 2 or a.dim() != 2 or b.shape[0] != a.shape[0]:
+        raise ValueError(f"factors must be [n, out] and [n, in], got {tuple(b.shape)} and {tuple(a.shape)}")
+    shape = (b.shape[1], a.shape[1])
+    work = _histograms(into, parameter_bins, shape)
+    if b.numel() and a.numel():
+        kernels = _load(path, b.device)
+        for categories, bins, table in work:
+            kernels.count_outer(
+                b.detach(), a.detach(), None if categories is None else categories.view(shape), bins, table
+            )
+        into.touch()

@@ -1,0 +1,159 @@
+"""How many gradient values lie in each bin, and how many outside: the table that every kernel adds to."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cockpit_core.kernels.bins import GRADIENT_EXTRA, PARAMETER_EXTRA, Bins, Spec
+from cockpit_core.records import Histogram
+
+
+def _fold(table: np.ndarray) -> np.ndarray:
+    """Move the rows "below" and "above" of a table of finite categories into the outermost bins."""
+    folded = table[1:-1].copy()
+    folded[0] += table[0]
+    folded[-1] += table[-1]
+    return folded
+
+
+class Counts:
+    """Counts of one layer (or, added up, of the network) in int64, on the device of the gradients until they are
+    read.
+
+    ``table1d`` is [gradient categories], ``table2d`` [gradient categories, parameter categories] (see ``bins`` for
+    what a category is). Reading any property moves the tables to the CPU once; adding to them afterwards is allowed
+    and moves them again.
+    """
+
+    def __init__(self, spec: Spec, table1d: Tensor | None, table2d: Tensor | None) -> None:
+        self.spec = spec
+        self.table1d = table1d
+        self.table2d = table2d
+        self._host: tuple[np.ndarray | None, np.ndarray | None] | None = None
+
+    @classmethod
+    def zeros(cls, spec: Spec, device: torch.device | str = "cpu") -> Counts:
+        table1d = table2d = None
+        if spec.gradient is not None and not spec.is_marginal:
+            table1d = torch.zeros(spec.gradient.count + GRADIENT_EXTRA, dtype=torch.int64, device=device)
+        if spec.joint is not None:
+            shape = (spec.joint[0].count + GRADIENT_EXTRA, spec.joint[1].count + PARAMETER_EXTRA)
+            table2d = torch.zeros(shape, dtype=torch.int64, device=device)
+        return cls(spec, table1d, table2d)
+
+    def touch(self) -> None:
+        """Forget what was read; a kernel calls it whenever it adds to the tables."""
+        self._host = None
+
+    def merge(self, other: Counts) -> Counts:
+        """Add another layer's or micro-batch's counts to these, in place."""
+        if other.spec != self.spec:
+            raise ValueError(f"counts over different bins cannot be added: {self.spec} and {other.spec}")
+        self.touch()
+        for mine, theirs in ((self.table1d, other.table1d), (self.table2d, other.table2d)):
+            if mine is not None and theirs is not None:
+                mine += theirs.to(mine.device)
+        return self
+
+    def __add__(self, other: Counts) -> Counts:
+        return self.copy().merge(other)
+
+    def copy(self) -> Counts:
+        tables = (None if table is None else table.clone() for table in (self.table1d, self.table2d))
+        return Counts(self.spec, *tables)
+
+    def _read(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        if self._host is None:
+            table1d, table2d = (None if t is None else t.cpu().numpy() for t in (self.table1d, self.table2d))
+            if self.spec.is_marginal and table2d is not None:
+                table1d = table2d.sum(axis=1)
+            self._host = (table1d, table2d)
+        return self._host
+
+    def _need(self, dimensions: int) -> np.ndarray:
+        table = self._read()[dimensions - 1]
+        if table is None:
+            raise ValueError(f"the {dimensions}D histogram was not asked for in the Spec")
+        return table
+
+    def _specials(self) -> list[int]:
+        table1d, table2d = self._read()
+        if table1d is not None:
+            return [int(value) for value in table1d[-3:]]
+        return [0, 0, 0] if table2d is None else [int(row.sum()) for row in table2d[-3:]]
+
+    def _pairs(self) -> np.ndarray:
+        """The part of the 2D table in which both gradient and parameter are finite."""
+        return self._need(2)[:-3, :-1]
+
+    @property
+    def nan(self) -> int:
+        return self._specials()[0]
+
+    @property
+    def pos_inf(self) -> int:
+        return self._specials()[1]
+
+    @property
+    def neg_inf(self) -> int:
+        return self._specials()[2]
+
+    @property
+    def counts1d(self) -> np.ndarray:
+        """[gradient bins]; values outside are in the outermost bins."""
+        return _fold(self._need(1)[:-3])
+
+    @property
+    def below1d(self) -> int:
+        return int(self._need(1)[0])
+
+    @property
+    def above1d(self) -> int:
+        return int(self._need(1)[-4])
+
+    @property
+    def counts2d(self) -> np.ndarray:
+        """[gradient bins, parameter bins]; pairs outside are in the outermost bins."""
+        return np.ascontiguousarray(_fold(_fold(self._pairs()).T).T)
+
+    @property
+    def below2d(self) -> int:
+        return int(self._pairs()[0].sum())
+
+    @property
+    def above2d(self) -> int:
+        return int(self._pairs()[-1].sum())
+
+    @property
+    def parameter_below(self) -> int:
+        return int(self._pairs()[:, 0].sum())
+
+    @property
+    def parameter_above(self) -> int:
+        return int(self._pairs()[:, -1].sum())
+
+    @property
+    def parameter_not_finite(self) -> int:
+        """Pairs of a finite gradient and a NaN or infinite parameter: in no bin of the 2D histogram."""
+        return int(self._need(2)[:-3, -1].sum())
+
+    def histogram1d(self, step: int, layer: str = "", quantity: str = "GradHist1d") -> Histogram:
+        bins: Bins | None = self.spec.gradient
+        assert bins is not None, "the 1D histogram was not asked for in the Spec"
+        return Histogram(
+            quantity=quantity, step=step, layer=layer, counts=self.counts1d, edges=bins.edges,
+            nan=self.nan, pos_inf=self.pos_inf, neg_inf=self.neg_inf, below=self.below1d, above=self.above1d,
+        )  # fmt: skip
+
+    def histogram2d(self, step: int, layer: str = "", quantity: str = "GradHist2d") -> Histogram:
+        """The record; a pair whose parameter is not finite counts as NaN there, whichever kind it is."""
+        assert self.spec.joint is not None, "the 2D histogram was not asked for in the Spec"
+        gradient, parameter = self.spec.joint
+        return Histogram(
+            quantity=quantity, step=step, layer=layer, counts=self.counts2d, edges=gradient.edges,
+            parameter_edges=parameter.edges, nan=self.nan + self.parameter_not_finite, pos_inf=self.pos_inf,
+            neg_inf=self.neg_inf, below=self.below2d, above=self.above2d,
+            parameter_below=self.parameter_below, parameter_above=self.parameter_above,
+        )  # fmt: skip

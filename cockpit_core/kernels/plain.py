@@ -1,0 +1,88 @@
+"""Histograms with torch operations only: for every device, and the yardstick for the fused paths.
+
+Scratch memory is bounded by ``BLOCK`` elements whatever the layer's size; nothing of the size of the individual
+gradients is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cockpit_core.kernels.bins import Bins
+
+BLOCK = 1 << 18  # elements at once: a few MB of scratch, small enough for the CPU's caches
+
+GRADIENT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def widen(values: Tensor) -> Tensor:
+    """To the type in which bins are computed: float64 stays, everything else becomes float32 (exact)."""
+    return values if values.dtype == torch.float64 else values.to(torch.float32)
+
+
+def multiply(b: Tensor, a: Tensor) -> Tensor:
+    """``b * a`` rounded to their own type and then widened; a half product is exact in float32 and rounded once."""
+    return widen((widen(b) * widen(a)).to(b.dtype))
+
+
+def categorise(values: Tensor, bins: Bins) -> Tensor:
+    """The category of each (wide) value, as int32; see ``bins`` for the rule."""
+    rule = bins.rule(values.dtype == torch.float64)
+    first, last = -rule.offset, bins.count - 1 - rule.offset
+    index = values.sub(float(rule.anchor)).mul_(float(rule.scale)).floor_().clamp_(first, last).add_(rule.offset + 1)
+    index.masked_fill_(values < float(rule.low), 0)
+    index.masked_fill_(values > float(rule.high), bins.count + 1)
+    if not bool(torch.isfinite(values).all()):
+        index.masked_fill_(values.isnan(), bins.count + 2)
+        index.masked_fill_(values.isposinf(), bins.count + 3)
+        index.masked_fill_(values.isneginf(), bins.count + 4)
+    return index.to(torch.int32)
+
+
+def add_block(values: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+    """Add the wide ``values`` to the table; ``parameter`` holds the parameter categories, broadcastable to their
+    shape.
+    """
+    index = categorise(values, gradient)
+    if parameter is not None:
+        index = index.mul_(table.shape[1]).add_(parameter)
+    table += torch.bincount(index.reshape(-1), minlength=table.numel()).reshape(table.shape)
+
+
+def count_values(values: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+    """``values`` is [n, D], ``parameter`` [D] categories or None, ``table`` [categories] or [categories, parameter
+    categories].
+    """
+    _in_blocks(values.shape[0], values.shape[1], lambda n, d: _add_values(values[n, d], parameter, d, gradient, table))
+
+
+def _add_values(values: Tensor, parameter: Tensor | None, columns: slice, gradient: Bins, table: Tensor) -> None:
+    add_block(widen(values), None if parameter is None else parameter[columns], gradient, table)
+
+
+def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+    """The same over ``b[n, i] * a[n, j]``; ``parameter`` is [out, in] or None. Products exist for one block at a
+    time.
+    """
+    out, inner = b.shape[1], a.shape[1]
+    rows = max(1, min(out, BLOCK // max(inner, 1)))
+    for start in range(0, out, rows):
+        i = slice(start, start + rows)
+        size = min(rows, out - start)
+
+        def add(n: slice, j: slice, i: slice = i) -> None:
+            products = multiply(b[n, i, None], a[n, None, j])
+            add_block(products, None if parameter is None else parameter[i, j], gradient, table)
+
+        _in_blocks(b.shape[0], inner, add, BLOCK // size)
+
+
+def _in_blocks(samples: int, columns: int, add: Callable[[slice, slice], None], block: int = BLOCK) -> None:
+    width = max(1, min(columns, block))
+    height = max(1, block // width)
+    for n in range(0, samples, height):
+        for d in range(0, columns, width):
+            add(slice(n, n + height), slice(d, d + width))
