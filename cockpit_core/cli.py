@@ -1,0 +1,140 @@
+"""The ``cockpit`` command. Imports torch only to train: looking at a run must start at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cockpit_core._version import __version__
+
+FORMATS = ("html", "csv", "json", "png", "svg")
+
+
+class CommandError(Exception):
+    """Something the user can put right; shown as one line, exit code 1."""
+
+
+def run_demo(arguments: argparse.Namespace) -> None:
+    try:
+        from cockpit_core.demo import run_demo
+    except ImportError as error:
+        raise CommandError(f"the demo needs {error.name}: pip install {error.name}") from error
+    run_demo(Path(arguments.logdir) if arguments.logdir else None, steps=arguments.steps, fast=arguments.fast)
+
+
+def run_ls(arguments: argparse.Namespace) -> None:
+    from cockpit_core.show import list_runs
+    from cockpit_core.terminal import Terminal
+
+    root = Path(arguments.folder)
+    if not root.is_dir():
+        raise CommandError(f"{root}: no such folder")
+    if not list_runs(root, Terminal(sys.stdout)):
+        raise CommandError(f"{root}: no run here or below")
+
+
+def run_show(arguments: argparse.Namespace) -> None:
+    from cockpit_core.show import show_run
+    from cockpit_core.terminal import Terminal
+
+    show_run(find_run(arguments.run), Terminal(sys.stdout), arguments.quantity)
+
+
+def run_report(arguments: argparse.Namespace) -> None:
+    runs = [find_run(run) for run in arguments.runs]
+    try:
+        from cockpit_core.report import write_report
+
+        target = choose_target(arguments.output, arguments.format, runs)
+        write_report(runs, target[0], format=target[1])
+    except ImportError as error:  # png and svg are drawn by an optional package
+        raise CommandError(f"this format needs {error.name}: pip install 'torch-cockpit[poster]'") from error
+    print(target[0])
+
+
+def choose_target(output: str | None, form: str | None, runs: list[Path]) -> tuple[Path, str]:
+    """Where to write, and what: the option wins, then the file's ending, then HTML."""
+    ending = Path(output).suffix.lstrip(".").lower() if output else ""
+    form = form or (ending if ending in FORMATS else "html")
+    path = Path(output) if output else Path(f"{runs[0].resolve().name}.{form}")
+    if not path.parent.is_dir():
+        raise CommandError(f"{path.parent}: no such folder")
+    return path, form
+
+
+def find_run(name: str) -> Path:
+    """The folder of a run; a folder that holds runs, but is none itself, is answered with their names."""
+    from cockpit_core.show import find_runs
+
+    path = Path(name)
+    if not path.exists():
+        raise CommandError(f"{name}: no such folder")
+    if not path.is_dir():
+        raise CommandError(f"{name}: a run is a folder")
+    found = list(find_runs(path))
+    if not found:
+        raise CommandError(f"{name}: no run here; `cockpit ls {path.parent}` lists what there is")
+    if path in found:
+        return path
+    if len(found) == 1:
+        return found[0]
+    raise CommandError(f"{name} holds several runs; choose one: {', '.join(map(str, found[:5]))}")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cockpit", description="A debugger for training PyTorch networks.")
+    parser.add_argument("--version", action="version", version=f"cockpit {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="", required=True)
+
+    demo = commands.add_parser("demo", help="train a small network and show where to look")
+    demo.add_argument("--logdir", help="where to write; default: a new folder in runs/")
+    demo.add_argument("--steps", type=positive, default=300, help="how long to train (default: %(default)s)")
+    demo.add_argument("--fast", action="store_true", help="a few seconds: fewer steps, no curvature")
+    demo.set_defaults(run_command=run_demo)
+
+    ls = commands.add_parser("ls", help="list the runs in a folder")
+    ls.add_argument("folder", nargs="?", default="runs", help="default: runs")
+    ls.set_defaults(run_command=run_ls)
+
+    show = commands.add_parser("show", help="one run as a table with sparklines")
+    show.add_argument("run", help="its log directory, e.g. runs/lenet")
+    show.add_argument("quantity", nargs="?", help="show this quantity layer by layer, e.g. GradNorm")
+    show.set_defaults(run_command=run_show)
+
+    report = commands.add_parser("report", help="write one file that can be mailed")
+    report.add_argument("runs", nargs="+", metavar="RUN", help="log directories; several are compared")
+    report.add_argument("-o", "--output", metavar="FILE", help="default: the run's name, here")
+    report.add_argument("--format", choices=FORMATS, help="default: by the file's ending, or html")
+    report.set_defaults(run_command=run_report)
+    return parser
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = make_parser().parse_args(argv)
+    try:
+        arguments.run_command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `cockpit ls | head`: the reader has seen enough. Nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except (CommandError, OSError) as error:
+        print(f"cockpit: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
