@@ -1,0 +1,136 @@
+"""Reading event files that may be cut, damaged, or still being written. Nothing in here raises on bad bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from cockpit_core.events.framing import FOOT, HEAD, find_next, look
+from cockpit_core.events.summary import Event, decode_event
+
+SUFFIX = ".cockpit"
+MARK = "tfevents"  # TensorBoard reads only files with this in their name
+_CHUNK = 1 << 20
+
+
+class Located(NamedTuple):
+    """An event and where it stands, so that heavy data can be fetched again later."""
+
+    event: Event
+    offset: int
+    end: int
+
+
+class EventFile:
+    """A cursor over one file. Each ``read()`` yields what has been appended since the last one.
+
+    ``offset`` is the first byte not yet consumed and ``broken`` counts what had to be skipped. A record that is not
+    there completely is not broken: it may be in the middle of being written, and is looked at again next time.
+    """
+
+    def __init__(self, path: str | Path, offset: int = 0) -> None:
+        self.path = Path(path)
+        self.offset = offset
+        self.broken = 0
+        self.bytes_read = 0
+        self._searching = False  # inside damage, looking for the next sound record
+        self._need = 0  # how many bytes beyond the buffer the record at ``offset`` needs
+
+    def size(self) -> int:
+        """Current size, or -1 if the file has gone."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return -1
+
+    def read(self) -> Iterator[Located]:
+        if self.size() <= self.offset:
+            return
+        try:
+            with open(self.path, "rb") as file:
+                yield from self._read_from(file)
+        except OSError:  # gone, or no longer readable: what is known stays
+            return
+
+    def _read_from(self, file: BinaryIO) -> Iterator[Located]:
+        data, base, self._need = b"", self.offset, 0
+        file.seek(base)
+        while True:
+            left = os.fstat(file.fileno()).st_size - base - len(data)
+            if left <= 0 or self._need > left:  # never read towards a length that the file does not have
+                return
+            more = file.read(min(left, max(_CHUNK, self._need)))
+            if not more:
+                return
+            self.bytes_read += len(more)
+            data, base = data[self.offset - base :] + more, self.offset
+            yield from self._take(data, base)
+
+    def _take(self, data: bytes, base: int) -> Iterator[Located]:
+        """All events that are complete in ``data``, whose first byte is byte ``base`` of the file."""
+        position = 0
+        while True:
+            if self._searching:
+                hit = find_next(data, position)
+                position = hit if hit >= 0 else max(position, len(data) - HEAD + 1)
+                self.offset, self._searching, self._need = base + position, hit < 0, 0
+                if hit < 0:
+                    return
+            found = look(data, position)
+            if found.state == "short":
+                self._need = found.end - len(data)
+                return
+            start, position = position, found.end
+            if found.state == "whole":
+                self.offset = base + position
+                event = self._decode(data[found.start : found.end - FOOT])
+                if event is not None:
+                    yield Located(event, base + start, base + position)
+                continue
+            self.broken += 1
+            if found.state == "lost" or look(data, found.end).state == "lost":
+                self._searching, position = True, start + 1
+            self.offset = base + position
+
+    def _decode(self, payload: bytes) -> Event | None:
+        try:
+            return decode_event(payload)
+        except ValueError:
+            self.broken += 1
+            return None
+
+
+def read_events(path: str | Path, offset: int = 0) -> tuple[list[Event], int, int]:
+    """All events from ``offset`` on, the offset to go on from, and how many records were damaged."""
+    file = EventFile(path, offset)
+    events = [located.event for located in file.read()]
+    return events, file.offset, file.broken
+
+
+def read_one(path: str | Path, offset: int, end: int) -> Event:
+    """The event that stands at ``offset``; raises ValueError if it no longer does."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        data = file.read(end - offset)
+    found = look(data, 0)
+    if found.state != "whole" or found.end != end - offset:
+        raise ValueError(f"{path} has changed: there is no whole record at byte {offset}")
+    return decode_event(data[found.start : found.end - FOOT])
+
+
+def find_event_files(folder: str | Path) -> list[Path]:
+    """Cockpit's event files in one directory, oldest generation first."""
+    try:
+        names = [name for name in os.listdir(folder) if MARK in name and name.endswith(SUFFIX)]
+    except OSError:
+        return []
+    return [Path(folder) / name for name in sorted(names, key=_file_order)]
+
+
+def _file_order(name: str) -> tuple[int, int, str]:
+    """By generation, then by time: both are in the name that the writer gives (see there)."""
+    parts = name.split(".")
+    generation, time = parts[-2], parts[3] if len(parts) > 3 else ""
+    return (int(generation) if generation.isdigit() else 0, int(time) if time.isdigit() else 0, name)

@@ -1,0 +1,166 @@
+"""TensorBoard's Event and Summary messages, as far as Cockpit uses them, read and written by hand.
+
+Importing TensorBoard's own generated code takes most of a second and may pull in TensorFlow; writing and reading a log
+needs six small messages. The numbers are TensorBoard's (event.proto, summary.proto, tensor.proto).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+PLUGIN = "cockpit"
+CLASS_TENSOR = 2
+CLASS_BLOB_SEQUENCE = 3
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_DOUBLE = struct.Struct("<d")
+_FLOAT = struct.Struct("<f")
+_DT_STRING = 7
+_FLOAT_MAX = 3.4028234663852886e38
+
+
+def encode_varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def encode_bytes(number: int, value: bytes) -> bytes:
+    return encode_varint(number << 3 | _BYTES) + encode_varint(len(value)) + value
+
+
+def encode_integer(number: int, value: int) -> bytes:
+    return encode_varint(number << 3 | _VARINT) + encode_varint(value)
+
+
+def encode_metadata(content: bytes, data_class: int) -> bytes:
+    plugin = encode_bytes(1, PLUGIN.encode()) + encode_bytes(2, content)
+    return encode_bytes(1, plugin) + encode_integer(4, data_class)
+
+
+def encode_tensor(tag: str, payload: bytes | Sequence[bytes], metadata: bytes = b"") -> bytes:
+    """A Summary.Value with strings: a single payload has rank 0, a sequence of blobs has rank 1."""
+    single = isinstance(payload, bytes)
+    blobs = [payload] if isinstance(payload, bytes) else payload
+    shape = b"" if single else encode_bytes(2, encode_integer(1, len(blobs)))
+    strings = b"".join(encode_bytes(8, blob) for blob in blobs)
+    tensor = encode_integer(1, _DT_STRING) + encode_bytes(2, shape) + strings
+    value = encode_bytes(1, tag.encode()) + encode_bytes(8, tensor)
+    return value + (encode_bytes(9, metadata) if metadata else b"")
+
+
+def encode_scalar(tag: str, value: float) -> bytes:
+    """A plain scalar as TensorBoard and everyone who syncs its logs reads it: 32 bits, beyond them infinite."""
+    if _FLOAT_MAX < abs(value):
+        value = float("inf") if value > 0 else float("-inf")
+    return encode_bytes(1, tag.encode()) + encode_varint(2 << 3 | _FIXED32) + _FLOAT.pack(value)
+
+
+def encode_event(wall_time: float, step: int, values: Sequence[bytes]) -> bytes:
+    summary = b"".join(encode_bytes(1, value) for value in values)
+    clock = encode_varint(1 << 3 | _FIXED64) + _DOUBLE.pack(wall_time)
+    return clock + encode_integer(2, step) + encode_bytes(5, summary)
+
+
+def encode_version(wall_time: float) -> bytes:
+    """What every event file begins with."""
+    return encode_varint(1 << 3 | _FIXED64) + _DOUBLE.pack(wall_time) + encode_bytes(3, b"brain.Event:2")
+
+
+@dataclass
+class Value:
+    tag: str = ""
+    scalar: float | None = None
+    plugin: str = ""
+    content: bytes = b""
+    tensor: bytes = b""
+
+    def strings(self) -> list[bytes]:
+        return [blob for number, blob in read_fields(self.tensor) if number == 8 and isinstance(blob, bytes)]
+
+
+@dataclass
+class Event:
+    wall_time: float = 0.0
+    step: int = 0
+    version: str = ""
+    values: list[Value] = field(default_factory=list)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise ValueError("a number runs past its message")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def read_fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """All fields of one message, in order; raises ValueError where it is none."""
+    position, end = 0, len(data)
+    while position < end:
+        key, position = _read_varint(data, position)
+        kind = key & 7
+        value: int | float | bytes
+        if kind == _VARINT:
+            value, position = _read_varint(data, position)
+        elif kind in (_BYTES, _FIXED64, _FIXED32):
+            size = {_FIXED64: 8, _FIXED32: 4}.get(kind, 0)
+            if kind == _BYTES:
+                size, position = _read_varint(data, position)
+            if size > end - position:
+                raise ValueError("a field runs past its message")
+            raw = data[position : position + size]
+            position += size
+            value = raw if kind == _BYTES else (_DOUBLE if kind == _FIXED64 else _FLOAT).unpack(raw)[0]
+        else:
+            raise ValueError(f"wire type {kind}")
+        yield key >> 3, value
+
+
+def decode_event(data: bytes) -> Event:
+    """The event in ``data``; raises ValueError where there is none."""
+    event = Event()
+    for number, value in read_fields(data):
+        if number == 1 and isinstance(value, float):
+            event.wall_time = value
+        elif number == 2 and isinstance(value, int):
+            event.step = value
+        elif number == 3 and isinstance(value, bytes):
+            event.version = value.decode("utf-8", "replace")
+        elif number == 5 and isinstance(value, bytes):
+            event.values = [_decode_value(raw) for key, raw in read_fields(value) if key == 1 and isinstance(raw, bytes)]
+    return event
+
+
+def _decode_value(data: bytes) -> Value:
+    value = Value()
+    for number, raw in read_fields(data):
+        if isinstance(raw, float) and number == 2:
+            value.scalar = raw
+        elif isinstance(raw, bytes):
+            if number == 1:
+                value.tag = raw.decode("utf-8", "replace")
+            elif number == 8:
+                value.tensor = raw
+            elif number == 9:
+                value.plugin, value.content = _decode_metadata(raw)
+    return value
+
+
+def _decode_metadata(data: bytes) -> tuple[str, bytes]:
+    for number, raw in read_fields(data):
+        if number == 1 and isinstance(raw, bytes):
+            parts = {key: item for key, item in read_fields(raw) if isinstance(item, bytes)}
+            return parts.get(1, b"").decode("utf-8", "replace"), parts.get(2, b"")
+    return "", b""

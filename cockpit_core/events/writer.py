@@ -1,0 +1,242 @@
+"""Writing a run: one event file per process, every record in one unbuffered append.
+
+When a ``write_*`` method has returned, the bytes are with the operating system: killing the process loses nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cockpit_core import records
+from cockpit_core.events import summary
+from cockpit_core.events.framing import frame
+from cockpit_core.events.reader import find_event_files
+from cockpit_core.events.resume import Past, read_past
+from cockpit_core.schema import wire
+
+RECORDS_PER_TAG = 4096  # TensorBoard can only re-read a whole tag
+MANY_LAYERS = 200
+MANY_VECTOR_BYTES = 6000  # of one record; with its scalars it stays under 8 kB
+LAYERS_EVERY = 10
+HEAVY_ALL = 256
+HEAVY_MAX = 512
+HEAVY_GROWTH = 1.04
+HEAVY_EXTRA = 64  # histograms of triggered steps come on top of those of the schedule
+LARGE_RUN = 1_000_000_000
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class EventWriter:
+    """Appends one run to ``logdir``; ``resume=True`` continues the one that is there, in a file of its own.
+
+    ``past`` tells a resumed run where the earlier one ended (None for a new one).
+    """
+
+    def __init__(self, logdir: str | Path, *, resume: bool = False) -> None:
+        self.logdir = Path(logdir)
+        _make_folder(self.logdir)
+        earlier = find_event_files(self.logdir)
+        if earlier and not resume:
+            raise FileExistsError(
+                f"{self.logdir} already holds a run, which is never overwritten. "
+                "Choose another logdir, or continue this run with resume=True."
+            )
+        self.past: Past | None = read_past(earlier) if earlier else None
+        past = self.past or Past()
+        self.generation = past.generation + 1 if self.past else 0
+        self.next_seq = past.next_seq
+        self._revision = past.next_revision
+        self._heavy = {name: Thinning(len(steps)) for name, steps in past.heavy.items()}
+        self._heavy_step: dict[str, int] = {}
+        self._bytes = sum(path.stat().st_size for path in earlier)
+        self._size_told = self._bytes > LARGE_RUN
+        self._layers_every = 1
+        self._step_records = 0
+        self._tags: set[str] = set()
+        self._lock = threading.Lock()
+        self.path, self._file = self._create(earlier)
+        self._append(summary.encode_version(time.time()))
+
+    def _create(self, earlier: list[Path]) -> tuple[Path, int]:
+        """TensorBoard reads files in the order of their names: a later generation gets a later time."""
+        last = max((int(p.name.split(".")[3]) for p in earlier if p.name.split(".")[3].isdigit()), default=-1)
+        host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname()) or "host"
+        stamp = max(int(time.time()), last + 1)
+        path = self.logdir / f"events.out.tfevents.{stamp:010d}.{host}.{os.getpid()}.{self.generation}.cockpit"
+        return path, os.open(path, _FLAGS, 0o644)
+
+    # ---- what a run writes ----
+
+    def write_header(self, header: records.Header) -> None:
+        """Again whenever something in it changes: the last one counts. A resumed run keeps its id and birthday."""
+        notes = list(header.notes)
+        self._layers_every = _choose_layers_every(header)
+        if self._layers_every > 1:
+            notes.append(
+                f"{len(header.layers)} layers: layer-wise values are stored in every {LAYERS_EVERY}th record only"
+            )
+        known = self.past.header if self.past else None
+        identity = {"run_id": known.run_id, "created": known.created} if known else {}
+        header = replace(header, notes=notes, revision=max(header.revision, self._revision), **identity)
+        with self._lock:
+            self._revision = header.revision + 1
+            self._write_tensor("cockpit/header", "header", header.revision, wire.encode_header(header))
+
+    def write_record(self, record: records.Record) -> int:
+        """Assigns ``seq`` and ``generation``, and returns ``seq``."""
+        with self._lock:
+            record.seq, record.generation = self.next_seq, self.generation
+            stored = self._tell_size(self._thin_layers(record))
+            tag = f"cockpit/records/{record.seq // RECORDS_PER_TAG:06d}"
+            self._write_tensor(tag, "records", record.seq, wire.encode_record(stored), record.wall_time)
+            self.next_seq += 1
+        return record.seq
+
+    def write_heavy(
+        self,
+        quantity: str,
+        step: int,
+        network: records.Histogram,
+        layers: Sequence[records.Histogram | None] = (),
+        *,
+        keep: bool = False,
+    ) -> bool:
+        """False if it was thinned away. ``keep=True`` (a triggered step) asks for it although it is not its turn."""
+        with self._lock:
+            if step <= self._heavy_step.get(quantity, -1):  # readers require steps to increase
+                return False
+            if not self._heavy.setdefault(quantity, Thinning()).offer(keep):
+                return False
+            blobs = [wire.encode_histogram(network)]
+            blobs += [wire.encode_histogram(layer) if layer is not None else b"" for layer in layers]
+            self._write_tensor(f"cockpit/heavy/{quantity}", "heavy", step, blobs, quantity=quantity)
+            self._heavy_step[quantity] = step
+        return True
+
+    def write_scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Plain scalars for TensorBoard's own tabs and for whoever syncs its logs."""
+        encoded = [summary.encode_scalar(f"cockpit/{name}", float(value)) for name, value in values.items()]
+        if encoded:
+            with self._lock:
+                self._append(summary.encode_event(time.time(), step, encoded))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+
+    def __enter__(self) -> EventWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- how it gets there ----
+
+    def _thin_layers(self, record: records.Record) -> records.Record:
+        if record.kind != "step" or not record.layers:
+            return record
+        turn = self._step_records % self._layers_every == 0
+        self._step_records += 1
+        return record if turn or record.triggered else replace(record, layers={}, layers_missing={})
+
+    def _tell_size(self, record: records.Record) -> records.Record:
+        if self._size_told or self._bytes <= LARGE_RUN:
+            return record
+        self._size_told = True
+        message = "This log has passed 1 GB. A longer schedule, fewer layers or coarser histograms make it smaller."
+        return replace(record, notices=[*record.notices, records.Notice(record.step, "size", message)])
+
+    def _write_tensor(
+        self,
+        tag: str,
+        kind: str,
+        step: int,
+        payload: bytes | list[bytes],
+        wall_time: float | None = None,
+        quantity: str = "",
+    ) -> None:
+        metadata = b""
+        if tag not in self._tags:  # on the first value of each tag in each file
+            data_class = summary.CLASS_TENSOR if isinstance(payload, bytes) else summary.CLASS_BLOB_SEQUENCE
+            metadata = summary.encode_metadata(wire.encode_series(kind, self.generation, quantity), data_class)
+        value = summary.encode_tensor(tag, payload, metadata)
+        self._append(summary.encode_event(time.time() if wall_time is None else wall_time, step, [value]))
+        self._tags.add(tag)
+
+    def _append(self, event: bytes) -> None:
+        if self._file < 0:
+            raise ValueError(f"the log in {self.logdir} is closed")
+        data = frame(event)
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(self._file, data[done:] if done else data)
+        except OSError:
+            self._undo(done)
+            raise
+        self._bytes += len(data)
+
+    def _undo(self, done: int) -> None:
+        """A full disk may take half a record: cut it off, so that what comes later can be read."""
+        if done:
+            try:
+                os.ftruncate(self._file, os.fstat(self._file).st_size - done)
+            except OSError:
+                pass  # the reader will skip the half record
+
+
+class Thinning:
+    """Which of a stream of unknown length to keep: all of the first 256, then ever fewer, at most 512.
+
+    The k-th one kept (from 0) is number ``256 * 1.04 ** (k - 255)`` of the stream, so the distance between two is 4 %
+    of what has gone by: enough for six million, and the same for every run.
+    """
+
+    def __init__(self, kept: int = 0) -> None:
+        self.kept = min(kept, HEAVY_MAX)
+        self.offered = self._position(self.kept)
+        self.extra = 0
+
+    @staticmethod
+    def _position(k: int) -> int:
+        return k if k < HEAVY_ALL else math.ceil(HEAVY_ALL * HEAVY_GROWTH ** (k - HEAVY_ALL + 1))
+
+    def offer(self, keep: bool = False) -> bool:
+        index = self.offered
+        self.offered += 1
+        if self.kept < HEAVY_MAX and index >= self._position(self.kept):
+            self.kept += 1
+            return True
+        if keep and self.extra < HEAVY_EXTRA:
+            self.extra += 1
+            return True
+        return False
+
+
+def _choose_layers_every(header: records.Header) -> int:
+    layerwise = sum(q.layerwise and q.kind == "scalar" for q in header.quantities)
+    many = len(header.layers) > MANY_LAYERS or 4 * layerwise * len(header.layers) > MANY_VECTOR_BYTES
+    return LAYERS_EVERY if many else 1
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, "logdir is a file, not a directory", str(folder)) from None
+    except PermissionError:
+        raise PermissionError(errno.EACCES, "cannot create the logdir here; choose another one", str(folder)) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "logdir is not writable; choose another one", str(folder))

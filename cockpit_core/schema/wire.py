@@ -1,0 +1,305 @@
+"""Between plain records and bytes. The only Python module that knows protobuf.
+
+Decoding trusts nothing: whatever is wrong with the bytes comes out as a ValueError, and no array is made larger than
+the bytes that are there can justify.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from cockpit_core import records
+from cockpit_core.schema import cockpit_pb2 as pb
+
+SCHEMA_VERSION = 1
+MAX_ARRAY = 256 * 1024 * 1024
+
+_KINDS = {"step": pb.KIND_STEP, "log": pb.KIND_LOG, "start": pb.KIND_START, "end": pb.KIND_END}
+_KIND_NAMES = {number: name for name, number in _KINDS.items()}
+_DTYPES = {
+    "f8": pb.DTYPE_FLOAT64,
+    "f4": pb.DTYPE_FLOAT32,
+    "u4": pb.DTYPE_UINT32,
+    "u8": pb.DTYPE_UINT64,
+    "i4": pb.DTYPE_INT32,
+    "u1": pb.DTYPE_UINT8,
+}
+_NUMPY = {number: np.dtype("<" + name) for name, number in _DTYPES.items()}
+_FLOAT32 = np.finfo(np.float32)
+
+M = TypeVar("M", bound=Message)
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ValueError(f"not a {kind.__name__}: {error}") from None
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------
+
+
+def pack_array(values: np.ndarray, *, compress: bool = False) -> pb.Array:
+    code = f"{values.dtype.kind}{values.dtype.itemsize}"
+    if code not in _DTYPES:
+        raise TypeError(f"the schema has no array of {values.dtype}; it has {', '.join(_DTYPES)}")
+    data = np.ascontiguousarray(values, dtype="<" + code).tobytes()
+    packed = zlib.compress(data, 1) if compress else data
+    if len(packed) < len(data):
+        return pb.Array(dtype=_DTYPES[code], shape=values.shape, codec=pb.CODEC_ZLIB, data=packed)
+    return pb.Array(dtype=_DTYPES[code], shape=values.shape, data=data)
+
+
+def unpack_array(array: pb.Array) -> np.ndarray:
+    """A read-only array, without a copy where it was stored raw."""
+    if array.dtype not in _NUMPY:
+        raise ValueError(f"unknown dtype {array.dtype}")
+    dtype = _NUMPY[array.dtype]
+    size = dtype.itemsize
+    for extent in array.shape:
+        size *= extent  # Python integers: cannot wrap around
+    if size > MAX_ARRAY:
+        raise ValueError(f"an array of {size} bytes is refused")
+    data = array.data
+    if array.codec == pb.CODEC_ZLIB:
+        data = _inflate(data, size)
+    elif array.codec != pb.CODEC_RAW:
+        raise ValueError(f"unknown codec {array.codec}")
+    if len(data) != size:
+        raise ValueError(f"{len(data)} bytes where the shape {list(array.shape)} needs {size}")
+    return np.frombuffer(data, dtype=dtype).reshape(tuple(array.shape))
+
+
+def _inflate(data: bytes, size: int) -> bytes:
+    try:  # one byte more than expected is enough to see that there is too much
+        return zlib.decompressobj().decompress(data, size + 1)
+    except zlib.error as error:
+        raise ValueError(f"damaged compression: {error}") from None
+
+
+# ---- header ----------------------------------------------------------------------------------------------------
+
+
+def encode_header(header: records.Header) -> bytes:
+    return header_message(header).SerializeToString(deterministic=True)
+
+
+def header_message(header: records.Header) -> pb.Header:
+    plain = {name: getattr(header, name) for name in _HEADER_PLAIN}
+    message = pb.Header(schema_version=SCHEMA_VERSION, num_parameters=header.num_parameters, **plain)
+    for layer in header.layers:
+        message.layers.add(**vars(layer))
+    for quantity in header.quantities:
+        message.quantities.add(**vars(quantity))
+    for optimizer in header.optimizers:
+        target = message.optimizers.add(name=optimizer.name)
+        for index, group in enumerate(optimizer.groups):
+            names = optimizer.group_layers[index] if index < len(optimizer.group_layers) else []
+            target.groups.add(hyperparameters=group, layers=names)
+    return message
+
+
+_HEADER_PLAIN = (
+    "run_id name created revision model loss config schedule curvature versions git_commit batch_size covered notes"
+    " options steps_per_epoch"
+).split()
+
+
+def decode_header(data: bytes) -> records.Header:
+    message = parse(pb.Header, data)
+    header = records.Header(run_id=message.run_id, name=message.name, created=message.created)
+    for name in _HEADER_PLAIN:
+        value = getattr(message, name)
+        setattr(header, name, type(getattr(header, name))(value))
+    header.num_parameters = round(message.num_parameters)
+    header.layers = [
+        records.LayerInfo(x.name, tuple(x.shape), round(x.size), x.module, x.method, x.reason) for x in message.layers
+    ]
+    header.quantities = [
+        records.QuantityInfo(
+            x.name, x.kind, x.layerwise, x.unit, x.description, x.schedule, dict(x.options), x.defined_for_sgd
+        )
+        for x in message.quantities
+    ]
+    header.optimizers = [
+        records.OptimizerInfo(x.name, [dict(g.hyperparameters) for g in x.groups], [list(g.layers) for g in x.groups])
+        for x in message.optimizers
+    ]
+    return header
+
+
+# ---- light record ----------------------------------------------------------------------------------------------
+
+
+def encode_record(record: records.Record) -> bytes:
+    message = pb.Record(
+        seq=record.seq,
+        kind=_KINDS[record.kind],
+        step=record.step,
+        generation=record.generation,
+        wall_time=record.wall_time,
+        time=record.time,
+        epoch=record.epoch,
+        batch_size=record.batch_size,
+        top_samples=record.top_samples,
+        status=record.status,
+        error=record.error,
+        triggered=record.triggered,
+    )
+    if record.scalars:
+        message.scalars.names.extend(record.scalars)
+        message.scalars.values = np.array(list(record.scalars.values()), dtype="<f8").tobytes()
+    if record.layers:
+        _add_layers(message, record)
+    message.alphas.extend(alpha_message(fit) for fit in record.alphas)
+    message.warnings.extend(notice_message(notice) for notice in record.notices)
+    for name, reason in record.missing.items():
+        message.missing.add(name=name, reason=reason)
+    for name, (error, method) in record.estimates.items():
+        message.estimates.add(name=name, error=error, method=method)
+    for name, seconds in record.costs.items():
+        message.costs.add(name=name, seconds=seconds)
+    return message.SerializeToString()
+
+
+def _add_layers(message: pb.Record, record: records.Record) -> None:
+    """32 bits per value where all values of the record fit, so that a record of 200 layers stays under 8 kB."""
+    wide = np.array(list(record.layers.values()), dtype="<f8")  # [names, layers]
+    size = np.abs(wide)
+    fits = (size == 0) | ((size >= _FLOAT32.tiny) & (size <= _FLOAT32.max)) | ~np.isfinite(size)
+    values, dtype = (wide.astype("<f4"), pb.DTYPE_FLOAT32) if fits.all() else (wide, pb.DTYPE_FLOAT64)
+    shape = (wide.shape[1],)
+    for name, row in zip(record.layers, values, strict=True):
+        target = message.layers.add(name=name, values=pb.Array(dtype=dtype, shape=shape, data=row.tobytes()))
+        absent = record.layers_missing.get(name)
+        if absent is not None and np.any(absent):
+            target.present = (~np.asarray(absent, dtype=bool)).astype(np.uint8).tobytes()
+
+
+def decode_record(data: bytes) -> records.Record:
+    message = parse(pb.Record, data)
+    if message.kind not in _KIND_NAMES:
+        raise ValueError(f"unknown kind of record: {message.kind}")
+    names = message.scalars.names
+    values = message.scalars.values
+    if len(values) != 8 * len(names):
+        raise ValueError(f"{len(names)} names with {len(values)} bytes of values")
+    record = records.Record(
+        kind=_KIND_NAMES[message.kind],
+        step=message.step,
+        wall_time=message.wall_time,
+        time=message.time,
+        seq=message.seq,
+        generation=message.generation,
+        epoch=message.epoch if message.HasField("epoch") else None,
+        batch_size=message.batch_size,
+        scalars=dict(zip(names, np.frombuffer(values, "<f8").tolist(), strict=True)),
+        top_samples=list(message.top_samples),
+        status=message.status,
+        error=message.error,
+        triggered=message.triggered,
+    )
+    for vector in message.layers:
+        _read_layers(record, vector)
+    record.alphas = [read_alpha(fit) for fit in message.alphas]
+    record.notices = [read_notice(notice) for notice in message.warnings]
+    record.missing = {x.name: x.reason for x in message.missing}
+    record.estimates = {x.name: (x.error, x.method) for x in message.estimates}
+    record.costs = {x.name: x.seconds for x in message.costs}
+    return record
+
+
+def _read_layers(record: records.Record, vector: pb.LayerVector) -> None:
+    values = unpack_array(vector.values)
+    if values.ndim != 1 or values.dtype.kind != "f":
+        raise ValueError(f"layer vector of shape {values.shape} and type {values.dtype}")
+    record.layers[vector.name] = values
+    if vector.present:
+        if len(vector.present) != values.size:
+            raise ValueError(f"{len(vector.present)} marks for {values.size} layers")
+        record.layers_missing[vector.name] = np.frombuffer(vector.present, np.uint8) == 0
+
+
+def alpha_message(fit: records.AlphaFit) -> pb.AlphaFit:
+    plain = vars(fit).copy()
+    alpha = plain.pop("alpha")
+    return pb.AlphaFit(alpha=alpha or 0.0, has_alpha=alpha is not None, **plain)
+
+
+def read_alpha(message: pb.AlphaFit) -> records.AlphaFit:
+    rest = {name: getattr(message, name) for name in _ALPHA_PLAIN}
+    return records.AlphaFit(alpha=message.alpha if message.has_alpha else None, **rest)
+
+
+_ALPHA_PLAIN = [name for name in pb.AlphaFit.DESCRIPTOR.fields_by_name if name not in ("alpha", "has_alpha")]
+
+
+def notice_message(notice: records.Notice) -> pb.Warning:
+    return pb.Warning(**vars(notice))
+
+
+def read_notice(message: pb.Warning) -> records.Notice:
+    return records.Notice(message.step, message.kind, message.message, message.quantity, message.layer)
+
+
+# ---- heavy record ----------------------------------------------------------------------------------------------
+
+
+def encode_histogram(histogram: records.Histogram) -> bytes:
+    wide = histogram.counts.size and int(histogram.counts.max()) > 0xFFFFFFFF
+    counts = np.asarray(histogram.counts).astype("<u8" if wide else "<u4")
+    message = pb.Histogram(
+        quantity=histogram.quantity,
+        step=histogram.step,
+        layer=histogram.layer,
+        counts=pack_array(counts, compress=True),
+        edges=pack_array(np.asarray(histogram.edges, dtype="<f8"), compress=True),
+        **{name: float(getattr(histogram, name)) for name in _HISTOGRAM_COUNTS},
+    )
+    if histogram.parameter_edges is not None:
+        edges = np.asarray(histogram.parameter_edges, dtype="<f8")
+        message.parameter_edges.CopyFrom(pack_array(edges, compress=True))
+    return message.SerializeToString()
+
+
+_HISTOGRAM_COUNTS = "nan pos_inf neg_inf below above parameter_below parameter_above".split()
+
+
+def decode_histogram(data: bytes) -> records.Histogram:
+    message = parse(pb.Histogram, data)
+    flat = not message.HasField("parameter_edges")
+    return records.Histogram(
+        quantity=message.quantity,
+        step=message.step,
+        layer=message.layer,
+        counts=unpack_array(message.counts),
+        edges=unpack_array(message.edges),
+        parameter_edges=None if flat else unpack_array(message.parameter_edges),
+        **{name: _as_count(getattr(message, name)) for name in _HISTOGRAM_COUNTS},
+    )
+
+
+def _as_count(value: float) -> int:
+    if not np.isfinite(value):
+        raise ValueError(f"{value} is no count")
+    return round(value)
+
+
+def encode_series(kind: str, generation: int, quantity: str = "") -> bytes:
+    """What stands in the plugin data of a tag."""
+    series = pb.SeriesMeta(schema_version=SCHEMA_VERSION, kind=kind, quantity=quantity, generation=generation)
+    return series.SerializeToString()
+
+
+def decode_series(data: bytes) -> tuple[str, int, str]:
+    """kind, generation and quantity of a tag."""
+    message = parse(pb.SeriesMeta, data)
+    return message.kind, message.generation, message.quantity
+
+
