@@ -144,3 +144,46 @@ class Record:
     status: str = ""
     error: str = ""
     triggered: bool = False
+
+
+@dataclass
+class BatchColumn:
+    """Values of one name (and layer); ``rows`` are indices into the batch's rows, None = every row has a value."""
+
+    name: str
+    values: np.ndarray
+    layer: str = ""
+    rows: np.ndarray | None = None
+    decimated: bool = False
+
+
+@dataclass
+class Batch:
+    """The columns of one run, whole or since a cursor: what a host sends to a page. See the schema for the rules."""
+
+    run: str
+    run_id: str
+    from_seq: int
+    to_seq: int
+    seq: np.ndarray
+    step: np.ndarray
+    time: np.ndarray
+    wall_time: np.ndarray
+    epoch: np.ndarray | None = None
+    triggered: np.ndarray | None = None
+    replace: bool = False
+    header: Header | None = None
+    columns: list[BatchColumn] = field(default_factory=list)
+    alphas: list[AlphaFit] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    missing: dict[int, dict[str, str]] = field(default_factory=dict)  # by row
+    top_samples: dict[int, list[int]] = field(default_factory=dict)  # by row
+    heavy: dict[str, list[int]] = field(default_factory=dict)  # quantity -> steps with a histogram
+    histograms: list[Histogram] = field(default_factory=list)
+    state: str = ""
+    error: str = ""
+    last_wall_time: float = 0.0
+    records: int = 0
+    expected: int = 0
+    broken: int = 0
+    drop_from_step: int = -1

@@ -145,7 +145,7 @@ def _draw_layers(story: Story, scalars: dict[str, float]) -> dict[str, np.ndarra
     vectors = {}
     for name in LAYERWISE:
         spread = share * story.random.lognormal(0, 0.2, sizes.size)
-        if "Norm" in name and name != "NormTest" or name in ("Distance", "UpdateSize"):
+        if ("Norm" in name and name != "NormTest") or name in ("Distance", "UpdateSize"):
             spread /= np.linalg.norm(spread)
         elif name == "HessTrace":
             spread /= spread.sum()
@@ -224,7 +224,7 @@ def _make_record(story: Story, step: int, number: int) -> tuple[records.Record, 
     estimates = {"HessMaxEV": (0.002 * scalars["HessMaxEV"], "lanczos residual")}
     if missing:
         del scalars["TICTrace"]
-    costs = {name: 1e-4 * (1 + number % 3) for name in ("shared", "GradHist1d", "GradHist2d", "HessMaxEV", "writing")}
+    costs = dict.fromkeys(("shared", "GradHist1d", "GradHist2d", "HessMaxEV", "writing"), 0.0001 * (1 + number % 3))
     record = records.Record(
         kind="step",
         step=step,

@@ -62,9 +62,7 @@ _SHIFT = [[int(value) for value in _TABLES[_BLOCK - 1 - k]] for k in range(4)]
 
 def _shift_block(crc: int) -> int:
     """The register after one more block of zeros: its four bytes count as the first four of the block."""
-    return (
-        _SHIFT[0][crc & 0xFF] ^ _SHIFT[1][crc >> 8 & 0xFF] ^ _SHIFT[2][crc >> 16 & 0xFF] ^ _SHIFT[3][crc >> 24]
-    )
+    return _SHIFT[0][crc & 0xFF] ^ _SHIFT[1][crc >> 8 & 0xFF] ^ _SHIFT[2][crc >> 16 & 0xFF] ^ _SHIFT[3][crc >> 24]
 
 
 def crc32c(data: bytes) -> int:

@@ -56,7 +56,7 @@ def encode_tensor(tag: str, payload: bytes | Sequence[bytes], metadata: bytes = 
 
 def encode_scalar(tag: str, value: float) -> bytes:
     """A plain scalar as TensorBoard and everyone who syncs its logs reads it: 32 bits, beyond them infinite."""
-    if _FLOAT_MAX < abs(value):
+    if abs(value) > _FLOAT_MAX:
         value = float("inf") if value > 0 else float("-inf")
     return encode_bytes(1, tag.encode()) + encode_varint(2 << 3 | _FIXED32) + _FLOAT.pack(value)
 
@@ -139,7 +139,8 @@ def decode_event(data: bytes) -> Event:
         elif number == 3 and isinstance(value, bytes):
             event.version = value.decode("utf-8", "replace")
         elif number == 5 and isinstance(value, bytes):
-            event.values = [_decode_value(raw) for key, raw in read_fields(value) if key == 1 and isinstance(raw, bytes)]
+            parts = [raw for key, raw in read_fields(value) if key == 1]
+            event.values = [_decode_value(raw) for raw in parts if isinstance(raw, bytes)]
     return event
 
 

@@ -7,7 +7,6 @@ the bytes that are there can justify.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
@@ -105,10 +104,24 @@ def header_message(header: records.Header) -> pb.Header:
     return message
 
 
-_HEADER_PLAIN = (
-    "run_id name created revision model loss config schedule curvature versions git_commit batch_size covered notes"
-    " options steps_per_epoch"
-).split()
+_HEADER_PLAIN = [
+    "run_id",
+    "name",
+    "created",
+    "revision",
+    "model",
+    "loss",
+    "config",
+    "schedule",
+    "curvature",
+    "versions",
+    "git_commit",
+    "batch_size",
+    "covered",
+    "notes",
+    "options",
+    "steps_per_epoch",
+]
 
 
 def decode_header(data: bytes) -> records.Header:
@@ -268,7 +281,7 @@ def encode_histogram(histogram: records.Histogram) -> bytes:
     return message.SerializeToString()
 
 
-_HISTOGRAM_COUNTS = "nan pos_inf neg_inf below above parameter_below parameter_above".split()
+_HISTOGRAM_COUNTS = ["nan", "pos_inf", "neg_inf", "below", "above", "parameter_below", "parameter_above"]
 
 
 def decode_histogram(data: bytes) -> records.Histogram:
@@ -303,3 +316,74 @@ def decode_series(data: bytes) -> tuple[str, int, str]:
     return message.kind, message.generation, message.quantity
 
 
+# ---- batch -----------------------------------------------------------------------------------------------------
+
+PROTOCOL = 1
+_BATCH_PLAIN = ["run", "run_id", "from_seq", "to_seq", "replace"]
+_ROW_TYPES = {"seq": "<u4", "step": "<u4", "time": "<f8", "wall_time": "<f8", "epoch": "<f8", "triggered": "u1"}
+
+
+def encode_batch(batch: records.Batch) -> bytes:
+    message = pb.Batch(protocol=PROTOCOL, drop_from_step=batch.drop_from_step)
+    for name in _BATCH_PLAIN:
+        setattr(message, name, getattr(batch, name))
+    for name, dtype in _ROW_TYPES.items():
+        rows = getattr(batch, name)
+        if rows is not None:
+            getattr(message, name).CopyFrom(pack_array(np.asarray(rows, dtype=dtype)))
+    if batch.header is not None:
+        message.header.CopyFrom(header_message(batch.header))
+    for column in batch.columns:
+        _add_column(message, column)
+    message.alphas.extend(alpha_message(fit) for fit in batch.alphas)
+    message.warnings.extend(notice_message(notice) for notice in batch.notices)
+    for row in sorted({*batch.missing, *batch.top_samples}):
+        missing = [pb.Missing(name=name, reason=reason) for name, reason in batch.missing.get(row, {}).items()]
+        message.notes.add(row=row, missing=missing, top_samples=batch.top_samples.get(row, []))
+    for quantity, steps in batch.heavy.items():
+        message.heavy.add(quantity=quantity, steps=pack_array(np.array(steps, dtype="<u4")))
+    message.histograms.extend(parse(pb.Histogram, encode_histogram(histogram)) for histogram in batch.histograms)
+    message.status.CopyFrom(
+        pb.Status(
+            state=batch.state,
+            error=batch.error,
+            last_wall_time=batch.last_wall_time,
+            records=batch.records,
+            expected=batch.expected,
+            broken=batch.broken,
+        )
+    )
+    return message.SerializeToString(deterministic=True)
+
+
+def _add_column(message: pb.Batch, column: records.BatchColumn) -> None:
+    target = message.columns.add(name=column.name, layer=column.layer, decimated=column.decimated)
+    target.values.CopyFrom(pack_array(np.asarray(column.values, dtype="<f8")))
+    if column.rows is not None:
+        target.rows.CopyFrom(pack_array(np.asarray(column.rows, dtype="<u4")))
+
+
+def decode_batch(data: bytes) -> records.Batch:
+    message = parse(pb.Batch, data)
+    plain = {name: getattr(message, name) for name in _BATCH_PLAIN}
+    rows = {name: unpack_array(getattr(message, name)) for name in _ROW_TYPES if message.HasField(name)}
+    batch = records.Batch(**plain, **rows, drop_from_step=round(message.drop_from_step))
+    if message.HasField("header"):
+        batch.header = decode_header(message.header.SerializeToString())
+    for column in message.columns:
+        where = unpack_array(column.rows) if column.HasField("rows") else None
+        values = unpack_array(column.values)
+        batch.columns.append(records.BatchColumn(column.name, values, column.layer, where, column.decimated))
+    batch.alphas = [read_alpha(fit) for fit in message.alphas]
+    batch.notices = [read_notice(notice) for notice in message.warnings]
+    for note in message.notes:
+        if note.missing:
+            batch.missing[note.row] = {x.name: x.reason for x in note.missing}
+        if note.top_samples:
+            batch.top_samples[note.row] = list(note.top_samples)
+    batch.heavy = {x.quantity: unpack_array(x.steps).tolist() for x in message.heavy}
+    batch.histograms = [decode_histogram(x.SerializeToString()) for x in message.histograms]
+    status = message.status
+    batch.state, batch.error, batch.last_wall_time = status.state, status.error, status.last_wall_time
+    batch.records, batch.expected, batch.broken = status.records, status.expected, status.broken
+    return batch

@@ -1,0 +1,180 @@
+"""A run as columns for a page: whole, or what is new since a cursor. All hosts send the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from cockpit_core import records
+from cockpit_core.events.data import RunData
+from cockpit_core.schema import wire
+
+
+def encode_batch(
+    data: RunData,
+    since: int = 0,
+    *,
+    run: str,
+    names: Collection[str] | None = None,
+    layers: Collection[str] | None = None,
+    max_points: int | None = None,
+    histograms: bool | int = False,
+) -> bytes:
+    """Everything with ``seq >= since`` (0: the whole run, which replaces what a page has).
+
+    ``names`` and ``layers`` restrict the columns (None = all, ``layers=[]`` = the network only). ``max_points`` thins
+    each column to about that many values, always the same ones, with every extreme among them. ``histograms=True``
+    adds the last histogram of each kind, a number that many, evenly spread over the run.
+    """
+    return wire.encode_batch(
+        make_batch(data, since, run=run, names=names, layers=layers, max_points=max_points, histograms=histograms)
+    )
+
+
+def make_batch(
+    data: RunData,
+    since: int = 0,
+    *,
+    run: str,
+    names: Collection[str] | None = None,
+    layers: Collection[str] | None = None,
+    max_points: int | None = None,
+    histograms: bool | int = False,
+) -> records.Batch:
+    """The same before it becomes bytes."""
+    table = data.table
+    if since > table.next_seq:  # the run was started anew under the same name
+        since = 0
+    first = table.find_row(since)
+    columns = [_decimate(column, max_points) for column in _select(data, first, names, layers)]
+    kept = _choose_rows(columns, len(table) - first)
+    rows = table.rows(first)
+    batch = records.Batch(
+        run=run,
+        run_id=data.header.run_id,
+        from_seq=since,
+        to_seq=table.next_seq,
+        seq=rows.seq[kept],
+        step=rows.step[kept],
+        time=rows.time[kept],
+        wall_time=rows.wall_time[kept],
+        epoch=None if np.isnan(rows.epoch).all() else rows.epoch[kept],
+        triggered=rows.triggered[kept] if rows.triggered.any() else None,
+        replace=since == 0,
+        header=data.header if table.header is not None and table.header_seq >= since else None,
+        columns=[_renumber(column, kept) for column in columns],
+        notices=[x.item for x in table.notices if x.seq >= since],
+        drop_from_step=min((drop.step for drop in table.drops if drop.seq >= since > 0), default=-1),
+    )
+    _add_lists(batch, data, since, names, max_points)
+    _add_histograms(batch, data, layers, histograms)
+    _add_status(batch, data)
+    return batch
+
+
+def _select(
+    data: RunData, first: int, names: Collection[str] | None, layers: Collection[str] | None
+) -> Iterator[records.BatchColumn]:
+    """All wanted columns, with rows counted from ``first``; those without a value are left out."""
+    table = data.table
+    for name, column in table.columns.items():
+        if _wanted(name, names):
+            rows, values = column.get(first)
+            if rows.size:
+                yield records.BatchColumn(name, values, rows=rows - first)
+    for name, matrix in table.layer_columns.items():
+        for layer, index in table.layer_index.items():
+            if _wanted(name, names) and (layers is None or layer in layers):
+                rows, values = matrix.get(index, first)
+                if rows.size:
+                    yield records.BatchColumn(name, values, layer, rows - first)
+
+
+def _wanted(name: str, names: Collection[str] | None) -> bool:
+    return names is None or name in names or name.removeprefix("log/") in names or name.removeprefix("error/") in names
+
+
+def decimate(values: np.ndarray, max_points: int | None) -> np.ndarray:
+    """Indices to keep: per bucket the smallest and the largest value and the first one that is not finite.
+
+    Deterministic; at most ``max_points`` plus two ends, plus one per bucket that holds NaN or infinities.
+    """
+    count = values.size
+    buckets = max(1, (max_points or count) // 2)
+    if max_points is None or count <= max(max_points, 2):
+        return np.arange(count)
+    starts = np.arange(buckets) * count // buckets
+    bucket = np.searchsorted(starts, np.arange(count), side="right") - 1
+    finite = np.isfinite(values)
+    low = _first_of(np.where(finite, values, np.inf), bucket, starts)
+    high = _first_of(np.where(finite, -values, np.inf), bucket, starts)
+    odd = np.flatnonzero(~finite)
+    odd = odd[np.unique(bucket[odd], return_index=True)[1]]
+    return np.unique(np.concatenate(([0, count - 1], low, high, odd)))
+
+
+def _first_of(keys: np.ndarray, bucket: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """The first index in each bucket with the smallest key."""
+    hits = np.flatnonzero(keys == np.minimum.reduceat(keys, starts)[bucket])
+    return hits[np.unique(bucket[hits], return_index=True)[1]]
+
+
+def _decimate(column: records.BatchColumn, max_points: int | None) -> records.BatchColumn:
+    keep = decimate(column.values, max_points)
+    if keep.size == column.values.size or column.rows is None:
+        return column
+    return records.BatchColumn(column.name, column.values[keep], column.layer, column.rows[keep], True)
+
+
+def _choose_rows(columns: list[records.BatchColumn], count: int) -> np.ndarray:
+    """Rows to send: all of them, or those that any decimated column still refers to."""
+    if not any(column.decimated for column in columns):
+        return np.arange(count)
+    used = np.zeros(count, dtype=bool)
+    for column in columns:
+        used[column.rows] = True
+    return np.flatnonzero(used)
+
+
+def _renumber(column: records.BatchColumn, kept: np.ndarray) -> records.BatchColumn:
+    assert column.rows is not None
+    rows = np.searchsorted(kept, column.rows)
+    column.rows = None if rows.size == kept.size else rows  # one value per row needs no row numbers
+    return column
+
+
+def _add_lists(
+    batch: records.Batch, data: RunData, since: int, names: Collection[str] | None, max_points: int | None
+) -> None:
+    if names is None or "Alpha" in names:
+        fits = [x.item for x in data.table.alphas if x.seq >= since]
+        values = np.array([np.nan if fit.alpha is None else fit.alpha for fit in fits])
+        batch.alphas = [fits[i] for i in decimate(values, max_points)]
+    row_of = {seq: row for row, seq in enumerate(batch.seq.tolist())}
+    for entry in data.table.missing:
+        if entry.seq in row_of and _wanted(entry.item.name, names):
+            batch.missing.setdefault(row_of[entry.seq], {})[entry.item.name] = entry.item.reason
+    for entry in data.table.top_samples:
+        if entry.seq in row_of:
+            batch.top_samples[row_of[entry.seq]] = entry.item
+
+
+def _add_histograms(
+    batch: records.Batch, data: RunData, layers: Collection[str] | None, histograms: bool | int
+) -> None:
+    batch.heavy = {name: data.histogram_steps(name) for name in data.histogram_names}
+    count = int(histograms)
+    for name, steps in batch.heavy.items():
+        chosen = np.unique(np.linspace(len(steps) - 1, 0, count).round().astype(int)) if steps else np.empty(0, int)
+        for step in (steps[i] for i in chosen):
+            for layer in (None, *(x for x in data.layers if layers is None or x in layers)):
+                try:
+                    batch.histograms.append(data.histogram(name, step, layer))
+                except (KeyError, ValueError, OSError):
+                    continue  # this layer has none, or the file has changed meanwhile
+
+
+def _add_status(batch: records.Batch, data: RunData) -> None:
+    batch.state, batch.error, batch.last_wall_time = data.status, data.error, data.last_wall_time
+    batch.records, batch.expected, batch.broken = data.received, data.expected, data.broken

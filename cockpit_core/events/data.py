@@ -1,0 +1,339 @@
+"""Reading a run back: ``load(path)`` and what it returns. Needs neither torch nor TensorBoard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cockpit_core import records
+from cockpit_core.events.reader import MARK, SUFFIX, EventFile, Located, find_event_files, read_one
+from cockpit_core.events.table import MissingValue, Rows, Table
+from cockpit_core.schema import wire
+
+if TYPE_CHECKING:
+    import pandas
+
+QUIET = 60.0  # seconds without a sign of life before a run counts as crashed
+_HEAVY = "cockpit/heavy/"
+
+Fetch = Callable[[int], bytes]  # blob number -> bytes of one histogram, b"" = none
+
+
+class Estimates(NamedTuple):
+    """How far the values of one name may be off, and how each was estimated."""
+
+    steps: np.ndarray
+    errors: np.ndarray
+    methods: list[str]
+
+
+class Heavy(NamedTuple):
+    step: int
+    generation: int
+    fetch: Fetch
+
+
+def load(path: str | Path) -> RunData:
+    """The run in a directory (or in one event file); may still be growing."""
+    return RunData(path)
+
+
+class RunData:
+    """The columns of one run.
+
+    ``refresh()`` reads what has been appended since, and costs in proportion to that. Histograms stay on disk until
+    they are asked for. Damaged records are skipped and counted in ``broken``. A resumed run that went back to a
+    checkpoint replaces what came after it.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        """``RunData()`` without a path is empty and fed by a host, see ``feed_header`` and its neighbours."""
+        self.path = Path(path) if path is not None else None
+        self._forget()
+        if self.path is not None:
+            if not self._list_files():
+                raise FileNotFoundError(_explain_nothing(self.path))
+            self.refresh()
+
+    def _forget(self) -> None:
+        self._files: dict[Path, EventFile] = {}
+        self._generations: dict[Path, int] = {}
+        self.table = Table()
+        self._heavy: dict[str, list[Heavy]] = {}
+        self._fed_broken = 0
+        self._last_event = 0.0
+
+    # ---- following the files ----
+
+    def _list_files(self) -> list[Path]:
+        assert self.path is not None
+        return [self.path] if self.path.is_file() else find_event_files(self.path)
+
+    def refresh(self) -> RunData:
+        """Read what is new. If the files were replaced by others, everything is read again."""
+        if self.path is None:
+            return self
+        paths = self._list_files()
+        if any(file.size() < file.offset for file in self._files.values()):
+            self._forget()
+        for path in paths:
+            file = self._files.setdefault(path, EventFile(path))
+            for located in file.read():
+                self._take(path, located)
+        return self
+
+    def _take(self, path: Path, located: Located) -> None:
+        event = located.event
+        self._last_event = max(self._last_event, event.wall_time)
+        for value in event.values:
+            if not value.tag.startswith("cockpit/") or not value.tensor:
+                continue
+            try:
+                if value.content:
+                    self._generations[path] = wire.decode_series(value.content)[1]
+                if value.tag.startswith(_HEAVY):
+                    fetch = _make_fetch(path, located, value.tag)
+                    generation = self._generations.get(path, self.table.generation)
+                    self.feed_heavy(value.tag.removeprefix(_HEAVY), event.step, fetch, generation)
+                else:
+                    self._feed(value.tag, value.strings())
+            except ValueError:
+                self._fed_broken += 1
+
+    def _feed(self, tag: str, blobs: list[bytes]) -> None:
+        if len(blobs) != 1:
+            raise ValueError(f"{len(blobs)} payloads where one was expected")
+        if tag == "cockpit/header":
+            self.table.set_header(wire.decode_header(blobs[0]))
+        elif tag.startswith("cockpit/records/"):
+            self._add(wire.decode_record(blobs[0]))
+
+    def _add(self, record: records.Record) -> bool:
+        known = len(self.table.drops)
+        news = self.table.add(record)
+        for drop in self.table.drops[known:]:
+            for entries in self._heavy.values():
+                entries[:] = [x for x in entries if x.step < drop.step or x.generation >= drop.generation]
+        return news
+
+    # ---- being fed by a host that has the bytes from elsewhere (TensorBoard's data provider) ----
+
+    def feed_header(self, payload: bytes) -> bool:
+        """The payload of ``cockpit/header``; False (and counted as broken) if it cannot be read."""
+        return self._feed_safely("cockpit/header", payload)
+
+    def feed_record(self, payload: bytes) -> bool:
+        """The payload of ``cockpit/records/*``, in order of ``seq``; known ones are ignored."""
+        return self._feed_safely("cockpit/records/", payload)
+
+    def _feed_safely(self, tag: str, payload: bytes) -> bool:
+        try:
+            self._feed(tag, [payload])
+            return True
+        except ValueError:
+            self._fed_broken += 1
+            return False
+
+    def feed_heavy(self, quantity: str, step: int, fetch: Fetch, generation: int | None = None) -> None:
+        """A histogram of ``step`` exists, and ``fetch(0)`` is the network's, ``fetch(i + 1)`` that of layer ``i``."""
+        entries = self._heavy.setdefault(quantity, [])
+        while entries and entries[-1].step >= step:  # a resumed run went back: the later one counts
+            entries.pop()
+        entries.append(Heavy(step, self.table.generation if generation is None else generation, fetch))
+
+    # ---- what there is ----
+
+    @property
+    def header(self) -> records.Header:
+        if self.table.header is None:
+            return records.Header(run_id="", name=self.path.name if self.path else "", created=0.0)
+        return self.table.header
+
+    @property
+    def layers(self) -> list[str]:
+        return [layer.name for layer in self.header.layers]
+
+    @property
+    def names(self) -> list[str]:
+        """Everything with at least one value: the quantities in the header's order, then the rest as it came."""
+        known = {name for name, column in self.table.columns.items() if column.rows and not _is_aside(name)}
+        known |= {name for name, column in self.table.layer_columns.items() if column.rows}
+        known |= {name for name, entries in self._heavy.items() if entries}
+        if any(x.item.alpha is not None for x in self.table.alphas):
+            known.add("Alpha")
+        first = [quantity.name for quantity in self.header.quantities if quantity.name in known]
+        return list(dict.fromkeys(first + [name for name in (*self.table.columns, *sorted(known)) if name in known]))
+
+    @property
+    def rows(self) -> Rows:
+        """seq, step, time, wall_time, epoch, triggered and kind of every record."""
+        return self.table.rows()
+
+    def rows_since(self, seq: int) -> Rows:
+        """The rows of records with at least this number: what is new to a host that knows all before."""
+        return self.table.rows(self.table.find_row(seq))
+
+    @property
+    def alphas(self) -> list[records.AlphaFit]:
+        return [x.item for x in self.table.alphas]
+
+    @property
+    def notices(self) -> list[records.Notice]:
+        return [x.item for x in self.table.notices]
+
+    @property
+    def missing(self) -> list[MissingValue]:
+        return [x.item for x in self.table.missing]
+
+    @property
+    def estimates(self) -> dict[str, Estimates]:
+        found = {}
+        for name, column in self.table.columns.items():
+            if name.startswith("error/") and column.rows:
+                rows, errors = column.get()
+                found[name.removeprefix("error/")] = Estimates(self._steps(rows), errors, list(column.texts))
+        return found
+
+    @property
+    def broken(self) -> int:
+        """How many damaged records were skipped."""
+        return self._fed_broken + sum(file.broken for file in self._files.values())
+
+    @property
+    def expected(self) -> int:
+        """How many records were written, as far as is known: more than ``received`` means that some are missing."""
+        return self.table.next_seq
+
+    @property
+    def received(self) -> int:
+        return self.table.accepted
+
+    @property
+    def error(self) -> str:
+        return self.table.end.error if self.table.end else ""
+
+    @property
+    def last_wall_time(self) -> float:
+        rows = self.table.rows(max(0, len(self.table) - 1))
+        return max(self._last_event, float(rows.wall_time[0]) if rows.wall_time.size else 0.0)
+
+    @property
+    def status(self) -> str:
+        """ "waiting", "running", "finished", "failed", "stopped" or "crashed" (no end, and silent for too long)."""
+        if self.table.end is not None:
+            return self.table.end.status or "finished"
+        if time.time() - max(self.last_wall_time, self._modified()) > self._patience():
+            return "crashed"
+        return "running" if self.table.steps_taken else "waiting"
+
+    def _modified(self) -> float:
+        times = [0.0]
+        for path in self._files:
+            try:
+                times.append(path.stat().st_mtime)
+            except OSError:
+                continue
+        return max(times)
+
+    def _patience(self) -> float:
+        clock = self.table.rows(max(0, len(self.table) - 200)).wall_time
+        return max(QUIET, 20 * float(np.median(np.diff(clock)))) if clock.size > 1 else QUIET
+
+    # ---- values ----
+
+    def scalars(self, name: str, layer: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Steps and values of one quantity; with ``layer``, those of one parameter tensor."""
+        if layer is not None:
+            return self._layer_scalars(name, layer)
+        if name == "Alpha" and name not in self.table.columns:
+            fits = [fit for fit in self.alphas if fit.alpha is not None]
+            steps, values = [fit.step for fit in fits], [fit.alpha for fit in fits]
+            return np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
+        column = self.table.columns.get(name) or self.table.columns.get("log/" + name)
+        if column is None:
+            if any(quantity.name == name for quantity in self.header.quantities):  # planned, no value yet
+                return np.empty(0, np.int64), np.empty(0)
+            raise KeyError(f"no values called {name!r}; there are {_listing(self.names)}")
+        rows, values = column.get()
+        return self._steps(rows), values
+
+    def _layer_scalars(self, name: str, layer: str) -> tuple[np.ndarray, np.ndarray]:
+        index = self.table.layer_index.get(layer)
+        if index is None:
+            raise KeyError(f"no layer called {layer!r}; there are {_listing(self.layers)}")
+        if name not in self.table.layer_columns:
+            raise KeyError(f"no layer-wise values called {name!r}; there are {_listing(self.table.layer_columns)}")
+        rows, values = self.table.layer_columns[name].get(index)
+        return self._steps(rows), values
+
+    def _steps(self, rows: np.ndarray) -> np.ndarray:
+        return self.table.steps()[rows]
+
+    # ---- histograms ----
+
+    @property
+    def histogram_names(self) -> list[str]:
+        return [name for name, entries in self._heavy.items() if entries]
+
+    def histogram_steps(self, name: str) -> list[int]:
+        return [entry.step for entry in self._heavy.get(name, [])]
+
+    def histogram(self, name: str, step: int = -1, layer: str | None = None) -> records.Histogram:
+        """The histogram of one step (-1: the last one), of the network or of one layer."""
+        return wire.decode_histogram(self.histogram_bytes(name, step, layer))
+
+    def histogram_bytes(self, name: str, step: int = -1, layer: str | None = None) -> bytes:
+        """The same as it is stored, for hosts that pass it on."""
+        entries = self._heavy.get(name)
+        if not entries:
+            raise KeyError(f"no histograms called {name!r}; there are {_listing(self._heavy)}")
+        entry = entries[-1] if step == -1 else next((x for x in entries if x.step == step), None)
+        if entry is None:
+            nearest = sorted(sorted(self.histogram_steps(name), key=lambda x: abs(x - step))[:4])
+            raise KeyError(f"no {name} at step {step}; the nearest are at {_listing(map(str, nearest))}")
+        if layer and layer not in self.layers:
+            raise KeyError(f"no layer called {layer!r}; there are {_listing(self.layers)}")
+        blob = entry.fetch(self.layers.index(layer) + 1 if layer else 0)
+        if not blob:
+            raise KeyError(f"{layer!r} has no {name} at step {entry.step}")
+        return blob
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per record, one column per name; layer-wise values as ``name[layer]``."""
+        from cockpit_core.events.frame import make_frame
+
+        return make_frame(self)
+
+
+def _make_fetch(path: Path, located: Located, tag: str) -> Fetch:
+    offset, end = located.offset, located.end
+
+    def fetch(index: int) -> bytes:
+        for value in read_one(path, offset, end).values:
+            blobs = value.strings() if value.tag == tag else []
+            if index < len(blobs):
+                return blobs[index]
+        return b""
+
+    return fetch
+
+
+def _is_aside(name: str) -> bool:
+    return name.startswith(("cost/", "error/"))
+
+
+def _listing(names: object) -> str:
+    listed: Sequence[str] = list(names)  # type: ignore[call-overload]
+    return ", ".join(listed[:40]) + (", ..." if len(listed) > 40 else "") if listed else "none"
+
+
+def _explain_nothing(path: Path) -> str:
+    if not path.exists():
+        return f"{path} does not exist"
+    below = sorted({str(file.parent) for file in path.glob(f"*/*{MARK}*{SUFFIX}")})
+    hint = f" Runs are in {', '.join(below[:5])}." if below else ""
+    return f"no run in {path}: looked for files named events.out.{MARK}.*{SUFFIX}.{hint}"

@@ -1,0 +1,244 @@
+"""The columns of one run, growing record by record.
+
+A record is taken apart once, when it arrives; nothing is rebuilt later, except when a resumed run goes back to an
+earlier step and replaces rows.
+"""
+
+from __future__ import annotations
+
+import bisect
+from array import array
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cockpit_core import records
+
+KINDS = ("step", "log", "start", "end")
+
+
+class Rows(NamedTuple):
+    """One entry per record, in order of ``seq``."""
+
+    seq: np.ndarray  # uint32
+    step: np.ndarray  # uint32
+    time: np.ndarray  # float64, seconds since the run began
+    wall_time: np.ndarray  # float64, seconds since 1970
+    epoch: np.ndarray  # float64, NaN = none
+    triggered: np.ndarray  # uint8
+    kind: np.ndarray  # uint8, index into KINDS
+
+
+class MissingValue(NamedTuple):
+    step: int
+    name: str
+    reason: str
+
+
+class Dated(NamedTuple):
+    """Something that travelled in a record, with the record's number and generation."""
+
+    seq: int
+    generation: int
+    step: int
+    item: Any
+
+
+class Drop(NamedTuple):
+    """At record ``seq`` a resumed run replaced everything earlier from ``step`` on."""
+
+    seq: int
+    step: int
+    generation: int
+
+
+@dataclass
+class Column:
+    """Values of one name, and the rows they belong to."""
+
+    rows: array[int] = field(default_factory=lambda: array("I"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    texts: list[str] = field(default_factory=list)  # only for estimates: the method
+
+    def append(self, row: int, value: float) -> None:
+        self.rows.append(row)
+        self.values.append(value)
+
+    def get(self, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of rows and values, from row ``first`` on."""
+        start = bisect.bisect_left(self.rows, first)
+        rows = np.frombuffer(self.rows, np.uint32)[start:].copy() if self.rows else np.empty(0, np.uint32)
+        values = np.frombuffer(self.values, np.float64)[start:].copy() if self.values else np.empty(0)
+        return rows, values
+
+    def keep(self, kept: np.ndarray, renumber: np.ndarray) -> None:
+        rows, values = self.get()
+        mask = kept[rows]
+        self.rows, self.values = array("I", renumber[rows[mask]].tolist()), array("d", values[mask].tobytes())
+        if self.texts:
+            self.texts = [text for text, ok in zip(self.texts, mask, strict=True) if ok]
+
+
+class LayerColumn:
+    """One value per layer and row: a matrix that doubles when it is full."""
+
+    def __init__(self, width: int) -> None:
+        self.rows: array[int] = array("I")
+        self._values = np.full((16, width), np.nan)
+        self._present = np.zeros((16, width), dtype=bool)
+
+    def append(self, row: int, values: np.ndarray, absent: np.ndarray | None, where: np.ndarray | slice) -> None:
+        index = len(self.rows)
+        if index == len(self._values):
+            self._grow(2 * index, self._values.shape[1])
+        self._values[index, where] = values
+        self._present[index, where] = True if absent is None else ~absent
+        self.rows.append(row)
+
+    def widen(self, width: int) -> None:
+        self._grow(len(self._values), width)
+
+    def _grow(self, height: int, width: int) -> None:
+        old_height, old_width = self._values.shape
+        values, present = np.full((height, width), np.nan), np.zeros((height, width), dtype=bool)
+        values[:old_height, :old_width], present[:old_height, :old_width] = self._values, self._present
+        self._values, self._present = values, present
+
+    def get(self, layer: int, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        start, count = bisect.bisect_left(self.rows, first), len(self.rows)
+        mask = self._present[start:count, layer]
+        rows = np.frombuffer(self.rows, np.uint32)[start:][mask] if count else np.empty(0, np.uint32)
+        return rows, self._values[start:count, layer][mask]
+
+    def has(self, layer: int) -> bool:
+        return bool(self._present[: len(self.rows), layer].any())
+
+    def keep(self, kept: np.ndarray, renumber: np.ndarray) -> None:
+        rows = np.array(self.rows, dtype=np.uint32)
+        mask = kept[rows]
+        count = int(mask.sum())
+        self._values[:count], self._present[:count] = self._values[: rows.size][mask], self._present[: rows.size][mask]
+        self._present[count:] = False
+        self.rows = array("I", renumber[rows[mask]].tolist())
+
+
+class Table:
+    """Rows, columns and lists of one run. ``add`` takes records in order of ``seq`` and ignores what it has."""
+
+    def __init__(self) -> None:
+        self.header: records.Header | None = None
+        self.layer_index: dict[str, int] = {}  # every layer that any header named
+        self._where: np.ndarray | slice = slice(0, 0)
+        self._width = 0  # layers of the current header
+        self._rows = tuple(array(code) for code in "IIdddBB")
+        self._generations = array("I")
+        self.columns: dict[str, Column] = {}
+        self.layer_columns: dict[str, LayerColumn] = {}
+        self.alphas: list[Dated] = []
+        self.notices: list[Dated] = []
+        self.missing: list[Dated] = []
+        self.top_samples: list[Dated] = []
+        self.drops: list[Drop] = []
+        self.next_seq = 0
+        self.accepted = 0
+        self.generation = 0
+        self.end: records.Record | None = None
+        self.header_seq = 0  # how many records were known when the header came
+        self.steps_taken = 0
+        self._stepped = 0  # the generation of the last record of kind "step"
+
+    def __len__(self) -> int:
+        return len(self._generations)
+
+    def set_header(self, header: records.Header) -> None:
+        if self.header is not None and header.revision < self.header.revision:
+            return
+        self.header, self.header_seq = header, self.next_seq
+        for layer in header.layers:
+            self.layer_index.setdefault(layer.name, len(self.layer_index))
+        self._width = len(header.layers)
+        self._where = np.array([self.layer_index[layer.name] for layer in header.layers], dtype=np.intp)
+        if np.array_equal(self._where, np.arange(len(self.layer_index))):
+            self._where = slice(None)
+        for column in self.layer_columns.values():
+            column.widen(len(self.layer_index))
+
+    def add(self, record: records.Record) -> bool:
+        """False if it is not news. Raises ValueError if it does not fit the header."""
+        if record.seq < self.next_seq:
+            return False
+        if any(vector.size != self._width for vector in record.layers.values()):
+            raise ValueError(f"record {record.seq} does not have {self._width} values per layer vector")
+        if record.kind == "step" and record.generation > self._stepped:
+            self._drop(Drop(record.seq, record.step, record.generation))
+            self._stepped = record.generation
+        self.generation = max(self.generation, record.generation)
+        self.next_seq, self.accepted = record.seq + 1, self.accepted + 1
+        row = len(self)
+        epoch = float("nan") if record.epoch is None else record.epoch
+        entry = (record.seq, record.step, record.time, record.wall_time, epoch, record.triggered)
+        for target, value in zip(self._rows, (*entry, KINDS.index(record.kind)), strict=True):
+            target.append(value)
+        self._generations.append(record.generation)
+        self.steps_taken += record.kind == "step"
+        self._add_values(row, record)
+        self._add_lists(record)
+        self.end = record if record.kind == "end" else None
+        return True
+
+    def _add_values(self, row: int, record: records.Record) -> None:
+        for name, value in record.scalars.items():
+            self._column(name).append(row, value)
+        for name, seconds in record.costs.items():
+            self._column("cost/" + name).append(row, seconds)
+        for name, (error, method) in record.estimates.items():
+            column = self._column("error/" + name)
+            column.append(row, error)
+            column.texts.append(method)
+        for name, vector in record.layers.items():
+            if name not in self.layer_columns:
+                self.layer_columns[name] = LayerColumn(len(self.layer_index))
+            self.layer_columns[name].append(row, vector, record.layers_missing.get(name), self._where)
+
+    def _column(self, name: str) -> Column:
+        column = self.columns.get(name)
+        if column is None:
+            column = self.columns[name] = Column()
+        return column
+
+    def _add_lists(self, record: records.Record) -> None:
+        seq, generation, step = record.seq, record.generation, record.step
+        self.alphas += [Dated(seq, generation, fit.step, fit) for fit in record.alphas]
+        self.notices += [Dated(seq, generation, notice.step, notice) for notice in record.notices]
+        for name, reason in record.missing.items():
+            self.missing.append(Dated(seq, generation, step, MissingValue(step, name, reason)))
+        if record.top_samples:
+            self.top_samples.append(Dated(seq, generation, step, record.top_samples))
+
+    def _drop(self, drop: Drop) -> None:
+        """Forget what earlier generations know of ``drop.step`` and later steps."""
+        self.drops.append(drop)
+        for name in ("alphas", "notices", "missing", "top_samples"):
+            kept_items = [x for x in getattr(self, name) if x.step < drop.step or x.generation >= drop.generation]
+            setattr(self, name, kept_items)
+        steps, generations = np.array(self._rows[1]), np.array(self._generations)
+        kept = (steps < drop.step) | (generations >= drop.generation)
+        if kept.all():
+            return
+        renumber = np.cumsum(kept) - 1
+        self._rows = tuple(array(rows.typecode, np.array(rows)[kept].tobytes()) for rows in self._rows)
+        self._generations = array("I", generations[kept].astype(np.uint32).tobytes())
+        for column in (*self.columns.values(), *self.layer_columns.values()):
+            column.keep(kept, renumber)
+
+    def rows(self, first: int = 0) -> Rows:
+        """Copies, from row ``first`` on."""
+        return Rows(*(np.array(rows[first:], dtype=rows.typecode) for rows in self._rows))
+
+    def steps(self) -> np.ndarray:
+        return np.array(self._rows[1], dtype=np.int64)
+
+    def find_row(self, seq: int) -> int:
+        """The first row with at least this ``seq``."""
+        return bisect.bisect_left(self._rows[0], seq)
