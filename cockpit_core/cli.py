@@ -44,15 +44,17 @@ def run_show(arguments: argparse.Namespace) -> None:
 
 
 def run_report(arguments: argparse.Namespace) -> None:
-    runs = [find_run(run) for run in arguments.runs]
-    try:
-        from cockpit_core.report import write_report
+    from cockpit_core.report import write_report
 
-        target = choose_target(arguments.output, arguments.format, runs)
-        write_report(runs, target[0], format=target[1])
-    except ImportError as error:  # png and svg are drawn by an optional package
-        raise CommandError(f"this format needs {error.name}: pip install 'torch-cockpit[poster]'") from error
-    print(target[0])
+    runs = [find_run(run) for run in arguments.runs]
+    path, form = choose_target(arguments.output, arguments.format, runs)
+    try:
+        report = write_report(runs, path, format=form)
+    except ImportError as error:  # pictures are drawn by an optional package
+        raise CommandError(f"{form} needs {error.name}: pip install 'torch-cockpit[poster]'") from error
+    print(f"{report.path}  {report.size / 1e6:.1f} MB")
+    if report.left_out:
+        print(f"left out for its size: {report.left_out}", file=sys.stderr)
 
 
 def choose_target(output: str | None, form: str | None, runs: list[Path]) -> tuple[Path, str]:

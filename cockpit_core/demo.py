@@ -90,9 +90,7 @@ class Progress:
             return
         done = 20 * step // self.total
         bar = "#" * done + "." * (20 - done)
-        line = (
-            f"[{bar}] {step}/{self.total}  loss {loss:.4f}  accuracy {accuracy:.1%}  tracking {share:.0%} of time"
-        )
+        line = f"[{bar}] {step}/{self.total}  loss {loss:.4f}  accuracy {accuracy:.1%}  tracking {share:.0%} of time"
         self.stream.write(("\r" + line.ljust(self.width)) if self.live else line + "\n")
         self.stream.flush()
         self.width = len(line)
