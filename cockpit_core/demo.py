@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import cockpit_core
 from cockpit_core import quantities, schedules
+from cockpit_core.show import get_values
 from cockpit_core.terminal import format_number, format_table
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def summarize(run: Run, seconds: float, out: TextIO) -> None:
     out.write(f"\n{seconds:.1f} s, {run.cost_share:.0%} of it for tracking; {measured} steps were measured.\n")
     rows = []
     for name in SUMMARY:
-        steps, values = data.scalars(name) if name in data.names else ((), ())
+        steps, values = get_values(data, name)
         if len(values):
             rows.append((f"  {name}", format_number(float(values[-1])), f"at step {steps[-1]}"))
     for line in format_table(rows, "<><"):

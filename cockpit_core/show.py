@@ -28,7 +28,7 @@ def find_runs(root: Path) -> Iterator[Path]:
 def list_runs(root: Path, terminal: Terminal) -> int:
     """Prints one line per run below ``root``; returns how many there are."""
     now = time.time()
-    rows = [("run", "state", "step", "loss", "last record")]
+    rows: list[tuple[str, ...]] = [("run", "state", "step", "loss", "last record")]
     for path in find_runs(root):
         name = str(path.relative_to(root)) if path != root else path.resolve().name
         rows.append(describe_run(load(path), name, now))
