@@ -13,7 +13,7 @@ from werkzeug.wrappers import Request, Response
 FOLDER = Path(__file__).parent / "static"
 ENTRY = "index.js"
 # Types are named here: on Windows the registry may call JavaScript text/plain, and the browser then refuses it.
-TYPES = {ENTRY: "text/javascript", "index.css": "text/css"}
+TYPES = {ENTRY: "text/javascript"}
 ONE_YEAR = 365 * 24 * 3600
 
 

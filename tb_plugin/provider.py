@@ -6,6 +6,7 @@ data server, the Python backend) works, and a request can reach no file that Ten
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ ALL = 2**31 - 1
 # else wrote it; then the newest part is better than an error.
 SMALLER = (ALL, 1024, 64, 1)
 
+Datum = tuple[int, float, bytes]  # event step, wall time, payload
+
 
 @dataclass(frozen=True)
 class Asker:
@@ -35,14 +38,20 @@ class Asker:
     def of(cls, provider: Any, request: Request) -> Asker:
         return cls(provider, plugin_util.context(request.environ), plugin_util.experiment_id(request.environ))
 
+    def list_runs(self) -> list[str]:
+        """Names of all runs in the order in which TensorBoard shows and colours them: by birth, then by name."""
+        runs = self.provider.list_runs(self.context, experiment_id=self.experiment)
+        born = sorted((math.inf if run.start_time is None else run.start_time, run.run_name) for run in runs)
+        return [name for _, name in born]
+
     def list_tensors(self, runs: Iterable[str] | None, tags: Iterable[str] | None) -> dict[str, dict[str, Any]]:
         return self.provider.list_tensors(self.context, **self._what(runs, tags))
 
     def list_blobs(self, runs: Iterable[str] | None) -> dict[str, dict[str, Any]]:
         return self.provider.list_blob_sequences(self.context, **self._what(runs, None))
 
-    def read_tensor(self, run: str, tag: str) -> list[tuple[int, bytes]]:
-        """All (event step, payload) of one tag; the newest few of a tag that does not fit into one answer."""
+    def read_tensor(self, run: str, tag: str) -> list[Datum]:
+        """All of one tag; the newest few of a tag that does not fit into one answer."""
         for downsample in SMALLER:
             try:
                 return self.read_newest([run], [tag], downsample).get(run, {}).get(tag, [])
@@ -51,13 +60,11 @@ class Asker:
                     raise
         return []
 
-    def read_newest(
-        self, runs: Iterable[str], tags: Iterable[str], count: int
-    ) -> dict[str, dict[str, list[tuple[int, bytes]]]]:
+    def read_newest(self, runs: Iterable[str], tags: Iterable[str], count: int) -> dict[str, dict[str, list[Datum]]]:
         """The provider keeps the last datum when it thins out, so ``count=1`` is the newest record."""
         answer = self.provider.read_tensors(self.context, downsample=count, **self._what(runs, tags))
         return {
-            run: {tag: [(datum.step, _payload(datum.numpy)) for datum in series] for tag, series in by_tag.items()}
+            run: {tag: [(d.step, d.wall_time, _payload(d.numpy)) for d in series] for tag, series in by_tag.items()}
             for run, by_tag in answer.items()
         }
 

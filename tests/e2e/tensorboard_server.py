@@ -29,7 +29,8 @@ class TensorBoard:
         self._log = tempfile.NamedTemporaryFile("w+", suffix=".log", prefix="tensorboard-")  # noqa: SIM115 closed in close()
         start = python or ("-m", "tensorboard.main")
         command = [sys.executable, *start, "--port", "0", "--reload_interval", "1", *args]
-        everything = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        everything = {**os.environ, "PYTHONPATH": path, **(env or {})}
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=everything, cwd=ROOT)
         try:
             self.url = self._wait_for_address()

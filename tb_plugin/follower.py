@@ -1,0 +1,189 @@
+"""One run, followed through the data provider: what was decoded stays, and only what may have grown is read again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import Any
+
+from tensorboard import errors
+
+from cockpit_core.events.batch import encode_batch
+from cockpit_core.events.data import RunData
+from cockpit_core.schema import wire
+from tb_plugin.provider import Asker
+
+HEADER = "cockpit/header"
+RECORDS = "cockpit/records/"
+# A long run is decoded in parts: after this many seconds of reading, a request is answered with what is there, and
+# the page, which sees that records are missing, asks again.
+PATIENCE = 1.5
+
+
+def records_tag(segment: int) -> str:
+    return f"{RECORDS}{segment:06d}"
+
+
+def segments(tags: dict[str, Any]) -> list[int]:
+    """The numbers of the record tags among ``tags``, in order; whoever wrote ``cockpit/records/what`` is ignored."""
+    numbers = (tag.removeprefix(RECORDS) for tag in tags if tag.startswith(RECORDS))
+    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) == 6)
+
+
+class FedRun(RunData):
+    """A run whose records arrive in parts; ``announced`` is how many TensorBoard has, decoded or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.announced = 0
+
+    @property
+    def expected(self) -> int:
+        return max(super().expected, self.announced)
+
+    def hear(self, wall_time: float) -> None:
+        """A sign of life that has not been decoded yet: the run is not silent."""
+        self._last_event = max(self._last_event, wall_time)
+
+
+class Follower:
+    """Keeps ``data`` up to date. The provider can only give a whole tag, so all but the newest are read once."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.data = FedRun()
+        self._segment = -1  # the newest record tag that was read, -1 = none
+        self._newest = (-1, 0.0)  # its last event step and wall time when it was read
+        self._headers: list[tuple[float, bytes]] = []  # not yet fed, oldest first
+        self._header_version: Any = None
+        self._heavy: dict[str, tuple[Any, int]] = {}  # tag: (version, last step that was fed)
+
+    # ---- what the routes ask ----
+
+    def encode_batch(
+        self, asker: Asker, since: int, names: list[str] | None, layers: bool, max_points: int | None
+    ) -> bytes:
+        with self.lock:
+            self._refresh(asker)
+            only = None if layers else ()
+            return encode_batch(self.data, since, run=self.run, names=names, layers=only, max_points=max_points)
+
+    def read_histogram(self, asker: Asker, quantity: str, step: int, layer: str) -> bytes:
+        with self.lock:
+            if step not in self.data.histogram_steps(quantity):
+                self._refresh(asker)
+            self._asker = asker
+            try:
+                return self.data.histogram_bytes(quantity, step, layer or None)
+            except KeyError as error:
+                raise errors.NotFoundError(error.args[0][:500]) from None
+
+    # ---- reading ----
+
+    def _refresh(self, asker: Asker) -> None:
+        deadline = time.monotonic() + PATIENCE
+        tags = self._list(asker)
+        if self._was_replaced(asker, tags):
+            self._forget()
+            tags = self._list(asker)
+        for segment in segments(tags):
+            read = segment >= self._segment and self._read_segment(asker, segment, tags[records_tag(segment)])
+            if read and time.monotonic() > deadline:
+                return
+        self._feed_headers(float("inf"))
+        self._read_heavy(asker)
+
+    def _list(self, asker: Asker) -> dict[str, Any]:
+        """All tags at first; later only those that can have changed, because listing a tag may mean walking it."""
+        some = None
+        if self._segment >= 0:
+            some = [HEADER, records_tag(self._segment), records_tag(self._segment + 1)]
+        tags = asker.list_tensors([self.run], some).get(self.run, {})
+        if some is not None and some[-1] in tags:
+            tags = asker.list_tensors([self.run], None).get(self.run, {})
+        if not tags:
+            raise errors.NotFoundError("no such run, or none that Cockpit wrote")
+        known = segments(tags)
+        if known:
+            last = tags[records_tag(known[-1])]
+            self.data.announced = max(self.data.announced, int(last.max_step) + 1)
+            self.data.hear(float(last.max_wall_time))
+        return tags
+
+    def _was_replaced(self, asker: Asker, tags: dict[str, Any]) -> bool:
+        """Read the headers if there are new ones; True if they speak of another run, or records have gone."""
+        current = tags.get(records_tag(self._segment))
+        if self._segment >= 0 and (current is None or current.max_step < self._newest[0]):
+            return True
+        version = _version(tags.get(HEADER))
+        if version is None or version == self._header_version:
+            return False
+        known = self._header_version[0] if self._header_version else -1
+        found = sorted(asker.read_tensor(self.run, HEADER), key=lambda datum: datum[0])
+        for step, wall_time, payload in found:
+            if step > known:
+                self._headers.append((wall_time, payload))
+        self._header_version = version
+        return any(_names_another(payload, self.data.header.run_id) for _, payload in self._headers)
+
+    def _read_segment(self, asker: Asker, segment: int, series: Any) -> bool:
+        """False if nothing in it is new."""
+        newest = (int(series.max_step), float(series.max_wall_time))
+        if segment == self._segment and newest == self._newest:
+            return False
+        if not self.data.table.header:
+            self._feed_headers(0.0, at_least=1)
+        for _, wall_time, payload in sorted(asker.read_tensor(self.run, records_tag(segment))):
+            self._feed_headers(wall_time)
+            self.data.feed_record(payload)
+        self._segment, self._newest = segment, newest
+        return True
+
+    def _feed_headers(self, until: float, at_least: int = 0) -> None:
+        """A header counts from its own time on: layer vectors of earlier records fit the header before."""
+        while self._headers and (at_least > 0 or self._headers[0][0] <= until):
+            self.data.feed_header(self._headers.pop(0)[1])
+            at_least -= 1
+
+    def _read_heavy(self, asker: Asker) -> None:
+        found = asker.list_blobs([self.run]).get(self.run, {})
+        described = [(_describe(series.plugin_content, tag), tag) for tag, series in found.items()]
+        for (generation, quantity), tag in sorted(described):
+            version, last = self._heavy.get(tag, (None, -1))
+            if version == _version(found[tag]):
+                continue
+            for step, keys in sorted(asker.read_blob_keys(self.run, tag).items()):
+                if step > last and not self._is_replaced(step, generation):
+                    self.data.feed_heavy(quantity, step, partial(self._fetch, keys), generation)
+                    last = step
+            self._heavy[tag] = (_version(found[tag]), last)
+
+    def _is_replaced(self, step: int, generation: int) -> bool:
+        return any(step >= drop.step and generation < drop.generation for drop in self.data.table.drops)
+
+    def _fetch(self, keys: tuple[str, ...], index: int) -> bytes:
+        return self._asker.read_blob(keys[index]) if index < len(keys) else b""
+
+
+def _version(series: Any) -> tuple[int, float] | None:
+    return None if series is None else (int(series.max_step), float(series.max_wall_time))
+
+
+def _describe(content: bytes, tag: str) -> tuple[int, str]:
+    try:
+        _, generation, quantity = wire.decode_series(content)
+        return generation, quantity or tag.rpartition("/")[2]
+    except ValueError:
+        return 0, tag.rpartition("/")[2]
+
+
+def _names_another(payload: bytes, run_id: str) -> bool:
+    try:
+        return bool(run_id) and wire.decode_header(payload).run_id != run_id
+    except ValueError:
+        return False
