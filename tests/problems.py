@@ -1,4 +1,4 @@
-"""Small training problems in float64 that the tests name; a few dozen parameters each, so that a whole Hessian is cheap.
+"""Small training problems in float64 that the tests name; with so few parameters, a whole Hessian is cheap.
 
 ``problem.make()`` returns a fresh model, its loss and a function that yields the batches. The same seed always gives
 the same three, and neither the data nor the weights touch torch's global random state.

@@ -32,7 +32,9 @@ class Moment:
     after: dict[str, Tensor] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Tensor]:
-        return {name: p.detach().clone().requires_grad_() for name, p in self.model.named_parameters() if p.requires_grad}
+        return {
+            name: p.detach().clone().requires_grad_() for name, p in self.model.named_parameters() if p.requires_grad
+        }
 
     def predict(self, parameters: dict[str, Tensor]) -> Tensor:
         """The forward pass as the user's loop sees it: same dropout masks, same batch statistics."""
@@ -51,12 +53,15 @@ def freeze(model: nn.Module, loss_fn: nn.Module, inputs: Tensor, targets: Tensor
 
 
 def watch_training(problem, make_optimizer: Callable, steps: int, seed: int = 0) -> list[Moment]:
-    """The unchanged loop, untracked; what each step looked like before it ran, and the parameters after it."""
     model, loss_fn, batches = problem.make(seed)
-    optimizer = make_optimizer(problem.groups(model))
     torch.manual_seed(seed)
+    return watch_loop(model, loss_fn, make_optimizer(problem.groups(model)), batches(steps))
+
+
+def watch_loop(model: nn.Module, loss_fn: nn.Module, optimizer, batches: Iterable) -> list[Moment]:
+    """The unchanged loop, untracked; what each step looked like before it ran, and the parameters after it."""
     moments = []
-    for inputs, targets in batches(steps):
+    for inputs, targets in batches:
         moment = freeze(model, loss_fn, inputs, targets, [group["lr"] for group in optimizer.param_groups])
         optimizer.zero_grad()
         loss_fn(model(inputs), targets).backward()
@@ -102,15 +107,14 @@ def contributions(moment: Moment) -> dict[str, Tensor]:
     Every module that owns parameters is run again on its own, and differentiated with all rows of its output gradient
     set to zero except one sample's. Where samples do not mix, this is the gradient of ``l_n``.
     """
-    model, calls, handles = copy.deepcopy(moment.model), [], []
+    model, calls = copy.deepcopy(moment.model), []
 
     def remember(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         calls.append((module, args[0].detach().clone(), output))
         return output.clone()  # so that an in-place activation does not overwrite what is differentiated
 
-    for module in model.modules():
-        if any(p.requires_grad for p in module.parameters(recurse=False)):
-            handles.append(module.register_forward_hook(remember))
+    owners = [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+    handles = [module.register_forward_hook(remember) for module in owners]
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(moment.random_state)
         loss = moment.loss_fn(model(moment.inputs), moment.targets)
@@ -126,7 +130,8 @@ def contributions(moment: Moment) -> dict[str, Tensor]:
         for n in range(B):
             only_n = torch.zeros_like(b)
             only_n[n] = b[n]
-            for p, gradient in zip(parameters, torch.autograd.grad(output, parameters, only_n, retain_graph=True)):
+            gradients = torch.autograd.grad(output, parameters, only_n, retain_graph=True)
+            for p, gradient in zip(parameters, gradients, strict=True):
                 G = result.setdefault(names[p], torch.zeros(B, *p.shape, dtype=p.dtype))
                 G[n] += B * gradient
     return {name: result[name] for name in moment.parameters() if name in result}
@@ -268,6 +273,7 @@ class RunTruth:
     G: list[dict[str, Array]] = field(default_factory=list)
     theta: list[dict[str, Array]] = field(default_factory=list)
     curvature: list[Array] = field(default_factory=list)
+    lrs: list[tuple[float, ...]] = field(default_factory=list)
 
 
 @dataclass
@@ -307,7 +313,7 @@ def matrix(tensors: dict[str, Array], names: Iterable[str], rows: int) -> Array:
 def truth_of_moments(moments: list[Moment], curvature: Callable | None = hessian) -> RunTruth:
     gradients = [individual_gradients(moment) for moment in moments]
     names = list(gradients[0])
-    truth = RunTruth(names, G=[{n: G[n].numpy() for n in names} for G in gradients])
+    truth = RunTruth(names, G=[{n: G[n].numpy() for n in names} for G in gradients], lrs=[m.lrs for m in moments])
     truth.theta = [{n: p.detach().numpy() for n, p in moment.parameters().items()} for moment in moments]
     sizes = [truth.theta[0][name].size for name in names]
     for t, moment in enumerate(moments):
