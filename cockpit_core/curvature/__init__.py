@@ -1,0 +1,18 @@
+"""Curvature at one point: products, the largest eigenvalue, the diagonal and the trace. No hooks, no globals."""
+
+from .diagonal import Diagonal, Limits, diagonal
+from .lanczos import Eigenpair, largest_eigenvalue
+from .operators import GGNOperator, HessianOperator
+from .point import NoCurvature, Point
+
+__all__ = [
+    "Diagonal",
+    "Eigenpair",
+    "GGNOperator",
+    "HessianOperator",
+    "Limits",
+    "NoCurvature",
+    "Point",
+    "diagonal",
+    "largest_eigenvalue",
+]

@@ -1,0 +1,139 @@
+"""Exact diagonals as sums of squares: columns are sent back through the user's graph, a few at a time.
+
+Gauss-Newton: with ``d^2 loss/d outputs^2 = sum_v c_v c_v^T`` per sample, ``diag(G) = sum_v sum_n (J_n^T c_{v,n})^2``.
+Hessian: differentiating twice through a graph of nodes gives ``H = G + sum_k J_k^T (lambda_k d^2 node_k) J_k``, k over
+all nodes, J_k the Jacobian of the node's input and lambda_k the gradient of its output. Linear and piecewise linear
+nodes add nothing; a product of an activation with a parameter adds nothing to the diagonal of a parameter that is used
+once; a function of each element by itself adds ``phi''(z) lambda`` on the diagonal of its input: more columns, with
+signs. So the same squares give the exact diagonal, for chains and for networks with branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from .autograd_graph import Network, output_shape
+from .elementwise import SECOND_DERIVATIVES
+from .loss_hessian import LossHessian, Seeds
+from .point import NoCurvature, Point, explained
+from .rules import RULES, Sums
+
+
+def bytes_per_column(network: Network, point: Point) -> int:
+    """Memory of one column on its way back: the output gradients of all nodes that use parameters, and its front."""
+    assert point.outputs is not None
+    sizes = [_numel(output_shape(node)) for node in network.nodes()]
+    return (sum(sizes) + 2 * max(sizes, default=0)) * point.outputs.element_size()
+
+
+def _numel(shape: Sequence[int]) -> int:
+    return int(torch.Size(shape).numel())
+
+
+def column_count(network: Network, loss: LossHessian, point: Point, hessian: bool) -> int:
+    """Columns that the exact diagonal takes; those of an inner activation only travel part of the way."""
+    if not hessian:
+        return loss.count
+    return loss.count + sum(_numel(output_shape(n)) // point.batch_size for n, _ in network.activations)
+
+
+class Squares:
+    """Accumulates the squares of all parameters over columns that start at the outputs or inside the network."""
+
+    def __init__(self, point: Point, network: Network, norms: bool = False):
+        self.point, self.network = point, network
+        self._batched = True
+        self.sums = {
+            use.name: Sums(
+                torch.zeros_like(point.parameters[use.name].detach(), memory_format=torch.contiguous_format),
+                torch.zeros(point.batch_size).to(point.parameters[use.name].detach()) if norms else None,
+            )
+            for use in network.uses
+        }
+
+    def add(self, source: Tensor | GradientEdge, seeds: Seeds, below: set[Node] | None = None) -> None:
+        """Send the columns back from ``source`` and add the squares at every node that uses a parameter."""
+        nodes = [n for n in self.network.nodes() if below is None or n in below]
+        if not nodes:
+            return
+        gradients = self._send_back(source, seeds.columns, nodes)
+        for node, b in zip(nodes, gradients, strict=True):
+            if b is None:
+                continue
+            for use in self.network.uses:
+                if use.node is node:
+                    sums = self.sums[use.name]
+                    RULES[use.kind, use.role](use, b.to(sums.squares.dtype), seeds.signs, self.point.batch_size, sums)
+
+    def _send_back(self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node]) -> list[Tensor | None]:
+        if self._batched and len(columns) > 1:
+            try:
+                return self._grad(source, columns, nodes, batched=True)
+            except NoCurvature:
+                raise
+            except (RuntimeError, UserWarning):  # vmap lacks a rule for some operation of this network
+                self._batched = False
+        each = [self._grad(source, column, nodes, batched=False) for column in columns]
+        return [None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True)]  # type: ignore[arg-type]
+
+    def _grad(self, source: Any, seed: Tensor, nodes: list[Node], batched: bool) -> list[Tensor | None]:
+        edges = [GradientEdge(node, 0) for node in nodes]
+        with explained():
+            found = torch.autograd.grad(
+                [source], edges, [seed], retain_graph=True, allow_unused=True, is_grads_batched=batched
+            )
+        return [None if f is None else f.detach() for f in found]
+
+
+def add_loss_columns(squares: Squares, loss: LossHessian, chunk: int) -> None:
+    outputs = squares.point.outputs
+    assert outputs is not None
+    for seeds in loss.seeds(chunk):
+        squares.add(outputs, Seeds(seeds.columns.to(outputs.dtype), seeds.signs))
+
+
+def add_activation_columns(squares: Squares, chunk: int) -> None:
+    """The part of the Hessian that Gauss-Newton leaves out, one activation node after the other."""
+    point, network = squares.point, squares.network
+    if not network.activations:
+        return
+    with explained():
+        slopes = torch.autograd.grad(
+            point.loss,
+            [GradientEdge(node, 0) for node, _ in network.activations],
+            retain_graph=True,
+            allow_unused=True,
+        )
+    for (node, kind), slope in zip(network.activations, slopes, strict=True):
+        if slope is None:
+            continue
+        bend = (SECOND_DERIVATIVES[kind](node) * slope.detach()).reshape(point.batch_size, -1)
+        below = set(_below(node))
+        source = GradientEdge(*node.next_functions[0])
+        for seeds in _unit_seeds(bend, output_shape(node), chunk):
+            squares.add(source, seeds, below)
+
+
+def _below(node: Node) -> Iterator[Node]:
+    seen: set[Node] = set()
+    stack = [f for f, _ in node.next_functions if f is not None]
+    while stack:
+        current = stack.pop()
+        if current not in seen:
+            seen.add(current)
+            yield current
+            stack.extend(f for f, _ in current.next_functions if f is not None)
+
+
+def _unit_seeds(bend: Tensor, shape: tuple[int, ...], chunk: int) -> Iterator[Seeds]:
+    """One column per unit, for all samples at once. bend: [B, units]."""
+    units = bend.abs().amax(0).nonzero().flatten()
+    for numbers in units.split(chunk):
+        columns = bend.new_zeros(len(numbers), *bend.shape)
+        columns[torch.arange(len(numbers)), :, numbers] = bend[:, numbers].T.abs().sqrt()
+        yield Seeds(columns.reshape(-1, *shape), bend[:, numbers].T.sign())

@@ -1,0 +1,253 @@
+"""The diagonal of the curvature matrix, by the cheapest exact way that applies, else by an estimate that says so.
+
+In this order:
+1. ``columns``: sums of squares of columns (see columns.py), if the rules know every node of the network and at most
+   ``max_columns`` columns are needed. Gauss-Newton of other networks: the same with ``point.sum_of_squares``.
+2. ``products``: one product per parameter, for networks of at most ``max_dimension`` parameters.
+3. ``XTrace`` or ``Hutchinson``: an estimate with its standard error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .autograd_graph import Network, read_network
+from .columns import Squares, add_activation_columns, add_loss_columns, bytes_per_column, column_count
+from .loss_hessian import LossHessian, Seeds
+from .operators import GGNOperator, HessianOperator, Operator, flatten, unflatten
+from .point import NoCurvature, Point
+from .trace import estimate_diagonal
+
+KINDS = ("hessian", "ggn", "ggn_mc")
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """``values``: per parameter, scale of ``point.loss``. With ``exact`` False, the errors are standard errors.
+
+    ``trace_errors`` per parameter and ``trace_error`` of the whole; ``errors`` per element where the method has them
+    (the single elements of an estimate are mostly noise: sums over many are meant to be used).
+    ``note`` says why an exact way was not taken.
+    """
+
+    values: dict[str, Tensor]
+    exact: bool
+    method: str
+    kind: str
+    trace_error: float | None = None
+    trace_errors: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, Tensor] | None = None
+    products: int = 0
+    columns: int = 0
+    note: str = ""
+
+    @property
+    def traces(self) -> dict[str, float]:
+        return {name: float(v.sum(dtype=torch.float64)) for name, v in self.values.items()}
+
+    @property
+    def trace(self) -> float:
+        return sum(self.traces.values())
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the diagonal may cost: bytes beyond the user's own graph, columns, parameters, products, relative error."""
+
+    memory_budget: int = 128 * 2**20
+    max_columns: int = 1024
+    max_dimension: int = 2000
+    max_products: int = 60
+    target: float = 0.05
+
+
+def diagonal(
+    point: Point,
+    kind: str = "hessian",
+    generator: torch.Generator | None = None,
+    *,
+    operator: Operator | None = None,
+    limits: Limits | None = None,
+) -> Diagonal:
+    """Diagonal of the Hessian ("hessian"), of Gauss-Newton ("ggn") or of its Monte-Carlo version ("ggn_mc").
+
+    operator: a HessianOperator or GGNOperator of this point that exists already, to share its graph; it stays open.
+    generator: the only source of randomness; torch's global state is never touched.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"curvature {kind!r} is not one of {', '.join(KINDS)}")
+    if not point.trainable:
+        raise NoCurvature("no parameter requires a gradient")
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    limits = limits or Limits()
+    if kind == "ggn_mc":
+        return _monte_carlo(point, generator, limits)
+    try:
+        return _by_columns(point, kind, limits)
+    except NoCurvature as obstacle:
+        note = str(obstacle)
+    own = operator is None
+    matrix = operator or (HessianOperator(point) if kind == "hessian" else GGNOperator(point))
+    try:
+        if sum(p.numel() for p in point.trainable.values()) <= limits.max_dimension:
+            return _by_products(point, kind, matrix, note)
+        return _by_estimate(point, kind, matrix, generator, limits, note)
+    finally:
+        if own:
+            matrix.close()
+
+
+def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
+    loss = LossHessian(point)
+    try:
+        network = read_network(point)
+    except NoCurvature:
+        if kind != "ggn" or point.sum_of_squares is None:
+            raise
+        return _by_given_squares(point, loss, limits)
+    if kind == "hessian" and network.obstacle:
+        raise NoCurvature(network.obstacle)
+    count = column_count(network, loss, point, kind == "hessian")
+    _check_count(count, limits)
+    squares = Squares(point, network)
+    chunk = _chunk(network, point, limits)
+    add_loss_columns(squares, loss, chunk)
+    if kind == "hessian":
+        add_activation_columns(squares, chunk)
+    found = {name: sums.squares for name, sums in squares.sums.items()}
+    return Diagonal(_in_order(point, found), True, "columns", kind, columns=count)
+
+
+def _check_count(count: int, limits: Limits) -> None:
+    if count > limits.max_columns:
+        raise NoCurvature(f"the exact diagonal would take {count} columns, more than {limits.max_columns}")
+
+
+def _chunk(network: Network, point: Point, limits: Limits) -> int:
+    return max(1, limits.memory_budget // max(1, bytes_per_column(network, point)))
+
+
+def _in_order(point: Point, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every trainable parameter, zeros for those that the outputs do not depend on."""
+    return {n: found[n] if n in found else torch.zeros_like(p.detach()) for n, p in point.trainable.items()}
+
+
+def _by_given_squares(point: Point, loss: LossHessian, limits: Limits) -> Diagonal:
+    """The caller's rules, one column at a time; negative parts of a sample's Hessian are subtracted apart."""
+    assert point.sum_of_squares is not None and point.outputs is not None
+    _check_count(loss.count, limits)
+    total = {n: torch.zeros_like(p.detach()) for n, p in point.trainable.items()}
+    for seeds in loss.seeds(1):
+        column = seeds.columns[0].to(point.outputs.dtype)
+        if seeds.signs is None:
+            _add_given(point, column, 1.0, total)
+            continue
+        rows = seeds.signs[0].repeat_interleave(column.shape[0] // point.batch_size)
+        rows = rows.reshape((-1,) + (1,) * (column.dim() - 1)).to(column)
+        _add_given(point, column * (rows > 0), 1.0, total)
+        _add_given(point, column * (rows < 0), -1.0, total)
+    return Diagonal(total, True, "columns", "ggn", columns=loss.count)
+
+
+def _add_given(point: Point, seed: Tensor, sign: float, total: dict[str, Tensor]) -> None:
+    assert point.sum_of_squares is not None
+    for name, squares in point.sum_of_squares(seed).items():
+        if name in total:
+            total[name] += sign * squares
+
+
+def _by_products(point: Point, kind: str, matrix: Operator, note: str) -> Diagonal:
+    """One unit vector per parameter, many at once."""
+    like = flatten([p.detach() for p in matrix.parameters])
+    found = torch.empty_like(like)
+    for numbers in torch.arange(like.numel(), device=like.device).split(64):
+        units = like.new_zeros(len(numbers), like.numel())
+        units[torch.arange(len(numbers)), numbers] = 1.0
+        rows = [r.reshape(len(numbers), -1) for r in matrix.matmat(unflatten(units, matrix.parameters))]
+        found[numbers] = torch.cat(rows, 1)[torch.arange(len(numbers)), numbers]
+    if not bool(torch.isfinite(found).all()):
+        raise NoCurvature("the curvature is not finite at this step")
+    values = dict(zip(point.trainable, unflatten(found, matrix.parameters), strict=True))
+    return Diagonal(values, True, "products", kind, products=like.numel(), note=note)
+
+
+def _by_estimate(
+    point: Point, kind: str, matrix: Operator, generator: torch.Generator, limits: Limits, note: str
+) -> Diagonal:
+    made = estimate_diagonal(
+        matrix,
+        generator,
+        target=limits.target,
+        max_products=limits.max_products,
+        memory_budget=limits.memory_budget,
+    )
+    names = list(point.trainable)
+    values = dict(zip(names, unflatten(made.diagonal, matrix.parameters), strict=True))
+    errors = dict(zip(names, unflatten(made.diagonal_error, matrix.parameters), strict=True))
+    layers = dict(zip(names, made.trace_errors, strict=True))
+    return Diagonal(
+        values, False, made.method, kind, made.trace_error, layers, errors, products=made.products, note=note
+    )
+
+
+def _monte_carlo(point: Point, generator: torch.Generator, limits: Limits) -> Diagonal:
+    """One random column S eps per sample, squared: unbiased for Gauss-Newton.
+
+    Its error: the contribution of a sample, ``eps^T A_n eps`` with A_n positive semi-definite, has a variance of at most
+    2/3 of its mean square, so ``sqrt(2/3 sum_n x_n^2)`` bounds the standard error from the one column that was drawn.
+    """
+    loss = LossHessian(point)
+    assert point.outputs is not None
+    try:
+        network = read_network(point)
+    except NoCurvature as obstacle:
+        return _mixed_signs(point, loss, generator, str(obstacle))
+    squares = Squares(point, network, norms=True)
+    drawn = loss.draw(1, generator)
+    squares.add(point.outputs, Seeds(drawn.columns.to(point.outputs.dtype)))
+    values = _in_order(point, {name: s.squares for name, s in squares.sums.items()})
+    norms = {name: s.norms for name, s in squares.sums.items() if s.norms is not None}
+    layers = {name: _error_bound(n) for name, n in norms.items()}
+    whole = _error_bound(torch.stack([n.double() for n in norms.values()]).sum(0)) if norms else 0.0
+    layers = {name: layers.get(name, 0.0) for name in values}
+    return Diagonal(values, False, "Monte-Carlo column", "ggn_mc", whole, layers, columns=1)
+
+
+def _error_bound(contributions: Tensor) -> float:
+    return float((2 / 3 * contributions.double().square().sum()).sqrt())
+
+
+def _mixed_signs(point: Point, loss: LossHessian, generator: torch.Generator, note: str, count: int = 8) -> Diagonal:
+    """Networks that mix samples or have no rules: ``(J^T S eps)^2`` with signs over the whole batch, several times."""
+    assert point.outputs is not None
+    parameters = point.trainable
+    drawn = loss.draw(count, generator).columns.to(point.outputs.dtype)
+    made: list[dict[str, Tensor]] = []
+    for column in drawn:
+        if point.sum_of_squares is not None:
+            made.append(point.sum_of_squares(column))
+            continue
+        found = torch.autograd.grad(
+            point.outputs, list(parameters.values()), column, retain_graph=True, allow_unused=True
+        )
+        pairs = zip(parameters.items(), found, strict=True)
+        made.append({n: torch.zeros_like(p) if f is None else f.detach().square() for (n, p), f in pairs})
+    return _mean_of(made, point, note)
+
+
+def _mean_of(made: list[dict[str, Tensor]], point: Point, note: str) -> Diagonal:
+    count = len(made)
+    values, errors, layers = {}, {}, {}
+    totals = torch.zeros(count, dtype=torch.float64)
+    for name, p in point.trainable.items():
+        parts = torch.stack([m[name] if name in m else torch.zeros_like(p.detach()) for m in made])
+        values[name] = parts.mean(0)
+        errors[name] = parts.std(0) / count**0.5
+        sums = parts.flatten(1).sum(1, dtype=torch.float64).cpu()
+        layers[name] = float(sums.std()) / count**0.5
+        totals += sums
+    error = float(totals.std()) / count**0.5
+    return Diagonal(values, False, "Monte-Carlo columns", "ggn_mc", error, layers, errors, columns=count, note=note)

@@ -1,0 +1,183 @@
+"""The Hessian of the loss with respect to the network's outputs, as a sum of (signed) squares of columns.
+
+The form is found from the loss itself, by its products with a random vector, not from the name of a loss module: so
+class weights, ``ignore_index``, label smoothing, any reduction and losses written by the user are all right, and a loss
+that couples samples is noticed and refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .operators import _differentiable_gradient, _gradient
+from .point import NoCurvature, Point
+
+_MAX_DENSE = 256  # outputs per sample up to which a general Hessian is formed and decomposed, [B, K, K]
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Columns [V, *outputs.shape] to be propagated back; ``signs`` [V, B], or None if all count positively."""
+
+    columns: Tensor
+    signs: Tensor | None = None
+
+
+class LossHessian:
+    """``d^2 loss / d outputs^2 = sum_v signs_v columns_v columns_v^T``, block-diagonal over samples.
+
+    count: columns needed per sample. Forms: "zero", "softmax" (rank C - 1 at each position), "diagonal", "dense".
+    """
+
+    def __init__(self, point: Point):
+        if point.outputs is None or point.loss_of is None:
+            raise NoCurvature("needs a loss that is a function of one output tensor")
+        outputs = point.outputs.detach()
+        if outputs.numel() == 0 or outputs.dim() == 0 or outputs.shape[0] % point.batch_size:
+            raise NoCurvature("the outputs do not have the samples along their first dimension")
+        if outputs.dtype in (torch.float16, torch.bfloat16):
+            outputs = outputs.float()
+        self.shape, self.batch_size = outputs.shape, point.batch_size
+        self._leaf = outputs.requires_grad_()
+        with torch.enable_grad():
+            self._slope = _differentiable_gradient(point.loss_of(self._leaf), [self._leaf])
+        self.form, self.count = "", 0
+        self._recognise()
+        self._slope = []
+
+    def _product(self, vector: Tensor) -> Tensor:
+        return _gradient(self._slope, [self._leaf], [vector])[0]
+
+    def _recognise(self) -> None:
+        generator = torch.Generator().manual_seed(2021)  # of its own: the form must not depend on the run
+        probes = [torch.randn(self.shape, generator=generator, dtype=torch.float64).to(self._leaf) for _ in range(2)]
+        images = [self._product(v) for v in probes]
+        if not all(bool(torch.isfinite(i).all()) for i in images):
+            raise NoCurvature("the loss is not finite at this step")
+        if not any(bool(i.any()) for i in images):
+            self.form, self.count = "zero", 0
+        elif not (self._try_softmax(probes, images) or self._try_diagonal(probes, images)):
+            self._decompose(probes[0], images[0])
+
+    def _close(self, found: Tensor, image: Tensor) -> bool:
+        tolerance = 1e-9 if image.dtype == torch.float64 else 1e-4
+        return float((found - image).norm()) <= tolerance * float(image.norm())
+
+    def _try_softmax(self, probes: list[Tensor], images: list[Tensor]) -> bool:
+        """Cross entropy in all its variants: ``c (diag(p) - p p^T)`` over dimension 1, c per sample and position."""
+        if len(self.shape) < 2 or self.shape[1] < 2:
+            return False
+        p = self._leaf.detach().softmax(1)
+        top = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
+        # Off the top class ``c (diag(p) - p p^T) e_top`` is free of cancellation, however sure the network is.
+        there = (self._product(top) * (1 - top)).sum(1, keepdim=True)
+        expected = (-p * (1 - top) * (p * top).sum(1, keepdim=True)).sum(1, keepdim=True)
+        scale = torch.where(expected < 0, there / expected.clamp_max(-torch.finfo(p.dtype).tiny), 0.0)
+        directions = [p * (v - (p * v).sum(1, keepdim=True)) for v in probes]
+        if not all(self._close(scale * d, i) for d, i in zip(directions, images, strict=True)):
+            return False
+        self._root, self._scale = p.sqrt(), scale
+        self.form, self.count = "softmax", (self.shape[1] - 1) * (self._per_sample // self.shape[1])
+        return True
+
+    @property
+    def _per_sample(self) -> int:
+        return self._leaf.numel() // self.batch_size
+
+    def _try_diagonal(self, probes: list[Tensor], images: list[Tensor]) -> bool:
+        """Losses that treat each output by itself: squared error, binary cross entropy, Huber."""
+        diagonal = images[0] / probes[0]
+        if not self._close(diagonal * probes[1], images[1]):
+            return False
+        self._diagonal = diagonal
+        self.form, self.count = "diagonal", self._per_sample
+        return True
+
+    def _decompose(self, probe: Tensor, image: Tensor) -> None:
+        size = self._per_sample
+        if size > _MAX_DENSE:
+            raise NoCurvature(f"the loss couples {size} outputs of a sample")
+        units = torch.eye(size).to(self._leaf).unsqueeze(1).expand(size, self.batch_size, size)
+        rows = [self._product(unit.reshape(self.shape)).reshape(self.batch_size, size) for unit in units]
+        blocks = torch.stack(rows, 1)  # [B, K, K]
+        found = (blocks @ probe.reshape(self.batch_size, size, 1)).reshape(self.shape)
+        if not self._close(found, image):
+            raise NoCurvature("the loss couples the samples of the batch")
+        values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
+        kept = values.abs() > 1e-7 * values.abs().max()
+        order = kept.any(0)
+        self._values, self._vectors = values[:, order], vectors[:, :, order]
+        self.form, self.count = "dense", int(order.sum())
+
+    def seeds(self, chunk: int) -> Iterator[Seeds]:
+        """All columns, ``chunk`` at a time."""
+        for begin in range(0, self.count, chunk):
+            yield self._columns(torch.arange(begin, min(begin + chunk, self.count), device=self._leaf.device))
+
+    def _columns(self, numbers: Tensor) -> Seeds:
+        if self.form == "softmax":
+            columns, negative = self._softmax_columns(numbers)
+        elif self.form == "diagonal":
+            columns, negative = self._diagonal_columns(numbers)
+        else:
+            values = self._values[:, numbers]  # [B, V]
+            columns = (self._vectors[:, :, numbers] * values.abs().sqrt().unsqueeze(1)).permute(2, 0, 1)
+            negative = (values < 0).T
+        columns = columns.reshape(-1, *self.shape)
+        return Seeds(columns, 1.0 - 2.0 * negative.to(columns) if bool(negative.any()) else None)
+
+    def _softmax_columns(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """``sqrt(c p) * (e_k - u_k / (1 + u_C) (u + e_C))`` with u = sqrt(p): an orthonormal basis of the complement
+        of u, by one Householder reflection, so that C - 1 columns suffice.
+        """
+        classes, batch = self.shape[1], self.batch_size
+        rows = self.shape[0] // batch  # rows of dimension 0 that belong to one sample
+        places = self._per_sample // (classes * rows)  # positions behind the class dimension
+        k, place = numbers % (classes - 1), numbers // (classes - 1)
+        row, rest, each = place // places, place % places, torch.arange(len(numbers), device=numbers.device)
+        u = self._root.reshape(batch, rows, classes, places)[:, row, :, rest]  # [V, B, C]
+        ratio = u[each, :, k] / (1 + u[each, :, -1])  # [V, B]
+        basis = -ratio.unsqueeze(-1) * u
+        basis[..., -1] -= ratio
+        basis[each, :, k] += 1.0
+        scale = self._scale.reshape(batch, rows, places)[:, row, rest].T  # [V, B]
+        columns = u.new_zeros(len(numbers), batch, rows, classes, places)
+        columns[each, :, row, :, rest] = u * basis * scale.abs().sqrt().unsqueeze(-1)
+        return columns, scale < 0
+
+    def _diagonal_columns(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        diagonal = self._diagonal.reshape(self.batch_size, -1)[:, numbers].T  # [V, B]
+        columns = torch.zeros(len(numbers), self.batch_size, self._per_sample).to(diagonal)
+        columns[torch.arange(len(numbers)), :, numbers] = diagonal.abs().sqrt()
+        return columns, diagonal < 0
+
+    def draw(self, count: int, generator: torch.Generator) -> Seeds:
+        """Columns S eps with random signs eps: ``E[column column^T]`` is the whole Hessian of a sample.
+
+        The signs are drawn from ``generator`` alone. Only for losses whose Hessian has no negative part.
+        """
+        if self.form == "softmax":
+            signs = self._signs((count, *self.shape), generator)
+            u = self._root
+            drawn = u * (signs - u * (u * signs).sum(2, keepdim=True)) * self._scale.abs().sqrt()
+            negative = self._scale < 0
+        elif self.form == "diagonal":
+            drawn = self._signs((count, *self.shape), generator) * self._diagonal.abs().sqrt()
+            negative = self._diagonal < 0
+        elif self.form == "dense":
+            signs = self._signs((count, self.batch_size, 1, self.count), generator)
+            drawn = (signs * self._vectors * self._values.abs().sqrt().unsqueeze(1)).sum(-1).reshape(count, *self.shape)
+            negative = self._values < 0
+        else:
+            drawn, negative = torch.zeros(count, *self.shape).to(self._leaf.detach()), torch.zeros(1)
+        if bool(negative.any()):
+            raise NoCurvature("the loss is not convex in the outputs: Monte-Carlo Gauss-Newton is not defined")
+        return Seeds(drawn)
+
+    def _signs(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        drawn = torch.randint(0, 2, shape, generator=generator, device=generator.device)
+        return (2 * drawn - 1).to(self._leaf.detach())

@@ -1,0 +1,137 @@
+"""Products of the Hessian, or of the generalised Gauss-Newton matrix, with vectors: matrices that are never formed.
+
+One gradient graph per operator, built once, used for every product, freed by ``close``. The user's graph is kept
+(``retain_graph``), ``p.grad`` is never touched, and nothing draws random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .point import NoCurvature, Point, explained
+
+
+class Operator(Protocol):
+    """A symmetric matrix over a list of parameters."""
+
+    parameters: list[Tensor]
+
+    def matvec(self, vector: Sequence[Tensor]) -> list[Tensor]: ...
+
+    def matmat(self, vectors: Sequence[Tensor]) -> list[Tensor]: ...
+
+    def close(self) -> None: ...
+
+
+def _gradient(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], seeds: Sequence[Tensor], batched: bool = False
+) -> list[Tensor]:
+    """``J^T seeds``, zeros where an output does not depend on an input; the graph survives."""
+    pairs = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
+    lead = seeds[0].shape[:1] if batched else ()
+    if not pairs:
+        return [i.new_zeros(lead + i.shape) for i in inputs]
+    with explained():
+        found = torch.autograd.grad(
+            [o for o, _ in pairs],
+            list(inputs),
+            [s.to(o.dtype) for o, s in pairs],
+            retain_graph=True,
+            allow_unused=True,
+            is_grads_batched=batched,
+        )
+    return [i.new_zeros(lead + i.shape) if f is None else f.detach() for f, i in zip(found, inputs, strict=True)]
+
+
+def _differentiable_gradient(loss: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients with a graph of their own. ``autograd.grad``, because ``backward(create_graph=True)`` leaks."""
+    with torch.enable_grad(), explained():
+        found = torch.autograd.grad(loss, list(inputs), create_graph=True, allow_unused=True)
+    return [torch.zeros_like(i) if f is None else f for f, i in zip(found, inputs, strict=True)]
+
+
+class _Products:
+    """Several vectors at once where vmap knows every operation of the graph, one after the other where it does not."""
+
+    parameters: list[Tensor]
+    _batched = True
+
+    def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:
+        raise NotImplementedError  # each operator below has its own
+
+    def matvec(self, vector: Sequence[Tensor]) -> list[Tensor]:
+        return self._apply(list(vector), batched=False)
+
+    def matmat(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """``vectors`` and the result: per parameter one tensor [columns, *shape]."""
+        if self._batched and len(vectors[0]) > 1:
+            try:
+                return self._apply(list(vectors), batched=True)
+            except NoCurvature:
+                raise
+            except (RuntimeError, UserWarning):  # vmap lacks a rule for some operation: remember, and loop
+                self._batched = False
+        columns = [self.matvec([v[k] for v in vectors]) for k in range(len(vectors[0]))]
+        return [torch.stack(parts) for parts in zip(*columns, strict=True)]
+
+
+class HessianOperator(_Products):
+    """``H v``: derivative of the inner product of the gradient with v (Pearlmutter, 1994). Scale of ``point.loss``."""
+
+    def __init__(self, point: Point):
+        self.parameters = list(point.trainable.values())
+        self._gradients = _differentiable_gradient(point.loss, self.parameters)
+
+    def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:
+        return _gradient(self._gradients, self.parameters, vectors, batched)
+
+    def close(self) -> None:
+        self._gradients = []
+
+
+class GGNOperator(_Products):
+    """``J^T (d^2 loss / d outputs^2) J v`` with J the Jacobian of the outputs (Schraudolph, 2002).
+
+    ``J v`` is the derivative of ``J^T u`` with respect to the dummy u, so two backward passes replace forward mode,
+    which many operations lack.
+    """
+
+    def __init__(self, point: Point):
+        if point.outputs is None or point.loss_of is None:
+            raise NoCurvature("Gauss-Newton needs a loss that is a function of one output tensor")
+        self.parameters = list(point.trainable.values())
+        self._outputs = point.outputs
+        with torch.enable_grad(), explained():
+            self._dummy = torch.zeros_like(point.outputs, requires_grad=True)
+            found = torch.autograd.grad(
+                point.outputs, self.parameters, self._dummy, create_graph=True, allow_unused=True
+            )
+            self._pullback = [
+                torch.zeros_like(p) if f is None else f for f, p in zip(found, self.parameters, strict=True)
+            ]
+            self._leaf = point.outputs.detach().requires_grad_()
+            self._slope = _differentiable_gradient(point.loss_of(self._leaf), [self._leaf])
+
+    def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:
+        pushed = _gradient(self._pullback, [self._dummy], vectors, batched)
+        bent = _gradient(self._slope, [self._leaf], pushed, batched)
+        return _gradient([self._outputs], self.parameters, bent, batched)
+
+    def close(self) -> None:
+        self._pullback, self._slope = [], []
+        del self._outputs, self._dummy, self._leaf
+
+
+def flatten(parts: Sequence[Tensor]) -> Tensor:
+    """One vector [D] (or matrix [columns, D]) in the order of the operator's parameters."""
+    return torch.cat([p.reshape(-1) for p in parts])
+
+
+def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The reverse of ``flatten``; a leading dimension of columns is kept."""
+    pieces = vector.split([p.numel() for p in like], dim=-1)
+    return [piece.reshape(vector.shape[:-1] + p.shape) for piece, p in zip(pieces, like, strict=True)]

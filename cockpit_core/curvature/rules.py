@@ -1,0 +1,262 @@
+"""Sums of squared individual gradients from what a backward node has saved and the gradient of its output.
+
+For one parameter and V columns: ``total_j += sum_v sum_n sign_{v,n} [J_n^T column_{v,n}]_j^2``. Individual gradients are
+never formed for a matrix with one position per sample, and a few samples at a time elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .autograd_graph import Use
+from .point import NoCurvature
+
+_PIECE = 2**22  # elements of individual gradients formed at once: about what stays in the caches of two cores
+_LONG = 2**15  # gradients longer than this are squared one by one, in place
+
+
+@dataclass
+class Sums:
+    """What is accumulated for one parameter: the squares [*shape], and if wanted the squared norms [B]."""
+
+    squares: Tensor
+    norms: Tensor | None = None
+
+    def add_small(self, g: Tensor, signs: Tensor | None) -> None:
+        """g: [V, B, *shape]."""
+        g2 = g.square()
+        if signs is not None:
+            g2 = g2 * signs.reshape(signs.shape + (1,) * (g.dim() - 2))
+        self.squares += g2.sum((0, 1)).reshape(self.squares.shape)
+        if self.norms is not None:
+            self.norms += g2.flatten(2).sum((0, 2))
+
+
+Rule = Callable[[Use, Tensor, "Tensor | None", int, Sums], None]
+
+
+def _per_sample(b: Tensor, batch_size: int) -> Tensor:
+    """[V, B * k, ...] -> [V, B, k, ...]."""
+    return b.reshape(b.shape[0], batch_size, -1, *b.shape[2:])
+
+
+def _add_outer_products(a: Tensor, b: Tensor, signs: Tensor | None, groups: int, sums: Sums) -> None:
+    """g_{v,n} = b_{v,n} a_n^T over positions. a: [B, J, S], b: [V, B, O, S]; the parameter has O x J/groups elements."""
+    columns, batch, outs, positions = b.shape
+    inner = a.shape[1] // groups
+    block = max(1, min(batch, _PIECE // max(1, columns * outs * inner)))
+    total = sums.squares.view(outs, inner)
+    for begin in range(0, batch, block):
+        part = slice(begin, begin + block)
+        left = b[:, part].reshape(columns, -1, groups, outs // groups, positions).permute(1, 2, 0, 3, 4)
+        n = left.shape[0]
+        left = left.reshape(n * groups, columns * (outs // groups), positions)
+        right = a[part].reshape(n * groups, inner, positions)
+        g = torch.bmm(left, right.mT).view(n, groups, columns, outs // groups, inner)
+        sign = None if signs is None else signs[:, part]
+        if sums.norms is not None:
+            per_column = g.square().sum((1, 3, 4)).T  # [V, n]
+            sums.norms[part] += (per_column if sign is None else per_column * sign).sum(0)
+        _add_squares(g, sign, total)
+
+
+def _add_squares(g: Tensor, sign: Tensor | None, total: Tensor) -> None:
+    """g: [n, groups, V, out / groups, inner]; total: [out, inner]."""
+    n, groups, columns, outs, inner = g.shape
+    if groups == 1 and outs * inner >= _LONG:
+        for i in range(n):
+            for v in range(columns):
+                total.addcmul_(g[i, 0, v], g[i, 0, v], value=1.0 if sign is None else float(sign[v, i]))
+        return
+    g2 = g.square_()
+    if sign is not None:
+        g2 = g2 * sign.T.reshape(n, 1, columns, 1, 1)
+    total += g2.sum((0, 2)).reshape(groups * outs, inner)
+
+
+def _matrix(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
+    """Weight of ``a W^T``: one position: ``(b^2)^T a^2``; several (tokens): their outer products are summed first."""
+    node: Any = use.node
+    a = (node._saved_mat1 if use.kind == "Addmm" else node._saved_self).detach()
+    if use.kind == "Addmm" and (node._saved_alpha != 1 or node._saved_beta != 1):
+        raise NoCurvature("addmm with factors")
+    swapped = not use.transposed  # the parameter itself is [in, out]
+    squares = sums.squares.new_zeros(sums.squares.shape[::-1]) if swapped else sums.squares
+    inner = Sums(squares, sums.norms)
+    if a.shape[0] == batch_size:
+        b2 = (b.square() if signs is None else b.square() * signs.unsqueeze(-1)).sum(0)
+        a2 = a.square().to(b2.dtype)
+        squares.addmm_(b2.T, a2)
+        if sums.norms is not None:
+            sums.norms += b2.sum(1) * a2.sum(1)
+    else:
+        left = _per_sample(b, batch_size).mT  # [V, B, O, S]
+        right = a.reshape(batch_size, -1, a.shape[-1]).mT.to(b.dtype)
+        _add_outer_products(right, left, signs, 1, inner)
+    if swapped:
+        sums.squares += squares.T
+
+
+def _matrix_bias(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
+    if len(sums.squares.shape) != 1:
+        raise NoCurvature("addmm with a matrix in place of the bias")
+    sums.add_small(_per_sample(b, batch_size).sum(2), signs)
+
+
+def _patches(x: Tensor, kernel: tuple[int, ...], node: Any) -> Tensor:
+    """[n, C, *spatial] -> [n, C * prod(kernel), positions]: what each position of a convolution sees."""
+    dims = len(kernel)
+    stride, padding, dilation = node._saved_stride, node._saved_padding, node._saved_dilation
+    if dims == 2:
+        return F.unfold(x, kernel, dilation=tuple(dilation), padding=tuple(padding), stride=tuple(stride))
+    x = F.pad(x, [p for pad in reversed(padding) for p in (pad, pad)]).contiguous()
+    sizes = [
+        (x.shape[2 + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in range(dims)
+    ]  # fmt: skip
+    steps = x.stride()
+    view = x.as_strided(
+        (*x.shape[:2], *kernel, *sizes),
+        (*steps[:2], *(s * d for s, d in zip(steps[2:], dilation)), *(s * t for s, t in zip(steps[2:], stride))),
+    )
+    return view.reshape(x.shape[0], x.shape[1] * math.prod(kernel), -1)
+
+
+def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
+    """Weight of a convolution, also transposed, with groups, in one to three dimensions."""
+    node: Any = use.node
+    x, weight = node._saved_input.detach(), node._saved_weight
+    kernel = tuple(weight.shape[2:])
+    if x.shape[0] != batch_size:
+        raise NoCurvature("a convolution over several rows per sample")
+    x = x.to(b.dtype)
+    if node._saved_transposed:
+        _transposed_convolution(node, x, b, signs, kernel, sums)
+        return
+    columns, positions = b.shape[0], math.prod(b.shape[3:])
+    grown = math.prod(kernel) * x.shape[1] * positions
+    block = max(1, min(batch_size, 4 * _PIECE // max(1, grown)))
+    for begin in range(0, batch_size, block):
+        part = slice(begin, begin + block)
+        a = _patches(x[part], kernel, node)
+        piece = Sums(sums.squares, None if sums.norms is None else sums.norms[part])
+        left = b[:, part].reshape(columns, -1, b.shape[2], positions)
+        _add_outer_products(a, left, None if signs is None else signs[:, part], node._saved_groups, piece)
+
+
+def _transposed_convolution(
+    node: Any, x: Tensor, b: Tensor, signs: Tensor | None, kernel: tuple[int, ...], sums: Sums
+) -> None:
+    """The roles swap: the output gradient is cut into patches, the input is what they are multiplied with.
+
+    weight: [in, out / groups, *kernel].
+    """
+    batch, ins, groups = x.shape[0], x.shape[1], node._saved_groups
+    for v in range(b.shape[0]):
+        for n in range(batch):
+            patches = _patches(b[v, n : n + 1], kernel, node).reshape(groups, -1, x[n, 0].numel())
+            g = x[n].reshape(groups, ins // groups, -1) @ patches.mT  # [groups, in / groups, out / groups * kernel]
+            sign = 1.0 if signs is None else float(signs[v, n])
+            sums.squares.view(-1).addcmul_(g.reshape(-1), g.reshape(-1), value=sign)
+            if sums.norms is not None:
+                sums.norms[n] += sign * g.square().sum()
+
+
+def _channel_sum(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
+    """Bias over channels (dimension 1): convolutions, BatchNorm, GroupNorm."""
+    g = _per_sample(b, batch_size).sum(2)
+    sums.add_small(g.flatten(3).sum(3) if g.dim() > 3 else g, signs)
+
+
+def _norm_weight(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
+    """Weight of a normalisation: output gradient times normalised input, summed over positions."""
+    _norm_bias(use, b * _normalised(use.node, use.kind).to(b.dtype), signs, batch_size, sums)
+
+
+def _norm_bias(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
+    if use.kind != "NativeLayerNorm":
+        _channel_sum(use, b, signs, batch_size, sums)
+        return
+    inner = math.prod(sums.squares.shape)
+    sums.add_small(b.reshape(b.shape[0], batch_size, -1, inner).sum(2), signs)
+
+
+def _normalised(node: Any, kind: str) -> Tensor:
+    x = node._saved_input.detach()
+    if kind == "NativeLayerNorm":
+        return (x - node._saved_result1) * node._saved_result2
+    if kind == "NativeGroupNorm":
+        shape = (x.shape[0], node._saved_group, -1)
+        mean, inverse = (t.reshape(x.shape[0], -1, 1) for t in (node._saved_result1, node._saved_result2))
+        return ((x.reshape(shape) - mean) * inverse).reshape(x.shape)
+    mean, variance = node._saved_running_mean, node._saved_running_var
+    if node._saved_training:  # only reached with a single sample
+        mean, inverse = node._saved_result1, node._saved_result2
+    else:
+        inverse = torch.rsqrt(variance + node._saved_eps)
+    like = (1, -1) + (1,) * (x.dim() - 2)
+    return (x - mean.view(like)) * inverse.view(like)
+
+
+def _broadcast_term(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
+    """A parameter that is added to, or multiplied with, an activation: sum over what it was broadcast along."""
+    node: Any = use.node
+    if use.kind == "Add" and use.role == "bias1" and node._saved_alpha != 1:
+        b = b * node._saved_alpha
+    elif use.kind == "Mul":
+        other = node._saved_other if use.role == "factor0" else node._saved_self
+        b = b * other.detach().to(b.dtype)
+    operand = (1,) * (b.dim() - 1 - len(use.operand)) + tuple(use.operand)
+    g = b.unsqueeze(2) if b.shape[1] == batch_size else _per_sample(b, batch_size)
+    summed = [2] + [3 + i for i, size in enumerate(operand[1:]) if size == 1]
+    sums.add_small(g.sum(summed).reshape(b.shape[0], batch_size, *sums.squares.shape), signs)
+
+
+def _prelu(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
+    z = use.node._saved_self.detach()  # type: ignore[attr-defined]
+    _broadcast_term(use, b * z.clamp_max(0).to(b.dtype), signs, batch_size, sums)
+
+
+def _embedding(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
+    """Rows that one sample looks up several times are added before squaring; never a vocabulary per sample."""
+    node: Any = use.node
+    if node._saved_scale_grad_by_freq:
+        raise NoCurvature("an embedding that scales gradients by frequency")
+    indices = node._saved_indices.reshape(batch_size, -1)
+    rows = sums.squares.shape[0]
+    sample = torch.arange(batch_size, device=indices.device).unsqueeze(1)
+    keys, where = torch.unique(sample * rows + indices, return_inverse=True)
+    padding = node._saved_padding_idx
+    for v in range(b.shape[0]):
+        g = b.new_zeros(len(keys), b.shape[-1]).index_add_(0, where.reshape(-1), b[v].reshape(-1, b.shape[-1]))
+        g2 = g.square() * (keys % rows != padding).unsqueeze(1)
+        if signs is not None:
+            g2 = g2 * signs[v, keys // rows].unsqueeze(1)
+        sums.squares.index_add_(0, keys % rows, g2)
+        if sums.norms is not None:
+            sums.norms.index_add_(0, keys // rows, g2.sum(1))
+
+
+RULES: dict[tuple[str, str], Rule] = {
+    ("Addmm", "weight"): _matrix,
+    ("Mm", "weight"): _matrix,
+    ("Addmm", "bias"): _matrix_bias,
+    ("Convolution", "weight"): _convolution,
+    ("Convolution", "bias"): _channel_sum,
+    ("Add", "bias0"): _broadcast_term,
+    ("Add", "bias1"): _broadcast_term,
+    ("Mul", "factor0"): _broadcast_term,
+    ("Mul", "factor1"): _broadcast_term,
+    ("PreluKernel", "weight"): _prelu,
+    ("Embedding", "weight"): _embedding,
+} | {
+    (kind, role): rule
+    for kind in ("NativeBatchNorm", "NativeLayerNorm", "NativeGroupNorm")
+    for role, rule in (("weight", _norm_weight), ("bias", _norm_bias))
+}

@@ -1,0 +1,151 @@
+"""Trace and diagonal from products with random vectors, with a standard error.
+
+XTrace (Epperly, Tropp and Webber, 2024, "XTrace: making the most of every sample in stochastic trace estimation"):
+each of k random vectors in turn is the test vector for what the others' images do not span, so that no product is used
+once only. Here element by element, so that the estimates of layers add up to the estimate of the network.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .operators import Operator, flatten, unflatten
+from .point import NoCurvature
+
+
+@dataclass(frozen=True)
+class TraceEstimate:
+    """``diagonal`` [D] and its standard error per element; traces of the whole and per parameter with theirs."""
+
+    diagonal: Tensor
+    diagonal_error: Tensor
+    traces: list[float]
+    trace_errors: list[float]
+    trace: float
+    trace_error: float
+    products: int
+    method: str
+
+
+class _Samples:
+    """Mean and variance of estimates that come one after the other, without keeping them (Welford)."""
+
+    def __init__(self, sizes: list[int], like: Tensor):
+        self.sizes = sizes
+        self.count = 0
+        self.mean, self.spread = torch.zeros_like(like), torch.zeros_like(like)
+        self.totals: list[list[float]] = []
+
+    def add(self, estimate: Tensor) -> None:
+        if not bool(torch.isfinite(estimate).all()):
+            raise NoCurvature("the Hessian is not finite at this step")
+        self.count += 1
+        delta = estimate - self.mean
+        self.mean += delta / self.count
+        self.spread += delta * (estimate - self.mean)
+        parts = [float(p.sum(dtype=torch.float64)) for p in estimate.split(self.sizes)]
+        self.totals.append([*parts, sum(parts)])
+
+    def finish(self, products: int, method: str) -> TraceEstimate:
+        totals = torch.tensor(self.totals, dtype=torch.float64)
+        means = totals.mean(0).tolist()
+        errors = (totals.std(0) / math.sqrt(self.count)).tolist()
+        error = (self.spread / max(1, self.count - 1) / self.count).sqrt()
+        return TraceEstimate(
+            self.mean, error, means[:-1], errors[:-1], means[-1], errors[-1], products, method
+        )
+
+    def relative_error(self) -> float:
+        totals = torch.tensor([t[-1] for t in self.totals], dtype=torch.float64)
+        error = float(totals.std()) / math.sqrt(len(totals))
+        return error / max(abs(float(totals.mean())), 1e-300) if error > 0 else 0.0
+
+
+def _signs(count: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.randint(0, 2, (count, like.numel()), generator=generator, device=generator.device)
+    return (2 * drawn - 1).to(like)
+
+
+def _apply(operator: Operator, rows: Tensor, at_once: int) -> Tensor:
+    """A times each row. rows: [k, D]."""
+    images = []
+    for part in rows.split(at_once):
+        made = operator.matmat(unflatten(part, operator.parameters))
+        images.append(torch.cat([m.reshape(len(part), -1) for m in made], 1))
+    return torch.cat(images)
+
+
+def _add_xtrace(operator: Operator, samples: _Samples, probes: int, generator: torch.Generator, at_once: int) -> None:
+    """One XTrace of 2 * probes products. Rows are vectors here: Omega, Y, Q, Z are [k, D]."""
+    like = samples.mean
+    omega = _signs(probes, like, generator)
+    images = _apply(operator, omega, at_once)  # Y
+    q, r = torch.linalg.qr(images.T.double() if like.numel() <= 10_000 else images.T)
+    diagonal = r.diagonal().abs()
+    if float(diagonal.min()) <= 1e-6 * float(diagonal.max()):  # rank below k: plain Hutchinson is then as good
+        for v, image in zip(omega, images, strict=True):
+            samples.add(v * image)
+        return
+    q = q.to(like).T.contiguous()
+    z = _apply(operator, q, at_once)
+    h = (q @ z.T).double()
+    h = (h + h.T) / 2
+    w = (q @ omega.T).double()  # [k, k], column i belongs to test vector i
+    leaving = torch.linalg.inv(r.double()).T
+    leaving = leaving / leaving.norm(dim=0)  # column i: the direction of the span that only vector i brought
+    both = (q * z).sum(0)
+    for i in range(probes):
+        s = leaving[:, i]
+        keep = torch.eye(probes, dtype=torch.float64, device=s.device) - torch.outer(s, s)
+        x = (keep @ w[:, i]).to(like)
+        alone, alone_image = s.to(like) @ q, s.to(like) @ z
+        inner = (keep @ h @ keep).to(like)
+        known = 2 * (both - alone * alone_image) - (q * (inner @ q)).sum(0)
+        rest = images[i] - x @ z
+        rest = rest - (keep @ (q @ rest).double()).to(like) @ q
+        samples.add(known + omega[i] * rest)
+
+
+def estimate_diagonal(
+    operator: Operator,
+    generator: torch.Generator,
+    *,
+    target: float = 0.05,
+    max_products: int = 60,
+    memory_budget: int = 256 * 2**20,
+) -> TraceEstimate:
+    """Unbiased diagonal and traces of a symmetric matrix.
+
+    Goes on until the standard error of the trace is below ``target`` times its size, or the products are used up.
+    Where the vectors of one XTrace would not fit into ``memory_budget``, plain Hutchinson, which keeps none of them.
+    Misleads for single elements: the error of an element is of the size of its row, not of the element.
+    """
+    like = flatten([p.detach() for p in operator.parameters])
+    like = like if like.dtype in (torch.float32, torch.float64) else like.float()
+    samples = _Samples([p.numel() for p in operator.parameters], torch.zeros_like(like))
+    fits = memory_budget // (5 * like.numel() * like.element_size())
+    probes = int(min(10, fits, max_products // 2, like.numel() // 2))
+    at_once = int(max(1, min(8, fits)))
+    products = 0
+    if probes < 4:
+        while products < max_products:
+            samples.add(_hutchinson(operator, like, generator))
+            products += 1
+            if products >= 10 and samples.relative_error() <= target:
+                break
+        return samples.finish(products, "Hutchinson")
+    while products + 2 * probes <= max_products:
+        _add_xtrace(operator, samples, probes, generator, at_once)
+        products += 2 * probes
+        if samples.relative_error() <= target:
+            break
+    return samples.finish(products, "XTrace")
+
+
+def _hutchinson(operator: Operator, like: Tensor, generator: torch.Generator) -> Tensor:
+    v = _signs(1, like, generator)[0]
+    return v * flatten(operator.matvec(unflatten(v, operator.parameters)))
