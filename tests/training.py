@@ -81,7 +81,13 @@ def truth_of(training: Training, batches: Iterable, curvature=None) -> slow_trut
 
 
 def by_step(data: cockpit_core.RunData, name: str, layer: str | None = None) -> dict[int, float]:
-    steps, values = data.scalars(name, layer)
+    """Values by step; none at all where a planned quantity never had one."""
+    try:
+        steps, values = data.scalars(name, layer)
+    except KeyError:
+        assert layer is None or layer in data.layers
+        assert name in {info.name for info in data.header.quantities}
+        return {}
     assert len(set(steps.tolist())) == len(steps), f"{name} has two values at one step: {steps.tolist()}"
     return dict(zip(steps.tolist(), values.tolist(), strict=True))
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -224,6 +225,8 @@ def test_trigger_tracks_the_next_step_in_full(tmp_path: Path) -> None:
         assert_close(by_step(run.data, name), {step: truth.scalars[name][step] for step in (0, 3)}, name)
     assert_alphas_close(run.data, {step: truth.alphas[step] for step in (0, 3)})
     assert run.data.histogram("GradHist2d", 3).step == 3
+    assert set(run.data.rows.step[run.data.rows.triggered > 0].tolist()) <= {3, 4}
+    assert 3 in run.data.rows.step[run.data.rows.triggered > 0]
 
 
 @pytest.mark.parametrize("factor", [1000.0, math.nan])
@@ -265,6 +268,45 @@ def test_anything_that_is_a_number_can_be_logged(value: float | Tensor, tmp_path
     with start("mlp").track(tmp_path / "run", config="economy") as run:
         run.log(score=value)
     assert run.data.scalars("score")[1].tolist() == pytest.approx([float(value)], nan_ok=True)
+
+
+def test_epochs_come_from_the_number_of_steps_in_one(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="economy", steps_per_epoch=4) as run:
+        training.run(training.batches(5))
+    epochs = dict(zip(run.data.rows.step.tolist(), run.data.rows.epoch.tolist(), strict=True))
+    assert [epochs[step] for step in range(5)] == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
+
+
+def test_epochs_come_from_the_log(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="economy") as run:
+        for epoch in range(2):
+            run.log(epoch=epoch)
+            training.run(training.batches(2))
+    steps = run.data.rows.kind == run.data.rows.kind[-2]
+    assert np.isfinite(run.data.rows.epoch[steps]).any()
+    assert run.data.rows.epoch[steps].max() >= 1
+
+
+def test_five_largest_samples_are_named(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="economy") as run:
+        training.run(training.batches(3))
+    truth = truth_of(start("mlp"), training.batches(3))
+    measured = {entry.step: list(entry.item) for entry in run.data.table.top_samples}
+    for step in range(3):
+        norms = np.linalg.norm(slow_truth.matrix(truth.G[step], truth.names, 7), axis=1)
+        assert measured[step] == np.argsort(-norms)[:5].tolist()
+
+
+def test_costs_are_on_record(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="full") as run:
+        training.run(training.batches(3))
+    whole = by_step(run.data, "cost/step")
+    assert list(whole) == [0, 1, 2]
+    assert 0 < by_step(run.data, "cost/HessMaxEV")[2] < whole[2]
 
 
 def test_layers_are_chosen_by_pattern(tmp_path: Path) -> None:
