@@ -1,0 +1,103 @@
+"""``write_report``: one file that outlives the run. HTML with the panels inside, or the numbers, or a picture."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cockpit_core.events.data import RunData, load
+
+FORMATS = ("html", "csv", "json", "png", "svg")
+
+
+class Report(NamedTuple):
+    """What was written, how large it is, and, in words, what was left out for its size ("" = nothing)."""
+
+    path: Path
+    size: int
+    left_out: str = ""
+
+
+def write_report(
+    runs: Sequence[str | Path | RunData] | str | Path | RunData,
+    output: str | Path,
+    format: str = "html",
+    max_bytes: int = 5_000_000,
+) -> Report:
+    """Write ``runs`` (log directories, or data already loaded) to ``output``.
+
+    "html" is self-contained and interactive: it opens from disk, offline, and asks nothing of anybody. It stays under
+    ``max_bytes``: curves are thinned (extremes stay), histograms are left out, and the page says which. "csv" and "json"
+    hold every value; "png" and "svg" are drawn with matplotlib, without a display.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"There is no report format {format!r}; choose one of {', '.join(FORMATS)}.")
+    loaded = [load_run(run) for run in _as_list(runs)]
+    if not loaded:
+        raise ValueError("A report needs at least one run.")
+    content, left_out = _WRITERS[format](loaded, max_bytes)
+    path = Path(output)
+    path.write_bytes(content)
+    return Report(path, len(content), left_out)
+
+
+def load_run(run: str | Path | RunData) -> tuple[str, RunData]:
+    """The name under which a run is shown, and its data."""
+    data = run if isinstance(run, RunData) else load(run)
+    name = data.header.name if data.header is not None else ""
+    return name or (Path(run).resolve().name if not isinstance(run, RunData) else "run"), data
+
+
+def name_uniquely(names: Sequence[str]) -> list[str]:
+    """The same names, numbered where two are alike."""
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return unique
+
+
+def _as_list(runs: Sequence[str | Path | RunData] | str | Path | RunData) -> list[str | Path | RunData]:
+    return [runs] if isinstance(runs, (str, Path, RunData)) else list(runs)
+
+
+Loaded = list[tuple[str, RunData]]
+
+
+def _write_html(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
+    from cockpit_core.report_html import make_html
+
+    return make_html(dict(zip(name_uniquely([name for name, _ in loaded]), [d for _, d in loaded], strict=True)), max_bytes)
+
+
+def _write_csv(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
+    from cockpit_core.report_tables import make_csv
+
+    return make_csv(loaded).encode(), ""
+
+
+def _write_json(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
+    from cockpit_core.report_tables import make_json
+
+    return make_json(loaded).encode(), ""
+
+
+def _write_picture(file_format: str) -> Callable[[Loaded, int], tuple[bytes, str]]:
+    def write(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
+        # By name: the core knows no host and no plotting; who asks for a picture brings both.
+        poster = importlib.import_module("cockpit_widget.poster")
+        return poster.draw_poster([data for _, data in loaded], file_format), ""
+
+    return write
+
+
+_WRITERS: dict[str, Callable[[Loaded, int], tuple[bytes, str]]] = {
+    "html": _write_html,
+    "csv": _write_csv,
+    "json": _write_json,
+    "png": _write_picture("png"),
+    "svg": _write_picture("svg"),
+}

@@ -1,0 +1,170 @@
+"""What to send: deltas that carry everything since the last one that got through, and keyframes that carry all.
+
+Coalescing needs no queue: a run's log is append-only, so "what was skipped" is whatever lies behind the cursor. The cursor
+moves only after a message was handed over; a failed or postponed one is made up for by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cockpit_widget.pace import Clock, KeyframeSchedule, Pace
+from cockpit_widget.sources import Source
+
+
+def join_frames(batches: Iterable[bytes]) -> bytes:
+    """Each batch behind its length, uint32 little endian."""
+    return b"".join(struct.pack("<I", len(batch)) + batch for batch in batches if batch)
+
+
+def split_frames(frames: bytes) -> list[bytes]:
+    batches, offset = [], 0
+    while offset < len(frames):
+        (size,) = struct.unpack_from("<I", frames, offset)
+        batches.append(frames[offset + 4 : offset + 4 + size])
+        offset += 4 + size
+    return batches
+
+
+@dataclass(frozen=True)
+class Message:
+    frames: bytes
+    status: dict[str, Any]
+    keyframe: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+Deliver = Callable[[Message], None]
+
+
+class Feed:
+    """The stream of one widget. ``tick`` may be called from any thread, after every record; it never raises and never
+    waits for another thread (unless forced, and then not for long)."""
+
+    def __init__(self, sources: Sequence[Source], pace: Pace, *, clock: Clock = time.monotonic) -> None:
+        self.sources, self.pace = list(sources), pace
+        self.errors, self.last_error = 0, ""
+        self.lock = threading.Lock()
+        self._clock = clock
+        self._keyframes = KeyframeSchedule(pace.limits, clock)
+        self._next_heavy = clock()
+        self._in_keyframe: list[int] = []
+        self._ending = False
+
+    @property
+    def ended(self) -> bool:
+        """Every run has ended and the browser was told."""
+        return all(source.ended and source.announced for source in self.sources)
+
+    def take_ending(self) -> bool:
+        """Whether a run ended since the last call."""
+        ending, self._ending = self._ending, False
+        return ending
+
+    def tick(self, deliver: Deliver, force: bool = False) -> None:
+        if not (force or self.pace.due() or any(s.ended and not s.announced for s in self.sources)):
+            return
+        if not (self.lock.acquire(timeout=2.0) if force else self.lock.acquire(blocking=False)):
+            return  # another thread is sending; what is new goes with a later message
+        try:
+            began = self._clock()
+            size = self.guard(lambda: self._update(deliver, force)) or 0
+            self.pace.sent(size, self._clock() - began)
+        finally:
+            self.lock.release()
+
+    @contextlib.contextmanager
+    def exclusively(self, seconds: float) -> Iterator[None]:
+        """While no other thread reads or sends."""
+        if not self.lock.acquire(timeout=seconds):
+            raise TimeoutError("The kernel is busy; try again.")
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    def guard(self, work: Callable[[], Any]) -> Any:
+        """Whatever goes wrong while showing must not reach training."""
+        try:
+            return work()
+        except Exception as error:
+            self.note(error)
+            return None
+
+    def note(self, error: Exception) -> None:
+        """Count it, say it once, go on."""
+        self.errors += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        if self.errors > 1:
+            return
+        try:
+            text = f"The cockpit could not be updated ({self.last_error}). Training and the log go on."
+            warnings.warn(text, stacklevel=2)
+        except Warning:
+            pass  # the user turned warnings into errors; still not training's problem
+
+    def _update(self, deliver: Deliver, force: bool) -> int:
+        self.refresh()
+        ending = [source for source in self.sources if source.ended and not source.announced]
+        size = self._send_delta(deliver, bool(ending))
+        advanced = [source.cursor for source in self.sources] != self._in_keyframe
+        if advanced and (ending or force or self._keyframes.due()):
+            message = self._make_keyframe()
+            deliver(message)
+            self._keyframes.done()
+            self._in_keyframe = [source.cursor for source in self.sources]
+            size += len(message.frames)
+        for source in ending:
+            source.announced = self._ending = True
+        return size
+
+    def _send_delta(self, deliver: Deliver, ending: bool) -> int:
+        heavy = ending or self._clock() >= self._next_heavy
+        ends = [source.end for source in self.sources]
+        fresh = [source for source, end in zip(self.sources, ends, strict=True) if end > source.cursor]
+        if not fresh:
+            return 0
+        limit = self.pace.limits.message_bytes // len(fresh)
+        batches = [source.encode(since=source.cursor, limit=limit, histograms=heavy) for source in fresh]
+        message = Message(join_frames(batches), self.status())
+        deliver(message)
+        for source, end in zip(self.sources, ends, strict=True):
+            source.cursor = end
+        if heavy:
+            self._next_heavy = self._clock() + self.pace.limits.heavy_gap
+        return len(message.frames)
+
+    def _make_keyframe(self) -> Message:
+        limit = self.pace.limits.keyframe_bytes // max(1, len(self.sources)) - 64
+        frames = join_frames(source.encode(since=0, limit=limit, histograms=True) for source in self.sources)
+        return Message(frames, self.status(), keyframe=True)
+
+    def keyframe(self) -> Message | None:
+        """Everything, as of now, for a page that loads; None if it cannot be had (then the last one must do)."""
+        try:
+            with self.exclusively(2.0):
+                self.refresh()
+                return self._make_keyframe()
+        except Exception as error:
+            self.note(error)
+            return None
+
+    def refresh(self) -> None:
+        for source in self.sources:
+            source.refresh()
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "runs": {source.key: source.status() for source in self.sources},
+            "sent": time.time(),
+            "interval": self.pace.interval(),
+            "errors": self.errors,
+            "last_error": self.last_error,
+        }

@@ -1,0 +1,106 @@
+"""When to send: often enough to look alive, rarely enough that neither training nor the server notices.
+
+The browser cannot acknowledge anything while a cell runs, so this is an open loop: a fixed tick, two budgets (bytes and
+seconds of our own work), and a schedule for keyframes that grows with the age of the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes and rates. A server keeps every message of a closed tab in memory, hence ``bytes_per_second``."""
+
+    rate: float = 5.0  # messages per second in the first minute
+    max_rate: float = 10.0
+    minute_rate: float = 1.0  # after a minute
+    hour_rate: float = 0.2  # after an hour
+    message_bytes: int = 256_000
+    keyframe_bytes: int = 512_000
+    bytes_per_second: float = 50_000.0
+    burst_bytes: float = 3_000_000.0  # one minute's worth
+    share_of_time: float = 0.015  # of the wall clock, for encoding and sending; the promise is 0.02
+    burst_seconds: float = 0.1
+    keyframe_first: float = 1.0  # seconds after the first message
+    keyframe_growth: float = 1.25
+    keyframe_gap: float = 2.0
+    keyframe_longest: float = 600.0
+    heavy_gap: float = 2.0  # seconds between messages that carry histograms
+
+
+class Bucket:
+    """A budget that refills at ``rate`` per second up to ``capacity``. It may be overdrawn once; then it says how long to
+    wait."""
+
+    def __init__(self, rate: float, capacity: float, clock: Clock) -> None:
+        self._rate, self._capacity, self._clock = rate, capacity, clock
+        self._level, self._then = capacity, clock()
+
+    def spend(self, amount: float) -> None:
+        now = self._clock()
+        self._level = min(self._capacity, self._level + (now - self._then) * self._rate) - amount
+        self._then = now
+
+    def wait(self) -> float:
+        """Seconds until the budget is positive again."""
+        self.spend(0.0)
+        return max(0.0, -self._level / self._rate)
+
+
+class Pace:
+    """Says when the next message is due. ``rate=None`` is the default rate, which backs off with the age of the run; a
+    rate that the user asked for stays, up to ten per second. Both budgets hold either way."""
+
+    def __init__(self, rate: float | None = None, *, clock: Clock = time.monotonic, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        if rate is not None and not rate > 0:
+            raise ValueError(f"refresh_rate must be positive (updates per second), not {rate!r}.")
+        self._rate, self._clock = rate, clock
+        self._start = self._next = clock()
+        self._bytes = Bucket(self.limits.bytes_per_second, self.limits.burst_bytes, clock)
+        self._seconds = Bucket(self.limits.share_of_time, self.limits.burst_seconds, clock)
+
+    def due(self) -> bool:
+        return self._clock() >= self._next
+
+    def interval(self) -> float:
+        """Seconds between two messages at this age, before the budgets have their say."""
+        limits, age = self.limits, self._clock() - self._start
+        if self._rate is not None:
+            return 1.0 / min(self._rate, limits.max_rate)
+        rate = limits.rate if age < 60 else limits.minute_rate if age < 3600 else limits.hour_rate
+        return 1.0 / rate
+
+    def sent(self, size: int, seconds: float) -> None:
+        """Account for a message, or for an attempt that failed."""
+        self._bytes.spend(size)
+        self._seconds.spend(seconds)
+        pause = max(self.interval(), self._bytes.wait(), self._seconds.wait())
+        self._next = self._clock() + pause
+
+
+class KeyframeSchedule:
+    """When to send everything again: after a second, then whenever the age grew by a quarter, O(log T) in all."""
+
+    def __init__(self, limits: Limits, clock: Clock) -> None:
+        self._limits, self._clock = limits, clock
+        self._start: float | None = None
+        self._next = 0.0
+
+    def due(self) -> bool:
+        if self._start is None:
+            self._start = self._clock()
+            self._next = self._start + self._limits.keyframe_first
+        return self._clock() >= self._next
+
+    def done(self) -> None:
+        now, limits = self._clock(), self._limits
+        age = now - (self._start if self._start is not None else now)
+        gap = max(limits.keyframe_gap, age * (limits.keyframe_growth - 1.0))
+        self._next = now + min(gap, limits.keyframe_longest)

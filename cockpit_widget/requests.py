@@ -1,0 +1,77 @@
+"""What the browser may ask for, only ever because the user clicked: stop, a histogram, layers, everything again.
+
+While a cell is busy a request may arrive minutes late, or on a thread of its own. So nothing here touches training except
+one flag, and everything that arrives is checked: a page is not to be trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cockpit_widget.feed import Feed, join_frames
+from cockpit_widget.fitting import encode_histograms, encode_layers
+from cockpit_widget.sources import Source
+
+Reply = Callable[[dict[str, Any], list[bytes]], None]
+ANSWER_BYTES = 8_000_000  # the user waits for it, and it is sent once
+
+
+def answer(feed: Feed, content: Any, reply: Reply) -> None:
+    """Answer one request; one that makes no sense gets an error as its answer, never an exception."""
+    if not isinstance(content, dict):
+        return
+    try:
+        if content.get("op") == "stop":  # before anything that may have to wait
+            find_source(feed, content.get("run")).request_stop()
+        with feed.exclusively(5.0):
+            frames = make_frames(feed, content)
+            message = {"op": "batch", "reply": content, "status": feed.status()}
+        feed.guard(lambda: reply(message, [frames]))
+    except (KeyError, ValueError, TypeError, TimeoutError) as error:
+        text = str(error.args[0]) if error.args else type(error).__name__
+        feed.guard(lambda: reply({"op": "error", "reply": content, "message": text}, []))
+    except Exception as error:
+        feed.note(error)
+
+
+def make_frames(feed: Feed, content: dict[str, Any]) -> bytes:
+    op = content.get("op")
+    if op == "stop":
+        return b""
+    if op == "resync":
+        limit = ANSWER_BYTES // len(feed.sources)
+        feed.refresh()
+        return join_frames(source.encode(since=0, limit=limit, histograms=True) for source in feed.sources)
+    source = find_source(feed, content.get("run"))
+    if source.data is None:
+        raise ValueError("This run has no records yet.")
+    if op == "histogram":
+        quantity, step, layer = read_place(content)
+        return join_frames([encode_histograms(source.data, source.key, [source.data.histogram(quantity, step, layer or None)])])
+    if op == "layers":
+        names, layers = read_texts(content.get("names")), read_texts(content.get("layers"))
+        return join_frames([encode_layers(source.data, source.key, names, layers, ANSWER_BYTES)])
+    raise ValueError(f"Unknown request {op!r:.40}.")
+
+
+def find_source(feed: Feed, key: Any) -> Source:
+    for source in feed.sources:
+        if source.key == key or (key is None and len(feed.sources) == 1):
+            return source
+    raise ValueError(f"There is no run {key!r:.200} in this cockpit.")
+
+
+def read_place(content: dict[str, Any]) -> tuple[str, int, str]:
+    quantity, step, layer = content.get("quantity"), content.get("step"), content.get("layer") or ""
+    if not (isinstance(quantity, str) and isinstance(step, int) and isinstance(layer, str)):
+        raise ValueError("A histogram is asked for by quantity, step and layer.")
+    return quantity, step, layer
+
+
+def read_texts(value: Any) -> list[str] | None:
+    if value is None or value == []:
+        return None
+    if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+        raise ValueError("Names are asked for as a list of texts.")
+    return value

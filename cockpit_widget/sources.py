@@ -1,0 +1,217 @@
+"""Where a widget's runs come from: a ``Run`` of this process, or a directory that anybody writes.
+
+Both end in the same ``RunData``; they differ in who says that something is new. A run calls back after each record, on the
+training thread. A directory is polled by one daemon thread, which holds the widget only weakly.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cockpit_core.events.data import RunData
+from cockpit_widget.fitting import encode_within
+
+ENDINGS = ("finished", "failed", "stopped", "crashed")
+POLL = 0.5  # seconds between two looks at a directory
+SHOWN_RATE_OVER = 50  # records
+
+
+class Source:
+    """One run as the widget sees it. ``cursor`` is the first record that was not sent yet, ``end`` the first that is not
+    known yet."""
+
+    tailed = False
+    can_stop = False
+    stop_requested = False
+
+    def __init__(self, key: str, path: str) -> None:
+        self.key, self.path = key, path
+        self.data: RunData | None = None
+        self.cursor = 0
+        self.announced = False  # the browser knows that the run ended
+        self._run_id = ""
+
+    @property
+    def end(self) -> int:
+        return self.data.expected if self.data is not None else 0
+
+    @property
+    def state(self) -> str:
+        return self.data.status if self.data is not None else "waiting"
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDINGS
+
+    def refresh(self) -> None:
+        """Read what is new. A directory whose run was replaced by another one is shown from its beginning."""
+        if self.data is None:
+            return
+        self.data.refresh()
+        run_id = self.data.header.run_id
+        if (run_id != self._run_id and self._run_id) or self.end < self.cursor:
+            self.cursor, self.announced = 0, False
+        self._run_id = run_id
+
+    def subscribe(self, callback: Callable[[], bool]) -> Callable[[], None] | None:
+        return None
+
+    def request_stop(self) -> None:
+        raise ValueError("This run belongs to another process; stop it there.")
+
+    def encode(self, since: int, limit: int, histograms: bool) -> bytes:
+        if self.data is None:
+            return b""
+        return encode_within(self.data, since, run=self.key, limit=limit, histograms=histograms)
+
+    def describe(self, number: int) -> dict[str, Any]:
+        return {"key": self.key, "name": self.key, "path": self.path, "color_index": number}
+
+    def status(self) -> dict[str, Any]:
+        data = self.data
+        status: dict[str, Any] = {"state": self.state, "can_stop": self.can_stop, "stop_requested": self.stop_requested}
+        if data is None:
+            return {**status, "error": "", "records": 0, "expected": 0, "broken": 0, "elapsed": 0.0, "steps_per_second": None}
+        last = data.rows_since(max(0, self.end - SHOWN_RATE_OVER))
+        took = float(last.time[-1] - last.time[0]) if len(last.time) > 1 else 0.0
+        return {
+            **status,
+            "error": data.error,
+            "records": data.received,
+            "expected": data.expected,
+            "broken": data.broken,
+            "elapsed": float(last.time[-1]) if len(last.time) else 0.0,
+            "steps_per_second": (int(last.step[-1]) - int(last.step[0])) / took if took > 0 else None,
+        }
+
+    def summary(self) -> str:
+        """One line for places that can show nothing else."""
+        if self.data is None:
+            return f"{self.key}: waiting for the first record in {self.path}"
+        steps, losses = self.data.scalars("Loss") if "Loss" in self.data.names else ([], [])
+        last = f", step {int(steps[-1]):,}, loss {float(losses[-1]):.4g}" if len(steps) else ""
+        return f"{self.key}: {self.state}{last}"
+
+
+class RunSource(Source):
+    """A run of this process. It tells us itself when there is something new, so there is no thread."""
+
+    can_stop = True
+
+    def __init__(self, run: Any, key: str) -> None:
+        super().__init__(key, str(run.logdir))
+        self._run = run
+        self.data = run.data
+
+    @property
+    def state(self) -> str:
+        status = str(self._run.status)
+        if status in ENDINGS:
+            return status
+        return "running" if self.end > 1 else "waiting"
+
+    @property
+    def stop_requested(self) -> bool:  # type: ignore[override]
+        return bool(self._run.should_stop)
+
+    def subscribe(self, callback: Callable[[], bool]) -> Callable[[], None] | None:
+        return self._run.subscribe(callback)  # type: ignore[no-any-return]
+
+    def request_stop(self) -> None:
+        self._run.request_stop()
+
+
+class DirectorySource(Source):
+    """A log directory, which need not exist yet."""
+
+    tailed = True
+
+    def __init__(self, path: str | os.PathLike[str], key: str) -> None:
+        super().__init__(key, os.fspath(path))
+        self._state, self._looked = "waiting", -1.0
+        self.refresh()
+
+    def refresh(self) -> None:
+        if self.data is None:
+            try:
+                self.data = RunData(self.path)
+            except FileNotFoundError:
+                return  # nobody has begun to write yet
+        super().refresh()
+        self._looked = -1.0
+
+    @property
+    def state(self) -> str:
+        """Asking a long run for its state is not free: once per refresh."""
+        if self._looked < 0 and self.data is not None:
+            self._state, self._looked = self.data.status, time.monotonic()
+        return self._state
+
+
+class DataSource(Source):
+    """What ``cockpit_core.load`` returned: shown as it is, refreshed when a page loads."""
+
+    def __init__(self, data: RunData, key: str) -> None:
+        super().__init__(key, str(data.path or ""))
+        self.data = data
+
+
+def make_sources(runs: Any) -> list[Source]:
+    """One source per run; keys are the shortest ends of their paths that differ."""
+    items = list(runs) if isinstance(runs, (list, tuple)) else [runs]
+    if not items:
+        raise ValueError("There is nothing to show: pass a run, a log directory, or a list of them.")
+    keys = name_paths([_path_of(item) for item in items])
+    return [_make_source(item, key) for item, key in zip(items, keys, strict=True)]
+
+
+def _make_source(item: Any, key: str) -> Source:
+    if isinstance(item, RunData):
+        return DataSource(item, key)
+    return DirectorySource(item, key) if isinstance(item, (str, os.PathLike)) else RunSource(item, key)
+
+
+def _path_of(item: Any) -> Path:
+    if isinstance(item, RunData):
+        return Path(item.path or "run")
+    if isinstance(item, (str, os.PathLike)):
+        return Path(item)
+    if hasattr(item, "subscribe") and hasattr(item, "data") and hasattr(item, "logdir"):
+        return Path(item.logdir)
+    raise TypeError(
+        f"CockpitWidget shows runs and log directories, not {type(item).__name__}. "
+        "Pass what cockpit_core.track returned, a path, or a list of those."
+    )
+
+
+def name_paths(paths: Sequence[Path]) -> list[str]:
+    whole = [path.resolve() for path in paths]
+    for length in range(1, max(len(path.parts) for path in whole) + 1):
+        names = ["/".join(path.parts[-length:]) for path in whole]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path.name} ({number})" for number, path in enumerate(whole, 1)]
+
+
+class Tail(threading.Thread):
+    """Calls ``poll`` until it says that there is nothing more to come, or until stopped. It outlives nobody: ``poll`` holds
+    the widget weakly, and the thread is a daemon."""
+
+    def __init__(self, poll: Callable[[], bool], seconds: float = POLL) -> None:
+        super().__init__(name="cockpit-tail", daemon=True)
+        self._poll, self._seconds = poll, seconds
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(self._seconds):
+            if not self._poll():
+                return
+
+    def stop(self) -> None:
+        """Does not wait: garbage collection may call this from the thread itself."""
+        self._ended.set()

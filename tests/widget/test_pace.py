@@ -1,0 +1,100 @@
+"""When to send, with a clock that only moves when told to."""
+
+from __future__ import annotations
+
+import pytest
+
+from cockpit_widget.pace import Bucket, KeyframeSchedule, Limits, Pace
+from tests.widget.fakes import FakeClock
+
+
+def send_times(pace: Pace, clock: FakeClock, seconds: float, size: int = 2_000, cost: float = 0.0) -> list[float]:
+    """Ask a thousand times a second, send whenever it is due."""
+    times, end = [], clock.now + seconds
+    while clock.now < end:
+        if pace.due():
+            times.append(clock.now)
+            clock.advance(cost)
+            pace.sent(size, cost)
+        clock.advance(0.001)
+    return times
+
+
+def test_five_messages_a_second_are_the_default() -> None:
+    clock = FakeClock()
+    assert 48 <= len(send_times(Pace(clock=clock), clock, 10.0)) <= 50
+
+
+def test_no_more_than_ten_a_second_are_sent_whatever_was_asked_for() -> None:
+    clock = FakeClock()
+    assert len(send_times(Pace(1000.0, clock=clock), clock, 10.0)) <= 100
+
+
+def test_a_long_run_is_shown_less_often() -> None:
+    clock = FakeClock()
+    pace = Pace(clock=clock)
+    clock.advance(61)
+    assert pace.interval() == 1.0
+    clock.advance(3600)
+    assert pace.interval() == 5.0
+
+
+def test_a_rate_that_was_asked_for_does_not_back_off_with_age() -> None:
+    clock = FakeClock()
+    pace = Pace(2.0, clock=clock)
+    clock.advance(7200)
+    assert pace.interval() == 0.5
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_a_rate_that_makes_no_sense_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="refresh_rate must be positive"):
+        Pace(rate)
+
+
+def test_slow_sending_slows_the_pace_until_it_costs_less_than_two_percent() -> None:
+    clock = FakeClock()
+    cost = 0.05
+    times = send_times(Pace(10.0, clock=clock), clock, 120.0, cost=cost)
+    assert len(times) * cost < 0.02 * 120
+
+
+def test_quick_sending_is_not_slowed() -> None:
+    clock = FakeClock()
+    assert len(send_times(Pace(10.0, clock=clock), clock, 30.0, cost=0.001)) > 280
+
+
+def test_a_closed_tab_does_not_fill_the_servers_memory() -> None:
+    """The server keeps every message for a tab that may come back: an hour of the largest ones stays under 200 MB."""
+    clock = FakeClock()
+    limits = Limits()
+    pace, sent = Pace(10.0, clock=clock, limits=limits), 0
+    while clock.now < 3600:
+        if pace.due():
+            sent += limits.message_bytes
+            pace.sent(limits.message_bytes, 0.0)
+        clock.advance(0.05)
+    assert sent < 200_000_000
+
+
+def test_a_bucket_can_be_overdrawn_once_and_then_says_how_long_to_wait() -> None:
+    clock = FakeClock()
+    bucket = Bucket(rate=10.0, capacity=100.0, clock=clock)
+    bucket.spend(150.0)
+    assert bucket.wait() == pytest.approx(5.0)
+    clock.advance(5.0)
+    assert bucket.wait() == 0.0
+
+
+def test_keyframes_get_rarer_as_the_run_gets_older() -> None:
+    clock = FakeClock()
+    schedule, times = KeyframeSchedule(Limits(), clock), []
+    while clock.now < 7200:
+        if schedule.due():
+            times.append(clock.now)
+            schedule.done()
+        clock.advance(0.1)
+    assert times[0] == pytest.approx(1.0, abs=0.2)
+    assert sum(time < 60 for time in times) < 20
+    assert len(times) < 50
+    assert max(b - a for a, b in zip(times, times[1:], strict=False)) < 601

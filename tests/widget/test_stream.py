@@ -1,0 +1,215 @@
+"""The stream of a live run: throttled, coalesced, nothing lost, and never training's problem."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cockpit_core.events.data import load
+from cockpit_widget import CockpitWidget
+from cockpit_widget.pace import Limits
+from tests.widget.fakes import FakeClock, FakeComm, FakePage, FakeRun
+
+Make = Callable[..., CockpitWidget]
+
+
+def comm_of(widget: CockpitWidget) -> FakeComm:
+    comm: Any = widget.comm
+    assert isinstance(comm, FakeComm)
+    return comm
+
+
+def assert_page_equals_log(page: FakePage, logdir: Path, key: str) -> None:
+    data = load(logdir)
+    for name in data.names:
+        if data.histogram_steps(name):
+            continue
+        steps, values = data.scalars(name)
+        if name == "Alpha":
+            assert {step: page.alphas[key, step] for step in steps.tolist()} == dict(zip(steps.tolist(), values.tolist(), strict=True))
+        else:
+            assert page.column(key, name) == (steps.tolist(), values.tolist()), name
+    for layer in data.layers:
+        steps, values = data.scalars("GradNorm", layer)
+        assert page.column(key, "GradNorm", layer) == (steps.tolist(), values.tolist())
+
+
+def test_a_thousand_steps_a_second_become_five_messages(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
+    widget = make_widget(run)
+    for _ in range(1000):
+        run.step()
+        clock.advance(0.001)
+    assert 4 <= len(comm_of(widget).messages) <= 6
+
+
+def test_what_was_skipped_comes_with_the_next_message(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
+    widget = make_widget(run)
+    for _ in range(300):
+        run.step()
+        clock.advance(0.01)
+    run.close()
+    page = FakePage().read_all(comm_of(widget))
+    assert_page_equals_log(page, run.logdir, "lenet")
+    assert page.states["lenet"] == "finished"
+
+
+def test_keyframe_alone_tells_the_whole_story(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
+    widget = make_widget(run)
+    for _ in range(100):
+        run.step()
+        clock.advance(0.05)
+    run.close()
+    comm = comm_of(widget)
+    assert 2 <= len(comm.keyframes) <= 5
+    assert_page_equals_log(FakePage().read(comm.keyframes[-1]), run.logdir, "lenet")
+
+
+def test_late_page_gets_everything_up_to_now(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
+    widget = make_widget(run)
+    run.step(50)  # the clock stands still: at most the first of these was sent
+    state = widget.get_state()
+    page = FakePage().read(state["_keyframe"])
+    assert_page_equals_log(page, run.logdir, "lenet")
+    assert state["status"]["runs"]["lenet"]["records"] == 51
+
+
+def test_end_of_the_run_is_sent_at_once(run: FakeRun, make_widget: Make) -> None:
+    widget = make_widget(run)
+    run.step(10)
+    run.close("failed", "RuntimeError: boom")
+    content, _ = comm_of(widget).messages[-1]
+    assert content["status"]["runs"]["lenet"]["state"] == "failed"
+    assert content["status"]["runs"]["lenet"]["error"] == "RuntimeError: boom"
+    assert widget.status["runs"]["lenet"]["state"] == "failed"
+
+
+def test_end_of_a_cell_sends_what_the_throttle_held_back(run: FakeRun, make_widget: Make) -> None:
+    widget = make_widget(run)
+    run.step(20)
+    widget._pause()
+    assert_page_equals_log(FakePage().read_all(comm_of(widget)), run.logdir, "lenet")
+    count = len(comm_of(widget).sent)
+    widget._pause()  # another cell, nothing new
+    assert len(comm_of(widget).sent) == count
+
+
+def test_failing_comm_never_reaches_training(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
+    widget = make_widget(run)
+    comm_of(widget).broken = OSError("no route to the browser")
+    with pytest.warns(UserWarning, match="no route to the browser") as caught:
+        for _ in range(20):
+            run.step()
+            clock.advance(1.0)
+    assert len(caught) == 1  # said once
+    assert widget._feed.errors > 1
+    comm_of(widget).broken = None
+    clock.advance(100.0)
+    run.step()
+    assert_page_equals_log(FakePage().read_all(comm_of(widget)), run.logdir, "lenet")
+    assert comm_of(widget).messages[-1][0]["status"]["errors"] > 1
+
+
+def test_warnings_as_errors_do_not_reach_training_either(run: FakeRun, make_widget: Make) -> None:
+    widget = make_widget(run)
+    comm_of(widget).broken = OSError("gone")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.step()
+    assert widget._feed.errors == 1
+
+
+def test_interrupting_the_kernel_is_not_swallowed(run: FakeRun, make_widget: Make) -> None:
+    widget = make_widget(run)
+    comm_of(widget).broken = KeyboardInterrupt()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        run.step()
+    comm_of(widget).broken = None
+    widget._pause()  # the lock was released
+    assert_page_equals_log(FakePage().read_all(comm_of(widget)), run.logdir, "lenet")
+
+
+def test_messages_and_keyframes_keep_to_their_size(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
+    limits = Limits(message_bytes=40_000, keyframe_bytes=60_000)
+    widget = make_widget(run, limits=limits)
+    run.step(400)
+    clock.advance(5.0)
+    run.step(100)
+    run.close()
+    comm = comm_of(widget)
+    assert max(len(buffers[0]) for _, buffers in comm.messages) <= limits.message_bytes + 4
+    assert max(map(len, comm.keyframes)) <= limits.keyframe_bytes
+    steps, values = load(run.logdir).scalars("Loss")
+    shown = FakePage().read(comm.keyframes[-1]).column("lenet", "Loss")
+    assert len(shown[0]) < len(steps)
+    assert max(shown[1]) == values.max()  # thinned, but the extremes are there
+    assert min(shown[1]) == values.min()
+
+
+def test_histograms_travel_at_a_rate_of_their_own(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
+    widget = make_widget(run)
+    sizes = []
+    for _ in range(40):
+        run.step()
+        clock.advance(0.1)
+    for _, buffers in comm_of(widget).messages:
+        sizes.append(len(FakePage().read(buffers[0]).histograms) > 0)
+    assert sizes[0] or sizes[1]
+    assert 1 <= sum(sizes) <= 4
+
+
+def test_many_threads_may_tick_at_once(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
+    widget = make_widget(run)
+    run.step(200)
+    failures: list[BaseException] = []
+
+    def hammer() -> None:
+        try:
+            for _ in range(50):
+                clock.advance(0.05)
+                widget._tick()
+                widget.get_state()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=hammer) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert widget._feed.errors == 0
+    widget._pause()
+    assert_page_equals_log(FakePage().read_all(comm_of(widget)), run.logdir, "lenet")
+
+
+def test_two_runs_share_one_cockpit(tmp_path: Path, make_widget: Make) -> None:
+    first, second = FakeRun(tmp_path / "a"), FakeRun(tmp_path / "b")
+    widget = make_widget([first, second])
+    first.step(5)
+    second.step(7)
+    widget._pause()
+    page = FakePage().read_all(comm_of(widget))
+    assert_page_equals_log(page, first.logdir, "a")
+    assert_page_equals_log(page, second.logdir, "b")
+    assert [run["key"] for run in widget._meta["runs"]] == ["a", "b"]
+
+
+def test_subshell_note_of_the_kernel_is_taken_back(run: FakeRun, make_widget: Make) -> None:
+    """ipykernel 7.4 routes the browser's messages to the shell we sent from, which is the busy one."""
+    widget = make_widget(run)
+    comm = comm_of(widget)
+    send = comm.send
+
+    def send_like_the_kernel(**message: Any) -> None:
+        comm.__dict__["_reply_subshell_id"] = None
+        send(**message)
+
+    comm.send = send_like_the_kernel  # type: ignore[method-assign]
+    run.step()
+    assert comm.messages
+    assert "_reply_subshell_id" not in comm.__dict__
