@@ -1,0 +1,93 @@
+"""What else is on record: logged values, epochs, the largest samples, costs, chosen layers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests import slow_truth
+from tests.training import (
+    assert_close,
+    by_step,
+    start,
+    truth_of,
+)
+
+
+def test_logged_values_are_found_by_name(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="economy") as run:
+        for step, batch in enumerate(training.batches(3)):
+            training.run([batch])
+            run.log(valid_accuracy=0.5 + step / 10, epoch=step / 3)
+    steps, values = run.data.scalars("valid_accuracy")
+    assert values.tolist() == pytest.approx([0.5, 0.6, 0.7])
+    assert len(steps) == 3
+
+
+@pytest.mark.parametrize("value", [torch.tensor(0.25), 1, math.nan])
+def test_anything_that_is_a_number_can_be_logged(value: float | Tensor, tmp_path: Path) -> None:
+    with start("mlp").track(tmp_path / "run", config="economy") as run:
+        run.log(score=value)
+    assert run.data.scalars("score")[1].tolist() == pytest.approx([float(value)], nan_ok=True)
+
+
+def test_epochs_come_from_the_number_of_steps_in_one(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="economy", steps_per_epoch=4) as run:
+        training.run(training.batches(5))
+    epochs = dict(zip(run.data.rows.step.tolist(), run.data.rows.epoch.tolist(), strict=True))
+    assert [epochs[step] for step in range(5)] == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
+
+
+def test_epochs_come_from_the_log(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="economy") as run:
+        for epoch in range(2):
+            run.log(epoch=epoch)
+            training.run(training.batches(2))
+    steps = run.data.rows.kind == run.data.rows.kind[-2]
+    assert np.isfinite(run.data.rows.epoch[steps]).any()
+    assert run.data.rows.epoch[steps].max() >= 1
+
+
+def test_five_largest_samples_are_named(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="economy") as run:
+        training.run(training.batches(3))
+    truth = truth_of(start("mlp"), training.batches(3))
+    measured = {entry.step: list(entry.item) for entry in run.data.table.top_samples}
+    for step in range(3):
+        norms = np.linalg.norm(slow_truth.matrix(truth.G[step], truth.names, 7), axis=1)
+        assert measured[step] == np.argsort(-norms)[:5].tolist()
+
+
+def test_costs_are_on_record(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="full") as run:
+        training.run(training.batches(3))
+    whole = by_step(run.data, "cost/step")
+    assert list(whole) == [0, 1, 2]
+    assert 0 < by_step(run.data, "cost/HessMaxEV")[2] < whole[2]
+
+
+def test_layers_are_chosen_by_pattern(tmp_path: Path) -> None:
+    training = start("residual_tanh")
+    with training.track(tmp_path / "run", config="economy", layers=["2.*.weight", "3.bias"]) as run:
+        training.run(training.batches(2))
+    truth = truth_of(start("residual_tanh"), training.batches(2))
+    chosen = {"2.inner.weight", "2.outer.weight", "3.bias"}
+    for layer in chosen:
+        assert_close(by_step(run.data, "NormTest", layer), truth.layers["NormTest"][layer], "NormTest")
+    methods = {layer.name: layer.method for layer in run.data.header.layers}
+    assert {name for name, method in methods.items() if method == "not selected"} == set(truth.names) - chosen
+
+
+def test_pattern_that_matches_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="encoder"):
+        start("mlp").track(tmp_path / "run", layers=["encoder.*"])
