@@ -1,0 +1,39 @@
+// One bundle per host. `--check` also fails when a bundle grows past its budget; `--dev` builds the preview page.
+import { readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
+import { build } from "esbuild";
+import { indexPanels } from "./index_panels.mjs";
+
+const root = fileURLToPath(new URL("../../", import.meta.url));
+const budget = 100_000; // bytes, gzipped
+const hosts = [
+  { entry: "js/src/hosts/tensorboard.ts", out: "tb_plugin/static/index.js", format: "esm" },
+  { entry: "js/src/hosts/widget.ts", out: "cockpit_widget/static/widget.js", format: "esm" },
+  { entry: "js/src/hosts/report.ts", out: "cockpit_widget/static/report.js", format: "iife" },
+];
+const preview = [{ entry: "js/dev/preview.ts", out: "js/dev/dist/preview.js", format: "iife" }];
+
+indexPanels();
+const wanted = process.argv.includes("--dev") ? preview : hosts;
+for (const { entry, out, format } of wanted) {
+  await build({
+    absWorkingDir: root,
+    entryPoints: [entry],
+    outfile: out,
+    format,
+    bundle: true,
+    minify: true,
+    target: "es2022",
+    charset: "utf8",
+    legalComments: "none",
+    loader: { ".css": "text" },
+    define: { "define.amd": "false" },
+    logLevel: "warning",
+  });
+  const code = readFileSync(root + out);
+  const size = gzipSync(code, { level: 9 }).length;
+  console.log(`${out}: ${(size / 1000).toFixed(1)} kB gzipped`);
+  if (size > budget) throw new Error(`${out} is over its budget of ${budget / 1000} kB`);
+  if (/\beval\(|new Function\(/.test(code.toString())) throw new Error(`${out} contains eval`);
+}

@@ -1,0 +1,263 @@
+// One root element: the bar, the scrubber, the cards. One animation frame loop draws what changed and can be seen.
+import { Bar, type BarHost } from "./bar.ts";
+import { Card, type CardHost } from "./card.ts";
+import { axisDomain, type ContextParts, HistogramFetcher, makeContext, RunColors } from "./context.ts";
+import { closePopovers, h, setText } from "./dom.ts";
+import { columnsCsv, exportCsv } from "./export.ts";
+import { Board } from "./board.ts";
+import { movePanel, nudgePanel } from "./layout.ts";
+import type { MountOptions } from "./mount.ts";
+import type { Context } from "./panel.ts";
+import { axisToStep, Scrubber, type ScrubberHost, stepToAxis } from "./scrubber.ts";
+import type { Source, SourceStatus } from "./source.ts";
+import { defaults, type UiState } from "./state.ts";
+import { ROW, type Store } from "./store.ts";
+import styles from "./styles.css";
+import { lowerBound } from "./table.ts";
+import { dark, light, type Theme, themeVariables } from "./theme.ts";
+
+export class App implements CardHost, BarHost, ScrubberHost {
+  readonly root = h("div", { class: "ck-root", role: "region", "aria-label": "Cockpit" });
+  state: UiState;
+  status: SourceStatus = { connection: "connecting" };
+  playing = false;
+  private readonly abort = new AbortController();
+  private readonly colors = new RunColors();
+  private readonly asked = new Set<string>();
+  private readonly fetcher: HistogramFetcher;
+  private readonly bar: Bar;
+  private readonly scrubber: Scrubber;
+  private readonly board: Board;
+  private readonly live = h("div", { class: "ck-sr", "aria-live": "polite" });
+  private hovered: number | null = null;
+  private frame = 0;
+  private saved = 0;
+  private focused = "";
+  private hostTheme: "light" | "dark";
+  private playedFrom = 0;
+  private unsubscribe: () => void;
+
+  constructor(
+    parent: HTMLElement,
+    readonly store: Store,
+    readonly source: Source,
+    private readonly options: MountOptions,
+  ) {
+    const { signal } = this.abort;
+    this.state = { ...defaults, ...options.state };
+    this.hostTheme = options.theme ?? preferred();
+    this.fetcher = new HistogramFetcher(source, () => this.invalidate());
+    this.bar = new Bar(this, signal);
+    this.scrubber = new Scrubber(this, signal);
+    this.board = new Board(this, options.panels ?? null, () => this.invalidate());
+    this.root.append(h("style", {}, styles), this.bar.element, this.scrubber.element, this.board.element, this.live);
+    if (options.height) this.root.style.height = typeof options.height === "number" ? `${options.height}px` : options.height;
+    parent.append(this.root);
+    this.root.addEventListener("ck-close", () => closePopovers(this.root), { signal });
+    this.root.addEventListener("pointerdown", (event) => this.closeOutside(event), { signal });
+    this.root.addEventListener("keydown", (event) => event.key === "Escape" && this.escape(), { signal });
+    const media = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
+    media?.addEventListener?.("change", () => !options.theme && this.setHostTheme(preferred()), { signal });
+    this.unsubscribe = store.subscribe(() => this.invalidate());
+    this.invalidate();
+  }
+
+  private closeOutside(event: Event): void {
+    const inside = (event.target as Element | null)?.closest?.(".ck-popwrap");
+    for (const wrap of this.root.querySelectorAll(".ck-popwrap")) if (wrap !== inside) wrap.dispatchEvent(new CustomEvent("ck-close"));
+  }
+
+  private escape(): void {
+    if (this.state.enlarged) this.set({ enlarged: "" });
+  }
+
+  get theme(): Theme {
+    const chosen = this.state.theme === "auto" ? this.hostTheme : this.state.theme;
+    return chosen === "dark" ? dark : light;
+  }
+
+  setHostTheme(theme: "light" | "dark"): void {
+    this.hostTheme = theme;
+    this.invalidate();
+  }
+
+  set(patch: Partial<UiState>): void {
+    this.state = { ...this.state, ...patch };
+    if ("axis" in patch || "xlog" in patch) this.hovered = null;
+    if ("axis" in patch && !("zoom" in patch)) this.state.zoom = null;
+    clearTimeout(this.saved);
+    this.saved = setTimeout(() => this.options.onState?.(this.state), 150) as unknown as number;
+    if ("paused" in patch) this.source.pause?.(this.state.paused);
+    this.invalidate();
+  }
+
+  setStatus(status: SourceStatus): void {
+    this.status = { ...this.status, ...status };
+    this.invalidate();
+  }
+
+  /** All runs that could be shown, loaded or not, in the host's order. */
+  get names(): string[] {
+    const listed = this.status.runs?.map((info) => info.run) ?? [];
+    return [...new Set([...listed, ...this.store.runs.keys()])];
+  }
+
+  private get parts(): ContextParts {
+    const { store, state, theme, source, colors, names, fetcher, asked } = this;
+    const palette = this.options.palette ?? "safe";
+    return { store, state, theme, source, palette, colors, names, hover: this.hovered, fetcher, asked, set: (patch) => this.set(patch) };
+  }
+
+  context(): Context {
+    return makeContext(this.parts);
+  }
+
+  invalidate(): void {
+    if (this.abort.signal.aborted) return;
+    this.board.markDirty();
+    if (!this.frame) this.frame = requestAnimationFrame((now) => this.draw(now));
+  }
+
+  /** Draws at once; the loop calls it, and so do tests. */
+  draw(now = 0): void {
+    this.frame = 0;
+    if (this.playing) this.advance(now);
+    const ctx = this.context();
+    this.paintTheme(ctx.theme);
+    this.tellFocus(ctx);
+    this.fetcher.beginPicture();
+    this.bar.update(ctx, this.status, this.names, this.store.broken);
+    const full = axisDomain(ctx.runs, { ...this.state, axis: ctx.axis, zoom: null });
+    this.scrubber.update(ctx, full, this.playing);
+    this.board.update(ctx, this.root.clientWidth || 1200);
+    this.fetcher.endPicture();
+  }
+
+  private paintTheme(theme: Theme): void {
+    if (this.root.classList.contains("ck-dark") === theme.dark && this.root.style.getPropertyValue("--ck-page")) return;
+    this.root.classList.toggle("ck-dark", theme.dark);
+    for (const [name, value] of Object.entries(themeVariables(theme))) this.root.style.setProperty(name, value);
+  }
+
+  private tellFocus(ctx: Context): void {
+    const wanted = this.state.runs ? this.names.filter((name) => this.state.runs?.includes(name)) : this.names.slice(0, 10);
+    const key = JSON.stringify(wanted);
+    if (key === this.focused || (!ctx.runs.length && !wanted.length)) return;
+    this.focused = key;
+    this.source.focus?.(wanted);
+  }
+
+  // ---- what the user does
+  hover(x: number | null): void {
+    const step = x === null ? null : axisToStep(this.context(), x);
+    if (step === this.hovered) return;
+    this.hovered = step;
+    this.invalidate();
+  }
+  choose(x: number): void {
+    const step = axisToStep(this.context(), x);
+    if (step !== null) this.set({ step });
+  }
+  zoom(range: [number, number] | null): void {
+    this.set({ zoom: range });
+  }
+  zoomBy(factor: number): void {
+    const ctx = this.context();
+    const [low, high] = ctx.domain;
+    const middle = (ctx.step === null ? null : stepToAxis(ctx, ctx.step)) ?? (low + high) / 2;
+    const full = axisDomain(ctx.runs, { ...this.state, axis: ctx.axis, zoom: null });
+    const range: [number, number] = [Math.max(full[0], middle - (middle - low) * factor), Math.min(full[1], middle + (high - middle) * factor)];
+    const whole = range[0] <= full[0] && range[1] >= full[1];
+    this.set({ zoom: whole || range[1] <= range[0] ? null : range });
+  }
+  stepBy(records: number): void {
+    const ctx = this.context();
+    const run = longest(ctx);
+    if (!run || ctx.step === null) return;
+    const steps = run.data.rows.columns[ROW.step];
+    const at = lowerBound(steps, run.data.rows.n, ctx.step);
+    // Several rows share a step (run.log): go on until the step differs.
+    let row = at;
+    const sign = Math.sign(records);
+    for (let left = Math.abs(records); left > 0; left--) {
+      const from = steps[Math.min(row, run.data.rows.n - 1)];
+      while (row + sign >= 0 && row + sign < run.data.rows.n && steps[row] === from) row += sign;
+    }
+    this.set({ step: steps[Math.max(0, Math.min(row, run.data.rows.n - 1))] });
+  }
+  stepTo(end: "first" | "last"): void {
+    const run = longest(this.context());
+    if (run) this.set({ step: end === "last" ? null : run.data.rows.columns[ROW.step][0] });
+  }
+  follow(): void {
+    this.playing = false;
+    this.set({ step: null });
+  }
+  play(): void {
+    this.playing = !this.playing;
+    this.playedFrom = 0;
+    if (this.playing && (this.state.step === null || this.state.step === longest(this.context())?.data.lastStep)) this.stepTo("first");
+    this.invalidate();
+  }
+  private advance(now: number): void {
+    const run = longest(this.context());
+    const last = run?.data.lastStep ?? null;
+    if (last === null || this.state.step === null || this.state.step >= last) {
+      this.playing = false;
+      return;
+    }
+    // The whole training takes twelve seconds, however long it was.
+    const passed = this.playedFrom ? Math.min(0.2, (now - this.playedFrom) / 1000) : 0;
+    this.playedFrom = now;
+    const x = this.state.step + (last / 12) * passed;
+    this.state = { ...this.state, step: Math.min(last, x) };
+    this.invalidate();
+  }
+  layer(name: string): void {
+    this.set({ layer: this.state.layer === name ? "" : name });
+  }
+  enlarge(id: string): void {
+    this.set({ enlarged: this.state.enlarged === id ? "" : id });
+    this.root.querySelector(".ck-big")?.scrollIntoView?.({ block: "nearest" });
+  }
+  hide(id: string): void {
+    this.set({ hidden: [...new Set([...this.state.hidden, id])], enlarged: this.state.enlarged === id ? "" : this.state.enlarged });
+  }
+  nudge(id: string, direction: "up" | "down" | "left" | "right"): void {
+    this.set({ order: nudgePanel(this.board.lists, id, direction) });
+  }
+  drop(id: string, target: string, after: boolean): void {
+    const column = this.board.lists.findIndex((list) => list.includes(target));
+    const list = (this.board.lists[column] ?? []).filter((own) => own !== id);
+    const before = list[list.indexOf(target) + (after ? 1 : 0)] ?? null;
+    this.set({ order: movePanel(this.board.lists, id, column, before) });
+  }
+  announce(text: string): void {
+    setText(this.live, text);
+  }
+  panelTitles(): { id: string; title: string }[] {
+    return this.board.titles;
+  }
+  card(id: string): Card | undefined {
+    return this.board.card(id);
+  }
+  exportAll(): void {
+    exportCsv(columnsCsv(this.context(), null), "cockpit");
+  }
+
+  destroy(): void {
+    cancelAnimationFrame(this.frame);
+    clearTimeout(this.saved);
+    this.unsubscribe();
+    this.fetcher.stop();
+    this.board.destroy();
+    this.abort.abort();
+    this.root.remove();
+  }
+}
+
+const preferred = (): "light" | "dark" => (globalThis.matchMedia?.("(prefers-color-scheme: dark)")?.matches ? "dark" : "light");
+
+function longest(ctx: Context): Context["runs"][number] | null {
+  return ctx.runs.reduce<Context["runs"][number] | null>((best, run) => (run.data.rows.n > (best?.data.rows.n ?? 0) ? run : best), null);
+}

@@ -1,0 +1,207 @@
+// The top bar: runs, state of training, and the choices that hold for all panels.
+import { runList } from "./runlist.ts";
+import { h, popover, refill, setAttribute, setText } from "./dom.ts";
+import { shorten } from "./format.ts";
+import type { Context } from "./panel.ts";
+import type { SourceStatus } from "./source.ts";
+import { summarize } from "./summary.ts";
+import { defaults, type UiState } from "./state.ts";
+
+export interface BarHost {
+  state: UiState;
+  names: string[];
+  context(): Context;
+  set(patch: Partial<UiState>): void;
+  panelTitles(): { id: string; title: string }[];
+  exportAll(): void;
+  source: { requestStop?(run: string): void; pause?(paused: boolean): void };
+}
+
+function select(label: string, choices: [string, string][], act: (value: string) => void, signal: AbortSignal): HTMLSelectElement {
+  const element = h("select", { class: "ck-select", "aria-label": label, title: label }, ...choices.map(([value, text]) => h("option", { value }, text)));
+  element.addEventListener("change", () => act(element.value), { signal });
+  return element;
+}
+
+function button(text: string, label: string, act: () => void, signal?: AbortSignal): HTMLButtonElement {
+  const element = h("button", { type: "button", class: "ck-chip", title: label, "aria-label": label }, text);
+  element.addEventListener("click", act, { signal });
+  return element;
+}
+
+export class Bar {
+  readonly element: HTMLElement;
+  private readonly runs = h("div", { class: "ck-runs", role: "group", "aria-label": "Runs" });
+  private readonly more: HTMLButtonElement;
+  private readonly status = h("div", { class: "ck-status", role: "status" });
+  private readonly warnings: HTMLButtonElement;
+  private readonly layer: HTMLSelectElement;
+  private readonly axis: HTMLSelectElement;
+  private readonly xlog: HTMLButtonElement;
+  private readonly yscale: HTMLSelectElement;
+  private readonly smoothing: HTMLInputElement;
+  private readonly smoothText = h("output", { class: "ck-num" });
+  private readonly zoomOut: HTMLButtonElement;
+  private readonly pause: HTMLButtonElement;
+  private readonly stop: HTMLButtonElement;
+  private stopping = new Set<string>();
+
+  constructor(
+    private readonly host: BarHost,
+    private readonly signal: AbortSignal,
+  ) {
+    const set = (patch: Partial<UiState>) => host.set(patch);
+    this.more = h("button", { type: "button", class: "ck-chip" }, "Runs");
+    this.warnings = button("", "Go to the next warning", () => this.nextWarning(), signal);
+    this.warnings.classList.add("ck-alert");
+    this.layer = select("Layer", [["", "all layers"]], (layer) => set({ layer }), signal);
+    const axes: [string, string][] = [["step", "by step"], ["epoch", "by epoch"], ["time", "by time"]];
+    this.axis = select("Horizontal axis", axes, (axis) => set({ axis: axis as UiState["axis"] }), signal);
+    this.xlog = button("log x", "Logarithmic horizontal axis", () => set({ xlog: !host.state.xlog }), signal);
+    const scales: [string, string][] = [["auto", "y auto"], ["linear", "y linear"], ["log", "y log"]];
+    this.yscale = select("Vertical axes", scales, (value) => set({ yscale: value as UiState["yscale"], ylog: {} }), signal);
+    this.smoothing = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, class: "ck-range", "aria-label": "Smoothing" });
+    this.smoothing.addEventListener("input", () => set({ smoothing: Number(this.smoothing.value) }), { signal });
+    this.zoomOut = button("Zoom out", "Show the whole training again", () => set({ zoom: null }), signal);
+    this.pause = button("Pause", "Pause live updates", () => set({ paused: !host.state.paused }), signal);
+    this.stop = button("Stop training", "Ask the training to end cleanly at its next step", () => this.requestStop(), signal);
+    this.element = h(
+      "div",
+      { class: "ck-bar", role: "toolbar", "aria-label": "Cockpit" },
+      h("strong", { class: "ck-brand" }, h("span", { "aria-hidden": "true" }, "◈ "), "Cockpit"),
+      this.runs,
+      popover(this.more, () => runList(host, signal), signal, { label: "Choose runs", className: "ck-runlist" }),
+      h("span", { class: "ck-space" }),
+      this.warnings,
+      this.status,
+      this.stop,
+      this.pause,
+      h("span", { class: "ck-break" }),
+      this.layer,
+      this.axis,
+      this.xlog,
+      this.yscale,
+      h("label", { class: "ck-smooth" }, "smooth", this.smoothing, this.smoothText),
+      this.zoomOut,
+      this.viewMenu(),
+      this.exportMenu(),
+    );
+  }
+
+  private requestStop(): void {
+    for (const { run, data } of this.host.context().runs) {
+      if (data.status.state !== "running" && data.status.state !== "waiting") continue;
+      this.stopping.add(run);
+      this.host.source.requestStop?.(run);
+    }
+    this.stop.textContent = "Stop requested…";
+    this.stop.disabled = true;
+  }
+
+  private nextWarning(): void {
+    const ctx = this.host.context();
+    const all = ctx.runs.flatMap(({ data }) => data.warnings).sort((a, b) => a.step - b.step);
+    const next = all.find((warning) => this.host.state.step !== null && warning.step > this.host.state.step) ?? all[0];
+    if (next) ctx.goTo(next.step, next.layer);
+  }
+
+  private viewMenu(): HTMLElement {
+    const view = h("button", { type: "button", class: "ck-chip" }, "View ▾");
+    const check = (text: string, on: boolean, act: (on: boolean) => void) => {
+      const box = h("input", { type: "checkbox" });
+      box.checked = on;
+      box.addEventListener("change", () => act(box.checked));
+      return h("label", { class: "ck-check" }, box, text);
+    };
+    const items = () => {
+      const { host } = this;
+      const { state } = host;
+      const theme = select("Theme", [["auto", "theme: as the page"], ["light", "theme: light"], ["dark", "theme: dark"]], (value) => host.set({ theme: value as UiState["theme"] }), this.signal);
+      theme.value = state.theme;
+      const recent = select("Alpha: recent part", [0.05, 0.1, 0.25, 0.5].map((part) => [String(part), `alpha: last ${part * 100} %`]), (value) => host.set({ recent: Number(value) }), this.signal);
+      recent.value = String(state.recent);
+      const toggle = (id: string) => (on: boolean) => host.set({ hidden: on ? host.state.hidden.filter((own) => own !== id) : [...host.state.hidden, id] });
+      return [
+        h("h4", {}, "View"),
+        theme,
+        recent,
+        check("colour-blind safe run colours", state.safe, (safe) => host.set({ safe })),
+        h("h4", {}, "Panels"),
+        ...host.panelTitles().map(({ id, title }) => check(shorten(title, 34), !state.hidden.includes(id), toggle(id))),
+        button("Reset arrangement", "Panels back to their places", () => host.set({ order: defaults.order, hidden: [], enlarged: "", split: {}, ylog: {} })),
+      ];
+    };
+    return popover(view, items, this.signal, { label: "View", className: "ck-menu ck-right" });
+  }
+
+  private exportMenu(): HTMLElement {
+    const open = h("button", { type: "button", class: "ck-chip" }, "Export ▾");
+    const items = () => [
+      h("p", {}, "Each panel saves PNG, SVG and CSV from its own ⋯ menu."),
+      button("All values as CSV", "Every loaded value of the chosen runs", () => this.host.exportAll()),
+    ];
+    return popover(open, items, this.signal, { label: "Export", className: "ck-menu ck-right" });
+  }
+
+  update(ctx: Context, status: SourceStatus, names: string[], broken: number): void {
+    const { state } = ctx;
+    this.updateRuns(ctx, names);
+    this.updateStatus(ctx, status, broken);
+    const layers = ctx.runs[0]?.data.header?.layers.map((layer) => layer.name) ?? [];
+    const known = layers.includes(state.layer) || !state.layer ? layers : [...layers, state.layer];
+    refill(this.layer, JSON.stringify(known), () => [h("option", { value: "" }, "all layers"), ...known.map((name) => h("option", { value: name }, shorten(name, 32)))]);
+    this.layer.value = state.layer;
+    this.layer.hidden = !known.length;
+    const epochs = this.axis.options[1];
+    epochs.disabled = !ctx.runs.some(({ data }) => data.hasEpochs);
+    this.axis.value = ctx.axis;
+    setAttribute(this.xlog, "aria-pressed", String(state.xlog));
+    this.yscale.value = state.yscale;
+    if (this.smoothing.value !== String(state.smoothing)) this.smoothing.value = String(state.smoothing);
+    setText(this.smoothText, state.smoothing.toFixed(2));
+    this.zoomOut.hidden = !state.zoom;
+    this.pause.hidden = status.connection === "static";
+    setText(this.pause, state.paused ? "Resume" : "Pause");
+    setAttribute(this.pause, "aria-pressed", String(state.paused));
+    this.updateStop(ctx);
+  }
+
+  private updateRuns(ctx: Context, names: string[]): void {
+    const shown = ctx.runs.slice(0, 5);
+    const key = JSON.stringify([shown.map(({ run, color, data }) => [run, color, data.status.state]), names.length]);
+    refill(this.runs, key, () =>
+      shown.map(({ run, label, color, data }) => {
+        const dot = h("i", { class: `ck-dot ck-${data.status.state.replace(/\W/g, "")}` });
+        dot.style.setProperty("--c", color);
+        const chip = h("button", { type: "button", class: "ck-chip ck-run", title: `${run.slice(0, 400)} (${data.status.state}): click to hide`, "aria-label": `hide run ${label}` }, dot, label);
+        const hide = () => this.host.set({ runs: ctx.runs.map((own) => own.run).filter((own) => own !== run) });
+        chip.addEventListener("click", hide, { signal: this.signal });
+        return chip;
+      }),
+    );
+    const rest = names.length - shown.length;
+    setText(this.more, rest > 0 ? `+ ${rest} more ▾` : "Runs ▾");
+    (this.more.closest(".ck-popwrap") as HTMLElement).hidden = names.length < 2;
+  }
+
+  private updateStatus(ctx: Context, status: SourceStatus, broken: number): void {
+    const summary = summarize(ctx, status, broken);
+    refill(this.status, JSON.stringify(summary), () => [
+      h("i", { class: `ck-lamp ck-${summary.tone}` }),
+      ...summary.words.map((word, i) => h("span", { class: i ? "ck-num" : "ck-state", title: word.title }, word.text)),
+    ]);
+    const count = ctx.runs.reduce((sum, { data }) => sum + data.warnings.length, 0);
+    this.warnings.hidden = !count;
+    setText(this.warnings, `▲ ${count} ${count === 1 ? "warning" : "warnings"}`);
+  }
+
+  private updateStop(ctx: Context): void {
+    const alive = ctx.runs.some(({ data }) => ["running", "waiting"].includes(data.status.state));
+    this.stop.hidden = !this.host.source.requestStop || !alive;
+    if (!alive && this.stopping.size) {
+      this.stopping.clear();
+      this.stop.disabled = false;
+      this.stop.textContent = "Stop training";
+    }
+  }
+}

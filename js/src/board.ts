@@ -1,0 +1,118 @@
+// The cards in their places: made when a panel has something to show, moved when the width or the user asks for it.
+import { Card, type CardHost } from "./card.ts";
+import { h } from "./dom.ts";
+import { arrange, columnCount, groupTitles } from "./layout.ts";
+import type { Context, Panel } from "./panel.ts";
+import { otherPanels } from "./panels/_other.ts";
+import { panels as ownPanels } from "./panels/index.ts";
+
+export class Board {
+  readonly element = h("div", { class: "ck-board" });
+  lists: string[][] = [];
+  titles: { id: string; title: string }[] = [];
+  private cards = new Map<string, Card>();
+  private placed = "";
+  private readonly empty = h("p", { class: "ck-empty", hidden: true });
+  private readonly sizes: ResizeObserver | null;
+  private readonly sights: IntersectionObserver | null;
+
+  constructor(
+    private readonly host: CardHost,
+    private readonly only: string[] | null,
+    redraw: () => void,
+  ) {
+    this.element.append(this.empty);
+    this.sizes = typeof ResizeObserver === "undefined" ? null : new ResizeObserver(redraw);
+    this.sights = typeof IntersectionObserver === "undefined" ? null : new IntersectionObserver((entries) => this.look(entries, redraw), { rootMargin: "120px" });
+    this.sizes?.observe(this.element);
+  }
+
+  private look(entries: IntersectionObserverEntry[], redraw: () => void): void {
+    for (const entry of entries)
+      for (const card of this.cards.values()) if (card.element === entry.target) card.visible = entry.isIntersecting;
+    if (entries.some((entry) => entry.isIntersecting)) redraw();
+  }
+
+  card(id: string): Card | undefined {
+    return this.cards.get(id);
+  }
+
+  markDirty(): void {
+    for (const card of this.cards.values()) card.dirty = true;
+  }
+
+  update(ctx: Context, width: number): void {
+    const panels = [...ownPanels, ...otherPanels(ctx)].filter((panel) => (!this.only || this.only.includes(panel.id)) && panel.shows(ctx));
+    this.titles = panels.map(({ id, title }) => ({ id, title }));
+    const shown = panels.filter((panel) => !ctx.state.hidden.includes(panel.id));
+    this.make(shown);
+    this.place(shown, ctx, width);
+    this.empty.hidden = shown.length > 0;
+    if (!shown.length) this.empty.textContent = emptyWords(ctx, panels.length);
+    for (const card of this.cards.values()) if (card.visible && card.dirty) card.update(ctx);
+  }
+
+  private make(shown: Panel[]): void {
+    const ids = new Set(shown.map((panel) => panel.id));
+    for (const [id, card] of this.cards)
+      if (!ids.has(id)) {
+        this.sizes?.unobserve(card.body);
+        this.sights?.unobserve(card.element);
+        card.destroy();
+        this.cards.delete(id);
+      }
+    for (const panel of shown) {
+      if (this.cards.has(panel.id)) continue;
+      const card = new Card(panel, this.host);
+      this.cards.set(panel.id, card);
+      this.sizes?.observe(card.body);
+      this.sights?.observe(card.element);
+    }
+  }
+
+  private place(shown: Panel[], ctx: Context, width: number): void {
+    const count = columnCount(width);
+    const big = shown.some((panel) => panel.id === ctx.state.enlarged) ? ctx.state.enlarged : "";
+    this.lists = arrange(shown, count, ctx.state.order);
+    const key = JSON.stringify([this.lists, big]);
+    if (key === this.placed) return;
+    this.placed = key;
+    const focus = document.activeElement;
+    const group = new Map(shown.map((panel) => [panel.id, panel.group]));
+    const column = (ids: string[], className: string) => {
+      const element = h("div", { class: className });
+      let last = "";
+      for (const id of ids) {
+        if (id === big) continue;
+        const title = groupTitles[group.get(id) ?? "about"];
+        if (title !== last && className === "ck-column") element.append(h("h3", {}, title));
+        last = title;
+        element.append(this.cards.get(id)?.element ?? "");
+      }
+      return element;
+    };
+    const parts: HTMLElement[] = [];
+    for (const card of this.cards.values()) card.element.classList.toggle("ck-big", card.panel.id === big);
+    if (big) parts.push(h("div", { class: "ck-stage" }, this.cards.get(big)?.element ?? ""));
+    const columns = h("div", { class: "ck-columns" }, ...this.lists.slice(0, -1).map((ids) => column(ids, "ck-column")));
+    columns.style.gridTemplateColumns = `repeat(${count}, minmax(0, 1fr))`;
+    parts.push(columns);
+    const below = this.lists.at(-1) ?? [];
+    if (below.length) parts.push(column(below, "ck-row"));
+    this.element.replaceChildren(this.empty, ...parts);
+    if (focus instanceof HTMLElement && this.element.contains(focus)) focus.focus({ preventScroll: true });
+  }
+
+  destroy(): void {
+    this.sizes?.disconnect();
+    this.sights?.disconnect();
+    for (const card of this.cards.values()) card.destroy();
+    this.cards.clear();
+  }
+}
+
+function emptyWords(ctx: Context, hidden: number): string {
+  if (hidden) return "All panels are hidden. The View menu brings them back.";
+  if (!ctx.runs.length) return "No run to show yet. Runs appear here as soon as their first record is written.";
+  return "Waiting for the first record.";
+}

@@ -1,0 +1,194 @@
+// The frame around one panel: title with its explanation, current numbers, chart, sentence, menu.
+import { h, popover, refill, setAttribute, setText } from "./dom.ts";
+import { drawScene, TextLayer } from "./draw.ts";
+import { exportCsv, exportPng, exportSvg } from "./export.ts";
+import { formatNumber } from "./format.ts";
+import type { Context, Panel, Reading } from "./panel.ts";
+import { Pointer, type PointerHost } from "./pointer.ts";
+import { emptyScene, messageScene, type Scene } from "./scene.ts";
+
+export interface CardHost extends PointerHost {
+  enlarge(id: string): void;
+  hide(id: string): void;
+  nudge(id: string, direction: "up" | "down" | "left" | "right"): void;
+  drop(id: string, target: string, after: boolean): void;
+  announce(text: string): void;
+}
+
+export class Card {
+  readonly element: HTMLElement;
+  readonly body: HTMLElement;
+  visible = true;
+  dirty = true;
+  scene: Scene = emptyScene(0, 0);
+  private readonly canvas = h("canvas", { "aria-hidden": "true" });
+  private readonly texts: TextLayer;
+  private readonly readings = h("div", { class: "ck-readings" });
+  private readonly legend = h("div", { class: "ck-legend", hidden: true });
+  private readonly note = h("p", { class: "ck-note" });
+  private readonly abort = new AbortController();
+  private ctx: Context | null = null;
+
+  constructor(
+    readonly panel: Panel,
+    private readonly host: CardHost,
+  ) {
+    const titleId = `ck-${panel.id.replace(/[^\w-]/g, "-").slice(0, 60)}-${Math.random().toString(36).slice(2, 8)}`;
+    const layer = h("div", { class: "ck-texts", "aria-hidden": "true" });
+    this.texts = new TextLayer(layer);
+    this.body = panel.fill
+      ? h("div", { class: "ck-table", tabindex: 0, role: "group", "aria-labelledby": titleId })
+      : h("div", { class: "ck-chart", tabindex: 0, role: "group", "aria-roledescription": "chart" }, this.canvas, layer);
+    if (!panel.fill) this.body.style.minHeight = `${panel.height}px`;
+    else this.body.style.maxHeight = `${panel.height * 1.6}px`;
+    const header = h("header", { class: "ck-head", draggable: "true" }, this.titleButton(titleId), this.readings, this.menuButton());
+    this.element = h("section", { class: "ck-card", "data-panel": panel.id, "aria-labelledby": titleId }, header, this.legend, this.body, this.note);
+    this.element.style.flexGrow = String(panel.height);
+    this.listenToDrag(header);
+    if (panel.draw) new Pointer(this.body, this, host, this.abort.signal);
+  }
+
+  private titleButton(id: string): HTMLElement {
+    const button = h("button", { class: "ck-title", type: "button", id, title: "How to read this" }, h("span", {}, this.panel.title), h("span", { class: "ck-q", "aria-hidden": "true" }, "?"));
+    const text = () => [h("h4", {}, `How to read “${this.panel.title}”`), ...this.panel.help.map((line) => h("p", {}, line)), h("p", { class: "ck-fine" }, "Drag across a time chart to zoom, double-click to zoom out, click to choose the step; arrow keys do the same.")];
+    return popover(button, text, this.abort.signal, { label: `How to read ${this.panel.title}`, className: "ck-help" });
+  }
+
+  private menuButton(): HTMLElement {
+    const button = h("button", { class: "ck-icon", type: "button", "aria-label": `${this.panel.title}: options`, title: "Options" }, "⋯");
+    return popover(button, () => this.menuItems(), this.abort.signal, { label: `${this.panel.title}: options`, className: "ck-menu ck-right" });
+  }
+
+  private menuItems(): Node[] {
+    const { panel, host, ctx } = this;
+    const root = this.element.closest<HTMLElement>(".ck-root");
+    const item = (label: string, act: () => void, pressed?: boolean) => {
+      const button = h("button", { type: "button", class: "ck-item", "aria-pressed": pressed === undefined ? null : String(pressed) }, label);
+      button.addEventListener("click", () => {
+        root?.dispatchEvent(new CustomEvent("ck-close"));
+        act();
+      });
+      return button;
+    };
+    if (!ctx) return [];
+    const { state } = ctx;
+    const big = state.enlarged === panel.id;
+    const items: Node[] = [item(big ? "Back to normal size" : "Enlarge", () => host.enlarge(panel.id))];
+    if (panel.canSplit) items.push(item("One line per layer", () => ctx.set({ split: { ...state.split, [panel.id]: !state.split[panel.id] } }), Boolean(state.split[panel.id])));
+    if (panel.draw && !panel.timeless) {
+      items.push(item("Log y axis", () => ctx.set({ ylog: { ...state.ylog, [panel.id]: true } }), state.ylog[panel.id] === true));
+      items.push(item("Linear y axis", () => ctx.set({ ylog: { ...state.ylog, [panel.id]: false } }), state.ylog[panel.id] === false));
+    }
+    for (const direction of ["up", "down", "left", "right"] as const) items.push(item(`Move ${direction}`, () => host.nudge(panel.id, direction)));
+    items.push(item("Hide", () => host.hide(panel.id)));
+    if (panel.draw) {
+      items.push(item("Save as PNG", () => exportPng(this.scene, panel.title, ctx)));
+      items.push(item("Save as SVG", () => exportSvg(this.scene, panel.title, ctx)));
+    }
+    items.push(item("Save as CSV", () => exportCsv(panel.csv(ctx), panel.title)));
+    return items;
+  }
+
+  private listenToDrag(header: HTMLElement): void {
+    const { signal } = this.abort;
+    const type = "text/x-cockpit-panel";
+    header.addEventListener("dragstart", (event) => event.dataTransfer?.setData(type, this.panel.id), { signal });
+    const after = (event: DragEvent) => {
+      const box = this.element.getBoundingClientRect();
+      return event.clientY > box.top + box.height / 2;
+    };
+    this.element.addEventListener(
+      "dragover",
+      (event) => {
+        if (!event.dataTransfer?.types.includes(type)) return;
+        event.preventDefault();
+        this.element.dataset.drop = after(event) ? "after" : "before";
+      },
+      { signal },
+    );
+    this.element.addEventListener("dragleave", () => delete this.element.dataset.drop, { signal });
+    this.element.addEventListener(
+      "drop",
+      (event) => {
+        delete this.element.dataset.drop;
+        const id = event.dataTransfer?.getData(type);
+        if (!id || id === this.panel.id) return;
+        event.preventDefault();
+        this.host.drop(id, this.panel.id, after(event));
+      },
+      { signal },
+    );
+  }
+
+  /** Draws with what the context holds. A panel that fails says so in its own place; the others go on. */
+  update(ctx: Context): void {
+    this.ctx = ctx;
+    this.dirty = false;
+    try {
+      this.showReadings(this.panel.readings(ctx));
+      const note = this.panel.note?.(ctx) ?? "";
+      setText(this.note, note);
+      this.note.hidden = !note;
+      if (this.panel.fill) this.panel.fill(ctx, this.body);
+      else this.paint(ctx);
+    } catch (error) {
+      const { width, height } = this.size();
+      this.show(messageScene(width, height, `This panel failed: ${error}`, ctx.theme.warn));
+    }
+  }
+
+  size(): { width: number; height: number } {
+    return { width: this.body.clientWidth || 320, height: this.body.clientHeight || this.panel.height };
+  }
+
+  private paint(ctx: Context): void {
+    const size = this.size();
+    const scene = this.panel.draw?.(ctx, size) ?? emptyScene(size.width, size.height);
+    this.show(scene);
+  }
+
+  private show(scene: Scene): void {
+    this.scene = scene;
+    drawScene(this.canvas, scene, Math.min(3, globalThis.devicePixelRatio || 1));
+    this.texts.update(scene.marks);
+    const key = JSON.stringify(scene.legend);
+    this.legend.hidden = !scene.legend.length;
+    refill(this.legend, key, () =>
+      scene.legend.map(({ label, color, dash }) => {
+        const swatch = h("i", { class: dash ? "ck-dash" : "" });
+        swatch.style.setProperty("--c", color);
+        return h("span", { title: label }, swatch, label);
+      }),
+    );
+  }
+
+  private showReadings(readings: Reading[]): void {
+    const key = JSON.stringify(readings);
+    const words = (reading: Reading) => reading.text ?? (reading.value === null ? "–" : formatNumber(reading.value));
+    refill(this.readings, key, () =>
+      readings.slice(0, 4).map((reading) => {
+        const { label, value, step, run } = reading;
+        const title = `${label}${value === null ? "" : `: ${value}`}${step === undefined ? "" : ` at step ${step}`}`;
+        const span = h("span", { class: "ck-reading", title, "data-value": value === null ? "" : String(value), "data-label": label, "data-run": run, "data-step": step }, words(reading));
+        if (reading.color) span.style.setProperty("--c", reading.color);
+        if (reading.color) span.classList.add("ck-colored");
+        return span;
+      }),
+    );
+    setAttribute(this.body, "aria-label", `${this.panel.title}: ${readings.map((r) => `${r.label} ${words(r)}`).join(", ") || "no value"}`);
+  }
+
+  /** What a hover or a focused chart says about the step in question. */
+  describe(ctx: Context): string[] {
+    return this.panel.readings(ctx).map((reading) => `${reading.label}: ${reading.text ?? (reading.value === null ? "no value" : formatNumber(reading.value, 4))}`);
+  }
+
+  get context(): Context | null {
+    return this.ctx;
+  }
+
+  destroy(): void {
+    this.abort.abort();
+    this.element.remove();
+  }
+}

@@ -1,0 +1,201 @@
+// Curves over the shared axis: decimated lines, error bands, decision lines, the playhead.
+import { formatNumber } from "../format.ts";
+import { type Box, emptyScene, type LegendItem, type Mark, type Scene } from "../scene.ts";
+import { makeScale, padDomain, type Scale } from "../scale.ts";
+import type { Axis, Series } from "../series.ts";
+import { smooth } from "../smooth.ts";
+import type { Theme } from "../theme.ts";
+import { decimate, visibleRange } from "./decimate.ts";
+
+export interface Curve {
+  series: Series;
+  color: string;
+  label: string;
+  dash?: number[];
+  error?: Series | null; // drawn as a band of one standard error
+  dots?: boolean;
+  thin?: boolean;
+}
+export interface Rule {
+  value: number;
+  label: string;
+  color?: string;
+}
+export interface LineChart {
+  width: number;
+  height: number;
+  theme: Theme;
+  axis: Axis;
+  domain: [number, number];
+  xlog: boolean;
+  ylog: boolean;
+  smoothing: number;
+  curves: Curve[];
+  rules?: Rule[];
+  ylabel?: string;
+  cursor?: number | null; // step
+  legend?: LegendItem[];
+  box?: Box; // where to draw, the whole by default
+  bare?: boolean; // no labels on the x axis: another chart below has them
+  yrange?: [number, number];
+  ticks?: number;
+}
+
+export const axisLabel: Record<Axis, string> = { step: "step", epoch: "epoch", time: "time (s)" };
+
+/** Smallest and largest finite value in sight; on a log scale only what is above 0 counts. */
+export function valueRange(curves: Curve[], domain: [number, number], log: boolean): [number, number] {
+  let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  const take = (value: number) => {
+    if (!Number.isFinite(value) || (log && value <= 0)) return;
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  };
+  for (const { series } of curves) {
+    const [from, to] = visibleRange(series, domain);
+    const [a, b] = series.extremes.range(series.y, from, to);
+    if (Number.isFinite(a) && Number.isFinite(b) && (!log || a > 0)) {
+      take(a);
+      take(b);
+    } else for (let i = from; i < to; i++) take(series.y[i]);
+  }
+  return [low, high];
+}
+
+function withRules([low, high]: [number, number], rules: Rule[], log: boolean): [number, number] {
+  let [a, b] = [low, high];
+  for (const { value } of rules) {
+    if (!Number.isFinite(value) || (log && value <= 0)) continue;
+    const near = log ? value > low / 1000 && value < high * 1000 : Math.abs(value - (low + high) / 2) < 5 * (high - low || Math.abs(high) || 1);
+    if (!near && Number.isFinite(low)) continue;
+    a = Math.min(a, value);
+    b = Math.max(b, value);
+  }
+  return [a, b];
+}
+
+export function plotBox(chart: LineChart): Box {
+  const outer = chart.box ?? { x: 0, y: 0, width: chart.width, height: chart.height };
+  const left = chart.ylabel ? 56 : 42;
+  const bottom = chart.bare ? 6 : 32;
+  const [x, y] = [outer.x + left, outer.y + 8];
+  return { x, y, width: Math.max(20, outer.width - left - 12), height: Math.max(16, outer.height - 8 - bottom) };
+}
+
+export function lineScene(chart: LineChart): Scene {
+  const scene = emptyScene(chart.width, chart.height);
+  const box = plotBox(chart);
+  const xscale = makeScale(chart.xlog ? "log1p" : "linear", chart.domain, [box.x, box.x + box.width]);
+  const range = chart.yrange ?? padDomain(...withRules(valueRange(chart.curves, chart.domain, chart.ylog), chart.rules ?? [], chart.ylog), chart.ylog);
+  const yscale = makeScale(chart.ylog ? "log" : "linear", range, [box.y + box.height, box.y]);
+  scene.marks.push(...axes(chart, box, xscale, yscale));
+  for (const curve of chart.curves) scene.marks.push(...curveMarks(curve, chart, box, xscale, yscale));
+  for (const rule of chart.rules ?? []) scene.marks.push(...ruleMarks(rule, chart.theme, box, yscale));
+  if (chart.cursor !== null && chart.cursor !== undefined)
+    scene.marks.push(...cursorMarks(chart.cursor, chart, box, xscale, yscale));
+  scene.frames.push({ ...box, xscale });
+  scene.legend = chart.legend ?? [];
+  return scene;
+}
+
+function axes(chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {
+  const { theme } = chart;
+  const marks: Mark[] = [];
+  const right = box.x + box.width;
+  const bottom = box.y + box.height;
+  const yticks = yscale.ticks(chart.ticks ?? Math.max(2, Math.floor(box.height / 44)));
+  for (const tick of yticks) {
+    marks.push({ type: "line", xs: [box.x, right], ys: [tick.at, tick.at], stroke: theme.line });
+    marks.push({ type: "text", x: box.x - 6, y: tick.at, text: tick.label, anchor: "end", color: theme.quiet });
+  }
+  if (chart.ylabel)
+    marks.push({ type: "text", x: box.x - 48, y: box.y + box.height / 2, text: chart.ylabel, anchor: "middle", turned: true, color: theme.quiet });
+  if (chart.bare) return marks;
+  for (const tick of xscale.ticks(Math.max(2, Math.floor(box.width / 64)))) {
+    const anchor = tick.at > right - 12 ? "end" : tick.at < box.x + 8 ? "start" : "middle";
+    marks.push({ type: "line", xs: [tick.at, tick.at], ys: [bottom, bottom + 3], stroke: theme.faint });
+    marks.push({ type: "text", x: tick.at, y: bottom + 11, text: tick.label, anchor, color: theme.quiet });
+  }
+  const label = axisLabel[chart.axis] + (chart.xlog ? " (log)" : "");
+  marks.push({ type: "text", x: box.x + box.width / 2, y: bottom + 25, text: label, anchor: "middle", color: theme.quiet });
+  return marks;
+}
+
+function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {
+  const marks: Mark[] = [];
+  const { color, dash } = curve;
+  const raw = decimate(curve.series, xscale, yscale);
+  if (curve.error?.n) marks.push(bandMark(curve, box, xscale, yscale));
+  if (curve.dots || curve.series.n === 1) {
+    const radius = curve.series.n === 1 ? 3 : 1.4;
+    marks.push({ type: "dots", xs: raw.xs, ys: raw.ys, radius, fill: color, alpha: curve.series.n > 1 ? 0.55 : 1, clip: box });
+  }
+  const smoothed = chart.smoothing > 0 && curve.series.n > 2;
+  if (!curve.dots) {
+    const weight = curve.thin ? 1 : 1.5;
+    marks.push({ type: "line", xs: raw.xs, ys: raw.ys, stroke: color, weight, dash, alpha: smoothed ? 0.28 : 1, clip: box });
+  }
+  if (smoothed) {
+    const calm = decimate(smooth(curve.series, chart.smoothing), xscale, yscale);
+    marks.push({ type: "line", xs: calm.xs, ys: calm.ys, stroke: color, weight: curve.thin ? 1.2 : 1.8, dash, clip: box });
+  }
+  for (const x of raw.broken.slice(0, 200)) marks.push(crossMark(x, box.y + 4, chart.theme.warn));
+  return marks;
+}
+
+// A value that is not finite has no height: a cross at the upper edge says that it was there.
+function crossMark(x: number, y: number, color: string): Mark {
+  const nan = Number.NaN;
+  return { type: "line", xs: [x - 3, x + 3, nan, x - 3, x + 3], ys: [y - 3, y + 3, nan, y + 3, y - 3], stroke: color, weight: 1.4 };
+}
+
+function bandMark(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Mark {
+  const { series } = curve;
+  const error = curve.error as Series;
+  const [from, to] = visibleRange(series, xscale.domain);
+  const stride = Math.max(1, Math.floor((to - from) / (box.width * 2)));
+  const [xs, upper, lower]: number[][] = [[], [], []];
+  for (let i = from; i < to; i += stride) {
+    const own = error.at(series.step[i]);
+    if (!own || own.step !== series.step[i] || !Number.isFinite(own.value) || !Number.isFinite(series.y[i])) continue;
+    const floor = yscale.kind === "log" ? yscale.domain[0] : Number.NEGATIVE_INFINITY;
+    xs.push(xscale.to(series.x[i]));
+    upper.push(yscale.to(Math.max(series.y[i] + own.value, floor)));
+    lower.push(yscale.to(Math.max(series.y[i] - own.value, floor)));
+  }
+  const outline = { xs: [...xs, ...xs.slice().reverse()], ys: [...upper, ...lower.reverse()] };
+  return { type: "line", ...outline, closed: true, fill: curve.color, alpha: 0.18, clip: box };
+}
+
+function ruleMarks(rule: Rule, theme: Theme, box: Box, yscale: Scale): Mark[] {
+  const color = rule.color ?? theme.warn;
+  const [low, high] = yscale.domain;
+  const right = box.x + box.width;
+  if (!(rule.value >= low && rule.value <= high)) {
+    const above = rule.value > high;
+    const text = `${rule.label} = ${formatNumber(rule.value)} ${above ? "↑" : "↓"}`;
+    return [{ type: "text", x: right - 2, y: above ? box.y + 6 : box.y + box.height - 7, text, anchor: "end", color }];
+  }
+  const y = yscale.to(rule.value);
+  const below = y - box.y < 16;
+  return [
+    { type: "line", xs: [box.x, right], ys: [y, y], stroke: color, weight: 1.2, dash: [5, 3] },
+    { type: "text", x: right - 2, y: below ? y + 9 : y - 8, text: rule.label, anchor: "end", color },
+  ];
+}
+
+function cursorMarks(step: number, chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {
+  const marks: Mark[] = [];
+  for (const curve of chart.curves) {
+    const hit = curve.series.at(step);
+    if (!hit) continue;
+    const x = xscale.to(curve.series.x[hit.index]);
+    if (x < box.x - 0.5 || x > box.x + box.width + 0.5) continue;
+    if (!marks.length) marks.push({ type: "line", xs: [x, x], ys: [box.y, box.y + box.height], stroke: chart.theme.quiet, alpha: 0.7 });
+    if (!Number.isFinite(hit.value) || (chart.ylog && hit.value <= 0) || curve.thin) continue;
+    const y = yscale.to(hit.value);
+    if (y < box.y - 1 || y > box.y + box.height + 1) continue;
+    marks.push({ type: "dots", xs: [x], ys: [y], radius: 3, fill: curve.color, stroke: chart.theme.card, weight: 1.2 });
+  }
+  return marks;
+}

@@ -1,0 +1,169 @@
+// Puts together what panels look at: chosen runs, the step in question, the shared axis, histograms on demand.
+import { shorten } from "./format.ts";
+import type { Context, ShownRun } from "./panel.ts";
+import type { Source } from "./source.ts";
+import type { UiState } from "./state.ts";
+import type { RunStore, Store } from "./store.ts";
+import { lowerBound } from "./table.ts";
+import { runColor, type Theme } from "./theme.ts";
+import { decodeHistogram, type HistogramData } from "./wire.ts";
+
+const MAX_PARALLEL = 4;
+const DEFAULT_RUNS = 10;
+
+/** Colours go by the order in which runs were first seen, and never change afterwards. */
+export class RunColors {
+  private seen = new Map<string, number>();
+  index(run: string): number {
+    const known = this.seen.get(run);
+    if (known !== undefined) return known;
+    this.seen.set(run, this.seen.size);
+    return this.seen.size - 1;
+  }
+}
+
+interface Wish {
+  run: RunStore;
+  quantity: string;
+  step: number;
+  layer: string;
+}
+
+/** Fetches histograms a few at a time; what was asked for in an earlier picture and not begun is forgotten. */
+export class HistogramFetcher {
+  private wishes = new Map<string, Wish>();
+  private active = new Set<string>();
+  private failed = new Map<string, number>();
+  private stale = new WeakMap<RunStore, Map<string, HistogramData>>();
+  private ended = false;
+
+  constructor(
+    private readonly source: Source,
+    private readonly changed: () => void,
+  ) {}
+
+  beginPicture(): void {
+    this.wishes.clear();
+  }
+
+  endPicture(): void {
+    for (const key of this.wishes.keys()) {
+      if (this.active.size >= MAX_PARALLEL) break;
+      this.fetch(key);
+    }
+  }
+
+  stop(): void {
+    this.ended = true;
+    this.wishes.clear();
+  }
+
+  get(run: RunStore, quantity: string, step: number, layer: string): HistogramData | null | undefined {
+    const known = run.histogram(quantity, step, layer);
+    const place = JSON.stringify([quantity, layer]);
+    let shown = this.stale.get(run);
+    if (!shown) this.stale.set(run, (shown = new Map()));
+    if (known) shown.set(place, known);
+    if (known !== undefined) return known;
+    const key = JSON.stringify([run.run, run.run_id, quantity, step, layer]);
+    const failure = this.failed.get(key);
+    if (!this.active.has(key) && (failure === undefined || Date.now() - failure > 5000))
+      this.wishes.set(key, { run, quantity, step, layer });
+    return shown.get(place);
+  }
+
+  private fetch(key: string): void {
+    const wish = this.wishes.get(key);
+    if (!wish || this.active.has(key)) return;
+    this.wishes.delete(key);
+    this.active.add(key);
+    const { run, quantity, step, layer } = wish;
+    this.source
+      .histogram(run.run, quantity, step, layer || null)
+      .then((bytes) => run.keepHistogram(quantity, step, layer, bytes?.length ? decodeHistogram(bytes) : null))
+      .catch(() => this.failed.set(key, Date.now()))
+      .finally(() => {
+        this.active.delete(key);
+        if (this.ended) return;
+        this.changed();
+        const next = this.wishes.keys().next().value;
+        if (next !== undefined && this.active.size < MAX_PARALLEL) this.fetch(next);
+      });
+  }
+}
+
+export function chooseRuns(names: string[], state: UiState): string[] {
+  if (state.runs) return names.filter((name) => state.runs?.includes(name));
+  return names.slice(0, DEFAULT_RUNS);
+}
+
+/** The chosen runs' extent on the shared axis, or the zoomed part. */
+export function axisDomain(runs: ShownRun[], state: UiState): [number, number] {
+  if (state.zoom) return state.zoom;
+  let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  for (const { data } of runs) {
+    if (!data.rows.n) continue;
+    const xs = data.axis(state.axis);
+    if (Number.isNaN(xs[0])) continue;
+    low = Math.min(low, xs[0]);
+    high = Math.max(high, xs[data.rows.n - 1]);
+  }
+  if (!(low <= high)) return [0, 1];
+  return low === high ? [Math.max(0, low - 1), high + 1] : [low, high];
+}
+
+export interface ContextParts {
+  store: Store;
+  state: UiState;
+  theme: Theme;
+  source: Source;
+  palette: "tensorboard" | "safe";
+  colors: RunColors;
+  names: string[];
+  hover: number | null;
+  fetcher: HistogramFetcher;
+  asked: Set<string>;
+  set(patch: Partial<UiState>): void;
+}
+
+export function shownRuns(parts: ContextParts): ShownRun[] {
+  const palette = parts.state.safe ? "safe" : parts.palette;
+  for (const name of parts.names) parts.colors.index(name);
+  return chooseRuns(parts.names, parts.state).flatMap((run) => {
+    const data = parts.store.runs.get(run);
+    const color = runColor(parts.colors.index(run), palette, parts.theme);
+    return data ? [{ run, label: shorten(run, 28), color, data }] : [];
+  });
+}
+
+export function makeContext(parts: ContextParts): Context {
+  const { state } = parts;
+  const runs = shownRuns(parts);
+  const last = runs.reduce((most, { data }) => Math.max(most, data.lastStep ?? -1), -1);
+  const axis = state.axis === "epoch" && !runs.some(({ data }) => data.hasEpochs) ? "step" : state.axis;
+  const step = parts.hover ?? state.step ?? (last >= 0 ? last : null);
+  return {
+    state,
+    theme: parts.theme,
+    source: parts.source,
+    runs,
+    step,
+    hover: parts.hover,
+    axis,
+    domain: axisDomain(runs, { ...state, axis }),
+    set: parts.set,
+    goTo: (to, layer) => parts.set({ step: to, ...(layer === undefined ? {} : { layer }) }),
+    heavyStep: (run, quantity) => {
+      const steps = run.data.heavy.get(quantity);
+      if (!steps?.length || step === null) return null;
+      return steps[Math.max(0, lowerBound(steps, steps.length, step + 1) - 1)];
+    },
+    histogram: (run, quantity, at, layer) => parts.fetcher.get(run.data, quantity, at, layer),
+    wantLayers: (run, name) => {
+      const key = JSON.stringify([run.run, run.data.run_id, name]);
+      if (parts.asked.has(key)) return;
+      parts.asked.add(key);
+      parts.source.layers(run.run, name).catch(() => parts.asked.delete(key));
+    },
+  };
+}

@@ -1,0 +1,77 @@
+// Elements are built from nodes and plain strings only: whatever a user named is text, never markup.
+
+type Child = Node | string | null | undefined | false;
+type Attributes = Record<string, string | number | boolean | null | undefined>;
+
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Attributes = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes))
+    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : String(value));
+  for (const child of children) if (child) element.append(child);
+  return element;
+}
+
+/** Replaces the children only if the key changed, so that focus and selection survive an update that brings nothing new. */
+export function refill(element: HTMLElement & { ckKey?: string }, key: string, make: () => Child[]): void {
+  if (element.ckKey === key) return;
+  element.ckKey = key;
+  element.replaceChildren(...(make().filter(Boolean) as (Node | string)[]));
+}
+
+export function setText(element: HTMLElement, text: string): void {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export function setAttribute(element: Element, name: string, value: string): void {
+  if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+}
+
+/** A button that opens a box below itself. One is open at a time per root; Escape and a click elsewhere close it. */
+export function popover(
+  button: HTMLButtonElement,
+  make: () => Node[],
+  signal: AbortSignal,
+  options: { label: string; className?: string },
+): HTMLElement {
+  const box = h("div", { class: `ck-pop ${options.className ?? ""}`, role: "dialog", "aria-label": options.label, hidden: true });
+  const wrap = h("div", { class: "ck-popwrap" }, button, box);
+  button.setAttribute("aria-haspopup", "dialog");
+  button.setAttribute("aria-expanded", "false");
+  const close = (refocus: boolean) => {
+    if (box.hidden) return;
+    box.hidden = true;
+    box.replaceChildren();
+    button.setAttribute("aria-expanded", "false");
+    if (refocus) button.focus();
+  };
+  const open = () => {
+    wrap.closest(".ck-root")?.dispatchEvent(new CustomEvent("ck-close"));
+    box.replaceChildren(...make());
+    box.hidden = false;
+    button.setAttribute("aria-expanded", "true");
+    keepInside(box);
+    box.querySelector<HTMLElement>("button, input, select, a")?.focus({ preventScroll: true });
+  };
+  button.addEventListener("click", () => (box.hidden ? open() : close(true)), { signal });
+  wrap.addEventListener("keydown", (event) => event.key === "Escape" && (event.stopPropagation(), close(true)), { signal });
+  wrap.addEventListener("ck-close", () => close(false), { signal });
+  return wrap;
+}
+
+function keepInside(box: HTMLElement): void {
+  box.style.transform = "";
+  const root = box.closest(".ck-root")?.getBoundingClientRect();
+  const own = box.getBoundingClientRect();
+  if (!root) return;
+  const over = Math.max(0, own.right - root.right + 8);
+  const under = Math.max(0, root.left + 8 - own.left);
+  if (over || under) box.style.transform = `translateX(${under ? under : -over}px)`;
+}
+
+export function closePopovers(root: HTMLElement): void {
+  for (const wrap of root.querySelectorAll(".ck-popwrap")) wrap.dispatchEvent(new CustomEvent("ck-close"));
+}

@@ -1,0 +1,92 @@
+// Files for the user: PNG and SVG of one panel, CSV of what it shows.
+import { drawScene } from "./draw.ts";
+import type { Context } from "./panel.ts";
+import type { Scene } from "./scene.ts";
+import { sceneToSvg } from "./svg.ts";
+
+export function csvField(value: string | number): string {
+  const text = String(value);
+  // A spreadsheet runs what begins like a formula: names come from strangers, numbers do not.
+  const safe = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  return /[",\n\r]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
+}
+
+export const csvLines = (rows: (string | number)[][]) => `${rows.map((row) => row.map(csvField).join(",")).join("\n")}\n`;
+
+/** Every value of these columns in the chosen runs: run, step, epoch, time, name, layer, value. */
+export function columnsCsv(ctx: Context, names: string[] | null): string {
+  const rows: (string | number)[][] = [["run", "step", "epoch", "time", "name", "layer", "value"]];
+  for (const { run, data } of ctx.runs) {
+    for (const [name, layers] of data.columns) {
+      if (names && !names.includes(name)) continue;
+      for (const [layer, table] of layers)
+        for (let i = 0; i < table.n; i++) {
+          const row = data.rows.find(table.seq[i]);
+          if (row < 0) continue;
+          const [step, time, , epoch] = data.rows.columns.map((column) => column[row]);
+          rows.push([run, step, Number.isNaN(epoch) ? "" : epoch, time, name, layer, table.columns[0][i]]);
+        }
+    }
+    if (!names || names.includes("Alpha")) rows.push(...alphaRows(run, data));
+  }
+  return csvLines(rows);
+}
+
+function alphaRows(run: string, data: Context["runs"][number]["data"]): (string | number)[][] {
+  const series = data.series("Alpha", "", "time");
+  const epochs = data.hasEpochs ? data.series("Alpha", "", "epoch") : null;
+  return Array.from({ length: series.n }, (_, i) => {
+    const at = epochs?.at(series.step[i]);
+    const epoch = at && epochs ? epochs.x[at.index] : "";
+    return [run, series.step[i], epoch, series.x[i], "Alpha", "", series.y[i]];
+  });
+}
+
+export function download(name: string, content: Blob): void {
+  const link = document.createElement("a");
+  const url = URL.createObjectURL(content);
+  link.href = url;
+  link.download = name.replace(/[^\w.-]+/g, "_").slice(0, 80);
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+/** The chart with its title and legend above, as it goes into a file. */
+export function framedScene(scene: Scene, title: string, theme: Context["theme"]): Scene {
+  const top = scene.legend.length ? 44 : 26;
+  const moved = scene.marks.map((mark) => {
+    const clip = "clip" in mark && mark.clip ? { clip: { ...mark.clip, y: mark.clip.y + top } } : {};
+    if (mark.type === "line" || mark.type === "dots") return { ...mark, ...clip, ys: Array.from(mark.ys, (y) => y + top) };
+    if (mark.type === "bars") return { ...mark, ...clip, boxes: Array.from(mark.boxes, (v, i) => (i % 4 === 1 ? v + top : v)) };
+    if (mark.type === "ellipse") return { ...mark, ...clip, cy: mark.cy + top };
+    return { ...mark, ...clip, y: mark.y + top };
+  });
+  const framed: Scene = { ...scene, height: scene.height + top, marks: moved };
+  framed.marks.push({ type: "text", x: 10, y: 14, text: title, color: theme.text, bold: true, size: 13 });
+  let x = 10;
+  for (const { label, color, dash } of scene.legend) {
+    framed.marks.push({ type: "line", xs: [x, x + 16], ys: [33, 33], stroke: color, weight: 2, dash });
+    framed.marks.push({ type: "text", x: x + 20, y: 33, text: label, color: theme.quiet });
+    x += 34 + label.length * 6.2;
+  }
+  return framed;
+}
+
+export function exportSvg(scene: Scene, title: string, ctx: Context): void {
+  const text = sceneToSvg(framedScene(scene, title, ctx.theme), ctx.theme.card);
+  download(`${title}.svg`, new Blob([text], { type: "image/svg+xml" }));
+}
+
+export function exportPng(scene: Scene, title: string, ctx: Context): void {
+  const framed = framedScene(scene, title, ctx.theme);
+  const { width, height } = framed;
+  framed.marks.unshift({ type: "rect", x: 0, y: 0, width, height, fill: ctx.theme.card });
+  const canvas = document.createElement("canvas");
+  drawScene(canvas, framed, 2, true);
+  canvas.toBlob((blob) => blob && download(`${title}.png`, blob));
+}
+
+export function exportCsv(text: string, title: string): void {
+  download(`${title}.csv`, new Blob([text], { type: "text/csv" }));
+}
+

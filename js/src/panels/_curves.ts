@@ -1,0 +1,146 @@
+// Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
+import { type Curve, lineScene, type Rule } from "../charts/line.ts";
+import { columnsCsv } from "../export.ts";
+import { shorten } from "../format.ts";
+import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, valueAt, waitingFor } from "../panel.ts";
+import { type LegendItem, messageScene, type Scene } from "../scene.ts";
+import type { Series } from "../series.ts";
+
+export interface Shown {
+  name: string;
+  label: string;
+  dash?: number[];
+}
+export interface CurvesSpec {
+  id: string;
+  title: string;
+  group: Panel["group"];
+  order: number;
+  height?: number;
+  shown: Shown[];
+  also?: string[]; // further names that this panel takes care of
+  ylabel?: string;
+  ylog?: boolean;
+  split?: boolean; // has layer-wise values
+  help: string[];
+  rules?(ctx: Context): Rule[];
+  note?(ctx: Context): string;
+}
+
+export const dashes: (number[] | undefined)[] = [undefined, [6, 3], [2, 2], [8, 3, 2, 3], [1, 3]];
+
+/** Log or linear: the panel's own choice, then the bar's, then what suits the quantity. */
+export function usesLog(ctx: Context, id: string, natural: boolean): boolean {
+  const own = ctx.state.ylog[id];
+  if (own !== undefined) return own;
+  return ctx.state.yscale === "auto" ? natural : ctx.state.yscale === "log";
+}
+
+/** One run: colours tell its series apart. Several: colours tell the runs apart, dashes the series. */
+export function curveStyle(ctx: Context, run: ShownRun, index: number): { color: string; dash?: number[] } {
+  if (ctx.runs.length > 1) return { color: run.color, dash: dashes[index % dashes.length] };
+  return { color: index === 0 ? run.color : ctx.theme.series[index % ctx.theme.series.length] };
+}
+
+function layerName(ctx: Context, run: ShownRun, name: string): string {
+  const { layer } = ctx.state;
+  return layer && run.data.columns.get(name)?.has(layer) ? layer : "";
+}
+
+export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
+  const curves: Curve[] = [];
+  for (const run of ctx.runs)
+    spec.shown.forEach(({ name, label }, index) => {
+      if (spec.split && (ctx.state.split[spec.id] || ctx.state.layer)) ctx.wantLayers(run, name);
+      const style = curveStyle(ctx, run, index);
+      if (spec.split && ctx.state.split[spec.id] && run.data.layersOf(name).length) {
+        if (index === 0) curves.push(...layerCurves(ctx, run, name));
+        return;
+      }
+      const layer = layerName(ctx, run, name);
+      const series = run.data.series(name, layer, ctx.axis);
+      const error = run.data.series(`error/${name}`, layer, ctx.axis);
+      if (series.n) curves.push({ series, label, error: error.n ? error : null, ...style });
+    });
+  return curves;
+}
+
+/** One thin line per layer, dark to light in network order; the chosen layer stands out. */
+function layerCurves(ctx: Context, run: ShownRun, name: string): Curve[] {
+  const order = run.data.header?.layers.map((layer) => layer.name) ?? run.data.layersOf(name);
+  return order
+    .filter((layer) => run.data.columns.get(name)?.has(layer))
+    .map((layer, i, all) => {
+      const series: Series = run.data.series(name, layer, ctx.axis);
+      const color = ctx.runs.length > 1 ? run.color : ctx.theme.series[i % ctx.theme.series.length];
+      const dash = dashes[Math.floor(i / ctx.theme.series.length) % dashes.length];
+      return { series, label: layer, color, dash, thin: Boolean(ctx.state.layer) ? layer !== ctx.state.layer : all.length > 1 };
+    });
+}
+
+function makeLegend(ctx: Context, spec: CurvesSpec, curves: Curve[]): LegendItem[] {
+  if (spec.split && ctx.state.split[spec.id]) {
+    const seen = new Map(curves.map(({ label, color, dash }) => [label, { label: shorten(label, 30), color, dash }]));
+    return [...seen.values()].slice(0, 24);
+  }
+  const present = spec.shown.filter(({ name }) => ctx.runs.some((run) => run.data.has(name)));
+  if (present.length < 2) return [];
+  return present.map(({ name, label }) => {
+    const style = curveStyle(ctx, ctx.runs[0], spec.shown.findIndex((own) => own.name === name));
+    return { label, color: ctx.runs.length > 1 ? ctx.theme.quiet : style.color, dash: style.dash };
+  });
+}
+
+export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
+  return ctx.runs.flatMap((run) =>
+    shown.flatMap(({ name, label }, index) => {
+      const layer = layerName(ctx, run, name);
+      const hit = valueAt(ctx, run, name, layer);
+      if (!hit) return [];
+      const words = [ctx.runs.length > 1 ? run.label : "", shown.length > 1 || ctx.runs.length === 1 ? label : "", layer && shorten(layer, 24)];
+      const style = curveStyle(ctx, run, index);
+      const color = ctx.runs.length > 1 || shown.length > 1 ? style.color : undefined;
+      return [{ label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color }];
+    }),
+  );
+}
+
+export function curvePanel(spec: CurvesSpec): Panel {
+  const names = spec.shown.map(({ name }) => name);
+  return {
+    id: spec.id,
+    title: spec.title,
+    group: spec.group,
+    order: spec.order,
+    height: spec.height ?? 170,
+    names: [...names, ...(spec.also ?? [])],
+    help: spec.help,
+    canSplit: spec.split,
+    shows: (ctx) => isTracked(ctx, names),
+    readings: (ctx) => curveReadings(ctx, spec.shown),
+    note: spec.note,
+    draw: (ctx, size) => drawCurves(ctx, size, spec),
+    csv: (ctx) => columnsCsv(ctx, [...names, ...names.map((name) => `error/${name}`)]),
+  };
+}
+
+function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
+  const curves = makeCurves(ctx, spec);
+  const names = spec.shown.map(({ name }) => name);
+  if (!curves.length) return messageScene(size.width, size.height, waitingFor(ctx, names), ctx.theme.quiet);
+  const { theme, axis, domain, state } = ctx;
+  return lineScene({
+    ...size,
+    theme,
+    axis,
+    domain,
+    xlog: state.xlog,
+    ylog: usesLog(ctx, spec.id, spec.ylog ?? false),
+    smoothing: state.smoothing,
+    curves,
+    rules: spec.rules?.(ctx) ?? [],
+    ylabel: spec.ylabel,
+    cursor: ctx.step,
+    legend: makeLegend(ctx, spec, curves),
+  });
+}

@@ -1,0 +1,166 @@
+// The spine: where records are dense, where something was raised, and the step that every panel shows.
+import { h, setAttribute, setText } from "./dom.ts";
+import { drawScene } from "./draw.ts";
+import { formatDuration, formatNumber } from "./format.ts";
+import type { Context } from "./panel.ts";
+import type { PointerHost } from "./pointer.ts";
+import { makeScale, type Scale } from "./scale.ts";
+import { type Box, emptyScene, type Scene } from "./scene.ts";
+import { ROW } from "./store.ts";
+import { lowerBound } from "./table.ts";
+
+const HEIGHT = 40;
+
+/** Records per two pixels as bars, warnings as triangles above, the zoomed part shaded, the playhead. */
+export function scrubberScene(ctx: Context, width: number, full: [number, number]): { scene: Scene; scale: Scale } {
+  const scene = emptyScene(width, HEIGHT);
+  const box: Box = { x: 10, y: 10, width: Math.max(10, width - 20), height: 20 };
+  const scale = makeScale(ctx.state.xlog ? "log1p" : "linear", full, [box.x, box.x + box.width]);
+  const { theme, marks } = { theme: ctx.theme, marks: scene.marks };
+  const bins = new Float64Array(Math.ceil(box.width / 3));
+  for (const { data } of ctx.runs) {
+    const xs = data.axis(ctx.axis);
+    for (let b = 0, i = 0; b < bins.length; b++) {
+      const next = lowerBound(xs, data.rows.n, scale.from(box.x + (b + 1) * 3));
+      bins[b] += Math.max(0, next - i);
+      i = Math.max(i, next);
+    }
+  }
+  const most = Math.max(1, ...bins);
+  const boxes: number[] = [];
+  bins.forEach((count, b) => {
+    const tall = count ? 3 + (box.height - 5) * Math.sqrt(count / most) : 0;
+    if (tall) boxes.push(box.x + b * 3, box.y + box.height - tall, 2, tall);
+  });
+  if (ctx.state.zoom) {
+    const [a, b] = ctx.state.zoom.map((x) => Math.max(box.x, Math.min(box.x + box.width, scale.to(x))));
+    marks.push({ type: "rect", x: a, y: box.y - 2, width: Math.max(2, b - a), height: box.height + 4, fill: theme.accent, alpha: 0.16 });
+  }
+  marks.push({ type: "bars", boxes, fill: theme.faint, alpha: 0.75 });
+  marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [32, 32], stroke: theme.faint, weight: 2 });
+  for (const x of warningPlaces(ctx)) {
+    const at = scale.to(x);
+    marks.push({ type: "line", xs: [at - 4, at, at + 4], ys: [9, 2, 9], closed: true, fill: theme.warn });
+  }
+  const head = playhead(ctx);
+  if (head !== null) {
+    const at = Math.max(box.x, Math.min(box.x + box.width, scale.to(head)));
+    marks.push({ type: "line", xs: [box.x, at], ys: [32, 32], stroke: theme.accent, weight: 3 });
+    marks.push({ type: "line", xs: [at, at], ys: [8, 32], stroke: theme.accent, weight: 1.5 });
+    marks.push({ type: "dots", xs: [at], ys: [32], radius: 6, fill: theme.accent, stroke: theme.card, weight: 2 });
+  }
+  return { scene, scale };
+}
+
+/** Where a step stands on the shared axis, by the first chosen run that has it. */
+export function stepToAxis(ctx: Context, step: number): number | null {
+  if (ctx.axis === "step") return step;
+  for (const { data } of ctx.runs) {
+    const { rows } = data;
+    if (!rows.n) continue;
+    const row = Math.max(0, lowerBound(rows.columns[ROW.step], rows.n, step + 1) - 1);
+    const x = data.axis(ctx.axis)[row];
+    if (Number.isFinite(x)) return x;
+  }
+  return null;
+}
+
+export function axisToStep(ctx: Context, x: number): number | null {
+  let best: number | null = null;
+  let distance = Number.POSITIVE_INFINITY;
+  for (const { data } of ctx.runs) {
+    const { rows } = data;
+    const xs = data.axis(ctx.axis);
+    const at = lowerBound(xs, rows.n, x);
+    for (const row of [at - 1, at]) {
+      if (row < 0 || row >= rows.n || Math.abs(xs[row] - x) >= distance) continue;
+      distance = Math.abs(xs[row] - x);
+      best = rows.columns[ROW.step][row];
+    }
+  }
+  return best;
+}
+
+const playhead = (ctx: Context) => (ctx.step === null ? null : stepToAxis(ctx, ctx.step));
+
+function warningPlaces(ctx: Context): number[] {
+  const steps = new Set(ctx.runs.flatMap(({ data }) => data.warnings.map((warning) => warning.step)));
+  return [...steps].slice(0, 300).flatMap((step) => stepToAxis(ctx, step) ?? []);
+}
+
+export interface ScrubberHost extends PointerHost {
+  play(): void;
+  follow(): void;
+}
+
+export class Scrubber {
+  readonly element: HTMLElement;
+  private readonly canvas = h("canvas", { "aria-hidden": "true" });
+  private readonly label = h("output", { class: "ck-where" });
+  private readonly playButton = h("button", { type: "button", class: "ck-icon ck-play" });
+  private readonly liveButton = h("button", { type: "button", class: "ck-chip ck-follow" }, "Latest");
+  private readonly track: HTMLElement;
+  private scale: Scale | null = null;
+  private dragging = false;
+
+  constructor(
+    private readonly host: ScrubberHost,
+    signal: AbortSignal,
+  ) {
+    this.track = h("div", { class: "ck-track", role: "slider", tabindex: 0, "aria-label": "Training step" }, this.canvas);
+    this.element = h("div", { class: "ck-scrub" }, this.playButton, this.track, this.label, this.liveButton);
+    this.playButton.addEventListener("click", () => host.play(), { signal });
+    this.liveButton.addEventListener("click", () => host.follow(), { signal });
+    const at = (event: PointerEvent) => this.scale?.from(event.clientX - this.track.getBoundingClientRect().left) ?? 0;
+    const grab = (event: PointerEvent) => {
+      this.dragging = true;
+      this.track.setPointerCapture?.(event.pointerId);
+      host.choose(at(event));
+    };
+    this.track.addEventListener("pointerdown", grab, { signal });
+    this.track.addEventListener("pointermove", (event) => this.dragging && host.choose(at(event)), { signal });
+    for (const name of ["pointerup", "pointercancel"] as const) this.track.addEventListener(name, () => (this.dragging = false), { signal });
+    this.track.addEventListener("keydown", (event) => this.key(event), { signal });
+  }
+
+  private key(event: KeyboardEvent): void {
+    const moves: Record<string, number> = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 };
+    if (event.key in moves) this.host.stepBy(moves[event.key] * (event.shiftKey ? 10 : 1));
+    else if (event.key === "Home") this.host.stepTo("first");
+    else if (event.key === "End") this.host.stepTo("last");
+    else if (event.key === " ") this.host.play();
+    else return;
+    event.preventDefault();
+  }
+
+  update(ctx: Context, full: [number, number], playing: boolean): void {
+    const { scene, scale } = scrubberScene(ctx, this.track.clientWidth || 600, full);
+    this.scale = scale;
+    drawScene(this.canvas, scene, Math.min(3, globalThis.devicePixelRatio || 1));
+    const words = describeStep(ctx);
+    setText(this.label, words);
+    setText(this.playButton, playing ? "❚❚" : "▶");
+    setAttribute(this.playButton, "aria-label", playing ? "Stop playing" : "Play through the training");
+    setAttribute(this.liveButton, "aria-pressed", String(ctx.state.step === null));
+    setAttribute(this.track, "aria-valuetext", words);
+    setAttribute(this.track, "aria-valuenow", String(ctx.step ?? 0));
+    const last = Math.max(0, ...ctx.runs.map(({ data }) => data.lastStep ?? 0));
+    setAttribute(this.track, "aria-valuemin", "0");
+    setAttribute(this.track, "aria-valuemax", String(last));
+  }
+}
+
+/** "step 1,203 · epoch 2.6 · 0:41" of the step in question. */
+export function describeStep(ctx: Context): string {
+  if (ctx.step === null) return "no record yet";
+  const words = [`step ${formatNumber(ctx.step)}`];
+  const run = ctx.runs.find(({ data }) => data.rows.n);
+  if (run) {
+    const { rows } = run.data;
+    const row = Math.max(0, lowerBound(rows.columns[ROW.step], rows.n, ctx.step + 1) - 1);
+    const epoch = rows.columns[ROW.epoch][row];
+    if (Number.isFinite(epoch)) words.push(`epoch ${formatNumber(epoch)}`);
+    words.push(formatDuration(rows.columns[ROW.time][row]));
+  }
+  return words.join(" · ");
+}

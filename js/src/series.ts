@@ -1,0 +1,177 @@
+// One column against one axis, ready to draw: x and y side by side, extended in place while the run goes on.
+import type { RunStore } from "./store.ts";
+import { lowerBound, type Table } from "./table.ts";
+
+export type Axis = "step" | "epoch" | "time";
+const axisColumn: Record<Axis, number> = { step: 0, epoch: 3, time: 1 };
+
+/** Every row's place on each axis, never going back. A row without an epoch (run.log) stands where the row before it does. */
+export class AxisColumns {
+  private known = new Map<Axis, { values: Float64Array; n: number; shape: number }>();
+  constructor(private readonly rows: Table) {}
+
+  get(axis: Axis): Float64Array {
+    const { rows } = this;
+    const source = rows.columns[axisColumn[axis]];
+    if (axis === "step") return source;
+    let own = this.known.get(axis);
+    if (!own || own.shape !== rows.shape || own.n > rows.n) {
+      own = { values: new Float64Array(rows.seq.length), n: 0, shape: rows.shape };
+      this.known.set(axis, own);
+    }
+    if (own.values.length < rows.n) own.values = widen(own.values, rows.seq.length);
+    const first = source.subarray(0, rows.n).find((value) => !Number.isNaN(value)) ?? Number.NaN;
+    for (let i = own.n; i < rows.n; i++) {
+      const before = i ? own.values[i - 1] : first;
+      own.values[i] = source[i] > before ? source[i] : before;
+    }
+    own.n = rows.n;
+    return own.values;
+  }
+}
+
+/** Smallest and largest value of any range of y without looking at all of it: extremes per 64, 4,096, ... values. */
+export class Extremes {
+  private levels: { low: Float64Array; high: Float64Array; n: number }[] = [];
+  private static readonly block = 64;
+
+  extend(y: Float64Array, n: number): void {
+    let size = n;
+    let below: { low: Float64Array; high: Float64Array } = { low: y, high: y };
+    for (let level = 0; size > Extremes.block; level++) {
+      const whole = Math.floor(size / Extremes.block);
+      const known = (this.levels[level] ??= { low: new Float64Array(64), high: new Float64Array(64), n: 0 });
+      if (whole > known.low.length) {
+        known.low = widen(known.low, whole * 2);
+        known.high = widen(known.high, whole * 2);
+      }
+      for (let b = known.n; b < whole; b++) {
+        let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+        for (let i = b * Extremes.block; i < (b + 1) * Extremes.block; i++) {
+          if (below.low[i] < low) low = below.low[i];
+          if (below.high[i] > high) high = below.high[i];
+        }
+        known.low[b] = low;
+        known.high[b] = high;
+      }
+      known.n = whole;
+      below = known;
+      size = whole;
+    }
+  }
+
+  /** [smallest, largest] of y[from..to), NaN left out; [Infinity, -Infinity] if nothing is there. */
+  range(y: Float64Array, from: number, to: number): [number, number] {
+    let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+    let i = from;
+    while (i < to) {
+      let level = -1;
+      let width = 1;
+      while (this.levels[level + 1] && i % (width * Extremes.block) === 0 && i + width * Extremes.block <= to) {
+        if (i / (width * Extremes.block) >= this.levels[level + 1].n) break;
+        level++;
+        width *= Extremes.block;
+      }
+      const a = level < 0 ? y[i] : this.levels[level].low[i / width];
+      const b = level < 0 ? y[i] : this.levels[level].high[i / width];
+      if (a < low) low = a;
+      if (b > high) high = b;
+      i += width;
+    }
+    return [low, high];
+  }
+}
+
+function widen(array: Float64Array, size: number): Float64Array {
+  const wider = new Float64Array(size);
+  wider.set(array);
+  return wider;
+}
+
+export class Series {
+  n = 0;
+  x: Float64Array = new Float64Array(16);
+  y: Float64Array = new Float64Array(16);
+  step: Float64Array = new Float64Array(16);
+  extremes = new Extremes();
+
+  push(x: number, y: number, step: number): void {
+    if (this.n === this.x.length) {
+      this.x = widen(this.x, this.n * 2);
+      this.y = widen(this.y, this.n * 2);
+      this.step = widen(this.step, this.n * 2);
+    }
+    this.x[this.n] = x;
+    this.y[this.n] = y;
+    this.step[this.n] = step;
+    this.n++;
+  }
+
+  /** The value at the last record that is not later than `step`; before the first record, the first. */
+  at(step: number): { index: number; step: number; value: number } | null {
+    if (!this.n) return null;
+    const index = Math.max(0, lowerBound(this.step, this.n, step + 1) - 1);
+    return { index, step: this.step[index], value: this.y[index] };
+  }
+}
+
+interface Entry {
+  series: Series;
+  used: number; // values of the table that are in it
+  shape: string;
+}
+
+export class SeriesCache {
+  private entries = new Map<string, Entry>();
+  constructor(private readonly run: RunStore) {}
+
+  series(name: string, layer: string, axis: Axis): Series {
+    if (name === "Alpha" && !layer) return this.alphas(axis);
+    const table = this.run.columns.get(name)?.get(layer);
+    if (!table) return new Series();
+    const key = JSON.stringify([name, layer, axis]);
+    const shape = `${table.shape} ${this.run.rows.shape}`;
+    let entry = this.entries.get(key);
+    if (!entry || entry.shape !== shape || entry.used > table.n) {
+      entry = { series: new Series(), used: 0, shape };
+      this.entries.set(key, entry);
+    }
+    this.extend(entry, table, axis);
+    return entry.series;
+  }
+
+  private extend(entry: Entry, table: Table, axis: Axis): void {
+    const { rows } = this.run;
+    if (entry.used === table.n) return;
+    const xs = this.run.axis(axis);
+    const steps = rows.columns[0];
+    let row = lowerBound(rows.seq, rows.n, table.seq[entry.used]);
+    for (; entry.used < table.n; entry.used++) {
+      const seq = table.seq[entry.used];
+      while (row < rows.n && rows.seq[row] < seq) row++;
+      if (row >= rows.n) break;
+      if (rows.seq[row] !== seq || Number.isNaN(xs[row])) continue;
+      entry.series.push(xs[row], table.columns[0][entry.used], steps[row]);
+    }
+    entry.series.extremes.extend(entry.series.y, entry.series.n);
+  }
+
+  // Alpha travels with its own step, one record later; its place on the other axes is that of its step's row.
+  private alphas(axis: Axis): Series {
+    const key = `Alpha ${axis}`;
+    const shape = `${this.run.version}`;
+    const known = this.entries.get(key);
+    if (known?.shape === shape) return known.series;
+    const { rows } = this.run;
+    const series = new Series();
+    for (const fit of this.run.alphas) {
+      if (fit.alpha === null) continue;
+      const row = Math.min(lowerBound(rows.columns[0], rows.n, fit.step), rows.n - 1);
+      const x = axis === "step" || row < 0 ? fit.step : this.run.axis(axis)[row];
+      if (!Number.isNaN(x)) series.push(x, fit.alpha, fit.step);
+    }
+    series.extremes.extend(series.y, series.n);
+    this.entries.set(key, { series, used: series.n, shape });
+    return series;
+  }
+}

@@ -1,0 +1,34 @@
+// The debiased exponential average that TensorBoard draws; values that are not finite pass through untouched.
+import { Series } from "./series.ts";
+
+interface State {
+  weight: number;
+  last: number;
+  count: number;
+  constant: boolean;
+  out: Series;
+}
+const cache = new WeakMap<Series, State>();
+
+export function smooth(series: Series, weight: number): Series {
+  if (weight <= 0 || series.n < 3) return series;
+  let state = cache.get(series);
+  if (!state || state.weight !== weight || state.out.n > series.n) {
+    state = { weight, last: 0, count: 0, constant: true, out: new Series() };
+    cache.set(series, state);
+  }
+  const { out } = state;
+  for (let i = out.n; i < series.n; i++) {
+    const value = series.y[i];
+    if (state.constant && value !== series.y[0]) state.constant = false;
+    if (!Number.isFinite(value)) out.push(series.x[i], value, series.step[i]);
+    else {
+      state.last = state.last * weight + (1 - weight) * value;
+      state.count++;
+      const debias = 1 - weight ** state.count;
+      out.push(series.x[i], state.constant ? value : state.last / debias, series.step[i]);
+    }
+  }
+  out.extremes.extend(out.y, out.n);
+  return out;
+}

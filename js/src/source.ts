@@ -1,0 +1,37 @@
+// Where the panels get their data. A host implements this; a panel never knows which host it is in.
+
+export interface RunInfo {
+  run: string;
+  run_id: string;
+  seq: number; // records that the host knows of
+  state: string;
+}
+
+export type Connection = "connecting" | "live" | "paused" | "disconnected" | "static";
+
+export interface SourceStatus {
+  connection: Connection;
+  message?: string; // shown as it is, as text
+  runs?: RunInfo[]; // every run that could be shown, also those that were not loaded
+  progress?: number; // 0 to 1 while a long run is being loaded
+  stopping?: boolean; // the host has passed on a request to stop
+}
+
+export interface Source {
+  /** Begins to deliver: serialised Batch messages of the schema, in any order, as often as the host likes. */
+  start(onBatch: (bytes: Uint8Array) => void, onStatus: (status: SourceStatus) => void): void;
+  /** Ends everything: no timer, request or listener remains. */
+  stop(): void;
+  /** One serialised Histogram, or null if there is none at this step. */
+  histogram(run: string, quantity: string, step: number, layer: string | null): Promise<Uint8Array | null>;
+  /** Asks that the layer-wise columns of one name be delivered from now on; resolves when the first have been. */
+  layers(run: string, name: string): Promise<void>;
+  /** Which runs the user looks at; the host need not deliver others. */
+  focus?(runs: string[]): void;
+  /** The user paused or resumed live updates. */
+  pause?(paused: boolean): void;
+  /** The user wants this run's training to end at its next step. Absent where the host cannot. */
+  requestStop?(run: string): void;
+  /** Fetches what is new at once. */
+  refresh?(): void;
+}

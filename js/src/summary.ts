@@ -1,0 +1,79 @@
+// The state of training in a few words: what it does, how fast, what tracking costs, what is missing.
+import { formatDuration, formatNumber, formatShare } from "./format.ts";
+import type { Context, ShownRun } from "./panel.ts";
+import type { SourceStatus } from "./source.ts";
+import { ROW } from "./store.ts";
+
+export interface Summary {
+  tone: "wait" | "live" | "done" | "bad" | "idle";
+  words: { text: string; title?: string }[];
+}
+
+const stateWords: Record<string, [Summary["tone"], string]> = {
+  waiting: ["wait", "waiting for the first step"],
+  running: ["live", "live"],
+  finished: ["done", "finished"],
+  stopped: ["done", "stopped"],
+  failed: ["bad", "failed"],
+  crashed: ["bad", "crashed"],
+};
+
+/** Seconds of tracking per second of training, over the records that have both. */
+export function trackingShare(run: ShownRun): number | null {
+  const whole = run.data.series("cost/step", "", "step");
+  if (!whole.n) return null;
+  let [cost, total] = [0, 0];
+  for (let i = 0; i < whole.n; i++) total += whole.y[i];
+  for (const name of run.data.columns.keys()) {
+    if (!name.startsWith("cost/") || name === "cost/step") continue;
+    const part = run.data.series(name, "", "step");
+    for (let i = 0; i < part.n; i++) cost += part.y[i];
+  }
+  return total > 0 ? cost / total : null;
+}
+
+/** Steps per second over the last twenty records. */
+export function speed(run: ShownRun): number | null {
+  const { rows } = run.data;
+  if (rows.n < 2) return null;
+  const from = Math.max(0, rows.n - 20);
+  const [steps, times] = [rows.columns[ROW.step], rows.columns[ROW.time]];
+  const seconds = times[rows.n - 1] - times[from];
+  return seconds > 0 ? (steps[rows.n - 1] - steps[from]) / seconds : null;
+}
+
+export function summarize(ctx: Context, status: SourceStatus, broken: number): Summary {
+  const words: Summary["words"] = [];
+  const run = ctx.runs.find(({ data }) => data.status.state === "running") ?? ctx.runs[0];
+  if (status.connection === "disconnected") words.push({ text: status.message ?? "disconnected", title: "No connection to the host; it is tried again." });
+  if (!run) {
+    if (!words.length) words.push({ text: status.message ?? "no run yet" });
+    return { tone: status.connection === "disconnected" ? "bad" : "wait", words };
+  }
+  const { data } = run;
+  let [tone, state] = stateWords[data.status.state] ?? ["idle", data.status.state];
+  if (status.connection === "disconnected") tone = "bad";
+  else if (ctx.state.paused && tone === "live") [tone, state] = ["idle", "paused"];
+  words.push({ text: state, title: data.status.error || undefined });
+  if (data.status.error) words.push({ text: data.status.error.slice(0, 80), title: data.status.error });
+  if (data.lastStep !== null) words.push({ text: `step ${formatNumber(data.lastStep)}` });
+  const rate = speed(run);
+  if (tone === "live" && rate !== null) words.push({ text: `${formatNumber(rate, 2)} steps/s` });
+  if (data.rows.n) words.push({ text: formatDuration(data.rows.columns[ROW.time][data.rows.n - 1]), title: "time since the run began" });
+  const share = trackingShare(run);
+  if (share !== null) words.push({ text: `tracking ${formatShare(share)}`, title: "share of the tracked steps' time that measuring took" });
+  words.push(...gaps(run, status, broken));
+  return { tone, words };
+}
+
+function gaps({ data }: ShownRun, status: SourceStatus, broken: number): Summary["words"] {
+  const words: Summary["words"] = [];
+  const { records, expected } = data.status;
+  const covered = data.header?.covered ?? 1;
+  if (covered < 0.9995) words.push({ text: `${formatShare(covered)} of parameters covered`, title: "The others have no individual gradients that can be measured; see About the run." });
+  if (records < expected) words.push({ text: `${formatNumber(records)} of ${formatNumber(expected)} records`, title: "The host does not have them all." });
+  if (status.progress !== undefined && status.progress < 1) words.push({ text: `loading ${Math.round(status.progress * 100)} %` });
+  const damaged = data.status.broken + broken;
+  if (damaged) words.push({ text: `${damaged} broken ${damaged === 1 ? "record" : "records"} skipped` });
+  return words;
+}

@@ -1,0 +1,77 @@
+// Colours in two themes. Text meets contrast AA (4.5) on its background; data colours differ in lightness as well as hue.
+
+export interface Theme {
+  dark: boolean;
+  page: string;
+  card: string;
+  line: string; // borders, grid
+  text: string;
+  quiet: string; // labels, still AA
+  faint: string; // data in the background
+  accent: string;
+  warn: string;
+  good: string;
+  series: string[]; // series of one run in one panel
+}
+
+export const light: Theme = {
+  dark: false,
+  page: "#f4f5f7",
+  card: "#ffffff",
+  line: "#e1e4e8",
+  text: "#16191d",
+  quiet: "#59626d",
+  faint: "#aab2bb",
+  accent: "#0072b2",
+  warn: "#b0306a",
+  good: "#0b7a5c",
+  series: ["#0072b2", "#d55e00", "#009e73", "#8a5aa8", "#b58900", "#3aa0d8"],
+};
+
+export const dark: Theme = {
+  dark: true,
+  page: "#0e1116",
+  card: "#171c23",
+  line: "#2b323b",
+  text: "#eef1f4",
+  quiet: "#9aa5b1",
+  faint: "#66707c",
+  accent: "#4db5f5",
+  warn: "#f48fb1",
+  good: "#4fd1a5",
+  series: ["#4db5f5", "#ffb454", "#4fd1a5", "#c9a0e8", "#e8d44d", "#9bd3f5"],
+};
+
+// TensorBoard's own, so that a run has one colour in all of its tabs.
+const tensorboard = ["#425066", "#12b5cb", "#e52592", "#f9ab00", "#9334e6", "#7cb342", "#e8710a"];
+
+export function runColor(index: number, palette: "tensorboard" | "safe", theme: Theme): string {
+  if (palette === "safe") return theme.series[index % theme.series.length];
+  const color = tensorboard[index % tensorboard.length];
+  return theme.dark && color === "#425066" ? "#8e98a3" : color;
+}
+
+export function themeVariables(theme: Theme): Record<string, string> {
+  const { page, card, line, text, quiet, faint, accent, warn, good } = theme;
+  return Object.fromEntries(
+    Object.entries({ page, card, line, text, quiet, faint, accent, warn, good }).map(([k, v]) => [`--ck-${k}`, v]),
+  );
+}
+
+export function parseColor(hex: string): [number, number, number] {
+  const value = Number.parseInt(hex.slice(1), 16);
+  return [value >> 16, (value >> 8) & 255, value & 255];
+}
+
+/** WCAG contrast ratio of two colours. */
+export function contrast(a: string, b: string): number {
+  const luminance = (hex: string) => {
+    const [r, g, blue] = parseColor(hex).map((c) => {
+      const s = c / 255;
+      return s <= 0.04045 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * blue;
+  };
+  const [low, high] = [luminance(a), luminance(b)].sort((x, y) => x - y);
+  return (high + 0.05) / (low + 0.05);
+}
