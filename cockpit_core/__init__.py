@@ -1,0 +1,37 @@
+"""Cockpit: a debugger for training neural networks in PyTorch.
+
+``track`` measures a training loop, ``load`` reads a run back; names are imported when they are first used, so that
+reading a log needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cockpit_core._version import __version__
+
+if TYPE_CHECKING:
+    from cockpit_core import quantities, schedules
+    from cockpit_core.events.data import RunData, load
+    from cockpit_core.run import Run
+    from cockpit_core.tracking import track
+
+__all__ = ["Run", "RunData", "__version__", "load", "quantities", "schedules", "track"]
+
+_HOMES = {"track": "tracking", "Run": "run", "load": "events.data", "RunData": "events.data"}
+_MODULES = ("quantities", "schedules")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"cockpit_core.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return import_module(f"cockpit_core.{name}")
+    raise AttributeError(f"module 'cockpit_core' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

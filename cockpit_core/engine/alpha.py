@@ -1,0 +1,97 @@
+"""Alpha needs two backward passes: the start of a step is remembered until its end has been measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cockpit_core.engine.step import StepState
+from cockpit_core.quantities.alpha import End, fit_alpha
+from cockpit_core.records import AlphaFit
+
+
+@dataclass
+class Pending:
+    """The start of a step whose end is not known yet."""
+
+    step: int
+    length: float
+    start: End
+    layers: frozenset[str]
+
+
+def observe_end(losses: Tensor, slopes: Tensor) -> End:
+    """Means and sample variances (divisor B - 1) of individual losses and slopes, float64."""
+    unbiased = len(losses) > 1
+    return End(
+        float(losses.mean()), float(slopes.mean()),
+        float(losses.var(correction=1)) if unbiased else math.nan,
+        float(slopes.var(correction=1)) if unbiased else math.nan,
+    )  # fmt: skip
+
+
+def project_on_update(state: StepState, update: dict[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+    """``g_n . s`` [B] per layer for the step just taken, and whether every layer moved along its gradient.
+
+    Where the step is ``c g`` up to the rounding of the parameters (plain SGD, with or without clipping), the known
+    projections on ``g`` serve; otherwise the kept contributions are projected.
+    """
+    slopes: dict[str, Tensor] = {}
+    all_parallel = True
+    for name, statistics in state.reduced.items():
+        if name not in update or "gradient" not in statistics.projections:
+            continue
+        factor = along_gradient(update[name], state.gradients[name], state.theta[name])
+        if factor is not None:
+            slopes[name] = statistics.projections["gradient"] * factor
+            continue
+        all_parallel = False
+        if name in state.kept:
+            slopes[name] = torch.cat([project(part, update[name]) for part in state.kept[name]])
+    return slopes, all_parallel
+
+
+def along_gradient(s: Tensor, g: Tensor, theta: Tensor) -> float | None:
+    """c with ``s = c g`` up to what rounding ``theta + s`` to its dtype explains, else None."""
+    squared = float(torch.linalg.vecdot(g.reshape(-1), g.reshape(-1)))
+    if squared == 0 or not math.isfinite(squared):
+        return None if bool((s != 0).any()) else 0.0
+    factor = float(torch.linalg.vecdot(s.reshape(-1), g.reshape(-1))) / squared
+    rest = float(torch.linalg.vector_norm(s - factor * g))
+    eps = torch.finfo(theta.dtype).eps
+    allowed = eps * (float(torch.linalg.vector_norm(theta)) + 4 * float(torch.linalg.vector_norm(s)))
+    return factor if rest <= allowed else None
+
+
+def project(contribution, direction: Tensor) -> Tensor:
+    projection = contribution.project(direction)
+    if projection is not None:
+        return projection.double()
+    flat = direction.reshape(-1)
+    blocks = range(0, contribution.samples, 8)
+    return torch.cat([(contribution.form(lo, min(lo + 8, contribution.samples)).flatten(1) @ flat).double() for lo in blocks])
+
+
+def finish(pending: Pending, state: StepState) -> AlphaFit | str:
+    """The fit, once the batch after the step has been seen; or the reason why there is none."""
+    losses = state.losses()
+    if losses is None:
+        return state.why_no_losses()
+    missing = [name for name in pending.layers if "step" not in projections_of(state, name)]
+    if missing:
+        return f"{missing[0]} was not measured at the end of the step"
+    slopes = sum(projections_of(state, name)["step"] for name in pending.layers)
+    if isinstance(slopes, int):
+        return "no layer has individual gradients"
+    if len(slopes) != len(losses):
+        return f"{len(slopes)} individual gradients for {len(losses)} losses"
+    if pending.length > 0:
+        slopes = slopes / pending.length
+    return fit_alpha(pending.step, pending.length, pending.start, observe_end(losses, slopes))
+
+
+def projections_of(state: StepState, name: str) -> dict[str, Tensor]:
+    return state.reduced[name].projections if name in state.reduced else {}

@@ -1,0 +1,104 @@
+"""Which module measures which parameter, and by what means."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+
+from torch import nn
+
+from cockpit_core.layers.fallback import ATOMIC
+from cockpit_core.layers.registry import find_rule
+from cockpit_core.records import LayerInfo
+
+
+def select_layers(model: nn.Module, patterns: Iterable[str] | str | None) -> set[str]:
+    """Names of the parameters that the glob patterns choose; a pattern that chooses nothing is an error."""
+    names = [name for name, _ in model.named_parameters()]
+    if patterns is None:
+        return set(names)
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise ValueError(f"layers={pattern!r} matches no parameter; the names are: {', '.join(names)}")
+    return {name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
+
+
+class Cover:
+    """For each parameter the modules whose calls contribute to it.
+
+    At first a parameter belongs to the modules that own it. Where that does not add up to ``p.grad`` (its weight is
+    used by a function, or broadcast over the batch), ``escalate`` moves it to the enclosing module, up to the model.
+    """
+
+    def __init__(self, model: nn.Module, patterns: Iterable[str] | str | None):
+        self.model = model
+        self.selected = select_layers(model, patterns)
+        self.parameters = dict(model.named_parameters())
+        self.names = {id(p): name for name, p in self.parameters.items()}
+        self.paths = {id(module): path for path, module in model.named_modules()}
+        self.methods: dict[str, tuple[str, str]] = {}
+        self.hosts: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in self.parameters}
+        self._assign(model, "")
+
+    def _assign(self, module: nn.Module, path: str) -> None:
+        whole = isinstance(module, ATOMIC)
+        for local, p in module.named_parameters(recurse=whole, remove_duplicate=False):
+            host = (module, local)
+            if id(p) in self.names and host not in self.hosts[self.names[id(p)]]:
+                self.hosts[self.names[id(p)]].append(host)
+        if not whole:
+            for child in module.children():
+                self._assign(child, path)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        return {n: p for n, p in self.parameters.items() if p.requires_grad and n in self.selected}
+
+    def hooked_modules(self) -> dict[nn.Module, list[str]]:
+        """Each module to hook, with the local names of the parameters that it measures."""
+        modules: dict[nn.Module, list[str]] = {}
+        for name in self.trainable():
+            if self.methods.get(name, ("",))[0] == "not covered":
+                continue
+            for module, local in self.hosts[name]:
+                modules.setdefault(module, []).append(local)
+        return modules
+
+    def has_rule(self, module: nn.Module, local: str) -> bool:
+        return "." not in local and find_rule(module) is not None
+
+    def escalate(self, name: str, reason: str) -> bool:
+        """Measure this parameter at the enclosing module from now on; False if there is none left."""
+        module, local = self.hosts[name][0]
+        path = self.paths[id(module)]
+        if not path:
+            self.methods[name] = ("not covered", reason)
+            return False
+        parent_path, _, own = path.rpartition(".")
+        parent = self.model.get_submodule(parent_path) if parent_path else self.model
+        self.hosts[name] = [(parent, f"{own}.{local}")]
+        self.methods[name] = ("fallback", f"measured at {parent_path or type(parent).__name__}: {reason}")
+        return True
+
+    def describe(self, without_gradient: set[str]) -> list[LayerInfo]:
+        """The header's list of layers, each with the way it is measured."""
+        infos = []
+        for name, p in self.parameters.items():
+            owner = self.hosts[name][0][0] if self.hosts[name] else self.model
+            info = LayerInfo(name, tuple(p.shape), p.numel(), type(owner).__name__)
+            if name not in self.selected:
+                info.method, info.reason = "not selected", "excluded by layers="
+            elif not p.requires_grad:
+                info.method, info.reason = "no gradient", "requires_grad is False"
+            elif name in without_gradient:
+                info.method, info.reason = "no gradient", "unused: the backward pass left its gradient empty"
+            else:
+                info.method, info.reason = self.methods.get(name, ("", ""))
+            infos.append(info)
+        return infos
+
+    def share(self, infos: list[LayerInfo]) -> float:
+        """Share of trainable, selected parameters whose individual gradients are measured."""
+        eligible = [i for i in infos if i.method not in ("not selected", "no gradient")]
+        covered = sum(i.size for i in eligible if i.method != "not covered")
+        return covered / max(1, sum(i.size for i in eligible))

@@ -1,0 +1,319 @@
+"""The engine: hooks on loss and optimizer all the time, hooks on layers for the steps that are tracked.
+
+One tracked step, in order: ``on_layer`` (forward, per call) -> ``on_loss_gradient`` (backward begins; curvature) ->
+``on_output_gradient`` (per call) -> ``on_parameter`` (its gradient is there: reduce and free) -> ``on_backward_end`` ->
+``before_step`` (what the optimizer sees) -> ``after_step`` (what it did).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit_core.engine.capture import Pass, contribution_of, find_batch_size, free, make_call
+from cockpit_core.engine.clock import Clock
+from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.curvature import Curvature
+from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
+from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
+from cockpit_core.engine.step import StepState
+from cockpit_core.kernels import prepare_parameter
+from cockpit_core.layers.fallback import PerSample, flatten_tensors
+from cockpit_core.layers.registry import Call, NotCovered
+from cockpit_core.quantities.norms import measure_norms
+
+Guard = Callable[[str], Any]
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3}
+
+
+class Engine:
+    """Captures and reduces; knows nothing of schedules, records and files."""
+
+    def __init__(self, cover: Cover, loss_fn: Any, *, batch_dim: int, curvature: Curvature, memory_budget: int, guard: Guard):
+        self.cover, self.loss_fn, self.batch_dim = cover, loss_fn, batch_dim
+        self.curvature, self.memory_budget, self.guard = curvature, memory_budget, guard
+        self.step = StepState(Plan())
+        self.clock = Clock()
+        self.layer_handles = Handles()
+        self.muted = 0
+        self.forward_size: int | None = None
+        self.passes_per_step = 0  # seen at the last step; 0 = not known yet
+        self.previous_update: dict[str, Tensor] = {}  # s_{t-1}, for the far end of its Alpha
+        self.keeps_contributions = True  # False while the steps are known to run along the gradient
+        self.random_states: dict[int, Tensor] = {}
+
+    @contextmanager
+    def mute(self) -> Iterator[None]:
+        """Our own backward passes and forwards fire our own hooks: they must not listen."""
+        self.muted += 1
+        try:
+            yield
+        finally:
+            self.muted -= 1
+
+    # ---- arming -------------------------------------------------------------------------------------------------
+
+    def begin(self, plan: Plan) -> None:
+        """Start the next step. Layer hooks go on if individual gradients are wanted, and off if not."""
+        self.step = StepState(plan, deferred=self.passes_per_step != 1)
+        self.curvature.forget_step()
+        wanted = plan.individual or bool(plan.curvature_kinds)
+        if wanted and not self.layer_handles:
+            self._hook_layers()
+        elif not wanted:
+            self.layer_handles.remove()
+
+    def _hook_layers(self) -> None:
+        handles = self.layer_handles
+        handles.add(self.cover.model.register_forward_pre_hook(Hook(self, "on_model"), with_kwargs=True))
+        for module in self.cover.hooked_modules():
+            if any(not self.cover.has_rule(module, local) for local in self.cover.hooked_modules()[module]):
+                handles.add(module.register_forward_pre_hook(Hook(self, "on_random_state")))
+            handles.add(module.register_forward_hook(Hook(self, "on_layer"), with_kwargs=True))
+        for p in self.cover.trainable().values():
+            handles.add(p.register_post_accumulate_grad_hook(Hook(self, "on_parameter")))
+        self.hooked = self.cover.hooked_modules()
+
+    def rehook(self) -> None:
+        """The cover has changed: hooks must follow."""
+        if self.layer_handles:
+            self.layer_handles.remove()
+            self._hook_layers()
+
+    # ---- forward ------------------------------------------------------------------------------------------------
+
+    def on_model(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if not self.muted:
+            self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
+
+    def on_random_state(self, module: nn.Module, args: tuple) -> None:
+        if not self.muted and torch.is_grad_enabled():
+            self.random_states[id(module)] = torch.get_rng_state()
+
+    def on_layer(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        if self.muted or not torch.is_grad_enabled():
+            return
+        with self.guard("layer hooks"):
+            tensors = [output] if isinstance(output, Tensor) else flatten_tensors(output)
+            names = [local for local in self.hooked[module]]
+            state = self.random_states.pop(id(module), None)
+            states = None if state is None else (state, torch.get_rng_state())
+            call = make_call(module, args, kwargs, self.forward_size or 0, self.batch_dim, states)
+            for position, tensor in enumerate(tensors):
+                if tensor.requires_grad:
+                    if self.step.plan.curvature_kinds:
+                        self.curvature.note(call, names, position, tensor)
+                    tensor.register_hook(partial(self.on_output_gradient, call, names, position))
+
+    # ---- loss ---------------------------------------------------------------------------------------------------
+
+    def on_loss(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        """Always on: wait for this loss to be differentiated. Nothing happens if it never is (validation)."""
+        if self.muted or not isinstance(output, Tensor) or not output.requires_grad:
+            return
+        output.register_hook(partial(self.on_loss_gradient, args, kwargs, output.detach()))
+
+    def on_loss_gradient(self, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
+        if self.muted:
+            return
+        with self.guard("loss hook"):
+            self.noticed_loss(value, factor)
+            if not self.step.plan.active or (self.step.measured and self.step.in_closure):
+                return
+            start = time.perf_counter()
+            found = self._open_pass(find_batch_size((args, kwargs), self.batch_dim))
+            self._take_losses(found, args, kwargs, value, factor)
+            if value.dim() == 0:
+                self.curvature.measure(self, found, args, kwargs, factor)
+            self.step.overhead += time.perf_counter() - start
+
+    noticed_loss: Callable[[Tensor, Tensor], None] = staticmethod(lambda value, factor: None)  # type: ignore[assignment]
+    """Set by the run: counts backward passes and looks for a loss that breaks."""
+
+    def _open_pass(self, loss_size: int | None) -> Pass:
+        """Two losses in one backward are one pass; another backward is another micro-batch."""
+        task = torch._C._current_graph_task_id()
+        state = self.step
+        if state.open is not None and state.open.task == task:
+            return state.open
+        state.open = None  # an earlier backward was interrupted: what it captured is void
+        self._drop_zeroed()
+        found = Pass(task, self.forward_size or loss_size or 0)
+        if not state.passes:
+            state.before = {n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()}
+        state.open = found
+        torch.autograd.Variable._execution_engine.queue_callback(self.on_backward_end)
+        return found
+
+    def _drop_zeroed(self) -> None:
+        """Gradients that were zeroed since the last backward (a step was skipped): those passes no longer count."""
+        if not self.step.passes:
+            return
+        for p in self.cover.trainable().values():
+            if p.grad is not None and bool((p.grad != 0).any()):
+                return
+        self.begin(self.step.plan)
+
+    def _take_losses(self, found: Pass, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
+        """Loss and individual losses of this pass, times the user's own factor (1/3 for ``loss / 3``)."""
+        found.loss += float((value * factor).sum())
+        if not ({"losses", "alpha"} & self.step.plan.needs or self.step.plan.alpha_end) or found.no_losses:
+            return
+        try:
+            if value.dim() > 0:  # reduction="none": the user's own reduction is in the factor
+                name = type(self.loss_fn).__name__
+                losses = sum_per_sample((value * factor).detach(), found.batch_size, self.batch_dim, name) * found.batch_size
+            else:
+                losses = self.clock.timed(
+                    "losses", individual_losses, self.loss_fn, args, kwargs, found.batch_size, self.batch_dim
+                )
+                if bool(torch.isfinite(value)):
+                    check_sum(losses, float(value))
+                losses = losses * factor
+            found.losses = losses if found.losses is None else found.losses + losses
+        except NoIndividualLosses as reason:
+            found.no_losses, found.losses = str(reason), None
+
+    # ---- backward -----------------------------------------------------------------------------------------------
+
+    def on_output_gradient(self, call: Call, names: list[str], position: int, gradient: Tensor) -> None:
+        if self.muted:
+            return
+        found = self.step.open
+        if found is None or not self.step.plan.individual:
+            return
+        with self.guard("output hooks"):
+            call.batch_size = call.batch_size or found.batch_size
+            found.add(call, names, self.cover, position, gradient.detach())
+
+    def on_parameter(self, p: Tensor) -> None:
+        found = self.step.open
+        if self.muted or found is None or self.step.deferred or self.step.passes or not self.step.plan.individual:
+            return
+        name = self.cover.names[id(p)]
+        start = time.perf_counter()
+        with self.guard("individual gradients"):
+            self._reduce(name, [found], found.batch_size, self._gradient(name))
+        self.step.overhead += time.perf_counter() - start
+
+    def _gradient(self, name: str) -> Tensor:
+        """What the backward passes of this step added to ``p.grad``."""
+        gradient, before = self.cover.parameters[name].grad, self.step.before.get(name)
+        assert gradient is not None
+        gradient = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+        return gradient if before is None else gradient - (before.to_dense() if before.is_sparse else before)
+
+    def _reduce(self, name: str, passes: list[Pass], samples: int, gradient: Tensor) -> None:
+        """Everything that is asked of one parameter, over all passes; then free what nobody needs any more."""
+        plan, state = self.step.plan, self.step
+        directions = {"gradient": gradient} if plan.measures_individual else {}
+        if plan.alpha_end and name in self.previous_update:
+            directions["step"] = self.previous_update[name]
+        if not directions:
+            return
+        try:
+            parts = [contribution_of(f, name, samples, self.cover, self.memory_budget, self.mute) for f in passes]
+            while True:
+                state.reduced[name] = self._reduce_parts(name, parts, directions)
+                problem = self._check(name, gradient, samples)
+                if problem is None:
+                    break
+                if not all([isinstance(part, PerSample) and part.gradients.next_way() for part in parts]):
+                    raise NotCovered(problem)
+            self.cover.methods.setdefault(name, self._method(passes, name))
+            if plan.alpha_start and self.keeps_contributions:
+                state.kept[name] = parts
+        except NotCovered as reason:
+            state.reduced.pop(name, None)
+            state.failures[name] = str(reason)
+        for found in passes:
+            free(found, name)
+
+    def _reduce_parts(self, name: str, parts: list, directions: dict[str, Tensor]) -> LayerStatistics:
+        request = self.step.plan.request()
+        bins = None
+        if request.spec is not None:
+            bins = self.clock.timed("histogram", prepare_parameter, self.cover.parameters[name], request.spec)
+        return join([reduce_layer(part, directions, request, bins, self.clock) for part in parts])
+
+    def _check(self, name: str, gradient: Tensor, samples: int) -> str | None:
+        """Do the contributions add up to the gradient? ``mean(g_n . g) = ||g||^2`` costs nothing extra."""
+        dots = self.step.reduced[name].projections.get("gradient")
+        if dots is None:
+            return None
+        if len(dots) != samples:
+            return f"{len(dots)} samples were seen, but the batch has {samples}"
+        mean, scale = float(dots.mean()), float(dots.abs().mean())
+        squared = float(torch.linalg.vector_norm(gradient).double().square())
+        tolerance = TOLERANCE.get(gradient.dtype, 5e-2)
+        if self.cover.methods.get(name, ("", ""))[1].endswith("autocast"):
+            tolerance = 5e-2
+        if not (abs(mean - squared) <= tolerance * (scale + squared)) and torch.isfinite(dots).all():
+            return "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
+        return None
+
+    def _method(self, passes: list[Pass], name: str) -> tuple[str, str]:
+        calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]
+        worst = next((c for c in calls if c.method == "fallback"), None) or next((c for c in calls if c.reason), None)
+        return (worst.method, worst.reason) if worst else ("rule", "")
+
+    def on_backward_end(self) -> None:
+        found = self.step.open
+        if found is None:
+            return
+        self.step.open = None
+        start = time.perf_counter()
+        with self.guard("end of backward"):
+            self.step.passes.append(found)
+            self._note_gradients()
+            if self.step.in_closure and not self.step.measured:
+                self.measure()
+        self.step.overhead += time.perf_counter() - start
+
+    def _note_gradients(self) -> None:
+        """Norms (and, if asked for, elements) of the gradient before anybody clips it."""
+        state = self.step
+        gradients = {n: self._gradient(n) for n, p in self.cover.trainable().items() if p.grad is not None}
+        state.gradient_norms = measure_norms(gradients)
+        if "gradients" in state.plan.needs or state.plan.alpha_start or (state.plan.individual and state.deferred):
+            state.gradients = {n: g.clone() if state.before.get(n) is None else g for n, g in gradients.items()}
+
+    # ---- the step -----------------------------------------------------------------------------------------------
+
+    def measure(self) -> None:
+        """All passes of the step are there: reduce what waited for the last of them, and check the rest."""
+        state = self.step
+        state.measured = True
+        if not state.plan.individual or not state.passes:
+            return
+        if len(state.passes) > 1 and state.reduced:
+            # The first pass was reduced as if it were the only one, but more came: its numbers have the wrong scale.
+            state.reduced.clear()
+            state.kept.clear()
+            state.failures = {}
+            state.no_value["individual"] = "the number of backward passes per step changed; the next step is measured again"
+            return
+        if not state.reduced and not state.failures:
+            for name, gradient in state.gradients.items():
+                if self.cover.methods.get(name, ("",))[0] != "not covered":
+                    self._reduce(name, state.passes, state.batch_size, gradient)
+
+    def settle_cover(self) -> list[tuple[str, str]]:
+        """Layers that failed the check move to the enclosing module; returns what became final, with the reason."""
+        final, changed = [], False
+        for name, reason in self.step.failures.items():
+            if self.step.plan.measures_individual and self.cover.methods.get(name, ("",))[0] != "not covered":
+                changed = True
+                if not self.cover.escalate(name, reason):
+                    final.append((name, reason))
+        if changed:
+            self.rehook()
+        return final

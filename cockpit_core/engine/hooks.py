@@ -1,0 +1,49 @@
+"""Hooks that hold the run weakly and turn inert in copies, so that a tracked model can be copied, saved and dropped."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+
+def _inert(*args: Any, **kwargs: Any) -> None:
+    """What a copied or unpickled hook does: nothing. A copy of a tracked model is not tracked."""
+
+
+class Hook:
+    """``owner.method(*args)`` while the owner lives. ``copy.deepcopy`` and ``pickle`` give an inert function."""
+
+    def __init__(self, owner: Any, method: str):
+        self.owner, self.method = weakref.ref(owner), method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        owner = self.owner()
+        return None if owner is None else getattr(owner, self.method)(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return _inert
+
+    def __reduce__(self) -> Any:
+        return _give_inert, ()
+
+
+def _give_inert() -> Any:
+    return _inert
+
+
+class Handles:
+    """Registered hooks, removed together."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+
+    def add(self, handle: Any) -> None:
+        self._handles.append(handle)
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._handles)

@@ -1,0 +1,240 @@
+"""From the statistics of one step to its record."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cockpit_core.engine import alpha
+from cockpit_core.engine.clock import split_costs
+from cockpit_core.engine.notices import find_notices, stability_limit
+from cockpit_core.kernels import Counts
+from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
+from cockpit_core.quantities.norms import combine, measure_norms
+from cockpit_core.records import AlphaFit, Histogram, Notice, Record
+
+if TYPE_CHECKING:
+    from cockpit_core.run import Run
+
+TOP_SAMPLES = 5
+HEADLINES = ("Loss", "GradNorm", "UpdateSize", "ParamNorm", "Distance", "NormTest", "HessMaxEV", "HessTrace", "TICDiag", "LearningRate")
+
+
+class Measurement:
+    """Made when the optimizer is about to step, finished when it has."""
+
+    def __init__(self, run: Run, optimizer: torch.optim.Optimizer):
+        self.run, self.optimizer, self.state = run, optimizer, run.engine.step
+        self.plan = self.state.plan
+        self.record = Record("step", run.step, time.time(), run.elapsed, epoch=run.epoch_at(run.step), triggered=self.plan.triggered)
+        self.heavy: list[tuple[Histogram, list[Histogram | None]]] = []
+        self.rates = tuple(float(g["lr"]) for o in run.optimizers for g in o.param_groups if "lr" in g)
+        self._copy_parameters()
+        if not self.state.in_closure:
+            self._finish_alpha()
+            self._measure_before()
+
+    def _copy_parameters(self) -> None:
+        if self.plan.alpha_start or "update" in self.plan.needs:
+            self.state.theta = {n: p.detach().clone() for n, p in self.run.cover.trainable().items() if self.state.in_closure or p.grad is not None}
+
+    def _finish_alpha(self) -> None:
+        """The batch of this step is the far end of the step before."""
+        pending, self.run.pending = self.run.pending, None
+        if pending is None or not self.plan.alpha_end:
+            return
+        fit = self.run.engine.clock.timed("alpha", alpha.finish, pending, self.state)
+        if isinstance(fit, AlphaFit):
+            self.run.alphas.append(fit)
+        else:
+            self.record.missing["Alpha"] = fit
+        self.run.engine.previous_update = {}
+
+    def _measure_before(self) -> None:
+        if not self.plan.record:
+            return
+        self._note_coverage()
+        statistics = self._statistics()
+        for quantity in self.plan.quantities:
+            if "update" not in quantity.needs:
+                self._measure(quantity, statistics)
+        self._add_by_products(statistics)
+
+    def _note_coverage(self) -> None:
+        run = self.run
+        for name, reason in run.engine.settle_cover():
+            run.notices.append(Notice(run.step, "coverage", f"{name} is not covered: {reason}", layer=name))
+            run.warn(f"coverage {name}", f"Cockpit: individual gradients of {name} are left out: {reason}.")
+        trainable = run.cover.trainable()
+        run.without_gradient = {n for n in trainable if n not in self.state.gradient_norms}
+        if self.state.batch_size and not run.header.batch_size:
+            run.header.batch_size = self.state.batch_size
+
+    def _statistics(self, **more: Any) -> Statistics:
+        state, cover = self.state, self.run.cover
+        reduced = {n: s for n, s in state.reduced.items() if "gradient" in s.projections}
+        names = list(state.gradient_norms)
+        if self.plan.needs & {"norms", "dots", "squares", "histogram"} and not reduced and state.failures:
+            state.no_value.setdefault("individual", next(iter(state.failures.values())))
+        return Statistics(
+            step=self.run.step, batch_size=state.batch_size, loss=state.loss, time=self.run.elapsed, losses=state.losses(),
+            parameters={n: cover.parameters[n].detach() for n in names},
+            gradients=state.gradients, start=self.run.start, gradient_norms=state.gradient_norms,
+            norms={n: s.norms for n, s in reduced.items() if s.norms is not None},
+            dots={n: s.projections["gradient"] for n, s in reduced.items()},
+            squares={n: s.squares for n, s in reduced.items() if s.squares is not None},
+            counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
+            diagonals=state.diagonals, eigenpairs=state.eigenpairs, curvature=self.run.engine.curvature.kind,
+            learning_rates=self.rates, no_value=state.no_value, **more,
+        )  # fmt: skip
+
+    def _measure(self, quantity: Quantity, statistics: Statistics) -> None:
+        """One quantity: an error in it is its own affair."""
+        if quantity.kind == "alpha":
+            return
+        with self.run.guard(quantity.name):
+            try:
+                start = time.perf_counter()
+                if quantity.kind.startswith("histogram"):
+                    self._take_histograms(quantity, statistics)
+                elif quantity.kind == "parameters":
+                    self._take_parameters(quantity, statistics)
+                else:
+                    self._take_value(quantity.name, quantity.measure(statistics))
+                self.run.engine.clock.seconds[f"own {quantity.name}"] += time.perf_counter() - start
+            except NoValue as reason:
+                self.record.missing[quantity.name] = str(reason)
+
+    def _take_value(self, name: str, value: float | Value | Any) -> None:
+        if not isinstance(value, Value):
+            value = Value(float(value))
+        if value.network is not None:
+            self.record.scalars[name] = float(value.network)
+        if value.layers:
+            known = self.run.cover.parameters
+            column = np.array([value.layers.get(n, math.nan) for n in known], dtype=np.float64)
+            self.record.layers[name] = column
+            self.record.layers_missing[name] = np.array([n not in value.layers for n in known])
+        if value.error is not None or value.method:
+            self.record.estimates[name] = (math.nan if value.error is None else float(value.error), value.method)
+
+    def _take_histograms(self, quantity: Any, statistics: Statistics) -> None:
+        if not statistics.counts:
+            raise NoValue(statistics.reason("individual", "no layer has individual gradients"))
+        whole: Counts | None = None
+        for counts in statistics.counts.values():
+            whole = counts.copy() if whole is None else whole.merge(counts)
+        assert whole is not None
+        make = "histogram1d" if quantity.kind == "histogram1d" else "histogram2d"
+        network = getattr(whole, make)(self.run.step, quantity=quantity.name)
+        layers = [
+            getattr(statistics.counts[n], make)(self.run.step, n, quantity.name) if n in statistics.counts else None
+            for n in self.run.cover.parameters
+        ]
+        quantity.follow(network.counts, network.below, network.above)
+        self.heavy.append((network, layers))
+
+    def _take_parameters(self, quantity: Quantity, statistics: Statistics) -> None:
+        def stored(name: str, tensor: Tensor) -> Histogram:
+            values = tensor.detach().cpu().numpy()
+            return Histogram(quantity.name, self.run.step, values, np.zeros(0), layer=name)
+
+        names = list(self.run.cover.parameters)
+        layers = [stored(n, statistics.parameters[n]) if n in statistics.parameters else None for n in names]
+        self.heavy.append((Histogram(quantity.name, self.run.step, np.zeros(0), np.zeros(0)), layers))
+
+    def _add_by_products(self, statistics: Statistics) -> None:
+        record = self.record
+        record.batch_size = statistics.batch_size
+        for index, rate in enumerate(self.rates):
+            record.scalars["LearningRate" if index == 0 else f"LearningRate/{index}"] = rate
+        seen = {n: p.grad for n, p in self.run.cover.trainable().items() if p.grad is not None and not p.grad.is_sparse}
+        record.scalars["GradNormClipped"] = combine(measure_norms(seen))
+        if statistics.norms:
+            total = sum(statistics.norms.values())
+            assert isinstance(total, Tensor)
+            values, order = torch.topk(total, min(TOP_SAMPLES, len(total)))
+            record.top_samples = order.tolist()
+            record.scalars["TopSampleNorm"] = math.sqrt(max(float(values[0]), 0.0)) if not math.isnan(float(values[0])) else math.nan
+
+    # ---- after the step -----------------------------------------------------------------------------------------
+
+    def finish(self, began: float) -> None:
+        """The optimizer has moved the parameters: measure the move, write the record."""
+        if self.state.in_closure:
+            self._finish_alpha()
+            self._measure_before()
+        update = self._find_update()
+        if self.plan.alpha_start:
+            self.run.engine.clock.timed("project step", self._start_alpha, update)
+        self.state.kept.clear()
+        if not self.plan.record:
+            return
+        statistics = self._statistics(update=update)
+        for quantity in self.plan.quantities:
+            if "update" in quantity.needs:
+                self._measure(quantity, statistics)
+        self._write(began)
+
+    def _find_update(self) -> dict[str, Tensor]:
+        theta, parameters = self.state.theta, self.run.cover.parameters
+        names = [n for n in theta if n in self.state.gradient_norms]
+        if not names:
+            return {}
+        return dict(zip(names, torch._foreach_sub([parameters[n].detach() for n in names], [theta[n] for n in names]), strict=True))
+
+    def _start_alpha(self, update: dict[str, Tensor]) -> None:
+        state, engine, losses = self.state, self.run.engine, self.state.losses()
+        if losses is None:
+            self.record.missing["Alpha"] = state.why_no_losses()
+            return
+        slopes, parallel = alpha.project_on_update(state, update)
+        measured = [n for n in state.reduced if n in update]
+        if len(slopes) < len(measured) or not slopes:
+            self.record.missing["Alpha"] = state.no_value.get("individual", "the step was not along the gradient as before; measured from the next step on")
+            engine.keeps_contributions = True
+            return
+        engine.keeps_contributions = not parallel
+        length = combine(measure_norms({n: update[n] for n in slopes}))
+        total = sum(slopes.values())
+        assert isinstance(total, Tensor)
+        start = alpha.observe_end(losses, total / length if length > 0 else total)
+        self.run.pending = alpha.Pending(self.run.step, length, start, frozenset(slopes))
+        engine.previous_update = {n: update[n] for n in slopes}
+
+    def _write(self, began: float) -> None:
+        run, record = self.run, self.record
+        run.write_header()
+        limit = stability_limit(self.optimizer) if len(run.optimizers) == 1 else None
+        networks = [histogram for histogram, _ in self.heavy if histogram.edges.size]
+        layers = [h for _, per_layer in self.heavy for h in per_layer if h is not None and h.edges.size]
+        record.notices = [*run.notices, *find_notices(record, networks, limit), *worst_layers(layers)]
+        record.alphas, run.alphas, run.notices = run.alphas, [], []
+        for name, reason in record.missing.items():
+            run.warn(f"missing {name}", f"Cockpit: {name} has no value: {reason}.") if name in run.warned else None
+        total = self.state.overhead + time.perf_counter() - began
+        record.costs = self._costs(total)
+        run.write(record)
+        for network, per_layer in self.heavy:
+            run.writer.write_heavy(network.quantity, record.step, network, per_layer, keep=record.triggered)
+        run.writer.write_scalars({n: record.scalars[n] for n in HEADLINES if n in record.scalars}, record.step)
+
+    def _costs(self, total: float) -> dict[str, float]:
+        seconds = self.run.engine.clock.reset()
+        own = {f"own {q.name}": [q.name] for q in self.plan.quantities}
+        costs = split_costs(seconds, self.plan.users() | own, total)
+        costs["step"] = time.perf_counter() - self.run.step_began
+        return costs
+
+
+def worst_layers(histograms: list[Histogram], most: int = 3) -> list[Notice]:
+    """Of the layers that are out of range only the worst: a notice per layer and step would drown the page."""
+    from cockpit_core.engine.notices import check_histogram
+
+    found = [(h.below + h.above + h.nan, notice) for h in histograms for notice in check_histogram(h)]
+    return [notice for _, notice in sorted(found, key=lambda pair: -pair[0])[:most]]

@@ -1,0 +1,51 @@
+"""What a user should look at, found in the numbers themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from cockpit_core.records import Histogram, Notice, Record
+
+OUTSIDE = 0.01
+
+
+def find_notices(record: Record, histograms: list[Histogram], limit: float | None) -> Iterator[Notice]:
+    """Values that are not finite, histograms that miss the data, curvature beyond what the step size allows.
+
+    ``limit`` is the largest curvature at which gradient descent with this learning rate is stable, None if unknown.
+    """
+    for name, value in record.scalars.items():
+        if not math.isfinite(value):
+            yield Notice(record.step, "not_finite", f"{name} is {value}", name)
+    for histogram in histograms:
+        yield from check_histogram(histogram)
+    sharpness = record.scalars.get("HessMaxEV")
+    if limit is not None and sharpness is not None and sharpness > limit:
+        text = f"largest eigenvalue {sharpness:.4g} is above {limit:.4g}, where steps of this learning rate grow"
+        yield Notice(record.step, "edge_of_stability", text, "HessMaxEV")
+
+
+def check_histogram(histogram: Histogram) -> Iterator[Notice]:
+    total = int(histogram.counts.sum())
+    outside = histogram.below + histogram.above
+    if total and outside > OUTSIDE * total:
+        low, high = histogram.edges[0], histogram.edges[-1]
+        text = f"{outside / total:.1%} of the gradient elements lie outside {low:g} to {high:g}; widen range="
+        yield Notice(histogram.step, "outside_range", text, histogram.quantity, histogram.layer)
+    broken = histogram.nan + histogram.pos_inf + histogram.neg_inf
+    if broken:
+        text = f"{broken} gradient elements are NaN or infinite"
+        yield Notice(histogram.step, "not_finite", text, histogram.quantity, histogram.layer)
+
+
+def stability_limit(optimizer: torch.optim.Optimizer) -> float | None:
+    """``2 / lr`` for SGD, ``2 (1 + momentum) / lr`` with heavy-ball momentum; None for every other optimizer."""
+    if type(optimizer) is not torch.optim.SGD or len({float(group["lr"]) for group in optimizer.param_groups}) != 1:
+        return None
+    group = optimizer.param_groups[0]
+    if group.get("nesterov") or group.get("dampening") or not float(group["lr"]) > 0:
+        return None
+    return 2 * (1 + float(group.get("momentum", 0.0))) / float(group["lr"])

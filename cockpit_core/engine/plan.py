@@ -1,0 +1,91 @@
+"""What to measure at one step: the union of what the due quantities need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cockpit_core.engine.reduce import Request
+from cockpit_core.kernels import Spec
+from cockpit_core.quantities import Quantity
+from cockpit_core.quantities.grad_hist_1d import GradHist1d
+from cockpit_core.quantities.grad_hist_2d import GradHist2d
+
+INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha"})
+
+WORK_OF_NEED = {
+    "norms": ("norms",),
+    "dots": ("project gradient",),
+    "squares": ("squares",),
+    "histogram": ("histogram",),
+    "alpha": ("project step", "losses", "alpha"),
+    "losses": ("losses",),
+    "eigenvalue": ("eigenvalue",),
+    "diagonal": ("diagonal",),
+    "update": ("update",),
+    "start": ("distance",),
+}
+
+
+@dataclass
+class Plan:
+    """``record``: write a record at this step. ``alpha_end``: only finish the Alpha of the step before."""
+
+    quantities: list[Quantity] = field(default_factory=list)
+    record: bool = False
+    alpha_start: bool = False
+    alpha_end: bool = False
+    triggered: bool = False
+    by_products_only: bool = False
+    memory_budget: int = 64 * 2**20
+
+    def __post_init__(self) -> None:
+        self.needs = {need for quantity in self.quantities for need in quantity.needs}
+        if self.record and not self.by_products_only:
+            self.needs.add("losses")
+        self.spec = self._make_spec()
+
+    def _make_spec(self) -> Spec | None:
+        one = next((q.bins_now() for q in self.quantities if isinstance(q, GradHist1d)), None)
+        two = next((q.bins_now() for q in self.quantities if isinstance(q, GradHist2d)), None)
+        return Spec(gradient=one, joint=two) if one or two else None
+
+    @property
+    def active(self) -> bool:
+        return self.record or self.alpha_end
+
+    @property
+    def individual(self) -> bool:
+        """Are individual gradients looked at in any way?"""
+        return not self.by_products_only and (self.alpha_end or bool(self.needs & INDIVIDUAL))
+
+    @property
+    def measures_individual(self) -> bool:
+        """More than the far end of an Alpha."""
+        return not self.by_products_only and self.record and bool(self.needs & INDIVIDUAL)
+
+    @property
+    def curvature_kinds(self) -> dict[str, set[str]]:
+        """{"diagonal": kinds, "eigenvalue": kinds}; None stands for the run's own kind."""
+        kinds: dict[str, set[str]] = {"diagonal": set(), "eigenvalue": set()}
+        for quantity in self.quantities:
+            for need in kinds:
+                if need in quantity.needs:
+                    kinds[need].add(getattr(quantity, "curvature", None) or "")
+        return {} if self.by_products_only else {need: found for need, found in kinds.items() if found}
+
+    def request(self) -> Request:
+        if not self.measures_individual:
+            return Request(memory_budget=self.memory_budget)
+        return Request("norms" in self.needs or self.record, "squares" in self.needs, self.spec, self.memory_budget)
+
+    def users(self) -> dict[str, list[str]]:
+        """Which quantities asked for which kind of work; forming gradients is shared by all that read their elements."""
+        users: dict[str, list[str]] = {}
+        for quantity in self.quantities:
+            for need in quantity.needs:
+                for work in WORK_OF_NEED.get(need, ()):
+                    users.setdefault(work, []).append(quantity.name)
+        readers = [q.name for q in self.quantities if INDIVIDUAL & set(q.needs)]
+        if readers:
+            users["form"] = readers
+        return users

@@ -1,0 +1,142 @@
+"""What one use of a parameter contributes to the individual gradients, without storing them.
+
+A contribution stands for ``g_n``, n = 1..B, of one parameter tensor from one call of one module. It can always form
+``g_n`` for a few samples (``form``); where the structure allows, it answers without forming anything.
+``scale`` is the factor B of MATH (``g_n = B dL/dtheta^(n)``): it is applied here, once, in the gradient's own dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cockpit_core.kernels import Counts, ParameterBins, Spec, count_outer
+
+
+class Contribution:
+    """Individual gradients that are formed in blocks: ``make(lo, hi)`` gives the unscaled ``[hi - lo, *shape]``."""
+
+    def __init__(self, samples: int, shape: torch.Size, make: Callable[[int, int], Tensor], scale: float):
+        self.samples, self.shape, self.make, self.scale = samples, shape, make, scale
+
+    @property
+    def floats_per_sample(self) -> int:
+        """How many numbers forming one sample's gradient takes, working space included."""
+        return self.shape.numel()
+
+    def form(self, lo: int, hi: int) -> Tensor:
+        formed = self.make(lo, hi)
+        return formed * self.scale if self.scale != 1 else formed
+
+    def norms(self) -> Tensor | None:
+        """``||g_n||^2`` [B] if that is cheaper than forming the gradients, else None."""
+        return None
+
+    def project(self, direction: Tensor) -> Tensor | None:
+        """``g_n . V`` [B] if that is cheaper than forming the gradients, else None."""
+        return None
+
+    def squares(self) -> Tensor | None:
+        """``sum_n g_n^2`` [*shape] if that is cheaper than forming the gradients, else None."""
+        return None
+
+    def count(self, parameter: ParameterBins | None, spec: Spec, into: Counts) -> bool:
+        """Add all elements to the histograms if that needs no formed gradients; False if it does."""
+        return False
+
+
+class Rows(Contribution):
+    """Individual gradients that are small enough to be there already: ``rows`` is [B, *shape], unscaled."""
+
+    def __init__(self, rows: Tensor, shape: torch.Size, scale: float):
+        super().__init__(len(rows), shape, lambda lo, hi: rows[lo:hi].reshape(hi - lo, *shape), scale)
+
+
+class Outer(Contribution):
+    """``g_n = b_n a_n^T``: one position per sample. Nothing of size [B, out, in] ever exists.
+
+    ``||g_n||^2 = ||a_n||^2 ||b_n||^2``, ``sum_n g_n^2 = (b^2)^T (a^2)``, ``g_n . V = b_n^T V a_n``.
+    """
+
+    def __init__(self, b: Tensor, a: Tensor, shape: torch.Size, scale: float):
+        self.b, self.a = (b * scale if scale != 1 else b), a
+        super().__init__(len(b), shape, self._make, 1.0)
+
+    def _make(self, lo: int, hi: int) -> Tensor:
+        return (self.b[lo:hi, :, None] * self.a[lo:hi, None, :]).reshape(hi - lo, *self.shape)
+
+    def norms(self) -> Tensor:
+        return self.b.square().sum(1) * self.a.square().sum(1)
+
+    def project(self, direction: Tensor) -> Tensor:
+        V = direction.reshape(self.b.shape[1], self.a.shape[1])  # [out, in]
+        if V.shape[0] <= V.shape[1]:
+            return ((self.a @ V.T) * self.b).sum(1)
+        return ((self.b @ V) * self.a).sum(1)
+
+    def squares(self) -> Tensor:
+        return (self.b.square().T @ self.a.square()).reshape(self.shape)
+
+    def count(self, parameter: ParameterBins | None, spec: Spec, into: Counts) -> bool:
+        count_outer(self.b, self.a, parameter, spec, into)
+        return True
+
+
+class Positions(Contribution):
+    """``g_n = sum_s b_{n,s} a_{n,s}^T`` with many positions s: tokens of a Linear.
+
+    ``b`` is [B, S, out], ``a`` is [B, S, in]. ``||g_n||^2 = <A_n A_n^T, B_n B_n^T>`` when 2 S^2 < in * out.
+    """
+
+    def __init__(self, b: Tensor, a: Tensor, shape: torch.Size, scale: float):
+        self.b, self.a = b, a
+        super().__init__(len(b), shape, self._make, scale)
+
+    def _make(self, lo: int, hi: int) -> Tensor:
+        return torch.bmm(self.b[lo:hi].transpose(1, 2), self.a[lo:hi]).reshape(hi - lo, *self.shape)
+
+    @property
+    def gram_is_cheaper(self) -> bool:
+        return 2 * self.a.shape[1] ** 2 < self.a.shape[2] * self.b.shape[2]
+
+    def norms(self) -> Tensor | None:
+        if not self.gram_is_cheaper:
+            return None
+        block = max(1, 2**20 // self.a.shape[1] ** 2)  # a few MB of Gram matrices at a time
+        parts = []
+        for lo in range(0, self.samples, block):
+            A, B = self.a[lo : lo + block], self.b[lo : lo + block]
+            parts.append((torch.bmm(A, A.transpose(1, 2)) * torch.bmm(B, B.transpose(1, 2))).sum((1, 2)))
+        return torch.cat(parts) * self.scale**2
+
+    def project(self, direction: Tensor) -> Tensor:
+        V = direction.reshape(self.b.shape[2], self.a.shape[2])  # [out, in]
+        if V.shape[0] <= V.shape[1]:
+            return ((self.a @ V.T) * self.b).sum((1, 2)) * self.scale
+        return ((self.b @ V) * self.a).sum((1, 2)) * self.scale
+
+
+class Summed(Contribution):
+    """A parameter used several times: all uses of sample n count into ``g_n``, before anything is squared."""
+
+    def __init__(self, parts: list[Contribution]):
+        self.parts = parts
+        super().__init__(parts[0].samples, parts[0].shape, self._make, 1.0)
+
+    @property
+    def floats_per_sample(self) -> int:
+        return max(part.floats_per_sample for part in self.parts) + self.shape.numel()
+
+    def _make(self, lo: int, hi: int) -> Tensor:
+        total = self.parts[0].form(lo, hi)
+        for part in self.parts[1:]:
+            total = total + part.form(lo, hi)
+        return total
+
+    def project(self, direction: Tensor) -> Tensor | None:
+        projections = [part.project(direction) for part in self.parts]
+        if any(projection is None for projection in projections):
+            return None
+        return torch.stack(projections).sum(0)  # type: ignore[arg-type]

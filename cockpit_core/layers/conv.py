@@ -1,0 +1,133 @@
+"""Convolutions and transposed convolutions in one, two and three dimensions: stride, padding, dilation, groups."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.layers.registry import Call, match_dtype, rule, samples_first
+
+Sizes = tuple[int, ...]
+
+
+def view_patches(padded: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes, out: Sizes) -> Tensor:
+    """All patches as a view [n, channels, *kernel, *out]; nothing is copied. Kernel positions outermost, so that
+    copying it later runs along rows of the image (twice as fast as im2col in the other order)."""
+    batch, channel, *space = padded.stride()
+    steps = [s * d for s, d in zip(space, dilation, strict=True)]
+    jumps = [s * t for s, t in zip(space, stride, strict=True)]
+    return padded.as_strided((*padded.shape[:2], *kernel, *out), (batch, channel, *steps, *jumps))
+
+
+class Patches(Contribution):
+    """``g_n[o, c, k] = sum_s left_n[o, s] image_n[c, patch(k, s)]``: formed by one small product per sample.
+
+    ``left`` is [B, groups * rows, *out] (output gradients of a convolution, inputs of a transposed one), ``image`` the
+    padded other side. ``g_n . V`` is one convolution of the image with V, then a dot product with ``left``.
+    """
+
+    def __init__(self, left: Tensor, image: Tensor, geometry: tuple[Sizes, Sizes, Sizes], groups: int, shape: torch.Size, scale: float):
+        self.left, self.image, self.geometry, self.groups = left, image, geometry, groups
+        self.out = tuple(left.shape[2:])
+        super().__init__(len(left), shape, self._make, scale)
+
+    @property
+    def floats_per_sample(self) -> int:
+        kernel = math.prod(self.geometry[0])
+        return self.shape.numel() + self.image.shape[1] * kernel * math.prod(self.out)
+
+    def _make(self, lo: int, hi: int) -> Tensor:
+        kernel, stride, dilation = self.geometry
+        n, groups = hi - lo, self.groups
+        patches = view_patches(self.image[lo:hi], kernel, stride, dilation, self.out)
+        columns = patches.reshape(n * groups, -1, math.prod(self.out))  # [n g, c k, S]
+        left = self.left[lo:hi].reshape(n * groups, -1, math.prod(self.out))  # [n g, o, S]
+        return torch.bmm(left, columns.transpose(1, 2)).reshape(n, *self.shape)
+
+    def project(self, direction: Tensor) -> Tensor:
+        kernel, stride, dilation = self.geometry
+        conv = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(kernel)]
+        response = conv(self.image, direction.reshape(self.shape), None, stride, 0, dilation, self.groups)
+        window = (..., *(slice(0, size) for size in self.out))
+        return (response[window] * self.left).flatten(1).sum(1) * self.scale
+
+
+def pad_input(module: nn.modules.conv._ConvNd, a: Tensor) -> Tensor:
+    both = module._reversed_padding_repeated_twice
+    if not any(both):
+        return a.contiguous()
+    return F.pad(a, both, mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
+
+
+@rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
+    module: nn.modules.conv._ConvNd = call.module  # type: ignore[assignment]
+    weight = module.weight
+    a = match_dtype(samples_first(call.inputs[0].to(b.dtype), call, weight.dim() - 1), weight)
+    b = match_dtype(samples_first(b, call, weight.dim() - 1), weight)
+    a, b, calls = fold_positions(a, weight.dim()), fold_positions(b, weight.dim()), b.dim() - weight.dim()
+    geometry = (tuple(module.kernel_size), tuple(module.stride), tuple(module.dilation))
+    image = pad_input(module, a)
+    parts: dict[str, Contribution] = {"weight": Patches(b.contiguous(), image, geometry, module.groups, weight.shape, scale)}
+    if module.bias is not None:
+        parts["bias"] = Rows(b.flatten(2).sum(2), module.bias.shape, scale)
+    return regroup(parts, call.batch_size) if calls else parts
+
+
+@rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def transposed_convolution(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
+    """The transpose of a convolution: its input plays the output gradient's part, and the other way round."""
+    module: nn.modules.conv._ConvTransposeNd = call.module  # type: ignore[assignment]
+    weight = module.weight
+    a = match_dtype(samples_first(call.inputs[0].to(b.dtype), call, weight.dim() - 1), weight)
+    b = match_dtype(samples_first(b, call, weight.dim() - 1), weight)
+    a, b, calls = fold_positions(a, weight.dim()), fold_positions(b, weight.dim()), b.dim() - weight.dim()
+    geometry = (tuple(module.kernel_size), tuple(module.stride), tuple(module.dilation))
+    image = F.pad(b, padding_of_transposed(module, b, a))
+    parts: dict[str, Contribution] = {"weight": Patches(a.contiguous(), image, geometry, module.groups, weight.shape, scale)}
+    if module.bias is not None:
+        parts["bias"] = Rows(b.flatten(2).sum(2), module.bias.shape, scale)
+    return regroup(parts, call.batch_size) if calls else parts
+
+
+def padding_of_transposed(module: nn.modules.conv._ConvTransposeNd, b: Tensor, a: Tensor) -> list[int]:
+    """What must surround the output so that every input position sees a whole window."""
+    padding: list[int] = []
+    sizes = zip(module.kernel_size, module.stride, module.dilation, module.padding, a.shape[2:], b.shape[2:], strict=True)
+    for kernel, stride, dilation, pad, inner, outer in reversed(list(sizes)):
+        reach = (inner - 1) * stride + dilation * (kernel - 1) + 1
+        padding += [int(pad), max(0, reach - outer - int(pad))]
+    return padding
+
+
+def fold_positions(tensor: Tensor, dim: int) -> Tensor:
+    """[B, k, C, *space] of images that are k to a sample becomes [B k, C, *space]."""
+    return tensor.flatten(0, tensor.dim() - dim) if tensor.dim() > dim else tensor
+
+
+class Regrouped(Contribution):
+    """k consecutive entries of ``part`` belong to one sample: sum them."""
+
+    def __init__(self, part: Contribution, samples: int):
+        self.part, self.each = part, part.samples // samples
+        super().__init__(samples, part.shape, self._make, 1.0)
+
+    @property
+    def floats_per_sample(self) -> int:
+        return self.part.floats_per_sample * self.each
+
+    def _make(self, lo: int, hi: int) -> Tensor:
+        formed = self.part.form(lo * self.each, hi * self.each)
+        return formed.unflatten(0, (hi - lo, self.each)).sum(1)
+
+    def project(self, direction: Tensor) -> Tensor | None:
+        projections = self.part.project(direction)
+        return None if projections is None else projections.unflatten(0, (self.samples, self.each)).sum(1)
+
+
+def regroup(parts: dict[str, Contribution], samples: int) -> dict[str, Contribution]:
+    return {name: Regrouped(part, samples) for name, part in parts.items()}

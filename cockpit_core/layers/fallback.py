@@ -1,0 +1,196 @@
+"""Individual gradients of a module without a rule: a vector-Jacobian product of that one module, sample by sample.
+
+Two exact ways. ``vmap`` runs the module on one sample at a time in one vectorised call; it needs a module that draws no
+random numbers and mixes no samples. ``masked`` runs the module once more on the whole batch, with the random state of
+the user's call, and pulls back the output gradient of one sample at a time; it covers everything that can be
+differentiated, and gives contributions where samples mix. Which one is right is decided by the check that contributions
+add up to ``p.grad``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.registry import Call, NotCovered
+
+ATOMIC: tuple[type[nn.Module], ...] = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
+"""Modules that use their children's parameters without calling the children."""
+
+
+def flatten_tensors(value: Any) -> list[Tensor]:
+    """All floating point tensors in an output, in a fixed order: tuples, lists, dicts, dataclass-like mappings."""
+    if isinstance(value, Tensor):
+        return [value] if torch.is_floating_point(value) else []
+    if isinstance(value, dict):
+        return [tensor for item in value.values() for tensor in flatten_tensors(item)]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in flatten_tensors(item)]
+    if hasattr(value, "__dataclass_fields__"):
+        return [tensor for name in value.__dataclass_fields__ for tensor in flatten_tensors(getattr(value, name))]
+    return []
+
+
+def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
+    """Which dimension of an output counts samples."""
+    module, B = call.module, call.batch_size
+    if isinstance(module, nn.RNNBase):
+        wanted = (0 if module.batch_first else 1) if position == 0 else 1
+    elif isinstance(module, nn.MultiheadAttention):
+        wanted = (0 if module.batch_first else 1) if position == 0 else 0
+    else:
+        wanted = call.batch_dim
+    if tensor.dim() > wanted and tensor.shape[wanted] == B:
+        return wanted
+    for dim, size in enumerate(tensor.shape):
+        if size == B:
+            return dim
+    raise NotCovered(
+        f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples; pass batch_dim="
+    )
+
+
+class ModuleGradients:
+    """The individual gradients of all parameters of one call, computed block by block and shared between them."""
+
+    def __init__(self, call: Call, outputs: dict[int, Tensor], names: list[str], scale: float, keep_bytes: int, mute: Callable):
+        self.call, self.outputs, self.names, self.scale, self.mute = call, outputs, names, scale, mute
+        self.parameters = {name: p.detach() for name, p in call.module.named_parameters() if name in names}
+        each = sum(p.numel() * p.element_size() for p in self.parameters.values())
+        self.keep = each * call.batch_size <= keep_bytes
+        self.whole: dict[str, Tensor] | None = None
+        self.ways = [self.by_masks] if self.is_random or isinstance(call.module, ATOMIC) else [self.by_vmap, self.by_masks]
+        self.graph: tuple[list[Tensor], dict[str, Tensor]] | None = None
+
+    @property
+    def is_random(self) -> bool:
+        state = self.call.random_state
+        return state is not None and len(state) == 2 and not torch.equal(state[0], state[1])
+
+    def rows(self, lo: int, hi: int, name: str) -> Tensor:
+        if self.whole is None and self.keep:
+            self.whole = self.compute(0, self.call.batch_size, self.names)
+        if self.whole is not None:
+            return self.whole[name][lo:hi]
+        return self.compute(lo, hi, [name])[name]
+
+    def compute(self, lo: int, hi: int, names: list[str]) -> dict[str, Tensor]:
+        while self.ways:
+            try:
+                with self.mute(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    return self.ways[0](lo, hi, names)
+            except NotCovered:
+                raise
+            except Exception as error:  # a function without a batching rule, a shape that needs the whole batch, ...
+                if len(self.ways) == 1:
+                    raise NotCovered(f"no per-sample products of {type(self.call.module).__name__}: {error}") from error
+                self.ways.pop(0)
+        raise NotCovered(f"no per-sample products of {type(self.call.module).__name__}")
+
+    def next_way(self) -> bool:
+        """Contributions did not add up: try the other way, if there is one."""
+        if len(self.ways) < 2:
+            return False
+        self.ways.pop(0)
+        self.whole = None
+        return True
+
+    def by_vmap(self, lo: int, hi: int, names: list[str]) -> dict[str, Tensor]:
+        call, B = self.call, self.call.batch_size
+        axis = call.batch_dim
+
+        def batched(value: Any) -> bool:
+            return isinstance(value, Tensor) and value.dim() > axis and value.shape[axis] == B
+
+        flat = [*call.inputs, *call.kwargs.values()]
+        if not any(batched(value) for value in flat):
+            raise ValueError("no input with a batch dimension")
+        moving = [value.movedim(axis, 0)[lo:hi] for value in flat if batched(value)]
+        seeds = [b.movedim(sample_dim(b, call, k), 0)[lo:hi] for k, b in self.outputs.items()]
+        dims = [sample_dim(b, call, k) for k, b in self.outputs.items()]
+
+        def one(values: list[Tensor], seed: list[Tensor]) -> dict[str, Tensor]:
+            rest = iter(values)
+            filled = [next(rest).unsqueeze(axis) if batched(value) else value for value in flat]
+            arguments, named = tuple(filled[: len(call.inputs)]), dict(zip(call.kwargs, filled[len(call.inputs) :], strict=True))
+
+            def run(parameters: dict[str, Tensor]) -> list[Tensor]:
+                result = flatten_tensors(functional_call(call.module, parameters, arguments, named))
+                return [result[k] for k in self.outputs]
+
+            pull = vjp(run, {name: self.parameters[name] for name in names})[1]
+            return pull([s.unsqueeze(d) for s, d in zip(seed, dims, strict=True)])[0]
+
+        return vmap(one)(moving, seeds)
+
+    def by_masks(self, lo: int, hi: int, names: list[str]) -> dict[str, Tensor]:
+        outputs, parameters = self.rerun()
+        wanted = [parameters[name] for name in names]
+        seeds = []
+        for (k, b), out in zip(self.outputs.items(), outputs, strict=True):
+            dim = sample_dim(b, self.call, k)
+            seed = out.new_zeros(hi - lo, *out.shape)
+            picked = b.to(out.dtype).movedim(dim, 0)
+            for n in range(lo, hi):
+                seed[n - lo].movedim(dim, 0)[n] = picked[n]
+            seeds.append(seed)
+        try:
+            rows = torch.autograd.grad(outputs, wanted, seeds, retain_graph=True, is_grads_batched=True, allow_unused=True)
+        except RuntimeError:  # no batching rule for some backward function
+            singles = [
+                torch.autograd.grad(outputs, wanted, [s[n] for s in seeds], retain_graph=True, allow_unused=True)
+                for n in range(hi - lo)
+            ]
+            rows = tuple(None if column[0] is None else torch.stack(column) for column in zip(*singles, strict=True))
+        zero = [row if row is not None else p.new_zeros(hi - lo, *p.shape) for row, p in zip(rows, wanted, strict=True)]
+        return dict(zip(names, zero, strict=True))
+
+    def rerun(self) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """The module's forward once more, on copies of its parameters and buffers, with the random state of the call."""
+        if self.graph is None:
+            call = self.call
+            with torch.enable_grad(), restored_random_state(call.random_state):
+                copies = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
+                buffers = {name: buffer.clone() for name, buffer in call.module.named_buffers()}
+                result = flatten_tensors(functional_call(call.module, copies | buffers, call.inputs, call.kwargs))
+            self.graph = [result[k] for k in self.outputs], copies
+        return self.graph
+
+
+@contextmanager
+def restored_random_state(states: Any) -> Iterator[None]:
+    if states is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(states[0])
+        yield
+
+
+class PerSample(Contribution):
+    def __init__(self, gradients: ModuleGradients, name: str, shape: torch.Size):
+        self.gradients, self.name = gradients, name
+        super().__init__(gradients.call.batch_size, shape, lambda lo, hi: gradients.rows(lo, hi, name), gradients.scale)
+
+    @property
+    def floats_per_sample(self) -> int:
+        outputs = sum(b.numel() for b in self.gradients.outputs.values())
+        return self.shape.numel() + outputs
+
+
+def fallback(
+    call: Call, outputs: dict[int, Tensor], names: list[str], scale: float, keep_bytes: int, mute: Callable
+) -> dict[str, Contribution]:
+    call.method = "fallback"
+    gradients = ModuleGradients(call, outputs, names, scale, keep_bytes, mute)
+    return {name: PerSample(gradients, name, p.shape) for name, p in call.module.named_parameters() if name in names}
+
+

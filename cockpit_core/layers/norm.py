@@ -1,0 +1,93 @@
+"""Normalisation layers: ``y = w * x_hat + c``, so ``g_n = sum_positions b * x_hat`` and ``sum_positions b``."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.layers.registry import Call, match_dtype, rule, samples_first
+
+
+def affine_rows(call: Call, b: Tensor, normalised: Tensor, scale: float, features: int) -> dict[str, Contribution]:
+    """Features are the last ``features`` dimensions (LayerNorm, RMSNorm)."""
+    module = call.module
+    b = match_dtype(samples_first(b, call, features), module.weight)  # type: ignore[arg-type]
+    x_hat = match_dtype(samples_first(normalised, call, features), module.weight)  # type: ignore[arg-type]
+    positions = tuple(range(1, b.dim() - features))
+    parts: dict[str, Contribution] = {}
+    weight, bias = module.weight, getattr(module, "bias", None)
+    product = b * x_hat
+    parts["weight"] = Rows(product.sum(positions) if positions else product, weight.shape, scale)  # type: ignore[arg-type,union-attr]
+    if bias is not None:
+        parts["bias"] = Rows(b.sum(positions) if positions else b, bias.shape, scale)
+    return parts
+
+
+@rule(nn.LayerNorm)
+def layer_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
+    module: nn.LayerNorm = call.module  # type: ignore[assignment]
+    if module.weight is None:
+        return {}
+    x_hat = F.layer_norm(call.inputs[0], module.normalized_shape, None, None, module.eps)
+    return affine_rows(call, b, x_hat, scale, len(module.normalized_shape))
+
+
+if hasattr(nn, "RMSNorm"):  # torch 2.4
+
+    @rule(nn.RMSNorm)
+    def rms_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
+        module: nn.RMSNorm = call.module  # type: ignore[assignment]
+        if module.weight is None:
+            return {}
+        x_hat = F.rms_norm(call.inputs[0], module.normalized_shape, None, module.eps)
+        return affine_rows(call, b, x_hat, scale, len(module.normalized_shape))
+
+
+def channel_rows(call: Call, b: Tensor, x_hat: Tensor, scale: float) -> dict[str, Contribution]:
+    """Features are dimension 1, positions all behind it (BatchNorm, GroupNorm, InstanceNorm)."""
+    module, B = call.module, call.batch_size
+    weight: nn.Parameter = module.weight  # type: ignore[assignment]
+    b, x_hat = match_dtype(b, weight), match_dtype(x_hat, weight)
+    rows = [t.flatten(2).sum(2) if t.dim() > 2 else t for t in (b * x_hat, b)]  # [N, C]
+    rows = [samples_first(r, call, 1) for r in rows]
+    rows = [r if r.dim() == 2 else r.reshape(B, -1, r.shape[-1]).sum(1) for r in rows]
+    parts: dict[str, Contribution] = {"weight": Rows(rows[0], weight.shape, scale)}
+    if module.bias is not None:
+        parts["bias"] = Rows(rows[1], weight.shape, scale)
+    return parts
+
+
+@rule(nn.GroupNorm)
+def group_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
+    module: nn.GroupNorm = call.module  # type: ignore[assignment]
+    if module.weight is None:
+        return {}
+    return channel_rows(call, b, F.group_norm(call.inputs[0], module.num_groups, None, None, module.eps), scale)
+
+
+@rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+def instance_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
+    module: nn.modules.instancenorm._InstanceNorm = call.module  # type: ignore[assignment]
+    if module.weight is None:
+        return {}
+    own = module.running_mean is None or call.training
+    mean, var = (None, None) if own else (module.running_mean, module.running_var)
+    return channel_rows(call, b, F.instance_norm(call.inputs[0], mean, var, use_input_stats=own, eps=module.eps), scale)
+
+
+@rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+def batch_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
+    """In training mode samples mix in mean and variance: ``b_n * x_hat_n`` are contributions that add up to the
+    gradient, not gradients of one sample's loss. The header says so."""
+    module: nn.modules.batchnorm._BatchNorm = call.module  # type: ignore[assignment]
+    if module.weight is None:
+        return {}
+    own = call.training or module.running_mean is None
+    if own:
+        call.method, call.reason = "contribution", "BatchNorm in training mode mixes samples"
+    mean, var = (None, None) if own else (module.running_mean, module.running_var)
+    with torch.no_grad():
+        x_hat = F.batch_norm(call.inputs[0], mean, var, None, None, training=own, momentum=0.0, eps=module.eps)
+    return channel_rows(call, b, x_hat, scale)

@@ -1,0 +1,100 @@
+"""One file per layer type; the decorator registers its rule. A rule turns one call of a module into contributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit_core.layers.contribution import Contribution
+
+
+class NotCovered(Exception):
+    """Individual gradients of this call cannot be had; the message says why and what to do."""
+
+
+@dataclass
+class Call:
+    """One call of a module in the forward pass: what a rule needs, detached from the graph."""
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    batch_size: int
+    batch_dim: int
+    versions: tuple[tuple[Tensor, int], ...] = ()
+    random_state: tuple[Tensor, Tensor] | None = None
+    training: bool = True
+    method: str = field(default="rule")
+    reason: str = ""
+
+    def check_unchanged(self) -> None:
+        """An input that was overwritten after the call would give wrong numbers silently."""
+        if any(tensor._version != version for tensor, version in self.versions):
+            raise NotCovered(
+                f"the input of {type(self.module).__name__} was changed in place after the call; use an out-of-place operation"
+            )
+
+
+Rule = Callable[[Call, Tensor, float], dict[str, Contribution]]
+"""``rule(call, b, scale) -> {"weight": contribution, ...}`` with b the gradient of the module's output."""
+
+RULES: dict[type[nn.Module], Rule] = {}
+
+
+def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        for module_type in types:
+            RULES[module_type] = function
+        return function
+
+    return register
+
+
+def find_rule(module: nn.Module) -> Rule | None:
+    """The rule of this very type. A subclass that leaves ``forward`` alone computes the same and shares it."""
+    for base in type(module).__mro__:
+        if base in RULES:
+            same = type(module).forward is base.forward and not getattr(module, "parametrizations", None)
+            return RULES[base] if same else None
+    return None
+
+
+def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:
+    """Bring ``tensor`` to [B, positions..., *features]; ``features`` counts its last dimensions that are no positions.
+
+    The batch is at ``batch_dim`` where that dimension has B entries. A leading dimension of k B entries holds k
+    positions of each sample (``x.view(B * T, F)``), samples outermost for batch_dim 0, innermost for batch_dim 1.
+    """
+    B, lead = call.batch_size, tensor.dim() - features
+    if lead > call.batch_dim and tensor.shape[call.batch_dim] == B:
+        return tensor.movedim(call.batch_dim, 0)
+    if lead >= 1 and tensor.shape[0] == B:
+        return tensor
+    if lead >= 1 and tensor.shape[0] and tensor.shape[0] % B == 0:
+        if call.batch_dim == 0:
+            return tensor.unflatten(0, (B, -1))
+        return tensor.unflatten(0, (-1, B)).movedim(1, 0)
+    raise NotCovered(
+        f"no dimension of {tuple(tensor.shape)} counts the {B} samples of the batch; pass batch_dim= if it is not the first"
+    )
+
+
+def collapse_positions(tensor: Tensor, features: int) -> Tensor:
+    """[B, positions..., *features] to [B, S, *features]."""
+    lead = tensor.dim() - features
+    if lead == 1:
+        return tensor.unsqueeze(1)
+    return tensor.flatten(1, lead - 1) if lead > 2 else tensor
+
+
+def match_dtype(tensor: Tensor, like: Tensor) -> Tensor:
+    """Under autocast a layer computes in a lower precision than its parameters: form gradients in the parameter's."""
+    return tensor if tensor.dtype == like.dtype else tensor.to(like.dtype)
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and torch.is_floating_point(value)

@@ -1,0 +1,105 @@
+"""The contract of a quantity: it declares what statistics it needs and turns them into numbers.
+
+A quantity programs no hooks, buffers or caches. ``needs`` may name
+
+=============  ================================================================================================
+"losses"       individual losses ``l_n`` [B]
+"gradients"    the gradient ``g``, one tensor per layer, before the user's clipping
+"parameters"   the parameters ``theta_t``
+"start"        the parameters ``theta_0`` at the beginning of the run
+"update"       the step ``s_t = theta_{t+1} - theta_t``; the quantity is then measured after the step
+"norms"        ``||g_n||^2`` [B] per layer
+"dots"         ``g_n . g`` [B] per layer (each layer's own part of the scalar product)
+"squares"      ``sum_n g_n^2``, one tensor per layer
+"diagonal"     the diagonal of the curvature
+"eigenvalue"   its largest eigenvalue
+=============  ================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cockpit_core.curvature import Diagonal, Eigenpair
+    from cockpit_core.kernels import Counts
+    from cockpit_core.schedules import Schedule
+
+
+class NoValue(Exception):  # noqa: N818 - it is an answer, not a fault
+    """Raised by ``measure``: there is no value at this step; the message is the reason that the user reads."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Everything measured at one step. Mappings go from layer name to tensor; asked for by ``needs``."""
+
+    step: int
+    batch_size: int
+    loss: float
+    time: float = 0.0
+    losses: Tensor | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    start: Mapping[str, Tensor] = field(default_factory=dict)
+    update: Mapping[str, Tensor] = field(default_factory=dict)
+    norms: Mapping[str, Tensor] = field(default_factory=dict)
+    dots: Mapping[str, Tensor] = field(default_factory=dict)
+    squares: Mapping[str, Tensor] = field(default_factory=dict)
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    gradient_norms: Mapping[str, float] = field(default_factory=dict)
+    diagonals: Mapping[str, Diagonal] = field(default_factory=dict)
+    eigenpairs: Mapping[str, Eigenpair] = field(default_factory=dict)
+    curvature: str = "hessian"
+    learning_rates: tuple[float, ...] = ()
+    no_value: Mapping[str, str] = field(default_factory=dict)
+
+    def reason(self, need: str, default: str = "it was not measured") -> str:
+        """Why a statistic is not there."""
+        return self.no_value.get(need, default)
+
+
+@dataclass
+class Value:
+    """A network-wide number, numbers per layer, and how far they may be off (None: exact up to rounding)."""
+
+    network: float | None = None
+    layers: dict[str, float] = field(default_factory=dict)
+    error: float | None = None
+    method: str = ""
+
+
+class Quantity:
+    """Subclass it, name what you need, return a float or a ``Value``; raise ``NoValue(reason)`` where there is none."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    configurations: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str] = "scalar"
+    layerwise: ClassVar[bool] = False
+    unit: ClassVar[str] = ""
+    description: ClassVar[str] = ""
+    defined_for_sgd: ClassVar[bool] = False
+
+    def __init__(self, *, schedule: int | Schedule | None = None):
+        self.schedule = schedule
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def measure(self, statistics: Statistics) -> float | Value:
+        raise NoValue(f"{self.name} defines no measure()")
+
+    def options(self) -> dict[str, str]:
+        """What the header says about this instance."""
+        return {key: str(value) for key, value in vars(self).items() if key != "schedule" and value is not None and key[0] != "_"}
+
+
+def check_positive(name: str, value: Any) -> float:
+    if not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"{name} must be a positive number, got {value!r}")
+    return float(value)

@@ -1,0 +1,32 @@
+"""Looking up the curvature that a quantity asks for, with the reason where there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.quantities.base import NoValue, Statistics
+
+if TYPE_CHECKING:
+    from cockpit_core.curvature import Diagonal, Eigenpair
+
+KINDS = ("hessian", "ggn", "ggn_mc")
+
+
+def check_curvature(kind: str | None) -> str | None:
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"curvature must be one of {', '.join(KINDS)}, got {kind!r}")
+    return kind
+
+
+def find_diagonal(statistics: Statistics, kind: str | None) -> Diagonal:
+    wanted = kind or statistics.curvature
+    if wanted not in statistics.diagonals:
+        raise NoValue(statistics.reason(f"diagonal {wanted}", "the diagonal was not measured"))
+    return statistics.diagonals[wanted]
+
+
+def find_eigenpair(statistics: Statistics, kind: str | None) -> Eigenpair:
+    wanted = kind or statistics.curvature
+    if wanted not in statistics.eigenpairs:
+        raise NoValue(statistics.reason(f"eigenvalue {wanted}", "the eigenvalue was not measured"))
+    return statistics.eigenpairs[wanted]

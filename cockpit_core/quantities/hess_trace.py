@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from cockpit_core.quantities.base import Quantity, Statistics, Value
+from cockpit_core.quantities.curvature_values import check_curvature, find_diagonal
+
+
+class HessTrace(Quantity):
+    """How curved is the loss on average? ``Tr(H)``, network and layer-wise, from the diagonal of the curvature."""
+
+    needs = ("diagonal",)
+    configurations = ("business", "full")
+    layerwise = True
+    description = "Trace of the Hessian of the mini-batch loss."
+
+    def __init__(self, *, curvature: str | None = None, schedule=None):
+        super().__init__(schedule=schedule)
+        self.curvature = check_curvature(curvature)
+
+    def measure(self, statistics: Statistics) -> Value:
+        diagonal = find_diagonal(statistics, self.curvature)
+        layers = {name: float(values.double().sum()) for name, values in diagonal.values.items()}
+        return Value(diagonal.trace, layers, error=diagonal.trace_error, method=diagonal.method)

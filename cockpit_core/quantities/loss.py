@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from cockpit_core.quantities.base import Quantity, Statistics
+
+
+class Loss(Quantity):
+    """Is training making progress? ``L_t = (1/B) sum_n l_n``, the scalar that is differentiated, on this batch."""
+
+    configurations = ("economy", "business", "full")
+    description = "The mini-batch loss that is differentiated at this step."
+
+    def measure(self, statistics: Statistics) -> float:
+        return statistics.loss

@@ -1,0 +1,30 @@
+"""L2 norms of several tensors at once, and of the network: a norm of the whole, not a sum of norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from cockpit_core.quantities.base import NoValue, Value
+
+
+def measure_norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """``||x||_2`` of each tensor, with one transfer from the device."""
+    if not tensors:
+        return {}
+    norms = torch._foreach_norm([t.detach() for t in tensors.values()])
+    return dict(zip(tensors, torch.stack([n.double() for n in norms]).tolist(), strict=True))
+
+
+def combine(layers: Mapping[str, float]) -> float:
+    return math.sqrt(sum(norm * norm for norm in layers.values()))
+
+
+def norm_value(tensors: Mapping[str, Tensor]) -> Value:
+    if not tensors:
+        raise NoValue("no parameter has a gradient")
+    layers = measure_norms(tensors)
+    return Value(combine(layers), layers)

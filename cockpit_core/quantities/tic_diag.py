@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value, check_positive
+from cockpit_core.quantities.curvature_values import check_curvature, find_diagonal
+
+
+class TICDiag(Quantity):
+    """How much noise per curvature? Takeuchi's information criterion with both matrices cut to their diagonals:
+
+    ``sum_j ( (1/B) sum_n [g_n]_j^2 ) / ( [H]_jj + eps )``. Said to predict the generalisation gap (Thomas et al. 2020).
+    Entries of H near zero dominate it; an estimated diagonal would divide by noise, so there is no value then.
+    """
+
+    needs = ("diagonal", "squares")
+    configurations = ("business", "full")
+    description = "Takeuchi's information criterion, diagonal approximation."
+
+    def __init__(self, *, epsilon: float = 1e-7, curvature: str | None = None, schedule=None):
+        super().__init__(schedule=schedule)
+        self.epsilon, self.curvature = check_positive("epsilon", epsilon), check_curvature(curvature)
+
+    def measure(self, statistics: Statistics) -> Value:
+        diagonal = find_diagonal(statistics, self.curvature)
+        if not diagonal.exact and diagonal.kind == "hessian":
+            raise NoValue("the Hessian's diagonal is an estimate here, and TICDiag would divide by its noise; use curvature='ggn'")
+        names = [name for name in statistics.squares if name in diagonal.values]
+        if not names:
+            raise NoValue(statistics.reason("individual", "no layer has individual gradients"))
+        total = 0.0
+        for name in names:
+            mean = statistics.squares[name].double() / statistics.batch_size
+            total += float((mean / (diagonal.values[name].double() + self.epsilon)).sum())
+        return Value(total, method="" if diagonal.exact else diagonal.method)

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from cockpit_core.quantities.base import Quantity, Statistics, Value
+from cockpit_core.quantities.norms import norm_value
+
+
+class UpdateSize(Quantity):
+    """How long was the step? ``||s_t||_2``, what the optimizer really did: momentum, weight decay, clipping included."""
+
+    needs = ("update",)
+    configurations = ("economy", "business", "full")
+    layerwise = True
+    description = "Length of the step that the optimizer took."
+
+    def measure(self, statistics: Statistics) -> Value:
+        return norm_value(statistics.update)

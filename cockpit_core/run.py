@@ -1,0 +1,342 @@
+"""A tracked run: decides when to measure, turns statistics into records, and writes them."""
+
+from __future__ import annotations
+
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit_core.engine.alpha import Pending
+from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.curvature import Curvature
+from cockpit_core.engine.engine import Engine
+from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.engine.measure import Measurement
+from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.spikes import Spikes
+from cockpit_core.events.data import RunData
+from cockpit_core.events.writer import EventWriter
+from cockpit_core.ending import Ending
+from cockpit_core.header import describe_quantity, make_header
+from cockpit_core.quantities import Quantity
+from cockpit_core.records import AlphaFit, Notice, Record
+from cockpit_core.schedules import Schedule, as_schedule, describe
+
+
+class Run:
+    """Made by ``cockpit_core.track``; the documentation of its options is there."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Any,
+        optimizers: Sequence[torch.optim.Optimizer],
+        logdir: Path,
+        *,
+        quantities: list[Quantity],
+        config: str,
+        schedule: Schedule,
+        budget: float | None,
+        layers: Any,
+        curvature: str,
+        curvature_samples: int | None,
+        batch_dim: int,
+        memory_budget: int,
+        on_error: str,
+        steps_per_epoch: float | None,
+        resume: bool,
+        step: int | None,
+        seed: int,
+    ):
+        self.cover = Cover(model, layers)
+        self.model, self.loss_fn, self.optimizers, self.logdir = model, loss_fn, list(optimizers), logdir
+        self.quantities, self.schedule, self.budget = quantities, schedule, budget
+        self.schedules = {q.name: as_schedule(q.schedule) if q.schedule is not None else schedule for q in quantities}
+        self.on_error, self.steps_per_epoch, self.memory_budget = on_error, steps_per_epoch, memory_budget
+        self.writer = EventWriter(logdir, resume=resume)
+        past = self.writer.past
+        self.step = step if step is not None else past.last_step + 1 if past else 0
+        self.began = time.monotonic() - (past.last_time if past else 0.0)
+        self.start = {name: p.detach().clone() for name, p in self.cover.trainable().items()} if self._asks("start") else {}
+        self.engine = Engine(
+            self.cover, loss_fn, batch_dim=batch_dim, memory_budget=memory_budget, guard=self.guard,
+            curvature=Curvature(curvature, samples=curvature_samples, memory_budget=memory_budget, seed=seed),
+        )  # fmt: skip
+        self.header = make_header(model, loss_fn, self.optimizers, logdir)
+        self.header.config, self.header.schedule, self.header.curvature = config, describe(schedule), curvature
+        self.header.quantities = [describe_quantity(q, self.schedules[q.name]) for q in quantities]
+        self.header.steps_per_epoch = steps_per_epoch or 0.0
+        self.header.options = {"batch_dim": str(batch_dim), "memory_budget": str(memory_budget)}
+        self._set_initial_state()
+        self._attach()
+
+    def _set_initial_state(self) -> None:
+        self.closed = False
+        self.should_stop = False
+        self.status = "waiting"
+        self.epoch: float | None = None
+        self.wants_trigger = ""
+        self.loss_seen = False
+        self.spikes = Spikes()
+        self.pending: Pending | None = None
+        self.alphas: list[AlphaFit] = []
+        self.notices: list[Notice] = []
+        self.warned: set[str] = set()
+        self.backward_passes = 0
+        self.tracking_seconds = 0.0
+        self.step_began = time.perf_counter()
+        self.subscribers: list[Callable[[], None]] = []
+        self.subscriber_errors = 0
+        self.without_gradient: set[str] = set()
+        self.header_shown = ""
+        self._data: RunData | None = None
+
+    def _asks(self, need: str) -> bool:
+        return any(need in quantity.needs for quantity in self.quantities)
+
+    def _attach(self) -> None:
+        """Two light hooks for the whole run: on the loss and on the optimizer."""
+        self.handles = Handles()
+        if isinstance(self.loss_fn, nn.Module):
+            self.handles.add(self.loss_fn.register_forward_hook(Hook(self.engine, "on_loss"), with_kwargs=True))
+        for optimizer in self.optimizers:
+            self.handles.add(optimizer.register_step_pre_hook(Hook(self, "before_step")))
+            self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step")))
+        self.engine.noticed_loss = Hook(self, "notice_loss")  # type: ignore[assignment]
+        self.ending = Ending(self)
+        self.write_header()
+        self.writer.write_record(Record("start", self.step, time.time(), self.elapsed))
+        self.engine.begin(self.make_plan())
+
+    # ---- when ---------------------------------------------------------------------------------------------------
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    def make_plan(self) -> Plan:
+        """What to measure at the coming step."""
+        triggered = bool(self.wants_trigger)
+        if triggered:
+            due = list(self.quantities)
+        elif self.budget is not None and self.tracking_seconds > self.budget * (self.elapsed + 1e-9) and self.step > 0:
+            due = []
+        else:
+            due = [q for q in self.quantities if self.schedules[q.name](self.step)]
+        alpha = any("alpha" in q.needs for q in due)
+        return Plan(due, bool(due), alpha, self.pending is not None, triggered, memory_budget=self.memory_budget)
+
+    def trigger(self, reason: str = "run.trigger()") -> None:
+        """Track the next step in full, whatever the schedule; if this step's loss was evaluated already, the one after."""
+        self.wants_trigger = reason
+        if not self.closed and not self.loss_seen and not self.engine.step.passes:
+            self.engine.begin(self.make_plan())
+            self.wants_trigger = ""
+            self.notices.append(Notice(self.step, "trigger", f"tracked off schedule: {reason}"))
+
+    def notice_loss(self, value: Tensor, factor: Tensor) -> None:
+        """Every backward pass of every step comes by here."""
+        self.loss_seen = True
+        self.backward_passes += 1
+        if value.device.type != "cpu" or value.dim():
+            return  # reading it would wait for the device
+        reason = self.spikes.sees(float(value))
+        if reason is None or self.wants_trigger:
+            return
+        self.wants_trigger = reason
+        self.notices.append(Notice(self.step, "trigger", f"{reason}; this step and the next are on record"))
+        if not self.engine.step.plan.record:
+            cheap = [q for q in self.quantities if set(q.needs) <= {"parameters", "start", "update"} and q.kind == "scalar"]
+            alpha_end = self.engine.step.plan.alpha_end
+            self.engine.step.plan = Plan(cheap, True, False, alpha_end, True, not alpha_end, self.memory_budget)
+
+    # ---- the step -----------------------------------------------------------------------------------------------
+
+    def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        state = self.engine.step
+        if not state.plan.active:
+            return
+        with self.guard("before the step"):
+            start = time.perf_counter()
+            if not state.passes:
+                self._wait_for_closure(optimizer, args, kwargs)
+            else:
+                self.engine.measure()
+            self.measurement = Measurement(self, optimizer)
+            state.overhead += time.perf_counter() - start
+
+    def _wait_for_closure(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        closure = args[0] if args else kwargs.get("closure")
+        if callable(closure):
+            self.engine.step.in_closure = True
+            return
+        self.warn(
+            "no loss",
+            "Cockpit saw no backward pass of loss_fn before optimizer.step(). If the loss is a function, "
+            "call run.backward(loss, individual_losses=...) instead of loss.backward().",
+        )
+
+    def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        state, measurement = self.engine.step, self.__dict__.pop("measurement", None)
+        if state.plan.active and measurement is not None:
+            start = time.perf_counter()
+            with self.guard("after the step"):
+                measurement.finish(start)
+            if state.plan.record:
+                self.tracking_seconds += state.overhead + time.perf_counter() - start
+        self._next_step(state.plan.active)
+
+    def _next_step(self, was_active: bool) -> None:
+        self.step += 1
+        self.engine.passes_per_step = self.backward_passes or self.engine.passes_per_step
+        self.backward_passes = 0
+        self.loss_seen = False
+        with self.guard("planning"):
+            plan = self.make_plan()
+            if self.wants_trigger:
+                self.wants_trigger = ""
+            if plan.active or was_active:
+                self.engine.begin(plan)
+        self.step_began = time.perf_counter()
+
+    def backward(self, loss: Tensor, individual_losses: Tensor | None = None, **kwargs: Any) -> None:
+        """``loss.backward(**kwargs)`` for a loss that is not a module.
+
+        ``individual_losses`` [B], one per sample, average to the loss (or add up to it); without them Alpha has no value.
+        """
+        from cockpit_core.engine.functional import attach_function_loss
+
+        attach_function_loss(self, loss, individual_losses)
+        loss.backward(**kwargs)
+
+    # ---- writing ------------------------------------------------------------------------------------------------
+
+    def write(self, record: Record) -> None:
+        self.writer.write_record(record)
+        self.status = "running"
+        self._tell()
+
+    def write_header(self) -> None:
+        """Again whenever something in it has changed: coverage, batch size."""
+        self.header.layers = self.cover.describe(self.without_gradient)
+        self.header.covered = self.cover.share(self.header.layers)
+        shown = repr(self.header)
+        if shown != self.header_shown:
+            self.header_shown = shown
+            self.writer.write_header(self.header)
+
+    def log(self, **values: Any) -> None:
+        """Anything else worth plotting, any time; ``epoch=`` sets the epoch of the steps that follow."""
+        numbers: dict[str, float] = {}
+        for name, value in values.items():
+            try:
+                numbers[name] = float(value)
+            except (TypeError, ValueError) as error:
+                raise TypeError(f"run.log({name}=...) takes a number, got {type(value).__name__}") from error
+        if "epoch" in numbers:
+            self.epoch = numbers.pop("epoch")
+        if self.closed:
+            raise RuntimeError("this run is closed; track the model again (with resume=True to continue the same log)")
+        scalars = {f"log/{name}": value for name, value in numbers.items()}
+        step = max(self.step - 1, 0)
+        self.write(Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars))
+        self.writer.write_scalars(numbers, step)
+
+    def epoch_at(self, step: int) -> float | None:
+        if self.steps_per_epoch:
+            return step / self.steps_per_epoch
+        return self.epoch
+
+    def close(self, status: str = "finished", error: str = "") -> None:
+        """Write what is pending and take all hooks off. Closing twice does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        self.handles.remove()
+        self.engine.layer_handles.remove()
+        self.engine.step.plan = Plan()
+        self.ending.done()
+        self.status = "stopped" if self.should_stop and status == "finished" else status
+        with self.guard("closing"):
+            record = Record("end", max(self.step - 1, 0), time.time(), self.elapsed, status=self.status, error=error)
+            record.alphas, record.notices, self.alphas, self.notices = self.alphas, self.notices, [], []
+            self.writer.write_record(record)
+            self._tell()
+        self.writer.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.close("finished" if error is None else "failed", "" if error is None else f"{type(error).__name__}: {error}")
+
+    # ---- looking ------------------------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> RunData:
+        """Everything written so far, from the log itself."""
+        if self._data is None:
+            self._data = RunData(self.logdir)
+        return self._data.refresh()
+
+    @property
+    def cost_share(self) -> float:
+        """Share of the elapsed time that tracking took."""
+        return self.tracking_seconds / max(self.elapsed, 1e-9)
+
+    def request_stop(self) -> None:
+        """Ask the training loop to end: it should look at ``run.should_stop`` at each step."""
+        self.should_stop = True
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back on the training thread after each record; returns how to end it."""
+        self.subscribers.append(callback)
+        return lambda: self.subscribers.remove(callback) if callback in self.subscribers else None
+
+    def _tell(self) -> None:
+        for callback in list(self.subscribers):
+            try:
+                callback()
+            except Exception:
+                self.subscriber_errors += 1
+
+    def report(self, output: str | Path, **options: Any) -> Path:
+        """One self-contained HTML file of this run."""
+        from cockpit_core.report import write_report
+
+        return write_report([self.logdir], output, **options)
+
+    # ---- faults -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def guard(self, where: str) -> Iterator[None]:
+        """An error of ours must not reach the user's training: warn once, put it on record, go on."""
+        try:
+            yield
+        except Exception as error:
+            if self.on_error == "raise":
+                raise
+            self.note_error(where, error)
+
+    def note_error(self, where: str, error: Exception) -> None:
+        message = f"{type(error).__name__}: {error}"
+        self.notices.append(Notice(self.step, "error", message, where))
+        self.warn(f"error {where}", f"Cockpit: {where} failed and is skipped ({message}); training goes on.")
+
+    def warn(self, key: str, message: str) -> None:
+        if key not in self.warned:
+            self.warned.add(key)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                warnings.warn(message, stacklevel=3)
+
+
+ALIVE: weakref.WeakSet[Run] = weakref.WeakSet()
+"""Runs that are not closed, so that tracking one model twice at once can be refused."""

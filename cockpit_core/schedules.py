@@ -1,0 +1,54 @@
+"""At which steps to track: a schedule is a function of the step; an interval is a number of steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Schedule = Callable[[int], bool]
+
+
+class _Named:
+    """A schedule that can say in words what it does."""
+
+    def __init__(self, decide: Schedule, words: str):
+        self.decide, self.words = decide, words
+
+    def __call__(self, step: int) -> bool:
+        return self.decide(step)
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def linear(interval: int, offset: int = 0) -> Schedule:
+    """Every ``interval``-th step, from ``offset`` on."""
+    if interval < 1:
+        raise ValueError(f"interval must be at least 1, got {interval}")
+    words = "every step" if interval == 1 and offset == 0 else f"every {interval} steps" + (f" from {offset}" if offset else "")
+    return _Named(lambda step: step >= offset and (step - offset) % interval == 0, words)
+
+
+def logarithmic(start: float, end: float, steps: int = 300, base: float = 10, init: bool = True) -> Schedule:
+    """``steps`` points spaced evenly in the exponent from ``base**start`` to ``base**end``; ``init`` adds step 0.
+
+    ``logarithmic(0, 5)`` tracks densely at first and up to step 100,000.
+    """
+    if steps < 1 or base <= 1 or end < start:
+        raise ValueError(f"logarithmic needs steps >= 1, base > 1 and start <= end, got {steps}, {base}, {start}, {end}")
+    gap = (end - start) / max(steps - 1, 1)
+    points = {math.floor(base ** (start + k * gap) + 1e-9) for k in range(steps)}
+    if init:
+        points.add(0)
+    words = f"{len(points)} steps, logarithmic from {min(points)} to {max(points)}"
+    return _Named(points.__contains__, words)
+
+
+def as_schedule(schedule: int | Schedule, name: str = "schedule") -> Schedule:
+    if isinstance(schedule, bool) or not (isinstance(schedule, int) or callable(schedule)):
+        raise TypeError(f"{name} must be an interval in steps or a function of the step, got {schedule!r}")
+    return linear(schedule) if isinstance(schedule, int) else schedule
+
+
+def describe(schedule: Schedule) -> str:
+    return str(schedule) if isinstance(schedule, _Named) else getattr(schedule, "__name__", "custom")

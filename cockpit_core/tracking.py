@@ -1,0 +1,114 @@
+"""The one line a user adds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cockpit_core.quantities import Quantity, configuration
+from cockpit_core.quantities.curvature_values import check_curvature
+from cockpit_core.run import ALIVE, Run
+from cockpit_core.schedules import Schedule, as_schedule
+
+
+def track(
+    model: nn.Module,
+    loss_fn: Any,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    logdir: str | Path | None = None,
+    *,
+    config: str | Iterable[Quantity] = "economy",
+    schedule: int | Schedule = 1,
+    layers: str | Iterable[str] | None = None,
+    curvature: str = "hessian",
+    on_error: str = "warn",
+    budget: float | None = None,
+    batch_dim: int = 0,
+    curvature_samples: int | None = None,
+    memory_budget: int = 64 * 2**20,
+    steps_per_epoch: float | None = None,
+    resume: bool = False,
+    step: int | None = None,
+    seed: int = 0,
+) -> Run:
+    """Track an unchanged training loop.
+
+    model, loss_fn, optimizer: as the loop uses them. ``loss_fn`` is an ``nn.Module``; for any other loss pass None and
+        call ``run.backward(loss, individual_losses=...)`` in place of ``loss.backward()``.
+    logdir: where the run is written; ``runs/<time>`` by default. A directory that holds a run is never overwritten.
+    config: "economy", "business", "full", or a list of quantities.
+    schedule: an interval in steps, or ``cockpit_core.schedules.linear(...)`` / ``logarithmic(...)``.
+    layers: glob patterns over parameter names; default all.
+    curvature: "hessian", "ggn" or "ggn_mc".
+    on_error: "warn" records an error of ours and lets training go on; "raise" is for tests.
+    budget: 0.05 spends at most 5 % of the training time: tracked steps of the schedule are left out when it is used up.
+    batch_dim: which dimension counts samples.
+    curvature_samples: measure curvature on that many samples of the batch only, marked as an estimate.
+    memory_budget: bytes for blocks of individual gradients.
+    steps_per_epoch: gives the epoch axis (or log it: ``run.log(epoch=...)``).
+    resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded.
+    seed: of Cockpit's own random generator; torch's is never touched.
+    """
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    check_arguments(model, loss_fn, optimizers, on_error, budget)
+    quantities, name = choose_quantities(config)
+    return _start(
+        model, loss_fn, optimizers, Path(logdir) if logdir is not None else Path("runs") / time.strftime("%Y-%m-%d_%H-%M-%S"),
+        quantities=quantities, config=name, schedule=as_schedule(schedule), budget=budget, layers=layers,
+        curvature=check_curvature(curvature) or "hessian", curvature_samples=curvature_samples, batch_dim=batch_dim,
+        memory_budget=int(memory_budget), on_error=on_error, steps_per_epoch=steps_per_epoch, resume=resume, step=step, seed=seed,
+    )  # fmt: skip
+
+
+def _start(model: nn.Module, *args: Any, **options: Any) -> Run:
+    for other in list(ALIVE):
+        if not other.closed and other.model is model:
+            raise RuntimeError(f"this model is being tracked already, into {other.logdir}; call close() on that run first")
+    run = Run(model, *args, **options)
+    ALIVE.add(run)
+    return run
+
+
+def check_arguments(model: Any, loss_fn: Any, optimizers: list[Any], on_error: str, budget: float | None) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+    if loss_fn is not None and not isinstance(loss_fn, nn.Module) and not callable(loss_fn):
+        raise TypeError(f"loss_fn must be an nn.Module, a function, or None, got {type(loss_fn).__name__}")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if not optimizers:
+        raise ValueError("optimizer is an empty list")
+    if on_error not in ("warn", "raise"):
+        raise ValueError(f"on_error must be 'warn' or 'raise', got {on_error!r}")
+    if budget is not None and not 0 < budget <= 1:
+        raise ValueError(f"budget is a share of the training time between 0 and 1, got {budget!r}")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError("no parameter of the model requires a gradient; there is nothing to track")
+    mine = {id(p) for p in model.parameters()}
+    if not any(id(p) in mine for o in optimizers for group in o.param_groups for p in group["params"]):
+        raise ValueError("the optimizer holds no parameter of this model")
+
+
+def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity], str]:
+    if isinstance(config, str):
+        return configuration(config), config
+    quantities = []
+    for item in config:
+        if isinstance(item, type) and issubclass(item, Quantity):
+            item = item()
+        if not isinstance(item, Quantity):
+            raise TypeError(f"config takes quantities, got {item!r}; subclass cockpit_core.quantities.Quantity")
+        quantities.append(item)
+    names = [q.name for q in quantities]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"config names {', '.join(sorted(twice))} twice")
+    if not quantities:
+        raise ValueError("config is an empty list; choose 'economy', 'business', 'full' or some quantities")
+    return quantities, "custom"
