@@ -35,6 +35,8 @@ class Problem:
     build_target: Callable[[torch.Generator, int], Tensor]
     batch_size: int = 7
     groups: Groups = everything_in_one_group
+    build_input: Callable[[torch.Generator, int], Tensor] | None = None  # where inputs are no normal random numbers
+    batch_dim: int = 0
 
     def make(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, nn.Module, Batches]:
         with torch.random.fork_rng(devices=[]):
@@ -45,11 +47,18 @@ class Problem:
         def batches(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
             generator = torch.Generator().manual_seed(seed + 1)
             for _ in range(steps):
-                inputs = torch.randn(self.batch_size, *self.input_shape, generator=generator, dtype=torch.float64)
+                inputs = (self.build_input or self.build_normal)(generator, self.batch_size)
                 target = self.build_target(generator, self.batch_size)
-                yield inputs.to(dtype), target.to(dtype) if target.is_floating_point() else target
+                yield to_dtype(inputs, dtype), to_dtype(target, dtype)
 
         return model, loss_fn, batches
+
+    def build_normal(self, generator: torch.Generator, size: int) -> Tensor:
+        return torch.randn(size, *self.input_shape, generator=generator, dtype=torch.float64)
+
+
+def to_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 class Residual(nn.Module):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Array = np.ndarray
 
@@ -79,13 +80,13 @@ def individual_losses(loss_fn: nn.Module, prediction: Tensor, target: Tensor) ->
     unreduced = copy.copy(loss_fn)
     unreduced.reduction = "none"
     raw = unreduced(prediction, target)
-    B = len(prediction)
+    B = len(target)
     per_sample = raw.reshape(B, -1).sum(1)
     if loss_fn.reduction == "sum":
         return B * per_sample
     if isinstance(loss_fn, (nn.CrossEntropyLoss, nn.NLLLoss)) and not target.is_floating_point():
         valid = target != loss_fn.ignore_index
-        weight = torch.ones_like(prediction[0]) if loss_fn.weight is None else loss_fn.weight
+        weight = prediction.new_ones(prediction.shape[1]) if loss_fn.weight is None else loss_fn.weight
         return per_sample * B / weight[target[valid]].sum()
     return per_sample / (raw.numel() / B)
 
@@ -122,7 +123,7 @@ def contributions(moment: Moment) -> dict[str, Tensor]:
     for handle in handles:
         handle.remove()
 
-    names, B = {p: name for name, p in model.named_parameters()}, len(moment.inputs)
+    names, B = {p: name for name, p in model.named_parameters()}, len(moment.targets)
     result: dict[str, Tensor] = {}
     for (module, inputs, _), b in zip(calls, output_gradients, strict=True):
         parameters = [p for p in module.parameters(recurse=False) if p.requires_grad]
@@ -144,9 +145,27 @@ def hessian(moment: Moment, names: Iterable[str]) -> Array:
     """[D, D], row by row, parameters flattened in the order of ``names``."""
     theta = moment.parameters()
     chosen = [theta[name] for name in names]
-    gradient = flatten(torch.autograd.grad(moment.loss(theta), chosen, create_graph=True))
+    with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
+        loss = moment.loss(theta)
+    gradient = flatten(torch.autograd.grad(loss, chosen, create_graph=True))
     rows = [torch.autograd.grad(g_i, chosen, retain_graph=True, materialize_grads=True) for g_i in gradient]
     return torch.stack([flatten(row) for row in rows]).numpy()
+
+
+def hessian_by_differences(moment: Moment, names: Iterable[str], h: float = 1e-5) -> Array:
+    """The same by central differences of the gradient, where a module has no second derivative at all."""
+    names, theta = list(names), moment.parameters()
+
+    def gradient_at(name: str, j: int, shift: float) -> Tensor:
+        moved = {n: p.detach().clone() for n, p in theta.items()}
+        moved[name].view(-1)[j] += shift
+        moved = {n: p.requires_grad_() for n, p in moved.items()}
+        return flatten(torch.autograd.grad(moment.loss(moved), [moved[n] for n in names]))
+
+    entries = [(name, j) for name in names for j in range(theta[name].numel())]
+    columns = [(gradient_at(*entry, h) - gradient_at(*entry, -h)) / (2 * h) for entry in entries]
+    H = torch.stack(columns).numpy()
+    return (H + H.T) / 2
 
 
 def gauss_newton(moment: Moment, names: Iterable[str]) -> Array:
@@ -322,7 +341,7 @@ def truth_of_moments(moments: list[Moment], curvature: Callable | None = hessian
         diagonals = dict(zip(names, np.split(np.diag(C), np.cumsum(sizes)[:-1]), strict=True))
         loss = moment.loss(moment.parameters()).item()
         whole = evaluate(view_of(truth, moments, t, names, diagonals))
-        whole |= {"Loss": loss, "CABS": cabs(matrix(truth.G[t], names, len(moment.inputs)), moment.lrs, loss)}
+        whole |= {"Loss": loss, "CABS": cabs(matrix(truth.G[t], names, len(moment.targets)), moment.lrs, loss)}
         whole |= {"HessMaxEV": float(np.linalg.eigvalsh(C)[-1]) if curvature else None}
         for key, value in whole.items():
             truth.scalars.setdefault(key, {})[t] = value
@@ -337,7 +356,7 @@ def view_of(truth: RunTruth, moments: list[Moment], t: int, names: list[str], di
     theta, start = matrix(truth.theta[t], names, 1)[0], matrix(truth.theta[0], names, 1)[0]
     after = matrix({n: p.numpy() for n, p in moments[t].after.items()}, names, 1)[0]
     diagonal = np.concatenate([diagonals[name] for name in names])
-    return View(matrix(truth.G[t], names, len(moments[t].inputs)), theta, start, after, diagonal)
+    return View(matrix(truth.G[t], names, len(moments[t].targets)), theta, start, after, diagonal)
 
 
 def alpha_of_step(truth: RunTruth, moments: list[Moment], t: int) -> dict[str, float | None]:

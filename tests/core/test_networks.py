@@ -1,0 +1,67 @@
+"""Any network: economy is exact on each, every configuration runs, and what is estimated says by how much it may be off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cockpit_core
+from tests import slow_truth
+from tests.networks import NETWORKS
+from tests.training import ECONOMY, OPTIMIZERS, assert_close, assert_true, by_step, loop, train_tracked
+
+CURVATURE = ("HessTrace", "HessMaxEV", "TICDiag")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_first_order_is_exact(name: str, tmp_path: Path) -> None:
+    problem = NETWORKS[name]
+    data = train_tracked(problem, "momentum", 3, tmp_path / "run", config="economy", batch_dim=problem.batch_dim)
+    truth = slow_truth.truth_of_run(problem, OPTIMIZERS["momentum"], 3, None)
+    assert data.header.covered == 1.0
+    assert_true(data, truth, ECONOMY)
+    for step in range(3):
+        G = slow_truth.matrix(truth.G[step], truth.names, problem.batch_size)
+        expected, _ = slow_truth.histogram_1d(G)
+        counts = data.histogram("GradHist1d", step).counts
+        assert counts.sum() == G.size
+        assert np.abs(counts.astype(int) - expected).sum() <= 0.05 * G.size
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_curvature_is_exact_or_within_its_error_or_says_why_not(name: str, tmp_path: Path) -> None:
+    problem = NETWORKS[name]
+    data = train_tracked(problem, "sgd", 2, tmp_path / "run", config="full", batch_dim=problem.batch_dim)
+    truth = slow_truth.truth_of_run(problem, OPTIMIZERS["sgd"], 2)
+    for quantity in CURVATURE:
+        measured, expected = by_step(data, quantity), truth.scalars[quantity]
+        if not measured:
+            assert quantity in {missing.name for missing in data.missing}
+        elif quantity != "HessMaxEV" and quantity in data.estimates:
+            for step, error in zip(*data.estimates[quantity][:2], strict=True):
+                assert abs(measured[step] - expected[step]) <= 4 * error
+        else:
+            assert_close(measured, expected, quantity)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network_trains_bit_for_bit_the_same(name: str, tmp_path: Path) -> None:
+    problem = NETWORKS[name]
+    results = []
+    for tracked in (False, True):
+        model, loss_fn, batches = problem.make()
+        optimizer = OPTIMIZERS["adam"](list(model.parameters()))
+        torch.manual_seed(1)
+        if tracked:
+            options = {"config": "full", "on_error": "raise", "schedule": 2, "batch_dim": problem.batch_dim}
+            with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options):
+                losses = loop(model, loss_fn, optimizer, batches(10))
+        else:
+            losses = loop(model, loss_fn, optimizer, batches(10))
+        results.append(
+            [*losses, *model.state_dict().values(), *(p.grad for p in model.parameters()), torch.get_rng_state()]
+        )
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
