@@ -28,12 +28,14 @@ class EventFile:
 
     ``offset`` is the first byte not yet consumed and ``broken`` counts what had to be skipped. A record that is not
     there completely is not broken: it may be in the middle of being written, and is looked at again next time.
+    ``events`` and ``bytes_read`` count what was read so far.
     """
 
     def __init__(self, path: str | Path, offset: int = 0) -> None:
         self.path = Path(path)
         self.offset = offset
         self.broken = 0
+        self.events = 0
         self.bytes_read = 0
         self._searching = False  # inside damage, looking for the next sound record
         self._need = 0  # how many bytes beyond the buffer the record at ``offset`` needs
@@ -87,6 +89,7 @@ class EventFile:
                 self.offset = base + position
                 event = self._decode(data[found.start : found.end - FOOT])
                 if event is not None:
+                    self.events += 1
                     yield Located(event, base + start, base + position)
                 continue
             self.broken += 1

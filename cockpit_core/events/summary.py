@@ -50,7 +50,7 @@ def encode_tensor(tag: str, payload: bytes | Sequence[bytes], metadata: bytes = 
     shape = b"" if single else encode_bytes(2, encode_integer(1, len(blobs)))
     strings = b"".join(encode_bytes(8, blob) for blob in blobs)
     tensor = encode_integer(1, _DT_STRING) + encode_bytes(2, shape) + strings
-    value = encode_bytes(1, tag.encode()) + encode_bytes(8, tensor)
+    value = encode_bytes(1, tag.encode("utf-8", "replace")) + encode_bytes(8, tensor)
     return value + (encode_bytes(9, metadata) if metadata else b"")
 
 
@@ -58,7 +58,7 @@ def encode_scalar(tag: str, value: float) -> bytes:
     """A plain scalar as TensorBoard and everyone who syncs its logs reads it: 32 bits, beyond them infinite."""
     if abs(value) > _FLOAT_MAX:
         value = float("inf") if value > 0 else float("-inf")
-    return encode_bytes(1, tag.encode()) + encode_varint(2 << 3 | _FIXED32) + _FLOAT.pack(value)
+    return encode_bytes(1, tag.encode("utf-8", "replace")) + encode_varint(2 << 3 | _FIXED32) + _FLOAT.pack(value)
 
 
 def encode_event(wall_time: float, step: int, values: Sequence[bytes]) -> bytes:

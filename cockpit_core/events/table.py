@@ -72,6 +72,11 @@ class Column:
         values = np.frombuffer(self.values, np.float64)[start:].copy() if self.values else np.empty(0)
         return rows, values
 
+    def extend(self, rows: np.ndarray, values: np.ndarray, texts: list[str]) -> None:
+        self.rows.frombytes(rows.astype(np.uint32).tobytes())
+        self.values.frombytes(values.astype(np.float64).tobytes())
+        self.texts += texts
+
     def keep(self, kept: np.ndarray, renumber: np.ndarray) -> None:
         rows, values = self.get()
         mask = kept[rows]
@@ -95,6 +100,21 @@ class LayerColumn:
         self._values[index, where] = values
         self._present[index, where] = True if absent is None else ~absent
         self.rows.append(row)
+
+    def extend(
+        self, rows: np.ndarray, values: np.ndarray, absent: np.ndarray | None, where: np.ndarray | slice
+    ) -> None:
+        """Several rows at once; they may lie between those that are there."""
+        start, end = len(self.rows), len(self.rows) + len(rows)
+        if end > len(self._values):
+            self._grow(max(end, 2 * start), self._values.shape[1])
+        self._values[start:end, where] = values
+        self._present[start:end, where] = True if absent is None else ~absent
+        self.rows.frombytes(rows.astype(np.uint32).tobytes())
+        if start and self.rows[start] < self.rows[start - 1]:
+            order = np.argsort(np.frombuffer(self.rows, np.uint32), kind="stable")
+            self._values[:end], self._present[:end] = self._values[:end][order], self._present[:end][order]
+            self.rows = array("I", np.frombuffer(self.rows, np.uint32)[order].tobytes())
 
     def widen(self, width: int) -> None:
         self._grow(len(self._values), width)
@@ -130,8 +150,8 @@ class Table:
         self.header: records.Header | None = None
         self.layer_index: dict[str, int] = {}  # every layer that any header named
         self._where: np.ndarray | slice = slice(0, 0)
-        self._width = 0  # layers of the current header
-        self._rows = tuple(array(code) for code in "IIdddBB")
+        self.width = 0  # layers of the current header
+        self._rows: tuple[array[Any], ...] = tuple(array(code) for code in "IIdddBB")
         self._generations = array("I")
         self.columns: dict[str, Column] = {}
         self.layer_columns: dict[str, LayerColumn] = {}
@@ -146,7 +166,7 @@ class Table:
         self.end: records.Record | None = None
         self.header_seq = 0  # how many records were known when the header came
         self.steps_taken = 0
-        self._stepped = 0  # the generation of the last record of kind "step"
+        self.stepped = 0  # the generation of the last record of kind "step"
 
     def __len__(self) -> int:
         return len(self._generations)
@@ -157,7 +177,7 @@ class Table:
         self.header, self.header_seq = header, self.next_seq
         for layer in header.layers:
             self.layer_index.setdefault(layer.name, len(self.layer_index))
-        self._width = len(header.layers)
+        self.width = len(header.layers)
         self._where = np.array([self.layer_index[layer.name] for layer in header.layers], dtype=np.intp)
         if np.array_equal(self._where, np.arange(len(self.layer_index))):
             self._where = slice(None)
@@ -168,11 +188,11 @@ class Table:
         """False if it is not news. Raises ValueError if it does not fit the header."""
         if record.seq < self.next_seq:
             return False
-        if any(vector.size != self._width for vector in record.layers.values()):
-            raise ValueError(f"record {record.seq} does not have {self._width} values per layer vector")
-        if record.kind == "step" and record.generation > self._stepped:
+        if any(vector.size != self.width for vector in record.layers.values()):
+            raise ValueError(f"record {record.seq} does not have {self.width} values per layer vector")
+        if record.kind == "step" and record.generation > self.stepped:
             self._drop(Drop(record.seq, record.step, record.generation))
-            self._stepped = record.generation
+            self.stepped = record.generation
         self.generation = max(self.generation, record.generation)
         self.next_seq, self.accepted = record.seq + 1, self.accepted + 1
         row = len(self)
@@ -201,6 +221,29 @@ class Table:
                 self.layer_columns[name] = LayerColumn(len(self.layer_index))
             self.layer_columns[name].append(row, vector, record.layers_missing.get(name), self._where)
 
+    # ---- many records at once, see bulk.py ----
+
+    def extend_rows(self, rows: Rows, generations: np.ndarray) -> None:
+        """Rows that belong after all others, of generations that have begun; their values are there already."""
+        for target, values in zip(self._rows, rows, strict=True):
+            target.frombytes(values.tobytes())
+        self._generations.frombytes(generations.astype(np.uint32).tobytes())
+        self.generation = max(self.generation, int(generations.max()))
+        self.next_seq, self.accepted = int(rows.seq[-1]) + 1, self.accepted + rows.seq.size
+        self.end = None
+
+    def extend_column(self, name: str, rows: np.ndarray, values: np.ndarray, texts: list[str]) -> None:
+        self._column(name).extend(rows, values, texts)
+
+    def extend_layers(self, name: str, rows: np.ndarray, values: np.ndarray, absent: np.ndarray | None) -> None:
+        if name not in self.layer_columns:
+            self.layer_columns[name] = LayerColumn(len(self.layer_index))
+        self.layer_columns[name].extend(rows, values, absent, self._where)
+
+    def sort_lists(self) -> None:
+        for items in (self.alphas, self.missing, self.top_samples):
+            items.sort(key=lambda x: x.seq)
+
     def _column(self, name: str) -> Column:
         column = self.columns.get(name)
         if column is None:
@@ -209,7 +252,10 @@ class Table:
 
     def _add_lists(self, record: records.Record) -> None:
         seq, generation, step = record.seq, record.generation, record.step
-        self.alphas += [Dated(seq, generation, fit.step, fit) for fit in record.alphas]
+        for fit in record.alphas:
+            while self.alphas and self.alphas[-1].step >= fit.step:  # measured again after a resume
+                self.alphas.pop()
+            self.alphas.append(Dated(seq, generation, fit.step, fit))
         self.notices += [Dated(seq, generation, notice.step, notice) for notice in record.notices]
         for name, reason in record.missing.items():
             self.missing.append(Dated(seq, generation, step, MissingValue(step, name, reason)))
@@ -229,8 +275,10 @@ class Table:
         renumber = np.cumsum(kept) - 1
         self._rows = tuple(array(rows.typecode, np.array(rows)[kept].tobytes()) for rows in self._rows)
         self._generations = array("I", generations[kept].astype(np.uint32).tobytes())
-        for column in (*self.columns.values(), *self.layer_columns.values()):
+        for column in self.columns.values():
             column.keep(kept, renumber)
+        for matrix in self.layer_columns.values():
+            matrix.keep(kept, renumber)
 
     def rows(self, first: int = 0) -> Rows:
         """Copies, from row ``first`` on."""

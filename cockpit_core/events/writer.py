@@ -31,6 +31,7 @@ HEAVY_ALL = 256
 HEAVY_MAX = 512
 HEAVY_GROWTH = 1.04
 HEAVY_EXTRA = 64  # histograms of triggered steps come on top of those of the schedule
+LONGEST_TEXT = 2000  # characters
 LARGE_RUN = 1_000_000_000
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -85,9 +86,9 @@ class EventWriter:
             notes.append(
                 f"{len(header.layers)} layers: layer-wise values are stored in every {LAYERS_EVERY}th record only"
             )
-        known = self.past.header if self.past else None
-        identity = {"run_id": known.run_id, "created": known.created} if known else {}
-        header = replace(header, notes=notes, revision=max(header.revision, self._revision), **identity)
+        header = replace(header, notes=notes, revision=max(header.revision, self._revision))
+        if self.past and self.past.header:
+            header = replace(header, run_id=self.past.header.run_id, created=self.past.header.created)
         with self._lock:
             self._revision = header.revision + 1
             self._write_tensor("cockpit/header", "header", header.revision, wire.encode_header(header))
@@ -96,7 +97,7 @@ class EventWriter:
         """Assigns ``seq`` and ``generation``, and returns ``seq``."""
         with self._lock:
             record.seq, record.generation = self.next_seq, self.generation
-            stored = self._tell_size(self._thin_layers(record))
+            stored = _shorten(self._tell_size(self._thin_layers(record)))
             tag = f"cockpit/records/{record.seq // RECORDS_PER_TAG:06d}"
             self._write_tensor(tag, "records", record.seq, wire.encode_record(stored), record.wall_time)
             self.next_seq += 1
@@ -223,6 +224,23 @@ class Thinning:
             self.extra += 1
             return True
         return False
+
+
+def _shorten(record: records.Record) -> records.Record:
+    """A traceback in a message must not make a light record heavy."""
+    if len(record.error) > LONGEST_TEXT:
+        record = replace(record, error=_cut(record.error))
+    if any(len(reason) > LONGEST_TEXT for reason in record.missing.values()):
+        record = replace(record, missing={name: _cut(reason) for name, reason in record.missing.items()})
+    if any(len(notice.message) > LONGEST_TEXT for notice in record.notices):
+        record = replace(record, notices=[replace(x, message=_cut(x.message)) for x in record.notices])
+    return record
+
+
+def _cut(text: str) -> str:
+    """The end of a text says more than its middle: that is where an exception names itself."""
+    half = LONGEST_TEXT // 2
+    return text if len(text) <= LONGEST_TEXT else f"{text[:half]} ... {text[-half:]}"
 
 
 def _choose_layers_every(header: records.Header) -> int:

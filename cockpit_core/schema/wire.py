@@ -6,8 +6,9 @@ the bytes that are there can justify.
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
@@ -32,6 +33,21 @@ _NUMPY = {number: np.dtype("<" + name) for name, number in _DTYPES.items()}
 _FLOAT32 = np.finfo(np.float32)
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+
+def clean(item: T) -> T:
+    """The same with every text encodable: messages of the operating system may hold halves of characters."""
+    done: Any = item
+    if isinstance(item, str):
+        done = item.encode("utf-8", "replace").decode()
+    elif isinstance(item, dict):
+        done = {clean(key): clean(value) for key, value in item.items()}
+    elif isinstance(item, list):
+        done = [clean(entry) for entry in item]
+    elif dataclasses.is_dataclass(item) and not isinstance(item, type):
+        done = dataclasses.replace(item, **{name: clean(value) for name, value in vars(item).items()})
+    return done
 
 
 def parse(kind: type[M], data: bytes) -> M:
@@ -86,7 +102,7 @@ def _inflate(data: bytes, size: int) -> bytes:
 
 
 def encode_header(header: records.Header) -> bytes:
-    return header_message(header).SerializeToString(deterministic=True)
+    return header_message(clean(header)).SerializeToString(deterministic=True)
 
 
 def header_message(header: records.Header) -> pb.Header:
@@ -130,9 +146,10 @@ def decode_header(data: bytes) -> records.Header:
     for name in _HEADER_PLAIN:
         value = getattr(message, name)
         setattr(header, name, type(getattr(header, name))(value))
-    header.num_parameters = round(message.num_parameters)
+    header.num_parameters = _as_count(message.num_parameters)
     header.layers = [
-        records.LayerInfo(x.name, tuple(x.shape), round(x.size), x.module, x.method, x.reason) for x in message.layers
+        records.LayerInfo(x.name, tuple(x.shape), _as_count(x.size), x.module, x.method, x.reason)
+        for x in message.layers
     ]
     header.quantities = [
         records.QuantityInfo(
@@ -151,6 +168,13 @@ def decode_header(data: bytes) -> records.Header:
 
 
 def encode_record(record: records.Record) -> bytes:
+    try:
+        return _encode_record(record)
+    except UnicodeEncodeError:
+        return _encode_record(clean(record))
+
+
+def _encode_record(record: records.Record) -> bytes:
     message = pb.Record(
         seq=record.seq,
         kind=_KINDS[record.kind],
@@ -250,6 +274,7 @@ def read_alpha(message: pb.AlphaFit) -> records.AlphaFit:
     return records.AlphaFit(alpha=message.alpha if message.has_alpha else None, **rest)
 
 
+ALPHA_DOUBLES = {x.number: x.name for x in pb.AlphaFit.DESCRIPTOR.fields if x.type == x.TYPE_DOUBLE}
 _ALPHA_PLAIN = [name for name in pb.AlphaFit.DESCRIPTOR.fields_by_name if name not in ("alpha", "has_alpha")]
 
 
@@ -273,8 +298,9 @@ def encode_histogram(histogram: records.Histogram) -> bytes:
         layer=histogram.layer,
         counts=pack_array(counts, compress=True),
         edges=pack_array(np.asarray(histogram.edges, dtype="<f8"), compress=True),
-        **{name: float(getattr(histogram, name)) for name in _HISTOGRAM_COUNTS},
     )
+    for name in _HISTOGRAM_COUNTS:
+        setattr(message, name, float(getattr(histogram, name)))
     if histogram.parameter_edges is not None:
         edges = np.asarray(histogram.parameter_edges, dtype="<f8")
         message.parameter_edges.CopyFrom(pack_array(edges, compress=True))
@@ -366,8 +392,10 @@ def _add_column(message: pb.Batch, column: records.BatchColumn) -> None:
 def decode_batch(data: bytes) -> records.Batch:
     message = parse(pb.Batch, data)
     plain = {name: getattr(message, name) for name in _BATCH_PLAIN}
-    rows = {name: unpack_array(getattr(message, name)) for name in _ROW_TYPES if message.HasField(name)}
-    batch = records.Batch(**plain, **rows, drop_from_step=round(message.drop_from_step))
+    rows: dict[str, Any] = {x: unpack_array(getattr(message, x)) for x in _ROW_TYPES if message.HasField(x)}
+    if not {"seq", "step", "time", "wall_time"} <= set(rows):
+        raise ValueError("a batch without rows")
+    batch = records.Batch(**plain, **rows, drop_from_step=_as_count(message.drop_from_step))
     if message.HasField("header"):
         batch.header = decode_header(message.header.SerializeToString())
     for column in message.columns:
