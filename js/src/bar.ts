@@ -3,7 +3,7 @@ import { runList } from "./runlist.ts";
 import { h, popover, refill, setAttribute, setText } from "./dom.ts";
 import { shorten } from "./format.ts";
 import type { Context } from "./panel.ts";
-import type { SourceStatus } from "./source.ts";
+import type { Source, SourceStatus } from "./source.ts";
 import { summarize } from "./summary.ts";
 import { defaults, type UiState } from "./state.ts";
 
@@ -14,7 +14,7 @@ export interface BarHost {
   set(patch: Partial<UiState>): void;
   panelTitles(): { id: string; title: string }[];
   exportAll(): void;
-  source: { requestStop?(run: string): void; pause?(paused: boolean): void };
+  source: Source;
 }
 
 function select(label: string, choices: [string, string][], act: (value: string) => void, signal: AbortSignal): HTMLSelectElement {
@@ -89,13 +89,11 @@ export class Bar {
   }
 
   private requestStop(): void {
-    for (const { run, data } of this.host.context().runs) {
-      if (data.status.state !== "running" && data.status.state !== "waiting") continue;
+    for (const run of this.stoppable(this.host.context())) {
       this.stopping.add(run);
       this.host.source.requestStop?.(run);
     }
-    this.stop.textContent = "Stop requested…";
-    this.stop.disabled = true;
+    this.updateStop(this.host.context());
   }
 
   private nextWarning(): void {
@@ -195,13 +193,19 @@ export class Bar {
     setText(this.warnings, `▲ ${count} ${count === 1 ? "warning" : "warnings"}`);
   }
 
+  private stoppable(ctx: Context): string[] {
+    const { source } = this.host;
+    if (!source.requestStop) return [];
+    const alive = ctx.runs.filter(({ data }) => ["running", "waiting"].includes(data.status.state));
+    return alive.map(({ run }) => run).filter((run) => source.canStop?.(run) ?? true);
+  }
+
   private updateStop(ctx: Context): void {
-    const alive = ctx.runs.some(({ data }) => ["running", "waiting"].includes(data.status.state));
-    this.stop.hidden = !this.host.source.requestStop || !alive;
-    if (!alive && this.stopping.size) {
-      this.stopping.clear();
-      this.stop.disabled = false;
-      this.stop.textContent = "Stop training";
-    }
+    const runs = this.stoppable(ctx);
+    const asked = runs.some((run) => this.stopping.has(run) || this.host.source.isStopping?.(run));
+    this.stop.hidden = !runs.length;
+    this.stop.disabled = asked;
+    setText(this.stop, asked ? "Stop requested…" : "Stop training");
+    if (!runs.length) this.stopping.clear();
   }
 }

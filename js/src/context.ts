@@ -58,7 +58,7 @@ export class HistogramFetcher {
     this.wishes.clear();
   }
 
-  get(run: RunStore, quantity: string, step: number, layer: string): HistogramData | null | undefined {
+  get(run: RunStore, quantity: string, step: number, layer: string, ask: boolean): HistogramData | null | undefined {
     const known = run.histogram(quantity, step, layer);
     const place = JSON.stringify([quantity, layer]);
     let shown = this.stale.get(run);
@@ -67,7 +67,7 @@ export class HistogramFetcher {
     if (known !== undefined) return known;
     const key = JSON.stringify([run.run, run.run_id, quantity, step, layer]);
     const failure = this.failed.get(key);
-    if (!this.active.has(key) && (failure === undefined || Date.now() - failure > 5000))
+    if (ask && !this.active.has(key) && (failure === undefined || Date.now() - failure > 5000))
       this.wishes.set(key, { run, quantity, step, layer });
     return shown.get(place);
   }
@@ -80,7 +80,10 @@ export class HistogramFetcher {
     const { run, quantity, step, layer } = wish;
     this.source
       .histogram(run.run, quantity, step, layer || null)
-      .then((bytes) => run.keepHistogram(quantity, step, layer, bytes?.length ? decodeHistogram(bytes) : null))
+      .then((bytes) => {
+        if (bytes?.length) run.keepHistogram(quantity, step, layer, decodeHistogram(bytes));
+        else if (run.histogram(quantity, step, layer) === undefined) run.keepHistogram(quantity, step, layer, null);
+      })
       .catch(() => this.failed.set(key, Date.now()))
       .finally(() => {
         this.active.delete(key);
@@ -153,15 +156,20 @@ export function makeContext(parts: ContextParts): Context {
     domain: axisDomain(runs, { ...state, axis }),
     set: parts.set,
     goTo: (to, layer) => parts.set({ step: to, ...(layer === undefined ? {} : { layer }) }),
-    heavyStep: (run, quantity) => {
-      const steps = run.data.heavy.get(quantity);
+    heavyStep: (run, quantity, layer = "") => {
+      // Where the newest come by themselves, asking is for the user: a step that was chosen, not one passed over.
+      const pushed = parts.source.pushes && state.step === null;
+      const steps = pushed ? run.data.cachedSteps(quantity, layer) : run.data.heavy.get(quantity);
       if (!steps?.length || step === null) return null;
       return steps[Math.max(0, lowerBound(steps, steps.length, step + 1) - 1)];
     },
-    histogram: (run, quantity, at, layer) => parts.fetcher.get(run.data, quantity, at, layer),
+    histogram: (run, quantity, at, layer) => {
+      const passive = parts.source.pushes && (state.step === null || parts.hover !== null);
+      return parts.fetcher.get(run.data, quantity, at, layer, !passive);
+    },
     wantLayers: (run, name) => {
       const key = JSON.stringify([run.run, run.data.run_id, name]);
-      if (parts.asked.has(key)) return;
+      if (parts.asked.has(key) || (parts.source.pushes && run.data.layersOf(name).length)) return;
       parts.asked.add(key);
       parts.source.layers(run.run, name).catch(() => parts.asked.delete(key));
     },

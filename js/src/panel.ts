@@ -42,7 +42,7 @@ export interface Context {
   set(patch: Partial<UiState>): void;
   goTo(step: number, layer?: string): void;
   /** The stored step of a histogram that is nearest to `step`, not later if possible. */
-  heavyStep(run: ShownRun, quantity: string): number | null;
+  heavyStep(run: ShownRun, quantity: string, layer?: string): number | null;
   /** undefined = on its way, null = there is none. */
   histogram(run: ShownRun, quantity: string, step: number, layer: string): HistogramData | null | undefined;
   /** Asks for the layer-wise columns of a name, once. */

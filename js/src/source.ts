@@ -14,15 +14,16 @@ export interface SourceStatus {
   message?: string; // shown as it is, as text
   runs?: RunInfo[]; // every run that could be shown, also those that were not loaded
   progress?: number; // 0 to 1 while a long run is being loaded
-  stopping?: boolean; // the host has passed on a request to stop
 }
 
 export interface Source {
+  /** The newest histograms arrive with the Batches: ask only for a step that the user chose. */
+  readonly pushes?: boolean;
   /** Begins to deliver: serialised Batch messages of the schema, in any order, as often as the host likes. */
   start(onBatch: (bytes: Uint8Array) => void, onStatus: (status: SourceStatus) => void): void;
   /** Ends everything: no timer, request or listener remains. */
   stop(): void;
-  /** One serialised Histogram, or null if there is none at this step. */
+  /** One serialised Histogram; null if there is none at this step, or if it has been delivered inside a Batch. */
   histogram(run: string, quantity: string, step: number, layer: string | null): Promise<Uint8Array | null>;
   /** Asks that the layer-wise columns of one name be delivered from now on; resolves when the first have been. */
   layers(run: string, name: string): Promise<void>;
@@ -30,6 +31,9 @@ export interface Source {
   focus?(runs: string[]): void;
   /** The user paused or resumed live updates. */
   pause?(paused: boolean): void;
+  /** Whether this run can be stopped from here, and whether it was asked to. */
+  canStop?(run: string): boolean;
+  isStopping?(run: string): boolean;
   /** The user wants this run's training to end at its next step. Absent where the host cannot. */
   requestStop?(run: string): void;
   /** Fetches what is new at once. */

@@ -153,6 +153,14 @@ export class RunStore {
     return this.histograms.get(JSON.stringify([quantity, step, layer]));
   }
 
+  /** Steps whose histogram is here already, increasing. */
+  cachedSteps(quantity: string, layer: string): number[] {
+    const steps: number[] = [];
+    for (const histogram of this.histograms.values())
+      if (histogram && histogram.quantity === quantity && histogram.layer === layer) steps.push(histogram.step);
+    return steps.sort((a, b) => a - b);
+  }
+
   get alphas(): AlphaFit[] {
     this.sortedAlphas ??= [...this.alphaFits.values()].map((known) => known.value).sort((a, b) => a.step - b.step);
     return this.sortedAlphas;

@@ -1,32 +1,44 @@
 // The report: everything is in the page already, as base64 in data tags. No network, no kernel.
-import { mount } from "../mount.ts";
+import { unzlibSync } from "fflate";
+import { mount, type Mounted } from "../mount.ts";
 import type { Source, SourceStatus } from "../source.ts";
+import { splitFrames } from "./frames.ts";
 
-function decodeBase64(text: string): Uint8Array {
-  const binary = atob(text.replace(/\s+/g, ""));
-  return Uint8Array.from(binary, (char) => char.charCodeAt(0));
+function readTag(tag: Element): Uint8Array[] {
+  const binary = atob((tag.textContent ?? "").replace(/\s+/g, ""));
+  const bytes = Uint8Array.from(binary, (char) => char.charCodeAt(0));
+  return splitFrames(tag.getAttribute("data-codec") === "deflate" ? unzlibSync(bytes) : bytes);
 }
 
 class PageSource implements Source {
-  constructor(private readonly messages: Uint8Array[]) {}
+  readonly pushes = true; // histograms travel inside the Batches; what is not there was left out
+  constructor(private readonly tags: Element[]) {}
   start(onBatch: (bytes: Uint8Array) => void, onStatus: (status: SourceStatus) => void): void {
-    for (const bytes of this.messages) onBatch(bytes);
+    for (const tag of this.tags) for (const frame of readTag(tag)) onBatch(frame);
     onStatus({ connection: "static" });
   }
   stop(): void {}
-  // Histograms travel inside the Batches and are in the store by now; what is not there was left out.
   async histogram(): Promise<null> {
     return null;
   }
   async layers(): Promise<void> {}
 }
 
-export function openReport(root: Document): void {
-  const tags = [...root.querySelectorAll<HTMLElement>('script[type="application/octet-stream"][data-cockpit]')];
-  const messages = tags.map((tag) => decodeBase64(tag.textContent ?? ""));
-  const place = root.getElementById("cockpit") ?? root.body;
-  const theme = root.documentElement.dataset.theme;
-  mount(place, new PageSource(messages), { theme: theme === "dark" || theme === "light" ? theme : undefined });
+function readOptions(root: Document): { theme?: unknown; panels?: unknown } {
+  try {
+    return JSON.parse(root.getElementById("cockpit-options")?.textContent ?? "{}");
+  } catch {
+    return {};
+  }
+}
+
+export function openReport(root: Document): Mounted {
+  const tags = [...root.querySelectorAll('script[type="application/octet-stream"].cockpit-batch')];
+  const { theme, panels } = readOptions(root);
+  return mount(root.getElementById("cockpit") ?? root.body, new PageSource(tags), {
+    theme: theme === "dark" || theme === "light" ? theme : undefined,
+    panels: Array.isArray(panels) && panels.length ? panels.map(String) : undefined,
+  });
 }
 
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => openReport(document), { once: true });

@@ -1,0 +1,70 @@
+// Questions to a kernel that may be busy for hours: they carry a number, wait, and are only asked when the user did something.
+import type { Source } from "../source.ts";
+
+export interface Model {
+  get(name: string): unknown;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  on(name: string, act: (...args: never[]) => void): void;
+  off(name?: string | null, act?: ((...args: never[]) => void) | null): void;
+  send(content: unknown): void;
+}
+
+export interface RunState {
+  can_stop?: boolean;
+  stop_requested?: boolean;
+}
+
+export class KernelSource implements Source {
+  readonly pushes = true; // the newest histograms come by themselves
+  states: Record<string, RunState> = {};
+  private waiting = new Map<number, () => void>();
+  private next = 1;
+
+  constructor(private readonly model: Model) {}
+
+  start(): void {}
+  stop(): void {
+    for (const id of [...this.waiting.keys()]) this.answered(id);
+  }
+
+  /** The kernel replied; what it sent is in the store already. */
+  answered(id: unknown): void {
+    if (typeof id !== "number") return;
+    this.waiting.get(id)?.();
+    this.waiting.delete(id);
+  }
+
+  private ask(content: Record<string, unknown>): Promise<void> {
+    const id = this.next++;
+    return new Promise((resolve) => {
+      this.waiting.set(id, resolve);
+      this.model.send({ ...content, id });
+    });
+  }
+
+  async histogram(run: string, quantity: string, step: number, layer: string | null): Promise<null> {
+    await this.ask({ op: "histogram", run, quantity, step, layer: layer ?? "" });
+    return null;
+  }
+
+  layers(run: string, name: string): Promise<void> {
+    return this.ask({ op: "layers", run, names: [name], layers: [] });
+  }
+
+  canStop(run: string): boolean {
+    return Boolean(this.states[run]?.can_stop);
+  }
+
+  isStopping(run: string): boolean {
+    return Boolean(this.states[run]?.stop_requested);
+  }
+
+  requestStop(run: string): void {
+    this.model.send({ op: "stop", run });
+  }
+
+  resync(): void {
+    void this.ask({ op: "resync" });
+  }
+}
