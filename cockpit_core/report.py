@@ -13,10 +13,9 @@ FORMATS = ("html", "csv", "json", "png", "svg")
 
 
 class Report(NamedTuple):
-    """What was written, how large it is, and, in words, what was left out for its size ("" = nothing)."""
+    """The file's bytes, and in words what was left out for its size ("" = nothing)."""
 
-    path: Path
-    size: int
+    content: bytes
     left_out: str = ""
 
 
@@ -25,22 +24,28 @@ def write_report(
     output: str | Path,
     format: str = "html",
     max_bytes: int = 5_000_000,
-) -> Report:
+) -> Path:
     """Write ``runs`` (log directories, or data already loaded) to ``output``.
 
     "html" is self-contained and interactive: it opens from disk, offline, and asks nothing of anybody. It stays under
-    ``max_bytes``: curves are thinned (extremes stay), histograms are left out, and the page says which. "csv" and "json"
-    hold every value; "png" and "svg" are drawn with matplotlib, without a display.
+    ``max_bytes``: curves are thinned (extremes stay), histograms are left out, and the page says which. "csv" and
+    "json" hold every value; "png" and "svg" are drawn with matplotlib, without a display.
     """
+    path = Path(output)
+    path.write_bytes(make_report(runs, format, max_bytes).content)
+    return path
+
+
+def make_report(
+    runs: Sequence[str | Path | RunData] | str | Path | RunData, format: str = "html", max_bytes: int = 5_000_000
+) -> Report:
+    """The same before it is written."""
     if format not in FORMATS:
         raise ValueError(f"There is no report format {format!r}; choose one of {', '.join(FORMATS)}.")
     loaded = [load_run(run) for run in _as_list(runs)]
     if not loaded:
         raise ValueError("A report needs at least one run.")
-    content, left_out = _WRITERS[format](loaded, max_bytes)
-    path = Path(output)
-    path.write_bytes(content)
-    return Report(path, len(content), left_out)
+    return Report(*_WRITERS[format](loaded, max_bytes))
 
 
 def load_run(run: str | Path | RunData) -> tuple[str, RunData]:
@@ -70,7 +75,8 @@ Loaded = list[tuple[str, RunData]]
 def _write_html(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
     from cockpit_core.report_html import make_html
 
-    return make_html(dict(zip(name_uniquely([name for name, _ in loaded]), [d for _, d in loaded], strict=True)), max_bytes)
+    names = name_uniquely([name for name, _ in loaded])
+    return make_html(dict(zip(names, (data for _, data in loaded), strict=True)), max_bytes)
 
 
 def _write_csv(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:

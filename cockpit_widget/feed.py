@@ -1,7 +1,7 @@
 """What to send: deltas that carry everything since the last one that got through, and keyframes that carry all.
 
-Coalescing needs no queue: a run's log is append-only, so "what was skipped" is whatever lies behind the cursor. The cursor
-moves only after a message was handed over; a failed or postponed one is made up for by the next.
+Coalescing needs no queue: a run's log is append-only, so "what was skipped" is whatever lies behind the cursor. The
+cursor moves only after a message was handed over; a failed or postponed one is made up for by the next.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Feed:
         if not (self.lock.acquire(timeout=2.0) if force else self.lock.acquire(blocking=False)):
             return  # another thread is sending; what is new goes with a later message
         try:
+            self.guard(self.refresh)  # its cost goes with the records, not with the messages: no reason to slow down
             began = self._clock()
             size = self.guard(lambda: self._update(deliver, force)) or 0
             self.pace.sent(size, self._clock() - began)
@@ -111,7 +112,6 @@ class Feed:
             pass  # the user turned warnings into errors; still not training's problem
 
     def _update(self, deliver: Deliver, force: bool) -> int:
-        self.refresh()
         ending = [source for source in self.sources if source.ended and not source.announced]
         size = self._send_delta(deliver, bool(ending))
         advanced = [source.cursor for source in self.sources] != self._in_keyframe

@@ -19,8 +19,8 @@ LIST_BYTES = 160  # the alpha fit and the notes of one row
 def encode_within(data: RunData, since: int = 0, *, run: str, limit: int, histograms: bool | int = False) -> bytes:
     """A batch of at most ``limit`` bytes.
 
-    Tried in turn: everything; all columns with fewer points (extremes stay); the network's columns with layers left out;
-    the same without histograms. A page asks for what it lacks when the user wants to see it.
+    Tried in turn: everything; all columns with fewer points (extremes stay); the network's columns with layers left
+    out; the same without histograms. A page asks for what it lacks when the user wants to see it.
     """
     network, layered = count_columns(data)
     wanted: list[tuple[Collection[str] | None, int, bool | int]] = [
@@ -51,7 +51,9 @@ def count_columns(data: RunData) -> tuple[int, int]:
     return max(1, len(table.columns)), len(table.layer_columns) * len(table.layer_index)
 
 
-def encode_layers(data: RunData, run: str, names: Sequence[str] | None, layers: Sequence[str] | None, limit: int) -> bytes:
+def encode_layers(
+    data: RunData, run: str, names: Sequence[str] | None, layers: Sequence[str] | None, limit: int
+) -> bytes:
     """The whole history of some layer-wise curves."""
     points: int | None = None
     while True:

@@ -27,6 +27,7 @@ class Limits:
     burst_bytes: float = 3_000_000.0  # one minute's worth
     share_of_time: float = 0.015  # of the wall clock, for encoding and sending; the promise is 0.02
     burst_seconds: float = 0.1
+    longest_pause: float = 60.0
     keyframe_first: float = 1.0  # seconds after the first message
     keyframe_growth: float = 1.25
     keyframe_gap: float = 2.0
@@ -35,8 +36,7 @@ class Limits:
 
 
 class Bucket:
-    """A budget that refills at ``rate`` per second up to ``capacity``. It may be overdrawn once; then it says how long to
-    wait."""
+    """A budget that refills at ``rate`` per second up to ``capacity``. It may be overdrawn, and says for how long."""
 
     def __init__(self, rate: float, capacity: float, clock: Clock) -> None:
         self._rate, self._capacity, self._clock = rate, capacity, clock
@@ -57,7 +57,9 @@ class Pace:
     """Says when the next message is due. ``rate=None`` is the default rate, which backs off with the age of the run; a
     rate that the user asked for stays, up to ten per second. Both budgets hold either way."""
 
-    def __init__(self, rate: float | None = None, *, clock: Clock = time.monotonic, limits: Limits | None = None) -> None:
+    def __init__(
+        self, rate: float | None = None, *, clock: Clock = time.monotonic, limits: Limits | None = None
+    ) -> None:
         self.limits = limits or Limits()
         if rate is not None and not rate > 0:
             raise ValueError(f"refresh_rate must be positive (updates per second), not {rate!r}.")
@@ -82,7 +84,7 @@ class Pace:
         self._bytes.spend(size)
         self._seconds.spend(seconds)
         pause = max(self.interval(), self._bytes.wait(), self._seconds.wait())
-        self._next = self._clock() + pause
+        self._next = self._clock() + min(pause, self.limits.longest_pause)
 
 
 class KeyframeSchedule:

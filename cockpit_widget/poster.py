@@ -1,4 +1,4 @@
-"""The cockpit as one static picture, for places that show no widgets: GitHub, nbviewer, mail, a terminal without display.
+"""The cockpit as one static picture, for places that show no widgets: GitHub, nbviewer, mail, a remote shell.
 
 Drawn with matplotlib's object interface only. pyplot is never imported: it would touch the user's backend and figures.
 """
@@ -79,13 +79,18 @@ def draw_poster(runs: Sequence[Any], file_format: str = "png") -> bytes:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("The poster is drawn with matplotlib: pip install 'torch-cockpit[poster]'.") from error
-    panels = [panel for panel in map(lambda p: _with_names(p, runs), PANELS) if panel is not None]
+    panels = [panel for panel in (_with_names(p, runs) for p in PANELS) if panel is not None]
     rows = max(1, -(-len(panels) // 3))
-    style = {"font.family": ["DejaVu Sans"], "svg.fonttype": "path", "svg.hashsalt": "cockpit", "text.usetex": False}
+    style: Any = {
+        "font.family": ["DejaVu Sans"],
+        "svg.fonttype": "path",
+        "svg.hashsalt": "cockpit",
+        "text.usetex": False,
+    }
     with rc_context(style):
         figure = Figure(figsize=(12.0, 0.8 + 2.7 * rows), dpi=80, facecolor="white", layout="constrained")
         FigureCanvasAgg(figure)
-        figure.suptitle(_title(runs), fontsize=11, x=0.01, ha="left", parse_math=False)
+        _write_titles(figure, runs)
         for place, panel in enumerate(panels):
             axes = figure.add_subplot(rows, 3, place + 1)
             _draw(axes, panel, runs)
@@ -99,7 +104,7 @@ def draw_poster(runs: Sequence[Any], file_format: str = "png") -> bytes:
 
 def _draw(axes: Any, panel: Panel, runs: Sequence[Any]) -> None:
     axes.set_title(panel.title, fontsize=9, loc="left", fontweight="bold", parse_math=False)
-    axes.tick_params(labelsize=7, color="#8c959f", labelcolor="#424a53")
+    axes.tick_params(which="both", labelsize=6.5, color="#8c959f", labelcolor="#424a53")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -118,13 +123,19 @@ def _with_names(panel: Panel, runs: Sequence[Any]) -> Panel | None:
     return Panel(panel.title, names, panel.draw) if names else None
 
 
-def _title(runs: Sequence[Any]) -> str:
-    parts = []
-    for run in runs:
-        header = run.header
-        name = plain(header.name or header.model or "run", 48)
-        steps, values = scalars(run, "Loss")
-        last = f", step {int(steps[-1]):,}, loss {values[-1]:.4g}" if len(steps) else ""
-        model = f" ({plain(header.model, 24)})" if header.model else ""
-        parts.append(f"{name}{model}: {run.status}{last}")
-    return "Cockpit - " + "   |   ".join(parts[: len(COLORS)])
+def _write_titles(figure: Any, runs: Sequence[Any]) -> None:
+    """One line per run, in its colour."""
+    lines = [_describe(run) for run in runs]
+    figure.suptitle("\n".join([" "] * len(lines)), fontsize=10)  # keeps the place free
+    height = figure.get_figheight()
+    for number, (color, line) in enumerate(zip(COLORS * len(lines), lines, strict=False)):
+        y = 1.0 - (0.1 + 0.17 * number) / height
+        figure.text(0.01, y, line, fontsize=10, va="top", color=color, fontweight="bold", parse_math=False)
+
+
+def _describe(run: Any) -> str:
+    header = run.header
+    steps, values = scalars(run, "Loss")
+    last = f", step {int(steps[-1]):,}, loss {values[-1]:.4g}" if len(steps) else ""
+    model = f" ({plain(header.model, 24)})" if header.model else ""
+    return f"{plain(header.name or header.model or 'run', 48)}{model}: {run.status}{last}"

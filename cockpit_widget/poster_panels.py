@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,23 @@ DASHES = ["-", "--", ":", "-."]
 THRESHOLDS = {"NormTest": 0.9, "InnerTest": 0.9, "OrthoTest": 5.84}
 MAX_POINTS = 2_000
 # Curves whose size is read in orders of magnitude.
-LOG = {"Distance", "UpdateSize", "GradNorm", "GradNormClipped", "HessTrace", "HessMaxEV", "TICTrace", "TICDiag", "CABS",
-       "NormTest", "InnerTest", "OrthoTest", "MeanGSNR", "LearningRate", "Loss"}
+LOG = {
+    "Distance",
+    "UpdateSize",
+    "GradNorm",
+    "GradNormClipped",
+    "HessTrace",
+    "HessMaxEV",
+    "TICTrace",
+    "TICDiag",
+    "CABS",
+    "NormTest",
+    "InnerTest",
+    "OrthoTest",
+    "MeanGSNR",
+    "LearningRate",
+    "Loss",
+}
 
 
 @cache
@@ -60,7 +76,7 @@ def thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         return steps, values
     bounds = np.linspace(0, len(steps), MAX_POINTS // 2 + 1).astype(int)
     keep: list[int] = []
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in pairwise(bounds):
         part = np.nan_to_num(values[start:end], nan=-np.inf)
         keep += sorted({start + int(np.argmin(part)), start + int(np.argmax(part))})
     return steps[keep], values[keep]
@@ -78,8 +94,16 @@ def draw_curves(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
             dash = DASHES[number % len(DASHES)]
             label = plain(name.removeprefix("log/"))
             marker = "o" if len(steps) == 1 else None
-            axes.plot(steps, np.where(np.isfinite(values), values, np.nan), dash, color=color, lw=1.0, marker=marker,
-                      ms=3, label=label if run is runs[0] else f"_{label}")
+            axes.plot(
+                steps,
+                np.where(np.isfinite(values), values, np.nan),
+                dash,
+                color=color,
+                lw=1.0,
+                marker=marker,
+                ms=3,
+                label=label if run is runs[0] else f"_{label}",
+            )
     if positive and names[0] in LOG:
         axes.set_yscale("log")
     _finish(axes, legend=len(names) > 1 or names[0].startswith("log/"))
@@ -106,8 +130,8 @@ def draw_alpha(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
     """Density of alpha, all steps and the last tenth, on the normalised parabola: -1 stands still, 0 is the floor."""
     grid = np.linspace(-1.6, 1.6, 65)
     axes.plot(grid, grid**2 / 2.56 * 1.1, color="#8c959f", lw=1.0)
-    top, off = 0.0, 0
-    for color, run in zip(COLORS * len(runs), runs, strict=False):
+    off = 0
+    for place, (color, run) in enumerate(zip(COLORS * len(runs), runs, strict=False)):
         values = scalars(run, "Alpha")[1]
         values = values[np.isfinite(values)]
         if not len(values):
@@ -118,10 +142,9 @@ def draw_alpha(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
             counts, edges = np.histogram(np.clip(part, -1.6, 1.6), bins=40, range=(-1.6, 1.6))
             density = counts / max(1, counts.max())
             axes.stairs(density, edges, fill=True, color=color, alpha=opacity)
-            top = max(top, float(density.max()))
         axes.axvline(float(np.median(last)), color=color, lw=1.0, ls="--")
-        axes.text(0.02, 0.95 - 0.1 * list(runs).index(run), f"median {np.median(values):.2f}, last 10 % {np.median(last):.2f}",
-                  color=color, fontsize=7, transform=axes.transAxes, va="top")
+        medians = f"median {np.median(values):.2f}, last 10 % {np.median(last):.2f}"
+        axes.text(0.02, 0.97 - 0.1 * place, medians, color=color, fontsize=7, transform=axes.transAxes, va="top")
     axes.set_xticks([-1, 0, 1], ["-1\nstands still", "0\nvalley floor", "+1\nopposite wall"])
     axes.set_yticks([])
     axes.set_ylim(0, 1.35)
@@ -137,8 +160,9 @@ def draw_tests(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
             values = scalars(run, name)[1]
             finite = values[np.isfinite(values) & (values > 0)]
             if len(finite):
-                axes.barh(row + (place - (len(runs) - 1) / 2) * width, finite[-1], height=width * 0.9, color=color, left=0)
-                axes.text(finite[-1], row + (place - (len(runs) - 1) / 2) * width, f" {finite[-1]:.3g}", va="center", fontsize=7)
+                y = row + (place - (len(runs) - 1) / 2) * width
+                axes.barh(y, finite[-1], height=width * 0.9, color=color, left=0)
+                axes.text(finite[-1], y, f" {finite[-1]:.3g}", va="center", fontsize=7)
     for row, name in enumerate(names):
         axes.plot([THRESHOLDS[name]] * 2, [row - 0.45, row + 0.45], color="black", lw=1.0, ls="--")
     axes.set_yticks(range(len(names)), names)
@@ -156,8 +180,7 @@ def draw_histogram(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> No
     axes.pcolormesh(x, y, np.where(counts > 0, counts, np.nan), cmap="viridis", rasterized=True)
     axes.set_xlabel("parameter value", fontsize=7)
     axes.set_ylabel("gradient element", fontsize=7)
-    axes.text(0.98, 0.97, f"step {shown.step:,}" + (f", {plain(run.header.name, 24)}" if len(runs) > 1 else ""),
-              fontsize=7, transform=axes.transAxes, ha="right", va="top")
+    axes.set_title(f"step {shown.step:,}, {plain(run.header.name, 24)}", fontsize=7, loc="right", parse_math=False)
 
 
 def draw_layers(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
@@ -177,8 +200,10 @@ def _draw_strips(axes: Any, layers: list[tuple[str, Any]]) -> None:
     for row, (_, h) in enumerate(reversed(shown)):  # the first layer on top
         counts = np.asarray(h.counts, dtype=float)
         counts = np.log1p(counts.sum(axis=1) if counts.ndim == 2 else counts)
-        axes.stairs(row + 0.9 * counts / max(1e-12, counts.max()), h.edges, baseline=row, fill=True, color=COLORS[0], alpha=0.7)
-    axes.set_yticks([row + 0.4 for row in range(len(shown))], [plain(name, 22) for name, _ in reversed(shown)], fontsize=6)
+        heights = row + 0.9 * counts / max(1e-12, counts.max())
+        axes.stairs(heights, h.edges, baseline=row, fill=True, color=COLORS[0], alpha=0.7)
+    names = [plain(name, 22) for name, _ in reversed(shown)]
+    axes.set_yticks([row + 0.4 for row in range(len(shown))], names, fontsize=6)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
     axes.set_xlabel(f"gradient element (log counts), step {shown[0][1].step:,}", fontsize=7)

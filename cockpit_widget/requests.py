@@ -1,7 +1,7 @@
 """What the browser may ask for, only ever because the user clicked: stop, a histogram, layers, everything again.
 
-While a cell is busy a request may arrive minutes late, or on a thread of its own. So nothing here touches training except
-one flag, and everything that arrives is checked: a page is not to be trusted.
+While a cell is busy a request may arrive minutes late, or on a thread of its own. So nothing here touches training
+except one flag, and everything that arrives is checked: a page is not to be trusted.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ def make_frames(feed: Feed, content: dict[str, Any]) -> bytes:
     op = content.get("op")
     if op == "stop":
         return b""
+    feed.refresh()
     if op == "resync":
         limit = ANSWER_BYTES // len(feed.sources)
-        feed.refresh()
         return join_frames(source.encode(since=0, limit=limit, histograms=True) for source in feed.sources)
     source = find_source(feed, content.get("run"))
     if source.data is None:
         raise ValueError("This run has no records yet.")
     if op == "histogram":
         quantity, step, layer = read_place(content)
-        return join_frames([encode_histograms(source.data, source.key, [source.data.histogram(quantity, step, layer or None)])])
+        histogram = source.data.histogram(quantity, step, layer or None)
+        return join_frames([encode_histograms(source.data, source.key, [histogram])])
     if op == "layers":
         names, layers = read_texts(content.get("names")), read_texts(content.get("layers"))
         return join_frames([encode_layers(source.data, source.key, names, layers, ANSWER_BYTES)])

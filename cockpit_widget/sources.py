@@ -1,7 +1,7 @@
 """Where a widget's runs come from: a ``Run`` of this process, or a directory that anybody writes.
 
-Both end in the same ``RunData``; they differ in who says that something is new. A run calls back after each record, on the
-training thread. A directory is polled by one daemon thread, which holds the widget only weakly.
+Both end in the same ``RunData``; they differ in who says that something is new. A run calls back after each record, on
+the training thread. A directory is polled by one daemon thread, which holds the widget only weakly.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ SHOWN_RATE_OVER = 50  # records
 
 
 class Source:
-    """One run as the widget sees it. ``cursor`` is the first record that was not sent yet, ``end`` the first that is not
-    known yet."""
+    """One run as the widget sees it. ``cursor`` is the first record that was not sent, ``end`` the first unknown."""
 
     tailed = False
     can_stop = False
-    stop_requested = False
 
     def __init__(self, key: str, path: str) -> None:
         self.key, self.path = key, path
@@ -58,6 +56,10 @@ class Source:
             self.cursor, self.announced = 0, False
         self._run_id = run_id
 
+    @property
+    def stop_requested(self) -> bool:
+        return False
+
     def subscribe(self, callback: Callable[[], bool]) -> Callable[[], None] | None:
         return None
 
@@ -76,7 +78,8 @@ class Source:
         data = self.data
         status: dict[str, Any] = {"state": self.state, "can_stop": self.can_stop, "stop_requested": self.stop_requested}
         if data is None:
-            return {**status, "error": "", "records": 0, "expected": 0, "broken": 0, "elapsed": 0.0, "steps_per_second": None}
+            nothing = {"records": 0, "expected": 0, "broken": 0, "elapsed": 0.0, "steps_per_second": None}
+            return {**status, "error": "", **nothing}
         last = data.rows_since(max(0, self.end - SHOWN_RATE_OVER))
         took = float(last.time[-1] - last.time[0]) if len(last.time) > 1 else 0.0
         return {
@@ -93,9 +96,10 @@ class Source:
         """One line for places that can show nothing else."""
         if self.data is None:
             return f"{self.key}: waiting for the first record in {self.path}"
-        steps, losses = self.data.scalars("Loss") if "Loss" in self.data.names else ([], [])
-        last = f", step {int(steps[-1]):,}, loss {float(losses[-1]):.4g}" if len(steps) else ""
-        return f"{self.key}: {self.state}{last}"
+        if "Loss" not in self.data.names:
+            return f"{self.key}: {self.state}"
+        steps, losses = self.data.scalars("Loss")
+        return f"{self.key}: {self.state}, step {int(steps[-1]):,}, loss {float(losses[-1]):.4g}"
 
 
 class RunSource(Source):
@@ -106,7 +110,7 @@ class RunSource(Source):
     def __init__(self, run: Any, key: str) -> None:
         super().__init__(key, str(run.logdir))
         self._run = run
-        self.data = run.data
+        self.data = RunData(run.logdir)  # our own: only we read it, one thread at a time
 
     @property
     def state(self) -> str:
@@ -116,11 +120,12 @@ class RunSource(Source):
         return "running" if self.end > 1 else "waiting"
 
     @property
-    def stop_requested(self) -> bool:  # type: ignore[override]
+    def stop_requested(self) -> bool:
         return bool(self._run.should_stop)
 
     def subscribe(self, callback: Callable[[], bool]) -> Callable[[], None] | None:
-        return self._run.subscribe(callback)  # type: ignore[no-any-return]
+        unsubscribe: Callable[[], None] = self._run.subscribe(callback)
+        return unsubscribe
 
     def request_stop(self) -> None:
         self._run.request_stop()
@@ -199,8 +204,8 @@ def name_paths(paths: Sequence[Path]) -> list[str]:
 
 
 class Tail(threading.Thread):
-    """Calls ``poll`` until it says that there is nothing more to come, or until stopped. It outlives nobody: ``poll`` holds
-    the widget weakly, and the thread is a daemon."""
+    """Calls ``poll`` until it says that there is nothing more to come, or until stopped. It outlives nobody: ``poll``
+    holds the widget weakly, and the thread is a daemon."""
 
     def __init__(self, poll: Callable[[], bool], seconds: float = POLL) -> None:
         super().__init__(name="cockpit-tail", daemon=True)

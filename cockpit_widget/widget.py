@@ -24,7 +24,7 @@ from cockpit_widget.sources import Tail, make_sources
 PROTOCOL = 1
 _STATIC = Path(__file__).parent / "static"
 _NO_BUNDLE = """export default { render({ el }) {
-  el.textContent = "Cockpit's JavaScript was not built: run `npm ci && npm run build` in the clone, or install the wheel.";
+  el.textContent = "Cockpit's JavaScript was not built: run `npm ci && npm run build` in the clone.";
 } };"""
 # What the user chose (layout, layer, axes, ...), by the runs shown, so that re-running a cell does not forget it.
 _remembered: dict[tuple[str, ...], dict[str, Any]] = {}

@@ -23,12 +23,16 @@ def run(tmp_path: Path) -> FakeRun:
 
 
 @pytest.fixture
-def make_widget(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CockpitWidget]]:
-    """Widgets with a fake comm and the fake clock, closed afterwards."""
+def fake_comms(monkeypatch: pytest.MonkeyPatch) -> None:
     import comm
 
-    made: list[CockpitWidget] = []
     monkeypatch.setattr(comm, "create_comm", lambda **_: FakeComm())
+
+
+@pytest.fixture
+def make_widget(clock: FakeClock, fake_comms: None) -> Iterator[Callable[..., CockpitWidget]]:
+    """Widgets with a fake comm and the fake clock, closed afterwards."""
+    made: list[CockpitWidget] = []
 
     def make(runs: Any, **options: Any) -> CockpitWidget:
         widget = CockpitWidget(runs, **{"clock": clock, "poster": False, **options})

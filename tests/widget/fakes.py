@@ -129,7 +129,8 @@ class FakePage:
     def read(self, frames: bytes) -> FakePage:
         for blob in split_frames(frames):
             batch = wire.decode_batch(blob)
-            self.steps |= {(batch.run, seq): step for seq, step in zip(batch.seq.tolist(), batch.step.tolist(), strict=True)}
+            rows = zip(batch.seq.tolist(), batch.step.tolist(), strict=True)
+            self.steps |= {(batch.run, seq): step for seq, step in rows}
             for column in batch.columns:
                 seqs = batch.seq if column.rows is None else batch.seq[column.rows]
                 known = self.values.setdefault((batch.run, column.name, column.layer), {})

@@ -1,0 +1,197 @@
+"""The report as one HTML file: the panels, their data and their program inside, and no way out.
+
+The page's own content security policy forbids every connection; what it shows is in it. Names reach it as JSON and as
+protobuf, never as markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import importlib.util
+import json
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from cockpit_core import records
+from cockpit_core.events.batch import make_batch
+from cockpit_core.events.data import RunData
+from cockpit_core.schema import wire
+
+POINTS = (None, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100)  # per curve, the most that fits is taken
+SHARE_OF_CURVES = 0.6  # of what the program leaves; histograms get the rest
+
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<style>
+body {{ margin: 0; font: 14px/1.5 system-ui, sans-serif; }}
+footer, noscript {{ display: block; padding: 8px 16px; color: #57606a; font-size: 12px; }}
+td, th {{ padding: 2px 12px 2px 0; text-align: left; }}
+</style>
+</head>
+<body>
+<main id="cockpit"></main>
+<noscript><p>The panels need JavaScript. The last values:</p>{table}</noscript>
+<footer id="cockpit-footer">{footer}</footer>
+<script type="application/json" id="cockpit-options">{options}</script>
+{batches}
+<script type="module">{program}</script>
+</body>
+</html>
+"""
+
+
+def make_html(runs: dict[str, RunData], max_bytes: int) -> tuple[bytes, str]:
+    """The page, and a sentence about what was left out of it ("" = nothing)."""
+    program = read_program()
+    table = _write_table(runs)
+    spare = max_bytes - len(program.encode()) - len(_PAGE) - len(table) - 4_000
+    if spare < 100_000:
+        raise ValueError(f"A report needs at least {max_bytes - spare + 100_000:,} bytes; max_bytes is {max_bytes:,}.")
+    share = int(spare * 0.74) // len(runs)  # base64 makes three bytes four
+    packed = {key: pack_run(key, data, share) for key, data in runs.items()}
+    left_out = " ".join(f"{key}: {words}" for key, (_, words) in packed.items() if words)
+    title = "Cockpit: " + ", ".join(runs)
+    named = [{"key": key, "name": key} for key in runs]
+    options = {"title": title, "theme": "auto", "panels": [], "left_out": left_out, "runs": named}
+    written = time.strftime("%Y-%m-%d %H:%M")
+    page = _PAGE.format(
+        policy=_POLICY,
+        title=html.escape(title),
+        table=table,
+        footer=html.escape(f"Written by Cockpit on {written}. {left_out or 'Complete: nothing was left out.'}"),
+        options=json.dumps(options).replace("<", "\\u003c"),
+        batches="\n".join(_embed(blob) for blob, _ in packed.values()),
+        program=program.replace("</script", "<\\/script").replace("<!--", "<\\!--"),
+    )
+    return page.encode("utf-8", "replace"), left_out
+
+
+def read_program() -> str:
+    """The bundle lies beside the widget. Looking it up by name keeps the core from importing a host."""
+    spec = importlib.util.find_spec("cockpit_widget")
+    folders = spec.submodule_search_locations if spec is not None else None
+    for folder in folders or []:
+        path = Path(folder) / "static" / "report.js"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise FileNotFoundError("The report's JavaScript was not built: run `npm ci && npm run build` in the clone.")
+
+
+def _embed(blob: bytes) -> str:
+    text = base64.b64encode(blob).decode("ascii")
+    return f'<script type="application/octet-stream" class="cockpit-batch" data-codec="deflate">{text}</script>'
+
+
+def pack_run(key: str, data: RunData, limit: int) -> tuple[bytes, str]:
+    """All of one run that fits, compressed: curves first, then histograms, the most telling ones first."""
+    batch, points, size = _fit_curves(key, data, int(limit * SHARE_OF_CURVES))
+    chosen, total = _fit_histograms(data, limit - size)
+    batch.histograms = [histogram for histogram, _ in chosen]
+    batch.heavy = {
+        name: sorted({h.step for h in batch.histograms if h.quantity == name and not h.layer}) for name in batch.heavy
+    }
+    encoded = wire.encode_batch(batch)
+    words = _describe_left_out(points, len(chosen), total, batch)
+    return zlib.compress(struct.pack("<I", len(encoded)) + encoded, 9), words
+
+
+def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int | None, int]:
+    """The batch with the most points per curve that fits, that number, and its size."""
+    choices: list[list[str] | None] = [None, []]
+    for layers in choices:
+        for points in POINTS:
+            if points is not None and points >= data.expected:
+                continue
+            batch = make_batch(data, run=key, max_points=points, layers=layers)
+            size = len(zlib.compress(wire.encode_batch(batch), 6))
+            if size <= limit or (layers == [] and points == POINTS[-1]):
+                return batch, points, size
+    raise AssertionError("the last entry always fits")
+
+
+def _fit_histograms(data: RunData, limit: int) -> tuple[list[tuple[records.Histogram, int]], int]:
+    """Histograms in order of their worth until the room is used up, and how many there are in all."""
+    chosen: list[tuple[records.Histogram, int]] = []
+    total, room = 0, limit
+    for quantity, step, layer in order_histograms(data):
+        total += 1
+        if room <= 0:
+            continue
+        try:
+            blob = data.histogram_bytes(quantity, step, layer)
+            histogram = wire.decode_histogram(blob)
+        except (KeyError, ValueError, OSError):
+            total -= 1  # this layer has none, or it is damaged
+            continue
+        if len(blob) <= room:
+            chosen.append((histogram, len(blob)))
+        room -= len(blob)
+    return chosen, total
+
+
+def order_histograms(data: RunData) -> Iterator[tuple[str, int, str | None]]:
+    """The last step with all layers, then the network over time (ends first, then halves), then layers over time."""
+    names = data.histogram_names
+    order = {name: spread(data.histogram_steps(name)) for name in names}
+    for name in names:
+        yield from ((name, order[name][0], layer) for layer in (None, *data.layers))
+    for name in names:
+        yield from ((name, step, None) for step in order[name][1:])
+    longest = max((len(steps) for steps in order.values()), default=0)
+    for number in range(1, longest):
+        for name in names:
+            if number < len(order[name]):
+                yield from ((name, order[name][number], layer) for layer in data.layers)
+
+
+def spread(steps: list[int]) -> list[int]:
+    """The last, the first, the middle, the quarters, ...: any beginning of this list covers the whole run."""
+    chosen = dict.fromkeys([*steps[-1:], *steps[:1]])
+    parts = 2
+    while len(chosen) < len(steps):
+        for index in np.linspace(0, len(steps) - 1, parts + 1).round().astype(int):
+            chosen.setdefault(steps[index])
+        parts *= 2
+    return list(chosen)
+
+
+def _describe_left_out(points: int | None, kept: int, total: int, batch: records.Batch) -> str:
+    words = []
+    if points is not None:
+        words.append(f"curves are thinned to about {points:,} points each, with every extreme.")
+    if points is not None and not any(column.layer for column in batch.columns):
+        words.append("layer-wise curves are left out.")
+    if kept < total:
+        steps = sorted({h.step for h in batch.histograms})
+        inside = ", ".join(map(str, steps[:30])) + (", ..." if len(steps) > 30 else "")
+        words.append(
+            f"{total - kept:,} of {total:,} histograms are left out; there are some at steps {inside or 'none'}."
+        )
+    return " ".join(words)
+
+
+def _write_table(runs: dict[str, RunData]) -> str:
+    """The last values as a plain table, for readers without JavaScript."""
+    rows = []
+    for key, data in runs.items():
+        for name in data.names:
+            if data.histogram_steps(name):
+                continue
+            steps, values = data.scalars(name)
+            if len(steps):
+                cells = (key, name, f"{int(steps[-1])}", f"{values[-1]:.6g}")
+                rows.append("<tr>" + "".join(f"<td>{html.escape(cell[:200])}</td>" for cell in cells) + "</tr>")
+    head = "<tr><th>run</th><th>quantity</th><th>step</th><th>value</th></tr>"
+    return f"<table>{head}{''.join(rows[:400])}</table>"
