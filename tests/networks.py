@@ -11,8 +11,6 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.problems import PROBLEMS, Problem, classes
 
-CrossEntropy = nn.CrossEntropyLoss
-
 
 class Wrapped(nn.Module):
     """A recurrent or attention module in the middle: takes what it needs of its tuple, and classifies the mean."""
@@ -99,7 +97,7 @@ class TwoInputs(nn.Module):
 class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.down = nn.Conv2d(1, 2, 3, stride=2, padding=1)
+        self.down = nn.Conv2d(1, 2, 3, stride=2, padding=1, bias=False)
         self.norm = nn.GroupNorm(2, 2)
         self.up = nn.ConvTranspose2d(2, 2, 3, stride=2, padding=1, output_padding=1)
         self.out = nn.Conv2d(3, 3, 1)
@@ -132,23 +130,15 @@ def linear(i: int, o: int) -> Callable[[], nn.Module]:
 
 
 def around(build: Callable[[], nn.Module], channels: int) -> Callable[[], nn.Module]:
-    """A module over images between a convolution and a classifier; tanh, so that the Hessian is no matter of luck."""
+    """A module over images between a convolution and a classifier; no bias before what may be a normalisation."""
     return sequence(
-        lambda: nn.Conv2d(1, 4, 3, padding=1),
-        build,
-        nn.Tanh,
-        lambda: nn.AdaptiveAvgPool2d(1),
-        nn.Flatten,
-        linear(channels, 3),
+        *(lambda: nn.Conv2d(1, 4, 3, padding=1, bias=False), build, nn.Tanh),
+        *(lambda: nn.AdaptiveAvgPool2d(1), nn.Flatten, linear(channels, 3)),
     )
 
 
 def tokens(length: int) -> Callable[[torch.Generator, int], Tensor]:
     return lambda generator, size: torch.randint(7, (size, length), generator=generator)
-
-
-def time_first(generator: torch.Generator, size: int) -> Tensor:
-    return torch.randn(5, size, 3, generator=generator, dtype=torch.float64)
 
 
 def labels_per_position(count: int, *shape: int) -> Callable[[torch.Generator, int], Tensor]:
@@ -163,91 +153,44 @@ def attention() -> nn.Module:
     return Wrapped(nn.MultiheadAttention(4, 2, batch_first=True), 4, self_attention=True)
 
 
+def classify(name: str, build: Callable[[], nn.Module], input_shape: tuple[int, ...], **options) -> Problem:
+    return Problem(name, build, nn.CrossEntropyLoss, input_shape, options.pop("target", classes(3)), **options)
+
+
+def between(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """A module over five features between two Linears."""
+    return sequence(linear(4, 5), build, nn.Tanh, linear(5, 3))
+
+
+def then_classify(build: Callable[[], nn.Module], features: int) -> Callable[[], nn.Module]:
+    return sequence(build, nn.Tanh, nn.Flatten, linear(features, 3))
+
+
 NETWORKS = {
     problem.name: problem
     for problem in (
-        Problem(
-            "layernorm",
-            sequence(linear(4, 5), lambda: nn.LayerNorm(5), nn.Tanh, linear(5, 3)),
-            CrossEntropy,
-            (4,),
-            classes(3),
-        ),
-        Problem(
-            "rmsnorm",
-            sequence(linear(4, 5), lambda: nn.RMSNorm(5), nn.Tanh, linear(5, 3)),
-            CrossEntropy,
-            (4,),
-            classes(3),
-        ),
-        Problem("groupnorm", around(lambda: nn.GroupNorm(2, 4), 4), CrossEntropy, (1, 4, 4), classes(3)),
-        Problem(
-            "instancenorm", around(lambda: nn.InstanceNorm2d(4, affine=True), 4), CrossEntropy, (1, 4, 4), classes(3)
-        ),
-        Problem("prelu", sequence(linear(4, 5), lambda: nn.PReLU(5), linear(5, 3)), CrossEntropy, (4,), classes(3)),
-        Problem("own_parameter", sequence(linear(4, 4), OwnParameter, linear(4, 3)), CrossEntropy, (4,), classes(3)),
-        Problem("attention", attention, CrossEntropy, (3, 4), classes(3), batch_size=5),
-        Problem("encoder_layer", encoder_layer, CrossEntropy, (3, 4), classes(3), batch_size=5),
-        Problem(
-            "lstm", lambda: Wrapped(nn.LSTM(3, 3, batch_first=True), 3), CrossEntropy, (4, 3), classes(3), batch_size=5
-        ),
-        Problem(
-            "gru", lambda: Wrapped(nn.GRU(3, 3, batch_first=True), 3), CrossEntropy, (4, 3), classes(3), batch_size=5
-        ),
-        Problem(
-            "rnn_time_first",
-            lambda: Wrapped(nn.RNN(3, 4), 4, time_dim=0),
-            CrossEntropy,
-            (),
-            classes(3),
-            batch_size=6,
-            build_input=time_first,
-        ),
-        Problem(
-            "tokens_linear",
-            sequence(linear(4, 4), nn.Tanh, lambda: Wrapped(nn.Linear(4, 4), 4)),
-            CrossEntropy,
-            (3, 4),
-            classes(3),
-        ),
-        Problem(
-            "embedding", lambda: Wrapped(nn.Embedding(7, 4), 4), CrossEntropy, (), classes(3), build_input=tokens(5)
-        ),
-        Problem(
-            "embedding_bag",
-            sequence(lambda: nn.EmbeddingBag(7, 4), nn.Tanh, linear(4, 3)),
-            CrossEntropy,
-            (),
-            classes(3),
-            build_input=tokens(5),
-        ),
-        Problem("decoder", Decoder, CrossEntropy, (), labels_per_position(7, 4), batch_size=4, build_input=tokens(4)),
-        Problem("keywords", KeywordsAndDicts, CrossEntropy, (4,), classes(3)),
-        Problem("checkpointed", Checkpointed, CrossEntropy, (4,), classes(3)),
-        Problem("bilinear", TwoInputs, CrossEntropy, (4,), classes(3)),
-        Problem("unet", UNet, CrossEntropy, (1, 4, 4), labels_per_position(3, 4, 4), batch_size=4),
-        Problem("resnet", ResNetBlock, CrossEntropy, (2, 4, 4), classes(3)),
-        Problem(
-            "conv1d",
-            sequence(lambda: nn.Conv1d(2, 4, 3, dilation=2, groups=2), nn.Tanh, nn.Flatten, linear(12, 3)),
-            CrossEntropy,
-            (2, 7),
-            classes(3),
-        ),
-        Problem(
-            "conv3d",
-            sequence(lambda: nn.Conv3d(1, 2, 2), nn.Tanh, nn.Flatten, linear(16, 3)),
-            CrossEntropy,
-            (1, 3, 3, 3),
-            classes(3),
-        ),
-        Problem(
-            "transposed1d",
-            sequence(lambda: nn.ConvTranspose1d(2, 3, 3, stride=2), nn.Tanh, nn.Flatten, linear(21, 3)),
-            CrossEntropy,
-            (2, 3),
-            classes(3),
-        ),
+        classify("layernorm", between(lambda: nn.LayerNorm(5)), (4,)),
+        classify("rmsnorm", between(lambda: nn.RMSNorm(5)), (4,)),
+        classify("prelu", between(lambda: nn.PReLU(5)), (4,)),
+        classify("own_parameter", sequence(linear(4, 4), OwnParameter, linear(4, 3)), (4,)),
+        classify("groupnorm", around(lambda: nn.GroupNorm(2, 4), 4), (1, 4, 4)),
+        classify("instancenorm", around(lambda: nn.InstanceNorm2d(4, affine=True), 4), (1, 4, 4)),
+        classify("attention", attention, (3, 4), batch_size=5),
+        classify("encoder_layer", encoder_layer, (3, 4), batch_size=5),
+        classify("lstm", lambda: Wrapped(nn.LSTM(3, 3, batch_first=True), 3), (4, 3), batch_size=5),
+        classify("gru", lambda: Wrapped(nn.GRU(3, 3, batch_first=True), 3), (4, 3), batch_size=5),
+        classify("positions", sequence(linear(4, 4), nn.Tanh, lambda: Wrapped(nn.Linear(4, 4), 4)), (3, 4)),
+        classify("embedding", lambda: Wrapped(nn.Embedding(7, 4), 4), (), build_input=tokens(5)),
+        classify("embedding_bag", then_classify(lambda: nn.EmbeddingBag(7, 4), 4), (), build_input=tokens(5)),
+        classify("decoder", Decoder, (), target=labels_per_position(7, 4), batch_size=4, build_input=tokens(4)),
+        classify("keywords", KeywordsAndDicts, (4,)),
+        classify("checkpointed", Checkpointed, (4,)),
+        classify("bilinear", TwoInputs, (4,)),
+        classify("unet", UNet, (1, 4, 4), target=labels_per_position(3, 4, 4), batch_size=4),
+        classify("resnet", ResNetBlock, (2, 4, 4)),
+        classify("conv1d", then_classify(lambda: nn.Conv1d(2, 4, 3, dilation=2, groups=2), 12), (2, 7)),
+        classify("conv3d", then_classify(lambda: nn.Conv3d(1, 2, 2), 16), (1, 3, 3, 3)),
+        classify("transposed1d", then_classify(lambda: nn.ConvTranspose1d(2, 3, 3, stride=2), 21), (2, 3)),
         *(PROBLEMS[name] for name in ("batchnorm", "residual_relu", "called_twice", "tied", "cnn")),
     )
 }

@@ -36,7 +36,6 @@ class Problem:
     batch_size: int = 7
     groups: Groups = everything_in_one_group
     build_input: Callable[[torch.Generator, int], Tensor] | None = None  # where inputs are no normal random numbers
-    batch_dim: int = 0
 
     def make(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, nn.Module, Batches]:
         with torch.random.fork_rng(devices=[]):

@@ -49,7 +49,7 @@ def test_quantity_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
         assert set(vars(p)) == set(vars(q))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [name for name, quantity in ALL.items() if quantity.kind == "scalar"])
 def test_quantity_that_raises_is_named_and_training_goes_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

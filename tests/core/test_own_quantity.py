@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import cockpit_core
 from cockpit_core.quantities.base import Quantity, Statistics, Value
 from tests import slow_truth
 from tests.training import assert_close, by_step, quantities, start, truth_of
@@ -109,10 +108,3 @@ def test_unknown_need_is_refused_by_name(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="everything"):
         start("mlp").track(tmp_path / "run", config=[Greedy()])
-
-
-def test_names_of_quantities_may_stand_in_a_list(tmp_path: Path) -> None:
-    training = start("mlp")
-    with training.track(tmp_path / "run", config=["Loss", cockpit_core.quantities.GradNorm]) as run:
-        training.run(training.batches(1))
-    assert list(by_step(run.data, "GradNorm")) == [0]
