@@ -55,7 +55,7 @@ class Cache:
 
     def encode_batch(
         self, asker: Asker, run: str, since: int, names: list[str] | None, layers: bool, max_points: int | None
-    ) -> bytes:
+    ) -> tuple[bytes, int]:
         return self._follow(asker, run).encode_batch(asker, since, names, layers, max_points)
 
     def read_histogram(self, asker: Asker, run: str, quantity: str, step: int, layer: str) -> bytes:

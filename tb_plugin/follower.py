@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from functools import partial
@@ -61,17 +62,21 @@ class Follower:
         self._newest = (-1, 0.0)  # its last event step and wall time when it was read
         self._headers: list[tuple[float, bytes]] = []  # not yet fed, oldest first
         self._header_version: Any = None
+        self._header_time = -math.inf
+        self._born = -math.inf  # records before belong to a run that this one replaced
         self._heavy: dict[str, tuple[Any, int]] = {}  # tag: (version, last step that was fed)
 
     # ---- what the routes ask ----
 
     def encode_batch(
         self, asker: Asker, since: int, names: list[str] | None, layers: bool, max_points: int | None
-    ) -> bytes:
+    ) -> tuple[bytes, int]:
+        """The bytes, and the record to go on from."""
         with self.lock:
             self._refresh(asker)
             only = None if layers else ()
-            return encode_batch(self.data, since, run=self.run, names=names, layers=only, max_points=max_points)
+            content = encode_batch(self.data, since, run=self.run, names=names, layers=only, max_points=max_points)
+            return content, self.data.table.next_seq
 
     def read_histogram(self, asker: Asker, quantity: str, step: int, layer: str) -> bytes:
         with self.lock:
@@ -88,9 +93,10 @@ class Follower:
     def _refresh(self, asker: Asker) -> None:
         deadline = time.monotonic() + PATIENCE
         tags = self._list(asker)
-        if self._was_replaced(asker, tags):
+        if self._lost_records(tags) or self._read_headers(asker, tags):
             self._forget()
             tags = self._list(asker)
+            self._read_headers(asker, tags)
         for segment in segments(tags):
             read = segment >= self._segment and self._read_segment(asker, segment, tags[records_tag(segment)])
             if read and time.monotonic() > deadline:
@@ -115,40 +121,47 @@ class Follower:
             self.data.hear(float(last.max_wall_time))
         return tags
 
-    def _was_replaced(self, asker: Asker, tags: dict[str, Any]) -> bool:
-        """Read the headers if there are new ones; True if they speak of another run, or records have gone."""
+    def _lost_records(self, tags: dict[str, Any]) -> bool:
         current = tags.get(records_tag(self._segment))
-        if self._segment >= 0 and (current is None or current.max_step < self._newest[0]):
-            return True
+        return self._segment >= 0 and (current is None or current.max_step < self._newest[0])
+
+    def _read_headers(self, asker: Asker, tags: dict[str, Any]) -> bool:
+        """Queue the headers that are new; True if they speak of another run than the one that is known."""
         version = _version(tags.get(HEADER))
         if version is None or version == self._header_version:
             return False
-        known = self._header_version[0] if self._header_version else -1
-        found = sorted(asker.read_tensor(self.run, HEADER), key=lambda datum: datum[0])
-        for step, wall_time, payload in found:
-            if step > known:
-                self._headers.append((wall_time, payload))
-        self._header_version = version
-        return any(_names_another(payload, self.data.header.run_id) for _, payload in self._headers)
+        found = sorted((wall_time, payload) for _, wall_time, payload in asker.read_tensor(self.run, HEADER))
+        ids = [(wall_time, _read_id(payload)) for wall_time, payload in found]
+        newest = next((run_id for _, run_id in reversed(ids) if run_id), "")
+        if self.data.header.run_id not in ("", newest):
+            return True
+        # The Python backend keeps what it read of files that were deleted since.
+        self._born = max((wall_time for wall_time, run_id in ids if run_id not in ("", newest)), default=-math.inf)
+        self._headers += [x for x in found if x[0] > max(self._header_time, self._born)]
+        self._header_version, self._header_time = version, found[-1][0] if found else -math.inf
+        return False
 
     def _read_segment(self, asker: Asker, segment: int, series: Any) -> bool:
         """False if nothing in it is new."""
         newest = (int(series.max_step), float(series.max_wall_time))
         if segment == self._segment and newest == self._newest:
             return False
-        if not self.data.table.header:
-            self._feed_headers(0.0, at_least=1)
+        payloads: list[bytes] = []
         for _, wall_time, payload in sorted(asker.read_tensor(self.run, records_tag(segment))):
-            self._feed_headers(wall_time)
-            self.data.feed_record(payload)
+            if self._headers and (self.data.table.header is None or self._headers[0][0] <= wall_time):
+                self.data.feed_records(payloads)
+                payloads = []
+                self._feed_headers(wall_time)
+            if wall_time > self._born:
+                payloads.append(payload)
+        self.data.feed_records(payloads)
         self._segment, self._newest = segment, newest
         return True
 
-    def _feed_headers(self, until: float, at_least: int = 0) -> None:
+    def _feed_headers(self, until: float) -> None:
         """A header counts from its own time on: layer vectors of earlier records fit the header before."""
-        while self._headers and (at_least > 0 or self._headers[0][0] <= until):
+        while self._headers and (self.data.table.header is None or self._headers[0][0] <= until):
             self.data.feed_header(self._headers.pop(0)[1])
-            at_least -= 1
 
     def _read_heavy(self, asker: Asker) -> None:
         found = asker.list_blobs([self.run]).get(self.run, {})
@@ -182,8 +195,8 @@ def _describe(content: bytes, tag: str) -> tuple[int, str]:
         return 0, tag.rpartition("/")[2]
 
 
-def _names_another(payload: bytes, run_id: str) -> bool:
+def _read_id(payload: bytes) -> str:
     try:
-        return bool(run_id) and wire.decode_header(payload).run_id != run_id
+        return wire.decode_header(payload).run_id
     except ValueError:
-        return False
+        return ""

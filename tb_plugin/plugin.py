@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorboard import errors
@@ -59,8 +59,8 @@ class CockpitPlugin(base_plugin.TBPlugin):
         layers = arguments.flag(request, "layers", True)
         names = arguments.names(request)
         asker = Asker.of(self._provider, request)
-        content = self._cache.encode_batch(asker, run, since, names, layers, max_points or None)
-        return _respond_binary(request, content)
+        content, to_seq = self._cache.encode_batch(asker, run, since, names, layers, max_points or None)
+        return _respond_binary(request, content, [("X-Cockpit-To-Seq", str(to_seq))])
 
     def _serve_histogram(self, request: Request) -> Response:
         run = arguments.text(request, "run")
@@ -74,9 +74,10 @@ class CockpitPlugin(base_plugin.TBPlugin):
         return self._assets.respond(request, request.path.partition("/static/")[2])
 
 
-def _respond_binary(request: Request, content: bytes) -> Response:
+def _respond_binary(request: Request, content: bytes, headers: Sequence[tuple[str, str]] = ()) -> Response:
     # TensorBoard compresses text only. Level 1: the time to the first picture counts, not the last few bytes.
-    return http_util.Respond(request, gzip.compress(content, 1, mtime=0), BINARY, content_encoding="gzip")
+    packed = gzip.compress(content, 1, mtime=0)
+    return http_util.Respond(request, packed, BINARY, content_encoding="gzip", headers=list(headers))
 
 
 def _guarded(handler: Handler) -> Any:
