@@ -55,6 +55,8 @@ def _group(payloads: Sequence[bytes]) -> list[Group]:
         by_length.setdefault(len(payload), []).append(place)
     groups: list[Group] = []
     for length, members in by_length.items():
+        if not length or len(members) < FEW:
+            continue
         places = np.array(members)
         matrix = np.frombuffer(b"".join(payloads[place] for place in members), np.uint8).reshape(-1, length)
         while places.size >= FEW and len(groups) < MANY_PATTERNS:
@@ -92,7 +94,7 @@ def _add_stretch(table: Table, groups: list[Group], start: int, end: int) -> boo
         _extend_layers(table, pattern, base + places, matrix)
         _extend_lists(table, pattern, rows.seq[places].tolist(), rows.step[places].tolist(), matrix)
     if len(parts) > 1:
-        table.sort_lists()
+        table.sort_lists(table.next_seq)
     generations = np.empty(end - start, np.uint32)
     for pattern, places, _ in parts:
         generations[places] = pattern.record.generation

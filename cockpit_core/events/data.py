@@ -12,6 +12,7 @@ import numpy as np
 from cockpit_core import records
 from cockpit_core.events.bulk import add_records
 from cockpit_core.events.reader import MARK, SUFFIX, EventFile, Located, find_event_files, read_one
+from cockpit_core.events.summary import heavy_quantity
 from cockpit_core.events.table import MissingValue, Rows, Table
 from cockpit_core.schema import wire
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     import pandas
 
 QUIET = 60.0  # seconds without a sign of life before a run counts as crashed
+_HEADER = "cockpit/header"
+_RECORDS = "cockpit/records/"
 _HEAVY = "cockpit/heavy/"
+_BULK = 4096
 
 Fetch = Callable[[int], bytes]  # blob number -> bytes of one histogram, b"" = none
 
@@ -83,65 +87,69 @@ class RunData:
             self._forget()
         for path in paths:
             file = self._files.setdefault(path, EventFile(path))
+            waiting: list[bytes] = []  # records are quicker in bulk
             for located in file.read():
-                self._take(path, located)
+                self._last_event = max(self._last_event, located.event.wall_time)
+                if located.event.is_plain:
+                    continue
+                try:
+                    self._take(path, located, waiting)
+                except ValueError:
+                    self._fed_broken += 1
+                if len(waiting) >= _BULK:
+                    self._flush(waiting)
+            self._flush(waiting)
         return self
 
-    def _take(self, path: Path, located: Located) -> None:
-        event = located.event
-        self._last_event = max(self._last_event, event.wall_time)
-        for value in event.values:
-            if not value.tag.startswith("cockpit/") or not value.tensor:
-                continue
-            try:
-                if value.content:
-                    self._generations[path] = wire.decode_series(value.content)[1]
-                if value.tag.startswith(_HEAVY):
-                    fetch = _make_fetch(path, located, value.tag)
-                    generation = self._generations.get(path, self.table.generation)
-                    self.feed_heavy(value.tag.removeprefix(_HEAVY), event.step, fetch, generation)
-                else:
-                    self._feed(value.tag, value.strings())
-            except ValueError:
-                self._fed_broken += 1
+    def _take(self, path: Path, located: Located, waiting: list[bytes]) -> None:
+        for value in located.event.values:
+            if value.content:
+                self._generations[path] = wire.decode_series(value.content)[1]
+            if value.tag.startswith(_HEAVY):
+                generation = self._generations.get(path, self.table.generation)
+                fetch = _make_fetch(path, located, value.tag)
+                self.feed_heavy(heavy_quantity(value.tag), located.event.step, fetch, generation)
+            elif value.tag.startswith(_RECORDS):
+                waiting += value.strings()
+            elif value.tag == _HEADER:
+                self._flush(waiting)  # they belong to the header before
+                for payload in value.strings():
+                    self.feed_header(payload)
 
-    def _feed(self, tag: str, blobs: list[bytes]) -> None:
-        if len(blobs) != 1:
-            raise ValueError(f"{len(blobs)} payloads where one was expected")
-        if tag == "cockpit/header":
-            self.table.set_header(wire.decode_header(blobs[0]))
-        elif tag.startswith("cockpit/records/"):
-            self._add(wire.decode_record(blobs[0]))
+    def _flush(self, waiting: list[bytes]) -> None:
+        self.feed_records(waiting)
+        waiting.clear()
 
-    def _add(self, record: records.Record) -> bool:
+    def _add(self, record: records.Record) -> None:
         known = len(self.table.drops)
-        news = self.table.add(record)
+        self.table.add(record)
         for drop in self.table.drops[known:]:
             for entries in self._heavy.values():
                 entries[:] = [x for x in entries if x.step < drop.step or x.generation >= drop.generation]
-        return news
 
     # ---- being fed by a host that has the bytes from elsewhere (TensorBoard's data provider) ----
 
     def feed_header(self, payload: bytes) -> bool:
         """The payload of ``cockpit/header``; False (and counted as broken) if it cannot be read."""
-        return self._feed_safely("cockpit/header", payload)
-
-    def feed_record(self, payload: bytes) -> bool:
-        """The payload of ``cockpit/records/*``, in order of ``seq``; known ones are ignored."""
-        return self._feed_safely("cockpit/records/", payload)
-
-    def feed_records(self, payloads: Sequence[bytes]) -> None:
-        """Many of them, in order of ``seq``: the same, only faster."""
-        add_records(self.table, payloads, self.feed_record)
-
-    def _feed_safely(self, tag: str, payload: bytes) -> bool:
         try:
-            self._feed(tag, [payload])
+            self.table.set_header(wire.decode_header(payload))
             return True
         except ValueError:
             self._fed_broken += 1
             return False
+
+    def feed_record(self, payload: bytes) -> bool:
+        """The payload of ``cockpit/records/*``, in order of ``seq``; known ones are ignored."""
+        try:
+            self._add(wire.decode_record(payload))
+            return True
+        except ValueError:
+            self._fed_broken += 1
+            return False
+
+    def feed_records(self, payloads: Sequence[bytes]) -> None:
+        """Many of them, in order of ``seq``: the same, only faster."""
+        add_records(self.table, payloads, self.feed_record)
 
     def feed_heavy(self, quantity: str, step: int, fetch: Fetch, generation: int | None = None) -> None:
         """A histogram of ``step`` exists, and ``fetch(0)`` is the network's, ``fetch(i + 1)`` that of layer ``i``."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cockpit_core import records
 from cockpit_core.events.reader import EventFile
+from cockpit_core.events.summary import heavy_quantity
 from cockpit_core.schema import wire
 
 
@@ -29,12 +30,11 @@ def read_past(files: Iterable[Path]) -> Past:
     for path in files:
         past.generation += 1  # at least one per file, even if no record of it survived
         for located in EventFile(path).read():
-            for value in located.event.values:
-                if value.tensor:
-                    try:
-                        _learn(past, value.tag, located.event.step, value.strings())
-                    except ValueError:
-                        continue  # damaged: nothing can be learnt from it
+            try:
+                for value in () if located.event.is_plain else located.event.values:
+                    _learn(past, value.tag, located.event.step, value.strings())
+            except ValueError:
+                continue  # damaged: nothing can be learnt from it
     return past
 
 
@@ -48,4 +48,4 @@ def _learn(past: Past, tag: str, step: int, blobs: list[bytes]) -> None:
         past.generation = max(past.generation, record.generation)
         past.last_step, past.last_time = record.step, max(past.last_time, record.time)
     elif tag.startswith("cockpit/heavy/"):
-        past.heavy.setdefault(tag.removeprefix("cockpit/heavy/"), set()).add(step)
+        past.heavy.setdefault(heavy_quantity(tag), set()).add(step)

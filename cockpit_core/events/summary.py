@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 PLUGIN = "cockpit"
 CLASS_TENSOR = 2
 CLASS_BLOB_SEQUENCE = 3
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MARKS = (b"cockpit/header", b"cockpit/records/", b"cockpit/heavy/")
 _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
 _DT_STRING = 7
 _FLOAT_MAX = 3.4028234663852886e38
+
+
+def heavy_tag(quantity: str, generation: int) -> str:
+    """Each generation has tags of its own: where a resumed run repeats a step, TensorBoard's Python backend would show
+    the earlier of the two."""
+    return f"cockpit/heavy/{quantity}" + (f"@{generation}" if generation else "")
+
+
+def heavy_quantity(tag: str) -> str:
+    return tag.removeprefix("cockpit/heavy/").partition("@")[0]
 
 
 def encode_varint(value: int) -> bytes:
@@ -89,7 +100,19 @@ class Event:
     wall_time: float = 0.0
     step: int = 0
     version: str = ""
-    values: list[Value] = field(default_factory=list)
+    summary: bytes = b""
+
+    @property
+    def is_plain(self) -> bool:
+        """Half of a log are plain scalars, which Cockpit never reads back: the tag stands first, so this is quick."""
+        start = self.summary[:64]
+        return not any(mark in start for mark in _MARKS)
+
+    @property
+    def values(self) -> list[Value]:
+        """Raises ValueError where the summary is none."""
+        parts = [raw for key, raw in read_fields(self.summary) if key == 1]
+        return [_decode_value(raw) for raw in parts if isinstance(raw, bytes)]
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
@@ -139,8 +162,7 @@ def decode_event(data: bytes) -> Event:
         elif number == 3 and isinstance(value, bytes):
             event.version = value.decode("utf-8", "replace")
         elif number == 5 and isinstance(value, bytes):
-            parts = [raw for key, raw in read_fields(value) if key == 1]
-            event.values = [_decode_value(raw) for raw in parts if isinstance(raw, bytes)]
+            event.summary = value
     return event
 
 

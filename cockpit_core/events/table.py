@@ -112,9 +112,12 @@ class LayerColumn:
         self._present[start:end, where] = True if absent is None else ~absent
         self.rows.frombytes(rows.astype(np.uint32).tobytes())
         if start and self.rows[start] < self.rows[start - 1]:
-            order = np.argsort(np.frombuffer(self.rows, np.uint32), kind="stable")
-            self._values[:end], self._present[:end] = self._values[:end][order], self._present[:end][order]
-            self.rows = array("I", np.frombuffer(self.rows, np.uint32)[order].tobytes())
+            first = bisect.bisect_left(self.rows, self.rows[start], 0, start)  # those before are in order
+            tail = np.array(self.rows[first:], dtype=np.uint32)
+            order = np.argsort(tail, kind="stable")
+            self._values[first:end] = self._values[first:end][order]
+            self._present[first:end] = self._present[first:end][order]
+            self.rows[first:] = array("I", tail[order].tobytes())
 
     def widen(self, width: int) -> None:
         self._grow(len(self._values), width)
@@ -230,6 +233,7 @@ class Table:
         self._generations.frombytes(generations.astype(np.uint32).tobytes())
         self.generation = max(self.generation, int(generations.max()))
         self.next_seq, self.accepted = int(rows.seq[-1]) + 1, self.accepted + rows.seq.size
+        self.steps_taken += int((rows.kind == KINDS.index("step")).sum())
         self.end = None
 
     def extend_column(self, name: str, rows: np.ndarray, values: np.ndarray, texts: list[str]) -> None:
@@ -240,9 +244,11 @@ class Table:
             self.layer_columns[name] = LayerColumn(len(self.layer_index))
         self.layer_columns[name].extend(rows, values, absent, self._where)
 
-    def sort_lists(self) -> None:
+    def sort_lists(self, since: int) -> None:
+        """Bring what came from records with ``seq >= since`` into the order of ``seq``; it stands at the end."""
         for items in (self.alphas, self.missing, self.top_samples):
-            items.sort(key=lambda x: x.seq)
+            first = bisect.bisect_left(items, since, key=lambda x: x.seq)
+            items[first:] = sorted(items[first:], key=lambda x: x.seq)
 
     def _column(self, name: str) -> Column:
         column = self.columns.get(name)

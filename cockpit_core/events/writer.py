@@ -120,7 +120,7 @@ class EventWriter:
                 return False
             blobs = [wire.encode_histogram(network)]
             blobs += [wire.encode_histogram(layer) if layer is not None else b"" for layer in layers]
-            self._write_tensor(f"cockpit/heavy/{quantity}", "heavy", step, blobs, quantity=quantity)
+            self._write_tensor(summary.heavy_tag(quantity, self.generation), "heavy", step, blobs, quantity=quantity)
             self._heavy_step[quantity] = step
         return True
 

@@ -94,15 +94,15 @@ def test_alpha_without_a_value_is_no_scalar(logdir: Path) -> None:
 
 
 def test_unknown_names_list_the_known_ones(run: RunData) -> None:
-    with pytest.raises(KeyError, match="'Lost'.*Loss.*GradNorm"):
+    with pytest.raises(KeyError, match=r"'Lost'.*Loss.*GradNorm"):
         run.scalars("Lost")
-    with pytest.raises(KeyError, match="layer called 'c'.*a, b"):
+    with pytest.raises(KeyError, match=r"layer called 'c'.*a, b"):
         run.scalars("GradNorm", layer="c")
-    with pytest.raises(KeyError, match="layer-wise values called 'Loss'.*GradNorm"):
+    with pytest.raises(KeyError, match=r"layer-wise values called 'Loss'.*GradNorm"):
         run.scalars("Loss", layer="a")
-    with pytest.raises(KeyError, match="'GradHist3d'.*GradHist1d"):
+    with pytest.raises(KeyError, match=r"'GradHist3d'.*GradHist1d"):
         run.histogram("GradHist3d")
-    with pytest.raises(KeyError, match="step 77.*4"):
+    with pytest.raises(KeyError, match=r"step 77.*4"):
         run.histogram("GradHist1d", step=77)
     with pytest.raises(KeyError, match="'b' has no GradHist1d at step 4"):
         run.histogram("GradHist1d", layer="b")
@@ -342,7 +342,7 @@ def test_directory_without_a_run_says_what_was_looked_for(tmp_path: Path) -> Non
     with pytest.raises(FileNotFoundError, match=r"events\.out\.tfevents\.\*\.cockpit"):
         load(tmp_path)
     EventWriter(tmp_path / "inside").close()
-    with pytest.raises(FileNotFoundError, match="Runs are in .*inside"):
+    with pytest.raises(FileNotFoundError, match=r"Runs are in .*inside"):
         load(tmp_path)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         load(tmp_path / "nothing")

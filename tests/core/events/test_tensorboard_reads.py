@@ -97,11 +97,8 @@ def check_backend(provider: Any, count: int) -> None:
     tags = provider.list_tensors(CONTEXT, **PLUGIN)["run"]
     assert set(tags) == {"cockpit/header", *(f"cockpit/records/{k:06d}" for k in range(-(-count // 4096)))}
     read = provider.read_tensors(CONTEXT, **PLUGIN, downsample=10**9)["run"]
-    steps = []
-    for tag in sorted(tags):
-        for datum in read[tag]:
-            if tag != "cockpit/header":
-                steps.append(wire.decode_record(datum.numpy.item()).step)
+    payloads = [datum.numpy.item() for tag in sorted(tags) if tag != "cockpit/header" for datum in read[tag]]
+    steps = [wire.decode_record(payload).step for payload in payloads]
     assert steps == list(range(count))
     blobs = provider.read_blob_sequences(CONTEXT, **PLUGIN, downsample=10**9)["run"]["cockpit/heavy/GradHist1d"]
     assert [datum.step for datum in blobs[:10]] == list(range(10))

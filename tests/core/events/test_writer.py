@@ -63,7 +63,7 @@ def test_other_files_in_the_directory_are_no_run(logdir: Path) -> None:
 
 def test_directory_without_permission_is_named(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with pytest.raises(PermissionError, match="not writable.*run"):
+    with pytest.raises(PermissionError, match=r"not writable.*run"):
         EventWriter(logdir)
 
 
