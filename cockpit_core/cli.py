@@ -18,10 +18,8 @@ class CommandError(Exception):
 
 
 def run_demo(arguments: argparse.Namespace) -> None:
-    try:
-        from cockpit_core.demo import run_demo
-    except ImportError as error:
-        raise CommandError(f"the demo needs {error.name}: pip install {error.name}") from error
+    from cockpit_core.demo import run_demo
+
     run_demo(Path(arguments.logdir) if arguments.logdir else None, steps=arguments.steps, fast=arguments.fast)
 
 
@@ -44,15 +42,16 @@ def run_show(arguments: argparse.Namespace) -> None:
 
 
 def run_report(arguments: argparse.Namespace) -> None:
-    from cockpit_core.report import write_report
+    from cockpit_core.report import make_report
 
     runs = [find_run(run) for run in arguments.runs]
     path, form = choose_target(arguments.output, arguments.format, runs)
     try:
-        report = write_report(runs, path, format=form)
-    except ImportError as error:  # pictures are drawn by an optional package
+        report = make_report(runs, form)
+    except ModuleNotFoundError as error:  # pictures are drawn by an optional package
         raise CommandError(f"{form} needs {error.name}: pip install 'torch-cockpit[poster]'") from error
-    print(f"{report.path}  {report.size / 1e6:.1f} MB")
+    path.write_bytes(report.content)
+    print(f"{path}  {len(report.content) / 1e6:.1f} MB")
     if report.left_out:
         print(f"left out for its size: {report.left_out}", file=sys.stderr)
 

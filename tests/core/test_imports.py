@@ -86,11 +86,11 @@ def test_a_module_that_cannot_be_imported_would_be_seen() -> None:
 
 
 def test_importing_the_core_is_quick_beyond_torch() -> None:
-    """The promise is 0.3 s; the best of three, because other programs run on the machine too."""
+    """The promise is 0.3 s. In processor time, because other programs run on the machine too."""
     code = (
-        "import time, torch\nbegan = time.perf_counter()\nimport cockpit_core\ncockpit_core.track\n"
-        "print(time.perf_counter() - began)"
+        "import time, torch\nbegan = time.process_time()\nimport cockpit_core\ncockpit_core.track\n"
+        "print(time.process_time() - began)"
     )
     command = [sys.executable, "-c", code]
-    times = [float(subprocess.check_output(command, cwd=ROOT, text=True, timeout=120)) for _ in range(3)]
+    times = [float(subprocess.check_output(command, cwd=ROOT, text=True, timeout=120)) for _ in range(2)]
     assert min(times) < 0.3, times
