@@ -25,7 +25,7 @@ install: $(VENV)/installed
 
 node_modules/installed: package.json package-lock.json
 	@command -v npm >/dev/null || { echo "cockpit: npm was not found; install Node 20 or newer (https://nodejs.org)" >&2; exit 1; }
-	@node -e 'process.exit(parseInt(process.versions.node) < 20)' || { echo "cockpit: Node 20 or newer is needed; this is $$(node --version)" >&2; exit 1; }
+	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || { echo "cockpit: Node 20 or newer is needed; this is $$(node --version)" >&2; exit 1; }
 	@echo "cockpit: installing JavaScript tools"
 	@npm ci --no-fund --no-audit --loglevel=error >/dev/null
 	@touch $@
