@@ -16,15 +16,17 @@ LAYERS = ["a", "b", "c"]
 
 
 def make_record(random: np.random.Generator, seq: int, step: int, generation: int) -> records.Record:
-    """Mostly alike, as in a run, with everything rare now and then."""
-    rare = random.random(8) < 0.15
+    """Alike for a stretch, as in a run, with everything rare in some stretches, and rarely in between."""
+    rare = np.random.default_rng(seq // 50).random(8) < 0.3
+    if random.random() < 0.02:
+        rare = ~rare
     scalars = {"Loss": float(random.normal()), "GradNorm": float("nan") if rare[0] else 1.0}
     if rare[1]:
         scalars["HessMaxEV"] = float("inf")
     fits = [records.AlphaFit(max(0, step - 1), None if rare[2] else 0.5, *random.normal(size=12).tolist())]
     layers = {"GradNorm": random.normal(size=3)}
     absent = {"GradNorm": random.random(3) < 0.5} if rare[3] else {}
-    kind = "log" if rare[4] and seq % 2 else "step"
+    kind = "log" if rare[4] and seq % 3 else "step"
     return records.Record(
         kind,
         step,
@@ -33,7 +35,7 @@ def make_record(random: np.random.Generator, seq: int, step: int, generation: in
         seq=seq,
         generation=generation,
         epoch=None if rare[5] else step / 7,
-        batch_size=int(random.integers(0, 300)),
+        batch_size=300 if rare[0] else int(random.integers(1, 100)),
         scalars=scalars,
         layers={} if kind == "log" else layers,
         layers_missing={} if kind == "log" else absent,
@@ -42,12 +44,12 @@ def make_record(random: np.random.Generator, seq: int, step: int, generation: in
         missing={"CABS": "no"} if rare[7] else {},
         estimates={"HessMaxEV": (0.1 * seq, "xtrace" if rare[0] else "lanczos")},
         costs={"step": float(random.random()) if not rare[1] else 0.0, "shared": 0.0},
-        top_samples=random.integers(0, 300, 5).tolist(),
+        top_samples=random.integers(0, 300 if rare[6] else 100, 5).tolist(),
         triggered=bool(rare[2]),
     )
 
 
-def make_run(seed: int, count: int = 300) -> list[bytes]:
+def make_run(seed: int, count: int = 600) -> list[bytes]:
     """Three generations that each go back a little, an end in between, and some damage."""
     random = np.random.default_rng(seed)
     payloads, step, generation = [], 0, 0
@@ -97,6 +99,17 @@ def test_bulk_gives_what_one_by_one_gives(seed: int, piece: int) -> None:
     expected = describe(single)
     expected["counts"][0] = repeated["counts"][0]  # type: ignore[index]  # damage is met again where pieces overlap
     assert_equal(repeated, expected)
+
+
+def test_most_records_of_these_runs_go_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test above would prove nothing."""
+    single: list[bytes] = []
+    run = make_empty()
+    real = run.feed_record
+    monkeypatch.setattr(run, "feed_record", lambda payload: single.append(payload) or real(payload))
+    payloads = make_run(0)
+    run.feed_records(payloads)
+    assert 5 < len(single) < len(payloads) / 2
 
 
 def test_damage_is_counted_once_in_bulk() -> None:
