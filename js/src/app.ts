@@ -1,10 +1,10 @@
 // One root element: the bar, the scrubber, the cards. One animation frame loop draws what changed and can be seen.
 import { Bar, type BarHost } from "./bar.ts";
-import { Card, type CardHost } from "./card.ts";
+import { Board } from "./board.ts";
+import type { Card, CardHost } from "./card.ts";
 import { axisDomain, type ContextParts, HistogramFetcher, makeContext, RunColors } from "./context.ts";
 import { closePopovers, h, setText } from "./dom.ts";
 import { columnsCsv, exportCsv } from "./export.ts";
-import { Board } from "./board.ts";
 import { movePanel, nudgePanel } from "./layout.ts";
 import type { MountOptions } from "./mount.ts";
 import type { Context } from "./panel.ts";
@@ -51,7 +51,8 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.scrubber = new Scrubber(this, signal);
     this.board = new Board(this, options.panels ?? null, () => this.invalidate());
     this.root.append(h("style", {}, styles), this.bar.element, this.scrubber.element, this.board.element, this.live);
-    if (options.height) this.root.style.height = typeof options.height === "number" ? `${options.height}px` : options.height;
+    if (options.height)
+      this.root.style.height = typeof options.height === "number" ? `${options.height}px` : options.height;
     parent.append(this.root);
     this.root.addEventListener("ck-close", () => closePopovers(this.root), { signal });
     this.root.addEventListener("pointerdown", (event) => this.closeOutside(event), { signal });
@@ -64,7 +65,8 @@ export class App implements CardHost, BarHost, ScrubberHost {
 
   private closeOutside(event: Event): void {
     const inside = (event.target as Element | null)?.closest?.(".ck-popwrap");
-    for (const wrap of this.root.querySelectorAll(".ck-popwrap")) if (wrap !== inside) wrap.dispatchEvent(new CustomEvent("ck-close"));
+    for (const wrap of this.root.querySelectorAll(".ck-popwrap"))
+      if (wrap !== inside) wrap.dispatchEvent(new CustomEvent("ck-close"));
   }
 
   private escape(): void {
@@ -105,7 +107,19 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private get parts(): ContextParts {
     const { store, state, theme, source, colors, names, fetcher, asked } = this;
     const palette = this.options.palette ?? "safe";
-    return { store, state, theme, source, palette, colors, names, hover: this.hovered, fetcher, asked, set: (patch) => this.set(patch) };
+    return {
+      store,
+      state,
+      theme,
+      source,
+      palette,
+      colors,
+      names,
+      hover: this.hovered,
+      fetcher,
+      asked,
+      set: (patch) => this.set(patch),
+    };
   }
 
   context(): Context {
@@ -140,7 +154,9 @@ export class App implements CardHost, BarHost, ScrubberHost {
   }
 
   private tellFocus(ctx: Context): void {
-    const wanted = this.state.runs ? this.names.filter((name) => this.state.runs?.includes(name)) : this.names.slice(0, 10);
+    const wanted = this.state.runs
+      ? this.names.filter((name) => this.state.runs?.includes(name))
+      : this.names.slice(0, 10);
     const key = JSON.stringify(wanted);
     if (key === this.focused || (!ctx.runs.length && !wanted.length)) return;
     this.focused = key;
@@ -166,7 +182,10 @@ export class App implements CardHost, BarHost, ScrubberHost {
     const [low, high] = ctx.domain;
     const middle = (ctx.step === null ? null : stepToAxis(ctx, ctx.step)) ?? (low + high) / 2;
     const full = axisDomain(ctx.runs, { ...this.state, axis: ctx.axis, zoom: null });
-    const range: [number, number] = [Math.max(full[0], middle - (middle - low) * factor), Math.min(full[1], middle + (high - middle) * factor)];
+    const range: [number, number] = [
+      Math.max(full[0], middle - (middle - low) * factor),
+      Math.min(full[1], middle + (high - middle) * factor),
+    ];
     const whole = range[0] <= full[0] && range[1] >= full[1];
     this.set({ zoom: whole || range[1] <= range[0] ? null : range });
   }
@@ -196,7 +215,8 @@ export class App implements CardHost, BarHost, ScrubberHost {
   play(): void {
     this.playing = !this.playing;
     this.playedFrom = 0;
-    if (this.playing && (this.state.step === null || this.state.step === longest(this.context())?.data.lastStep)) this.stepTo("first");
+    if (this.playing && (this.state.step === null || this.state.step === longest(this.context())?.data.lastStep))
+      this.stepTo("first");
     this.invalidate();
   }
   private advance(now: number): void {
@@ -221,7 +241,10 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.root.querySelector(".ck-big")?.scrollIntoView?.({ block: "nearest" });
   }
   hide(id: string): void {
-    this.set({ hidden: [...new Set([...this.state.hidden, id])], enlarged: this.state.enlarged === id ? "" : this.state.enlarged });
+    this.set({
+      hidden: [...new Set([...this.state.hidden, id])],
+      enlarged: this.state.enlarged === id ? "" : this.state.enlarged,
+    });
   }
   nudge(id: string, direction: "up" | "down" | "left" | "right"): void {
     this.set({ order: nudgePanel(this.board.lists, id, direction) });
@@ -256,8 +279,12 @@ export class App implements CardHost, BarHost, ScrubberHost {
   }
 }
 
-const preferred = (): "light" | "dark" => (globalThis.matchMedia?.("(prefers-color-scheme: dark)")?.matches ? "dark" : "light");
+const preferred = (): "light" | "dark" =>
+  globalThis.matchMedia?.("(prefers-color-scheme: dark)")?.matches ? "dark" : "light";
 
 function longest(ctx: Context): Context["runs"][number] | null {
-  return ctx.runs.reduce<Context["runs"][number] | null>((best, run) => (run.data.rows.n > (best?.data.rows.n ?? 0) ? run : best), null);
+  return ctx.runs.reduce<Context["runs"][number] | null>(
+    (best, run) => (run.data.rows.n > (best?.data.rows.n ?? 0) ? run : best),
+    null,
+  );
 }

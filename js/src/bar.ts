@@ -1,11 +1,12 @@
 // The top bar: runs, state of training, and the choices that hold for all panels.
-import { runList } from "./runlist.ts";
+
 import { h, popover, refill, setAttribute, setText } from "./dom.ts";
 import { shorten } from "./format.ts";
 import type { Context } from "./panel.ts";
+import { runList } from "./runlist.ts";
 import type { Source, SourceStatus } from "./source.ts";
-import { summarize } from "./summary.ts";
 import { defaults, type UiState } from "./state.ts";
+import { summarize } from "./summary.ts";
 
 export interface BarHost {
   state: UiState;
@@ -17,8 +18,17 @@ export interface BarHost {
   source: Source;
 }
 
-function select(label: string, choices: [string, string][], act: (value: string) => void, signal: AbortSignal): HTMLSelectElement {
-  const element = h("select", { class: "ck-select", "aria-label": label, title: label }, ...choices.map(([value, text]) => h("option", { value }, text)));
+function select(
+  label: string,
+  choices: [string, string][],
+  act: (value: string) => void,
+  signal: AbortSignal,
+): HTMLSelectElement {
+  const element = h(
+    "select",
+    { class: "ck-select", "aria-label": label, title: label },
+    ...choices.map(([value, text]) => h("option", { value }, text)),
+  );
   element.addEventListener("change", () => act(element.value), { signal });
   return element;
 }
@@ -55,16 +65,41 @@ export class Bar {
     this.warnings = button("", "Go to the next warning", () => this.nextWarning(), signal);
     this.warnings.classList.add("ck-alert");
     this.layer = select("Layer", [["", "all layers"]], (layer) => set({ layer }), signal);
-    const axes: [string, string][] = [["step", "by step"], ["epoch", "by epoch"], ["time", "by time"]];
+    const axes: [string, string][] = [
+      ["step", "by step"],
+      ["epoch", "by epoch"],
+      ["time", "by time"],
+    ];
     this.axis = select("Horizontal axis", axes, (axis) => set({ axis: axis as UiState["axis"] }), signal);
     this.xlog = button("log x", "Logarithmic horizontal axis", () => set({ xlog: !host.state.xlog }), signal);
-    const scales: [string, string][] = [["auto", "y auto"], ["linear", "y linear"], ["log", "y log"]];
-    this.yscale = select("Vertical axes", scales, (value) => set({ yscale: value as UiState["yscale"], ylog: {} }), signal);
-    this.smoothing = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, class: "ck-range", "aria-label": "Smoothing" });
+    const scales: [string, string][] = [
+      ["auto", "y auto"],
+      ["linear", "y linear"],
+      ["log", "y log"],
+    ];
+    this.yscale = select(
+      "Vertical axes",
+      scales,
+      (value) => set({ yscale: value as UiState["yscale"], ylog: {} }),
+      signal,
+    );
+    this.smoothing = h("input", {
+      type: "range",
+      min: 0,
+      max: 0.99,
+      step: 0.01,
+      class: "ck-range",
+      "aria-label": "Smoothing",
+    });
     this.smoothing.addEventListener("input", () => set({ smoothing: Number(this.smoothing.value) }), { signal });
     this.zoomOut = button("Zoom out", "Show the whole training again", () => set({ zoom: null }), signal);
     this.pause = button("Pause", "Pause live updates", () => set({ paused: !host.state.paused }), signal);
-    this.stop = button("Stop training", "Ask the training to end cleanly at its next step", () => this.requestStop(), signal);
+    this.stop = button(
+      "Stop training",
+      "Ask the training to end cleanly at its next step",
+      () => this.requestStop(),
+      signal,
+    );
     this.element = h(
       "div",
       { class: "ck-bar", role: "toolbar", "aria-label": "Cockpit" },
@@ -114,11 +149,26 @@ export class Bar {
     const items = () => {
       const { host } = this;
       const { state } = host;
-      const theme = select("Theme", [["auto", "theme: as the page"], ["light", "theme: light"], ["dark", "theme: dark"]], (value) => host.set({ theme: value as UiState["theme"] }), this.signal);
+      const theme = select(
+        "Theme",
+        [
+          ["auto", "theme: as the page"],
+          ["light", "theme: light"],
+          ["dark", "theme: dark"],
+        ],
+        (value) => host.set({ theme: value as UiState["theme"] }),
+        this.signal,
+      );
       theme.value = state.theme;
-      const recent = select("Alpha: recent part", [0.05, 0.1, 0.25, 0.5].map((part) => [String(part), `alpha: last ${part * 100} %`]), (value) => host.set({ recent: Number(value) }), this.signal);
+      const recent = select(
+        "Alpha: recent part",
+        [0.05, 0.1, 0.25, 0.5].map((part) => [String(part), `alpha: last ${part * 100} %`]),
+        (value) => host.set({ recent: Number(value) }),
+        this.signal,
+      );
       recent.value = String(state.recent);
-      const toggle = (id: string) => (on: boolean) => host.set({ hidden: on ? host.state.hidden.filter((own) => own !== id) : [...host.state.hidden, id] });
+      const toggle = (id: string) => (on: boolean) =>
+        host.set({ hidden: on ? host.state.hidden.filter((own) => own !== id) : [...host.state.hidden, id] });
       return [
         h("h4", {}, "View"),
         theme,
@@ -126,7 +176,9 @@ export class Bar {
         check("colour-blind safe run colours", state.safe, (safe) => host.set({ safe })),
         h("h4", {}, "Panels"),
         ...host.panelTitles().map(({ id, title }) => check(shorten(title, 34), !state.hidden.includes(id), toggle(id))),
-        button("Reset arrangement", "Panels back to their places", () => host.set({ order: defaults.order, hidden: [], enlarged: "", split: {}, ylog: {} })),
+        button("Reset arrangement", "Panels back to their places", () =>
+          host.set({ order: defaults.order, hidden: [], enlarged: "", split: {}, ylog: {} }),
+        ),
       ];
     };
     return popover(view, items, this.signal, { label: "View", className: "ck-menu ck-right" });
@@ -147,7 +199,10 @@ export class Bar {
     this.updateStatus(ctx, status, broken);
     const layers = ctx.runs[0]?.data.header?.layers.map((layer) => layer.name) ?? [];
     const known = layers.includes(state.layer) || !state.layer ? layers : [...layers, state.layer];
-    refill(this.layer, JSON.stringify(known), () => [h("option", { value: "" }, "all layers"), ...known.map((name) => h("option", { value: name }, shorten(name, 32)))]);
+    refill(this.layer, JSON.stringify(known), () => [
+      h("option", { value: "" }, "all layers"),
+      ...known.map((name) => h("option", { value: name }, shorten(name, 32))),
+    ]);
     this.layer.value = state.layer;
     this.layer.hidden = !known.length;
     const epochs = this.axis.options[1];
@@ -171,7 +226,17 @@ export class Bar {
       shown.map(({ run, label, color, data }) => {
         const dot = h("i", { class: `ck-dot ck-${data.status.state.replace(/\W/g, "")}` });
         dot.style.setProperty("--c", color);
-        const chip = h("button", { type: "button", class: "ck-chip ck-run", title: `${run.slice(0, 400)} (${data.status.state}): click to hide`, "aria-label": `hide run ${label}` }, dot, label);
+        const chip = h(
+          "button",
+          {
+            type: "button",
+            class: "ck-chip ck-run",
+            title: `${run.slice(0, 400)} (${data.status.state}): click to hide`,
+            "aria-label": `hide run ${label}`,
+          },
+          dot,
+          label,
+        );
         const hide = () => this.host.set({ runs: ctx.runs.map((own) => own.run).filter((own) => own !== run) });
         chip.addEventListener("click", hide, { signal: this.signal });
         return chip;

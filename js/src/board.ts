@@ -23,7 +23,10 @@ export class Board {
   ) {
     this.element.append(this.empty);
     this.sizes = typeof ResizeObserver === "undefined" ? null : new ResizeObserver(redraw);
-    this.sights = typeof IntersectionObserver === "undefined" ? null : new IntersectionObserver((entries) => this.look(entries, redraw), { rootMargin: "120px" });
+    this.sights =
+      typeof IntersectionObserver === "undefined"
+        ? null
+        : new IntersectionObserver((entries) => this.look(entries, redraw), { rootMargin: "120px" });
     this.sizes?.observe(this.element);
   }
 
@@ -42,7 +45,9 @@ export class Board {
   }
 
   update(ctx: Context, width: number): void {
-    const panels = [...ownPanels, ...otherPanels(ctx)].filter((panel) => (!this.only || this.only.includes(panel.id)) && panel.shows(ctx));
+    const panels = [...ownPanels, ...otherPanels(ctx)].filter(
+      (panel) => (!this.only || this.only.includes(panel.id)) && panel.shows(ctx),
+    );
     this.titles = panels.map(({ id, title }) => ({ id, title }));
     const shown = panels.filter((panel) => !ctx.state.hidden.includes(panel.id));
     this.make(shown);
@@ -94,7 +99,11 @@ export class Board {
     const parts: HTMLElement[] = [];
     for (const card of this.cards.values()) card.element.classList.toggle("ck-big", card.panel.id === big);
     if (big) parts.push(h("div", { class: "ck-stage" }, this.cards.get(big)?.element ?? ""));
-    const columns = h("div", { class: "ck-columns" }, ...this.lists.slice(0, -1).map((ids) => column(ids, "ck-column")));
+    const columns = h(
+      "div",
+      { class: "ck-columns" },
+      ...this.lists.slice(0, -1).map((ids) => column(ids, "ck-column")),
+    );
     columns.style.gridTemplateColumns = `repeat(${count}, minmax(0, 1fr))`;
     parts.push(columns);
     const below = this.lists.at(-1) ?? [];

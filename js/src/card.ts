@@ -38,32 +38,74 @@ export class Card {
     this.texts = new TextLayer(layer);
     this.body = panel.fill
       ? h("div", { class: "ck-table", tabindex: 0, role: "group", "aria-labelledby": titleId })
-      : h("div", { class: "ck-chart", tabindex: 0, role: "group", "aria-roledescription": "chart" }, this.canvas, layer);
+      : h(
+          "div",
+          { class: "ck-chart", tabindex: 0, role: "group", "aria-roledescription": "chart" },
+          this.canvas,
+          layer,
+        );
     if (!panel.fill) this.body.style.minHeight = `${panel.height}px`;
     else this.body.style.maxHeight = `${panel.height * 1.6}px`;
-    const header = h("header", { class: "ck-head", draggable: "true" }, this.titleButton(titleId), this.readings, this.menuButton());
-    this.element = h("section", { class: "ck-card", "data-panel": panel.id, "aria-labelledby": titleId }, header, this.legend, this.body, this.note);
+    const header = h(
+      "header",
+      { class: "ck-head", draggable: "true" },
+      this.titleButton(titleId),
+      this.readings,
+      this.menuButton(),
+    );
+    this.element = h(
+      "section",
+      { class: "ck-card", "data-panel": panel.id, "aria-labelledby": titleId },
+      header,
+      this.legend,
+      this.body,
+      this.note,
+    );
     this.element.style.flexGrow = String(panel.height);
     this.listenToDrag(header);
     if (panel.draw) new Pointer(this.body, this, host, this.abort.signal);
   }
 
   private titleButton(id: string): HTMLElement {
-    const button = h("button", { class: "ck-title", type: "button", id, title: "How to read this" }, h("span", {}, this.panel.title), h("span", { class: "ck-q", "aria-hidden": "true" }, "?"));
-    const text = () => [h("h4", {}, `How to read “${this.panel.title}”`), ...this.panel.help.map((line) => h("p", {}, line)), h("p", { class: "ck-fine" }, "Drag across a time chart to zoom, double-click to zoom out, click to choose the step; arrow keys do the same.")];
+    const button = h(
+      "button",
+      { class: "ck-title", type: "button", id, title: "How to read this" },
+      h("span", {}, this.panel.title),
+      h("span", { class: "ck-q", "aria-hidden": "true" }, "?"),
+    );
+    const text = () => [
+      h("h4", {}, `How to read “${this.panel.title}”`),
+      ...this.panel.help.map((line) => h("p", {}, line)),
+      h(
+        "p",
+        { class: "ck-fine" },
+        "Drag across a time chart to zoom, double-click to zoom out, click to choose the step; arrow keys do the same.",
+      ),
+    ];
     return popover(button, text, this.abort.signal, { label: `How to read ${this.panel.title}`, className: "ck-help" });
   }
 
   private menuButton(): HTMLElement {
-    const button = h("button", { class: "ck-icon", type: "button", "aria-label": `${this.panel.title}: options`, title: "Options" }, "⋯");
-    return popover(button, () => this.menuItems(), this.abort.signal, { label: `${this.panel.title}: options`, className: "ck-menu ck-right" });
+    const button = h(
+      "button",
+      { class: "ck-icon", type: "button", "aria-label": `${this.panel.title}: options`, title: "Options" },
+      "⋯",
+    );
+    return popover(button, () => this.menuItems(), this.abort.signal, {
+      label: `${this.panel.title}: options`,
+      className: "ck-menu ck-right",
+    });
   }
 
   private menuItems(): Node[] {
     const { panel, host, ctx } = this;
     const root = this.element.closest<HTMLElement>(".ck-root");
     const item = (label: string, act: () => void, pressed?: boolean) => {
-      const button = h("button", { type: "button", class: "ck-item", "aria-pressed": pressed === undefined ? null : String(pressed) }, label);
+      const button = h(
+        "button",
+        { type: "button", class: "ck-item", "aria-pressed": pressed === undefined ? null : String(pressed) },
+        label,
+      );
       button.addEventListener("click", () => {
         root?.dispatchEvent(new CustomEvent("ck-close"));
         act();
@@ -74,12 +116,29 @@ export class Card {
     const { state } = ctx;
     const big = state.enlarged === panel.id;
     const items: Node[] = [item(big ? "Back to normal size" : "Enlarge", () => host.enlarge(panel.id))];
-    if (panel.canSplit) items.push(item("One line per layer", () => ctx.set({ split: { ...state.split, [panel.id]: !state.split[panel.id] } }), Boolean(state.split[panel.id])));
+    if (panel.canSplit)
+      items.push(
+        item(
+          "One line per layer",
+          () => ctx.set({ split: { ...state.split, [panel.id]: !state.split[panel.id] } }),
+          Boolean(state.split[panel.id]),
+        ),
+      );
     if (panel.draw && !panel.timeless) {
-      items.push(item("Log y axis", () => ctx.set({ ylog: { ...state.ylog, [panel.id]: true } }), state.ylog[panel.id] === true));
-      items.push(item("Linear y axis", () => ctx.set({ ylog: { ...state.ylog, [panel.id]: false } }), state.ylog[panel.id] === false));
+      items.push(
+        item("Log y axis", () => ctx.set({ ylog: { ...state.ylog, [panel.id]: true } }), state.ylog[panel.id] === true),
+      );
+      items.push(
+        item(
+          "Linear y axis",
+          () => ctx.set({ ylog: { ...state.ylog, [panel.id]: false } }),
+          state.ylog[panel.id] === false,
+        ),
+      );
     }
-    for (const direction of ["up", "down", "left", "right"] as const) items.push(item(`Move ${direction}`, () => host.nudge(panel.id, direction)));
+    for (const action of panel.actions?.(ctx) ?? []) items.push(item(action.label, action.act, action.pressed));
+    for (const direction of ["up", "down", "left", "right"] as const)
+      items.push(item(`Move ${direction}`, () => host.nudge(panel.id, direction)));
     items.push(item("Hide", () => host.hide(panel.id)));
     if (panel.draw) {
       items.push(item("Save as PNG", () => exportPng(this.scene, panel.title, ctx)));
@@ -169,18 +228,38 @@ export class Card {
       readings.slice(0, 4).map((reading) => {
         const { label, value, step, run } = reading;
         const title = `${label}${value === null ? "" : `: ${value}`}${step === undefined ? "" : ` at step ${step}`}`;
-        const span = h("span", { class: "ck-reading", title, "data-value": value === null ? "" : String(value), "data-label": label, "data-run": run, "data-step": step }, words(reading));
+        const span = h(
+          "span",
+          {
+            class: "ck-reading",
+            title,
+            "data-value": value === null ? "" : String(value),
+            "data-label": label,
+            "data-run": run,
+            "data-step": step,
+          },
+          words(reading),
+        );
         if (reading.color) span.style.setProperty("--c", reading.color);
         if (reading.color) span.classList.add("ck-colored");
         return span;
       }),
     );
-    setAttribute(this.body, "aria-label", `${this.panel.title}: ${readings.map((r) => `${r.label} ${words(r)}`).join(", ") || "no value"}`);
+    setAttribute(
+      this.body,
+      "aria-label",
+      `${this.panel.title}: ${readings.map((r) => `${r.label} ${words(r)}`).join(", ") || "no value"}`,
+    );
   }
 
   /** What a hover or a focused chart says about the step in question. */
   describe(ctx: Context): string[] {
-    return this.panel.readings(ctx).map((reading) => `${reading.label}: ${reading.text ?? (reading.value === null ? "no value" : formatNumber(reading.value, 4))}`);
+    return this.panel
+      .readings(ctx)
+      .map(
+        (reading) =>
+          `${reading.label}: ${reading.text ?? (reading.value === null ? "no value" : formatNumber(reading.value, 4))}`,
+      );
   }
 
   get context(): Context | null {

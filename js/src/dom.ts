@@ -10,7 +10,8 @@ export function h<K extends keyof HTMLElementTagNameMap>(
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes))
-    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : String(value));
+    if (value !== null && value !== undefined && value !== false)
+      element.setAttribute(name, value === true ? "" : String(value));
   for (const child of children) if (child) element.append(child);
   return element;
 }
@@ -37,7 +38,12 @@ export function popover(
   signal: AbortSignal,
   options: { label: string; className?: string },
 ): HTMLElement {
-  const box = h("div", { class: `ck-pop ${options.className ?? ""}`, role: "dialog", "aria-label": options.label, hidden: true });
+  const box = h("div", {
+    class: `ck-pop ${options.className ?? ""}`,
+    role: "dialog",
+    "aria-label": options.label,
+    hidden: true,
+  });
   const wrap = h("div", { class: "ck-popwrap" }, button, box);
   button.setAttribute("aria-haspopup", "dialog");
   button.setAttribute("aria-expanded", "false");
@@ -57,7 +63,9 @@ export function popover(
     box.querySelector<HTMLElement>("button, input, select, a")?.focus({ preventScroll: true });
   };
   button.addEventListener("click", () => (box.hidden ? open() : close(true)), { signal });
-  wrap.addEventListener("keydown", (event) => event.key === "Escape" && (event.stopPropagation(), close(true)), { signal });
+  wrap.addEventListener("keydown", (event) => event.key === "Escape" && (event.stopPropagation(), close(true)), {
+    signal,
+  });
   wrap.addEventListener("ck-close", () => close(false), { signal });
   return wrap;
 }

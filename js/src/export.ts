@@ -11,7 +11,8 @@ export function csvField(value: string | number): string {
   return /[",\n\r]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;
 }
 
-export const csvLines = (rows: (string | number)[][]) => `${rows.map((row) => row.map(csvField).join(",")).join("\n")}\n`;
+export const csvLines = (rows: (string | number)[][]) =>
+  `${rows.map((row) => row.map(csvField).join(",")).join("\n")}\n`;
 
 /** Every value of these columns in the chosen runs: run, step, epoch, time, name, layer, value. */
 export function columnsCsv(ctx: Context, names: string[] | null): string {
@@ -56,8 +57,10 @@ export function framedScene(scene: Scene, title: string, theme: Context["theme"]
   const top = scene.legend.length ? 44 : 26;
   const moved = scene.marks.map((mark) => {
     const clip = "clip" in mark && mark.clip ? { clip: { ...mark.clip, y: mark.clip.y + top } } : {};
-    if (mark.type === "line" || mark.type === "dots") return { ...mark, ...clip, ys: Array.from(mark.ys, (y) => y + top) };
-    if (mark.type === "bars") return { ...mark, ...clip, boxes: Array.from(mark.boxes, (v, i) => (i % 4 === 1 ? v + top : v)) };
+    if (mark.type === "line" || mark.type === "dots")
+      return { ...mark, ...clip, ys: Array.from(mark.ys, (y) => y + top) };
+    if (mark.type === "bars")
+      return { ...mark, ...clip, boxes: Array.from(mark.boxes, (v, i) => (i % 4 === 1 ? v + top : v)) };
     if (mark.type === "ellipse") return { ...mark, ...clip, cy: mark.cy + top };
     return { ...mark, ...clip, y: mark.y + top };
   });
@@ -89,4 +92,3 @@ export function exportPng(scene: Scene, title: string, ctx: Context): void {
 export function exportCsv(text: string, title: string): void {
   download(`${title}.csv`, new Blob([text], { type: "text/csv" }));
 }
-

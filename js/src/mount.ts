@@ -38,7 +38,11 @@ export function mount(element: HTMLElement, source: Source, options: MountOption
   const store = options.store ?? new Store();
   const app = new App(element, store, source, options);
   if (options.status) app.setStatus(options.status);
-  if (!options.store) source.start((bytes) => feed(store, bytes), (status) => app.setStatus(status));
+  if (!options.store)
+    source.start(
+      (bytes) => feed(store, bytes),
+      (status) => app.setStatus(status),
+    );
   return {
     app,
     update({ theme, state, status }) {
@@ -53,4 +57,4 @@ export function mount(element: HTMLElement, source: Source, options: MountOption
   };
 }
 
-export { decodeState, encodeState, sanitizeState, Store, type UiState };
+export { decodeState, encodeState, Store, sanitizeState, type UiState };

@@ -61,6 +61,7 @@ export interface Panel {
   help: string[]; // how to read this: paragraphs for someone who has not read the paper
   canSplit?: boolean; // has layer-wise values
   timeless?: boolean; // no y axis to switch between linear and log
+  actions?(ctx: Context): { label: string; pressed: boolean; act(): void }[]; // further entries of its menu
   shows(ctx: Context): boolean;
   readings(ctx: Context): Reading[];
   note?(ctx: Context): string;
@@ -90,7 +91,8 @@ export function waitingFor(ctx: Context, names: string[]): string {
     for (const note of [...data.missing.values()].reverse())
       if (names.includes(note.name)) return `No value of ${note.name}: ${note.reason}`;
   const schedule = names.map((name) => quantityInfo(ctx, name)?.schedule).find(Boolean);
-  const ended = ctx.runs.length > 0 && ctx.runs.every(({ data }) => !["waiting", "running"].includes(data.status.state));
+  const ended =
+    ctx.runs.length > 0 && ctx.runs.every(({ data }) => !["waiting", "running"].includes(data.status.state));
   if (ended) return `The run ended before ${names[0]} was measured.`;
   return `Waiting for the first ${names[0]}${schedule ? ` (measured ${schedule})` : ""}.`;
 }

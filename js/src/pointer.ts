@@ -64,7 +64,8 @@ export class Pointer {
     this.host.hover(frame ? this.clamp(frame, x) : null);
     this.element.style.cursor = spot?.layer !== undefined ? "pointer" : frame ? "crosshair" : "";
     if (spot) this.showTip([spot.hint], x, y);
-    else if (frame) requestAnimationFrame(() => this.chart.context && !this.start && this.showTip(this.hoverLines(), x, y));
+    else if (frame)
+      requestAnimationFrame(() => this.chart.context && !this.start && this.showTip(this.hoverLines(), x, y));
     else this.tip.hidden = true;
   }
 

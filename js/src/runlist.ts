@@ -1,7 +1,8 @@
 // The list behind "+ n more": filter, choose, all, none.
-import { h } from "./dom.ts";
+
 import type { BarHost } from "./bar.ts";
 import { chooseRuns } from "./context.ts";
+import { h } from "./dom.ts";
 import { shorten } from "./format.ts";
 
 /** A filter is a regular expression, as in TensorBoard; while it is not a valid one, it is plain text. */
@@ -35,17 +36,31 @@ export function runList(host: BarHost, signal: AbortSignal): Node[] {
         host.set({ runs: [name] });
         fill();
       });
-      return h("div", { class: "ck-listrow" }, h("label", { class: "ck-check", title: name.slice(0, 400) }, box, shorten(name, 44)), only);
+      return h(
+        "div",
+        { class: "ck-listrow" },
+        h("label", { class: "ck-check", title: name.slice(0, 400) }, box, shorten(name, 44)),
+        only,
+      );
     };
     list.replaceChildren(...visible.slice(0, 500).map(row));
     if (!visible.length) list.append("No run matches.");
   };
-  const filter = h("input", { type: "search", class: "ck-input", placeholder: "Filter runs (regex)", "aria-label": "Filter runs" });
+  const filter = h("input", {
+    type: "search",
+    class: "ck-input",
+    placeholder: "Filter runs (regex)",
+    "aria-label": "Filter runs",
+  });
   filter.value = host.state.filter;
-  filter.addEventListener("input", () => {
-    host.set({ filter: filter.value });
-    fill();
-  }, { signal });
+  filter.addEventListener(
+    "input",
+    () => {
+      host.set({ filter: filter.value });
+      fill();
+    },
+    { signal },
+  );
   const choose = (text: string, runs: () => string[]) => {
     const button = h("button", { type: "button", class: "ck-chip" }, text);
     button.addEventListener("click", () => {
@@ -56,5 +71,14 @@ export function runList(host: BarHost, signal: AbortSignal): Node[] {
   };
   const filtered = () => host.names.filter((name) => matchesFilter(name, host.state.filter));
   fill();
-  return [filter, h("div", { class: "ck-buttons" }, choose("All", filtered), choose("None", () => [])), list];
+  return [
+    filter,
+    h(
+      "div",
+      { class: "ck-buttons" },
+      choose("All", filtered),
+      choose("None", () => []),
+    ),
+    list,
+  ];
 }

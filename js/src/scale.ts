@@ -55,7 +55,8 @@ function linearTicks(a: number, b: number, count: number): number[] {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999) ?? 10 * power;
   const values: number[] = [];
-  for (let k = Math.ceil(a / step - 1e-9); k * step <= b + step * 1e-9; k++) values.push(Number((k * step).toPrecision(12)));
+  for (let k = Math.ceil(a / step - 1e-9); k * step <= b + step * 1e-9; k++)
+    values.push(Number((k * step).toPrecision(12)));
   return values;
 }
 

@@ -34,7 +34,15 @@ export function scrubberScene(ctx: Context, width: number, full: [number, number
   });
   if (ctx.state.zoom) {
     const [a, b] = ctx.state.zoom.map((x) => Math.max(box.x, Math.min(box.x + box.width, scale.to(x))));
-    marks.push({ type: "rect", x: a, y: box.y - 2, width: Math.max(2, b - a), height: box.height + 4, fill: theme.accent, alpha: 0.16 });
+    marks.push({
+      type: "rect",
+      x: a,
+      y: box.y - 2,
+      width: Math.max(2, b - a),
+      height: box.height + 4,
+      fill: theme.accent,
+      alpha: 0.16,
+    });
   }
   marks.push({ type: "bars", boxes, fill: theme.faint, alpha: 0.75 });
   marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [32, 32], stroke: theme.faint, weight: 2 });
@@ -107,7 +115,11 @@ export class Scrubber {
     private readonly host: ScrubberHost,
     signal: AbortSignal,
   ) {
-    this.track = h("div", { class: "ck-track", role: "slider", tabindex: 0, "aria-label": "Training step" }, this.canvas);
+    this.track = h(
+      "div",
+      { class: "ck-track", role: "slider", tabindex: 0, "aria-label": "Training step" },
+      this.canvas,
+    );
     this.element = h("div", { class: "ck-scrub" }, this.playButton, this.track, this.label, this.liveButton);
     this.playButton.addEventListener("click", () => host.play(), { signal });
     this.liveButton.addEventListener("click", () => host.follow(), { signal });
@@ -119,12 +131,20 @@ export class Scrubber {
     };
     this.track.addEventListener("pointerdown", grab, { signal });
     this.track.addEventListener("pointermove", (event) => this.dragging && host.choose(at(event)), { signal });
-    for (const name of ["pointerup", "pointercancel"] as const) this.track.addEventListener(name, () => (this.dragging = false), { signal });
+    for (const name of ["pointerup", "pointercancel"] as const)
+      this.track.addEventListener(name, () => (this.dragging = false), { signal });
     this.track.addEventListener("keydown", (event) => this.key(event), { signal });
   }
 
   private key(event: KeyboardEvent): void {
-    const moves: Record<string, number> = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 };
+    const moves: Record<string, number> = {
+      ArrowLeft: -1,
+      ArrowDown: -1,
+      ArrowRight: 1,
+      ArrowUp: 1,
+      PageDown: -10,
+      PageUp: 10,
+    };
     if (event.key in moves) this.host.stepBy(moves[event.key] * (event.shiftKey ? 10 : 1));
     else if (event.key === "Home") this.host.stepTo("first");
     else if (event.key === "End") this.host.stepTo("last");

@@ -50,7 +50,8 @@ type Check = (value: unknown) => boolean;
 const isText: Check = (v) => typeof v === "string" && v.length <= 20_000;
 const isFlag: Check = (v) => typeof v === "boolean";
 const isTextList: Check = (v) => Array.isArray(v) && v.length <= 1000 && v.every(isText);
-const isFlags: Check = (v) => typeof v === "object" && v !== null && !Array.isArray(v) && Object.values(v).every(isFlag);
+const isFlags: Check = (v) =>
+  typeof v === "object" && v !== null && !Array.isArray(v) && Object.values(v).every(isFlag);
 const isBetween =
   (low: number, high: number): Check =>
   (v) =>

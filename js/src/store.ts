@@ -88,7 +88,8 @@ export class RunStore {
     const dead = new Set<number>();
     this.rows.filter((seq, i) => {
       const covered = seq >= batch.from_seq && seq < batch.to_seq && !alive.has(seq);
-      const after = covered && thinned ? earliest[lowerBound(batch.seq, batch.seq.length, seq)] : Number.NEGATIVE_INFINITY;
+      const after =
+        covered && thinned ? earliest[lowerBound(batch.seq, batch.seq.length, seq)] : Number.NEGATIVE_INFINITY;
       if (covered && after < this.rows.columns[ROW.step][i]) dead.add(seq);
       return !dead.has(seq);
     });
@@ -130,7 +131,8 @@ export class RunStore {
     }
     for (const note of batch.missing) this.missing.set(`${note.seq} ${note.name}`, note);
     if (to_seq >= this.to_seq) for (const { quantity, steps } of batch.heavy) this.heavy.set(quantity, steps);
-    for (const histogram of batch.histograms) this.keepHistogram(histogram.quantity, histogram.step, histogram.layer, histogram);
+    for (const histogram of batch.histograms)
+      this.keepHistogram(histogram.quantity, histogram.step, histogram.layer, histogram);
     this.sortedAlphas = null;
   }
 

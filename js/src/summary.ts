@@ -45,7 +45,8 @@ export function speed(run: ShownRun): number | null {
 export function summarize(ctx: Context, status: SourceStatus, broken: number): Summary {
   const words: Summary["words"] = [];
   const run = ctx.runs.find(({ data }) => data.status.state === "running") ?? ctx.runs[0];
-  if (status.connection === "disconnected") words.push({ text: status.message ?? "disconnected", title: "No connection to the host; it is tried again." });
+  if (status.connection === "disconnected")
+    words.push({ text: status.message ?? "disconnected", title: "No connection to the host; it is tried again." });
   if (!run) {
     if (!words.length) words.push({ text: status.message ?? "no run yet" });
     return { tone: status.connection === "disconnected" ? "bad" : "wait", words };
@@ -59,9 +60,17 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   if (data.lastStep !== null) words.push({ text: `step ${formatNumber(data.lastStep)}` });
   const rate = speed(run);
   if (tone === "live" && rate !== null) words.push({ text: `${formatNumber(rate, 2)} steps/s` });
-  if (data.rows.n) words.push({ text: formatDuration(data.rows.columns[ROW.time][data.rows.n - 1]), title: "time since the run began" });
+  if (data.rows.n)
+    words.push({
+      text: formatDuration(data.rows.columns[ROW.time][data.rows.n - 1]),
+      title: "time since the run began",
+    });
   const share = trackingShare(run);
-  if (share !== null) words.push({ text: `tracking ${formatShare(share)}`, title: "share of the tracked steps' time that measuring took" });
+  if (share !== null)
+    words.push({
+      text: `tracking ${formatShare(share)}`,
+      title: "share of the tracked steps' time that measuring took",
+    });
   words.push(...gaps(run, status, broken));
   return { tone, words };
 }
@@ -70,9 +79,18 @@ function gaps({ data }: ShownRun, status: SourceStatus, broken: number): Summary
   const words: Summary["words"] = [];
   const { records, expected } = data.status;
   const covered = data.header?.covered ?? 1;
-  if (covered < 0.9995) words.push({ text: `${formatShare(covered)} of parameters covered`, title: "The others have no individual gradients that can be measured; see About the run." });
-  if (records < expected) words.push({ text: `${formatNumber(records)} of ${formatNumber(expected)} records`, title: "The host does not have them all." });
-  if (status.progress !== undefined && status.progress < 1) words.push({ text: `loading ${Math.round(status.progress * 100)} %` });
+  if (covered < 0.9995)
+    words.push({
+      text: `${formatShare(covered)} of parameters covered`,
+      title: "The others have no individual gradients that can be measured; see About the run.",
+    });
+  if (records < expected)
+    words.push({
+      text: `${formatNumber(records)} of ${formatNumber(expected)} records`,
+      title: "The host does not have them all.",
+    });
+  if (status.progress !== undefined && status.progress < 1)
+    words.push({ text: `loading ${Math.round(status.progress * 100)} %` });
   const damaged = data.status.broken + broken;
   if (damaged) words.push({ text: `${damaged} broken ${damaged === 1 ? "record" : "records"} skipped` });
   return words;

@@ -1,7 +1,7 @@
 // Curves over the shared axis: decimated lines, error bands, decision lines, the playhead.
 import { formatNumber } from "../format.ts";
-import { type Box, emptyScene, type LegendItem, type Mark, type Scene } from "../scene.ts";
 import { makeScale, padDomain, type Scale } from "../scale.ts";
+import { type Box, emptyScene, type LegendItem, type Mark, type Scene } from "../scene.ts";
 import type { Axis, Series } from "../series.ts";
 import { smooth } from "../smooth.ts";
 import type { Theme } from "../theme.ts";
@@ -15,6 +15,7 @@ export interface Curve {
   error?: Series | null; // drawn as a band of one standard error
   dots?: boolean;
   thin?: boolean;
+  exact?: boolean; // never smoothed
 }
 export interface Rule {
   value: number;
@@ -66,7 +67,9 @@ function withRules([low, high]: [number, number], rules: Rule[], log: boolean): 
   let [a, b] = [low, high];
   for (const { value } of rules) {
     if (!Number.isFinite(value) || (log && value <= 0)) continue;
-    const near = log ? value > low / 1000 && value < high * 1000 : Math.abs(value - (low + high) / 2) < 5 * (high - low || Math.abs(high) || 1);
+    const near = log
+      ? value > low / 1000 && value < high * 1000
+      : Math.abs(value - (low + high) / 2) < 5 * (high - low || Math.abs(high) || 1);
     if (!near && Number.isFinite(low)) continue;
     a = Math.min(a, value);
     b = Math.max(b, value);
@@ -86,7 +89,12 @@ export function lineScene(chart: LineChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
   const box = plotBox(chart);
   const xscale = makeScale(chart.xlog ? "log1p" : "linear", chart.domain, [box.x, box.x + box.width]);
-  const range = chart.yrange ?? padDomain(...withRules(valueRange(chart.curves, chart.domain, chart.ylog), chart.rules ?? [], chart.ylog), chart.ylog);
+  const range =
+    chart.yrange ??
+    padDomain(
+      ...withRules(valueRange(chart.curves, chart.domain, chart.ylog), chart.rules ?? [], chart.ylog),
+      chart.ylog,
+    );
   const yscale = makeScale(chart.ylog ? "log" : "linear", range, [box.y + box.height, box.y]);
   scene.marks.push(...axes(chart, box, xscale, yscale));
   for (const curve of chart.curves) scene.marks.push(...curveMarks(curve, chart, box, xscale, yscale));
@@ -109,7 +117,15 @@ function axes(chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] 
     marks.push({ type: "text", x: box.x - 6, y: tick.at, text: tick.label, anchor: "end", color: theme.quiet });
   }
   if (chart.ylabel)
-    marks.push({ type: "text", x: box.x - 48, y: box.y + box.height / 2, text: chart.ylabel, anchor: "middle", turned: true, color: theme.quiet });
+    marks.push({
+      type: "text",
+      x: box.x - 48,
+      y: box.y + box.height / 2,
+      text: chart.ylabel,
+      anchor: "middle",
+      turned: true,
+      color: theme.quiet,
+    });
   if (chart.bare) return marks;
   for (const tick of xscale.ticks(Math.max(2, Math.floor(box.width / 64)))) {
     const anchor = tick.at > right - 12 ? "end" : tick.at < box.x + 8 ? "start" : "middle";
@@ -117,7 +133,14 @@ function axes(chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] 
     marks.push({ type: "text", x: tick.at, y: bottom + 11, text: tick.label, anchor, color: theme.quiet });
   }
   const label = axisLabel[chart.axis] + (chart.xlog ? " (log)" : "");
-  marks.push({ type: "text", x: box.x + box.width / 2, y: bottom + 25, text: label, anchor: "middle", color: theme.quiet });
+  marks.push({
+    type: "text",
+    x: box.x + box.width / 2,
+    y: bottom + 25,
+    text: label,
+    anchor: "middle",
+    color: theme.quiet,
+  });
   return marks;
 }
 
@@ -128,16 +151,41 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
   if (curve.error?.n) marks.push(bandMark(curve, box, xscale, yscale));
   if (curve.dots || curve.series.n === 1) {
     const radius = curve.series.n === 1 ? 3 : 1.4;
-    marks.push({ type: "dots", xs: raw.xs, ys: raw.ys, radius, fill: color, alpha: curve.series.n > 1 ? 0.55 : 1, clip: box });
+    marks.push({
+      type: "dots",
+      xs: raw.xs,
+      ys: raw.ys,
+      radius,
+      fill: color,
+      alpha: curve.series.n > 1 ? 0.55 : 1,
+      clip: box,
+    });
   }
-  const smoothed = chart.smoothing > 0 && curve.series.n > 2;
+  const smoothed = chart.smoothing > 0 && curve.series.n > 2 && !curve.exact;
   if (!curve.dots) {
     const weight = curve.thin ? 1 : 1.5;
-    marks.push({ type: "line", xs: raw.xs, ys: raw.ys, stroke: color, weight, dash, alpha: smoothed ? 0.28 : 1, clip: box });
+    marks.push({
+      type: "line",
+      xs: raw.xs,
+      ys: raw.ys,
+      stroke: color,
+      weight,
+      dash,
+      alpha: smoothed ? 0.28 : 1,
+      clip: box,
+    });
   }
   if (smoothed) {
     const calm = decimate(smooth(curve.series, chart.smoothing), xscale, yscale);
-    marks.push({ type: "line", xs: calm.xs, ys: calm.ys, stroke: color, weight: curve.thin ? 1.2 : 1.8, dash, clip: box });
+    marks.push({
+      type: "line",
+      xs: calm.xs,
+      ys: calm.ys,
+      stroke: color,
+      weight: curve.thin ? 1.2 : 1.8,
+      dash,
+      clip: box,
+    });
   }
   for (const x of raw.broken.slice(0, 200)) marks.push(crossMark(x, box.y + 4, chart.theme.warn));
   return marks;
@@ -146,7 +194,13 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
 // A value that is not finite has no height: a cross at the upper edge says that it was there.
 function crossMark(x: number, y: number, color: string): Mark {
   const nan = Number.NaN;
-  return { type: "line", xs: [x - 3, x + 3, nan, x - 3, x + 3], ys: [y - 3, y + 3, nan, y + 3, y - 3], stroke: color, weight: 1.4 };
+  return {
+    type: "line",
+    xs: [x - 3, x + 3, nan, x - 3, x + 3],
+    ys: [y - 3, y + 3, nan, y + 3, y - 3],
+    stroke: color,
+    weight: 1.4,
+  };
 }
 
 function bandMark(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Mark {
@@ -191,7 +245,8 @@ function cursorMarks(step: number, chart: LineChart, box: Box, xscale: Scale, ys
     if (!hit) continue;
     const x = xscale.to(curve.series.x[hit.index]);
     if (x < box.x - 0.5 || x > box.x + box.width + 0.5) continue;
-    if (!marks.length) marks.push({ type: "line", xs: [x, x], ys: [box.y, box.y + box.height], stroke: chart.theme.quiet, alpha: 0.7 });
+    if (!marks.length)
+      marks.push({ type: "line", xs: [x, x], ys: [box.y, box.y + box.height], stroke: chart.theme.quiet, alpha: 0.7 });
     if (!Number.isFinite(hit.value) || (chart.ylog && hit.value <= 0) || curve.thin) continue;
     const y = yscale.to(hit.value);
     if (y < box.y - 1 || y > box.y + box.height + 1) continue;

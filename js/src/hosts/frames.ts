@@ -14,5 +14,7 @@ export function splitFrames(bytes: Uint8Array): Uint8Array[] {
 
 export function toBytes(data: DataView | ArrayBuffer | Uint8Array): Uint8Array {
   if (data instanceof Uint8Array) return data;
-  return data instanceof DataView ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
+  return data instanceof DataView
+    ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
+    : new Uint8Array(data);
 }

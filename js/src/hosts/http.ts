@@ -90,7 +90,8 @@ export class HttpSource implements Source {
     } catch (error) {
       if (this.abort.signal.aborted) return;
       this.failures++;
-      const message = error instanceof TypeError ? "TensorBoard does not answer" : String((error as Error).message ?? error);
+      const message =
+        error instanceof TypeError ? "TensorBoard does not answer" : String((error as Error).message ?? error);
       this.onStatus({ connection: "disconnected", message });
     } finally {
       this.busy = false;
@@ -102,7 +103,9 @@ export class HttpSource implements Source {
   private tellRuns(): void {
     const place = new Map(this.order.map((name, i) => [name, i]));
     const at = (name: string) => place.get(name) ?? this.order.length;
-    const runs = this.infos.map((info, i) => ({ info, i })).sort((a, b) => at(a.info.run) - at(b.info.run) || a.i - b.i);
+    const runs = this.infos
+      .map((info, i) => ({ info, i }))
+      .sort((a, b) => at(a.info.run) - at(b.info.run) || a.i - b.i);
     this.onStatus({ connection: this.paused ? "paused" : "live", runs: runs.map(({ info }) => info) });
   }
 
@@ -138,7 +141,12 @@ export class HttpSource implements Source {
   private jobsOf(info: RunInfo): (() => Promise<void>)[] {
     let cursor = this.cursors.get(info.run);
     if (!cursor || cursor.run_id !== info.run_id || info.seq < cursor.seq) {
-      cursor = { run_id: info.run_id, seq: 0, whole: true, layers: new Map([...(cursor?.layers.keys() ?? [])].map((name) => [name, 0])) };
+      cursor = {
+        run_id: info.run_id,
+        seq: 0,
+        whole: true,
+        layers: new Map([...(cursor?.layers.keys() ?? [])].map((name) => [name, 0])),
+      };
       this.cursors.set(info.run, cursor);
     }
     const own = cursor;
@@ -177,7 +185,13 @@ export class HttpSource implements Source {
 
   private async fetchLayers(info: RunInfo, cursor: Cursor, name: string): Promise<void> {
     const since = cursor.layers.get(name) ?? 0;
-    await this.fetchBatch({ run: info.run, since, names: name, layers: 1, ...(since ? {} : { max_points: LAYER_POINTS }) });
+    await this.fetchBatch({
+      run: info.run,
+      since,
+      names: name,
+      layers: 1,
+      ...(since ? {} : { max_points: LAYER_POINTS }),
+    });
     cursor.layers.set(name, info.seq);
   }
 

@@ -27,7 +27,10 @@ export function readAddress(): string | null {
 export function writeAddress(text: string): void {
   try {
     const { location, history } = window.parent;
-    const parts = location.hash.slice(1).split("&").filter((part) => part && !part.startsWith(`${NAME}=`));
+    const parts = location.hash
+      .slice(1)
+      .split("&")
+      .filter((part) => part && !part.startsWith(`${NAME}=`));
     if (parts.length && parts[0] !== "cockpit") return; // another tab is shown: its address is not ours
     if (!parts.length) parts.push("cockpit");
     if (text) parts.push(`${NAME}=${encodeURIComponent(text)}`);

@@ -1,6 +1,6 @@
 // The report: everything is in the page already, as base64 in data tags. No network, no kernel.
 import { unzlibSync } from "fflate";
-import { mount, type Mounted } from "../mount.ts";
+import { type Mounted, mount } from "../mount.ts";
 import type { Source, SourceStatus } from "../source.ts";
 import { splitFrames } from "./frames.ts";
 
@@ -41,5 +41,6 @@ export function openReport(root: Document): Mounted {
   });
 }
 
-if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => openReport(document), { once: true });
+if (document.readyState === "loading")
+  document.addEventListener("DOMContentLoaded", () => openReport(document), { once: true });
 else openReport(document);

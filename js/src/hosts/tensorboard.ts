@@ -18,7 +18,13 @@ function remembered(): string {
 function firstState() {
   const saved = decodeState(remembered());
   const linked = readAddress();
-  const arrangement = { hidden: saved.hidden, order: saved.order, theme: saved.theme, safe: saved.safe, smoothing: saved.smoothing };
+  const arrangement = {
+    hidden: saved.hidden,
+    order: saved.order,
+    theme: saved.theme,
+    safe: saved.safe,
+    smoothing: saved.smoothing,
+  };
   return linked ? { ...arrangement, ...JSON.parse(encodeState(decodeState(linked)) || "{}") } : arrangement;
 }
 
@@ -46,9 +52,13 @@ export function render(): void {
     theme: (theme) => cockpit.update({ theme }),
     address: (text) => cockpit.update({ state: decodeState(text) }),
   });
-  addEventListener("pagehide", () => {
-    unwatch();
-    guest.close();
-    cockpit.destroy();
-  }, { once: true });
+  addEventListener(
+    "pagehide",
+    () => {
+      unwatch();
+      guest.close();
+      cockpit.destroy();
+    },
+    { once: true },
+  );
 }

@@ -1,5 +1,5 @@
 // The notebook widget (anywidget). Data comes as custom messages and keyframes; nothing is sent unless the user asks.
-import { encodeState, feed, mount, sanitizeState, Store, type UiState } from "../mount.ts";
+import { encodeState, feed, mount, Store, sanitizeState, type UiState } from "../mount.ts";
 import type { SourceStatus } from "../source.ts";
 import { splitFrames, toBytes } from "./frames.ts";
 import { KernelSource, type Model, type RunState } from "./kernel.ts";

@@ -1,14 +1,16 @@
 // Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
 import { type Curve, lineScene, type Rule } from "../charts/line.ts";
+import { ratio } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
 import { shorten } from "../format.ts";
-import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, valueAt, waitingFor } from "../panel.ts";
+import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";
 import { type LegendItem, messageScene, type Scene } from "../scene.ts";
-import type { Series } from "../series.ts";
+import type { Axis, Series } from "../series.ts";
 
 export interface Shown {
   name: string;
   label: string;
+  over?: string; // divided by this column
   dash?: number[];
 }
 export interface CurvesSpec {
@@ -24,6 +26,7 @@ export interface CurvesSpec {
   split?: boolean; // has layer-wise values
   help: string[];
   rules?(ctx: Context): Rule[];
+  extra?(ctx: Context): { curves: Curve[]; legend: LegendItem[] };
   note?(ctx: Context): string;
 }
 
@@ -42,6 +45,10 @@ export function curveStyle(ctx: Context, run: ShownRun, index: number): { color:
   return { color: index === 0 ? run.color : ctx.theme.series[index % ctx.theme.series.length] };
 }
 
+function seriesOf(run: ShownRun, { name, over }: Shown, layer: string, axis: Axis): Series {
+  return over ? ratio(run.data, name, over, layer, axis) : run.data.series(name, layer, axis);
+}
+
 function layerName(ctx: Context, run: ShownRun, name: string): string {
   const { layer } = ctx.state;
   return layer && run.data.columns.get(name)?.has(layer) ? layer : "";
@@ -50,15 +57,17 @@ function layerName(ctx: Context, run: ShownRun, name: string): string {
 export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
   const curves: Curve[] = [];
   for (const run of ctx.runs)
-    spec.shown.forEach(({ name, label }, index) => {
-      if (spec.split && (ctx.state.split[spec.id] || ctx.state.layer)) ctx.wantLayers(run, name);
+    spec.shown.forEach((shown, index) => {
+      const { name, label, over } = shown;
+      if (spec.split && (ctx.state.split[spec.id] || ctx.state.layer))
+        for (const wanted of [name, over ?? name]) ctx.wantLayers(run, wanted);
       const style = curveStyle(ctx, run, index);
       if (spec.split && ctx.state.split[spec.id] && run.data.layersOf(name).length) {
-        if (index === 0) curves.push(...layerCurves(ctx, run, name));
+        if (index === 0) curves.push(...layerCurves(ctx, run, shown));
         return;
       }
       const layer = layerName(ctx, run, name);
-      const series = run.data.series(name, layer, ctx.axis);
+      const series = seriesOf(run, shown, layer, ctx.axis);
       const error = run.data.series(`error/${name}`, layer, ctx.axis);
       if (series.n) curves.push({ series, label, error: error.n ? error : null, ...style });
     });
@@ -66,15 +75,16 @@ export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
 }
 
 /** One thin line per layer, dark to light in network order; the chosen layer stands out. */
-function layerCurves(ctx: Context, run: ShownRun, name: string): Curve[] {
+function layerCurves(ctx: Context, run: ShownRun, shown: Shown): Curve[] {
+  const { name } = shown;
   const order = run.data.header?.layers.map((layer) => layer.name) ?? run.data.layersOf(name);
   return order
     .filter((layer) => run.data.columns.get(name)?.has(layer))
     .map((layer, i, all) => {
-      const series: Series = run.data.series(name, layer, ctx.axis);
+      const series = seriesOf(run, shown, layer, ctx.axis);
       const color = ctx.runs.length > 1 ? run.color : ctx.theme.series[i % ctx.theme.series.length];
       const dash = dashes[Math.floor(i / ctx.theme.series.length) % dashes.length];
-      return { series, label: layer, color, dash, thin: Boolean(ctx.state.layer) ? layer !== ctx.state.layer : all.length > 1 };
+      return { series, label: layer, color, dash, thin: ctx.state.layer ? layer !== ctx.state.layer : all.length > 1 };
     });
 }
 
@@ -86,18 +96,23 @@ function makeLegend(ctx: Context, spec: CurvesSpec, curves: Curve[]): LegendItem
   const present = spec.shown.filter(({ name }) => ctx.runs.some((run) => run.data.has(name)));
   if (present.length < 2) return [];
   return present.map(({ name, label }) => {
-    const style = curveStyle(ctx, ctx.runs[0], spec.shown.findIndex((own) => own.name === name));
+    const style = curveStyle(
+      ctx,
+      ctx.runs[0],
+      spec.shown.findIndex((own) => own.name === name),
+    );
     return { label, color: ctx.runs.length > 1 ? ctx.theme.quiet : style.color, dash: style.dash };
   });
 }
 
 export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
   return ctx.runs.flatMap((run) =>
-    shown.flatMap(({ name, label }, index) => {
+    shown.flatMap((own, index) => {
+      const { name, label } = own;
       const layer = layerName(ctx, run, name);
-      const hit = valueAt(ctx, run, name, layer);
+      const hit = ctx.step === null ? null : seriesOf(run, own, layer, "step").at(ctx.step);
       if (!hit) return [];
-      const words = [ctx.runs.length > 1 ? run.label : "", shown.length > 1 || ctx.runs.length === 1 ? label : "", layer && shorten(layer, 24)];
+      const words = [ctx.runs.length > 1 ? run.label : "", label, layer && shorten(layer, 24)];
       const style = curveStyle(ctx, run, index);
       const color = ctx.runs.length > 1 || shown.length > 1 ? style.color : undefined;
       return [{ label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color }];
@@ -120,7 +135,7 @@ export function curvePanel(spec: CurvesSpec): Panel {
     readings: (ctx) => curveReadings(ctx, spec.shown),
     note: spec.note,
     draw: (ctx, size) => drawCurves(ctx, size, spec),
-    csv: (ctx) => columnsCsv(ctx, [...names, ...names.map((name) => `error/${name}`)]),
+    csv: (ctx) => columnsCsv(ctx, [...names, ...(spec.also ?? []), ...names.map((name) => `error/${name}`)]),
   };
 }
 
@@ -129,6 +144,7 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
   const names = spec.shown.map(({ name }) => name);
   if (!curves.length) return messageScene(size.width, size.height, waitingFor(ctx, names), ctx.theme.quiet);
   const { theme, axis, domain, state } = ctx;
+  const extra = spec.extra?.(ctx);
   return lineScene({
     ...size,
     theme,
@@ -137,10 +153,10 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
     xlog: state.xlog,
     ylog: usesLog(ctx, spec.id, spec.ylog ?? false),
     smoothing: state.smoothing,
-    curves,
+    curves: [...curves, ...(extra?.curves ?? [])],
     rules: spec.rules?.(ctx) ?? [],
     ylabel: spec.ylabel,
     cursor: ctx.step,
-    legend: makeLegend(ctx, spec, curves),
+    legend: [...makeLegend(ctx, spec, curves), ...(extra?.legend ?? [])],
   });
 }

@@ -15,7 +15,8 @@ const isClaimed = (name: string) => {
 export function otherPanels(ctx: Context): Panel[] {
   const names = new Set<string>();
   for (const { data } of ctx.runs) {
-    for (const { name, kind } of data.header?.quantities ?? []) if (kind === "scalar" && !isClaimed(name)) names.add(name);
+    for (const { name, kind } of data.header?.quantities ?? [])
+      if (kind === "scalar" && !isClaimed(name)) names.add(name);
     for (const name of data.columns.keys()) if (!isClaimed(name)) names.add(name);
   }
   return [...names].slice(0, 200).map((name, i) => otherPanel(ctx, name, i));
@@ -26,7 +27,9 @@ function otherPanel(ctx: Context, name: string, index: number): Panel {
   const logged = name.startsWith("log/");
   const title = shorten(logged ? name.slice(4) : name, 60);
   const split = Boolean(info?.layerwise) || ctx.runs.some(({ data }) => data.layersOf(name).length > 0);
-  const help = [info?.description || (logged ? "A value that run.log() sent." : "A quantity without a panel of its own.")];
+  const help = [
+    info?.description || (logged ? "A value that run.log() sent." : "A quantity without a panel of its own."),
+  ];
   if (info?.schedule) help.push(`Measured ${info.schedule}.`);
   return curvePanel({
     id: `other:${name.slice(0, 200)}`,

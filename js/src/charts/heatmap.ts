@@ -1,0 +1,260 @@
+// A 2D histogram: gradient element upwards, parameter value to the right, log counts as colour, both marginals as bars.
+import { formatCount, formatNumber, formatTick } from "../format.ts";
+import { makeScale, type Scale } from "../scale.ts";
+import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
+import type { Theme } from "../theme.ts";
+import type { HistogramData } from "../wire.ts";
+import { countColor, differenceColor, toHex } from "./colors.ts";
+
+export interface HeatmapGeometry {
+  map: Box;
+  top: Box; // marginal of the parameters
+  right: Box; // marginal of the gradients
+  x: Scale;
+  y: Scale;
+}
+
+export function heatmapGeometry(histogram: HistogramData, outer: Box, labels: boolean): HeatmapGeometry {
+  const [left, bottom] = [labels ? 46 : 26, 34];
+  const side = Math.max(22, Math.min(56, outer.width * 0.16));
+  const roof = Math.max(18, Math.min(44, outer.height * 0.16));
+  const map = {
+    x: outer.x + left,
+    y: outer.y + roof + 4,
+    width: Math.max(20, outer.width - left - side - 10),
+    height: Math.max(20, outer.height - roof - bottom - 4),
+  };
+  const edges = histogram.edges;
+  const across = histogram.parameter_edges ?? new Float64Array([0, 1]);
+  return {
+    map,
+    top: { x: map.x, y: outer.y, width: map.width, height: roof },
+    right: { x: map.x + map.width + 4, y: map.y, width: side, height: map.height },
+    x: makeScale("linear", [across[0], across[across.length - 1]], [map.x, map.x + map.width]),
+    y: makeScale("linear", [edges[0], edges[edges.length - 1]], [map.y + map.height, map.y]),
+  };
+}
+
+/** Sums over parameters (one per gradient bin) and over gradients (one per parameter bin). */
+export function marginals({ counts, shape }: HistogramData): { gradient: Float64Array; parameter: Float64Array } {
+  const [rows, columns] = shape;
+  const gradient = new Float64Array(rows);
+  const parameter = new Float64Array(columns);
+  for (let i = 0; i < rows; i++)
+    for (let j = 0; j < columns; j++) {
+      gradient[i] += counts[i * columns + j];
+      parameter[j] += counts[i * columns + j];
+    }
+  return { gradient, parameter };
+}
+
+/** Shares of gradient and of parameter values that lie outside the range, and sit in the outermost bins. */
+export function outsideShares(histogram: HistogramData): { gradient: number; parameter: number; broken: number } {
+  const total = histogram.counts.reduce((sum, count) => sum + count, 0);
+  const broken = histogram.nan + histogram.pos_inf + histogram.neg_inf;
+  const of = (count: number) => (total > 0 ? count / total : 0);
+  return {
+    gradient: of(histogram.below + histogram.above),
+    parameter: of(histogram.parameter_below + histogram.parameter_above),
+    broken: total + broken > 0 ? broken / (total + broken) : 0,
+  };
+}
+
+/** Pixels, row 0 at the top: the largest gradient bin. `most` is the count that gets the brightest colour. */
+export function countPixels({ counts, shape }: HistogramData, most: number): Uint8ClampedArray {
+  const [rows, columns] = shape;
+  const rgba = new Uint8ClampedArray(rows * columns * 4);
+  const scale = Math.log1p(Math.max(1, most));
+  for (let i = 0; i < rows; i++)
+    for (let j = 0; j < columns; j++) {
+      const count = counts[i * columns + j];
+      if (!(count > 0)) continue;
+      rgba.set([...countColor(Math.log1p(count) / scale), 255], ((rows - 1 - i) * columns + j) * 4);
+    }
+  return rgba;
+}
+
+/** Share of the second minus share of the first; the square root keeps small differences visible. */
+export function differencePixels(
+  first: HistogramData,
+  second: HistogramData,
+): { rgba: Uint8ClampedArray; most: number } {
+  const [rows, columns] = first.shape;
+  const total = (h: HistogramData) =>
+    Math.max(
+      1,
+      h.counts.reduce((sum, count) => sum + count, 0),
+    );
+  const [a, b] = [total(first), total(second)];
+  const change = Float64Array.from(first.counts, (count, i) => second.counts[i] / b - count / a);
+  const most = change.reduce((size, value) => Math.max(size, Math.abs(value)), 0);
+  const rgba = new Uint8ClampedArray(rows * columns * 4);
+  for (let i = 0; i < rows; i++)
+    for (let j = 0; j < columns; j++) {
+      const value = most ? change[i * columns + j] / most : 0;
+      if (!value) continue;
+      rgba.set(
+        [...differenceColor(Math.sign(value) * Math.sqrt(Math.abs(value))), 255],
+        ((rows - 1 - i) * columns + j) * 4,
+      );
+    }
+  return { rgba, most };
+}
+
+export interface HeatmapChart {
+  width: number;
+  height: number;
+  outer: Box;
+  theme: Theme;
+  histogram: HistogramData;
+  minus?: HistogramData; // then the picture is histogram - minus
+  most: number;
+  color: string;
+  labels: boolean;
+}
+
+export function heatmapScene(chart: HeatmapChart): Scene {
+  const scene = emptyScene(chart.width, chart.height);
+  const { histogram, theme, minus } = chart;
+  const at = heatmapGeometry(histogram, chart.outer, chart.labels);
+  const [rows, columns] = histogram.shape;
+  const rgba = minus ? differencePixels(minus, histogram).rgba : countPixels(histogram, chart.most);
+  scene.marks.push({ type: "rect", ...at.map, stroke: theme.line });
+  scene.marks.push({ type: "image", ...at.map, columns, rows, rgba });
+  scene.marks.push(...rimMarks(at.map, rows, columns, theme), ...axisMarks(at, chart), ...marginalMarks(at, chart));
+  return scene;
+}
+
+// The outermost bins also hold what lies outside: a dashed line sets them apart.
+function rimMarks(map: Box, rows: number, columns: number, theme: Theme): Mark[] {
+  const [w, h] = [map.width / columns, map.height / rows];
+  return [
+    {
+      type: "rect",
+      x: map.x + w,
+      y: map.y + h,
+      width: map.width - 2 * w,
+      height: map.height - 2 * h,
+      stroke: theme.faint,
+      dash: [2, 3],
+      alpha: 0.8,
+    },
+  ];
+}
+
+function axisMarks({ map, x, y }: HeatmapGeometry, { theme, labels }: HeatmapChart): Mark[] {
+  const marks: Mark[] = [];
+  for (const tick of x.ticks(Math.max(2, Math.floor(map.width / 48)))) {
+    const anchor = tick.at > map.x + map.width - 6 ? "end" : tick.at < map.x + 6 ? "start" : "middle";
+    marks.push({
+      type: "text",
+      x: tick.at,
+      y: map.y + map.height + 10,
+      text: formatTick(tick.value),
+      anchor,
+      color: theme.quiet,
+    });
+  }
+  for (const tick of y.ticks(Math.max(2, Math.floor(map.height / 44))))
+    marks.push({
+      type: "text",
+      x: map.x - 5,
+      y: tick.at,
+      text: formatTick(tick.value),
+      anchor: "end",
+      color: theme.quiet,
+    });
+  marks.push({
+    type: "text",
+    x: map.x + map.width / 2,
+    y: map.y + map.height + 25,
+    text: "parameter value",
+    anchor: "middle",
+    color: theme.quiet,
+  });
+  if (labels)
+    marks.push({
+      type: "text",
+      x: map.x - 38,
+      y: map.y + map.height / 2,
+      text: "individual gradient element",
+      anchor: "middle",
+      turned: true,
+      color: theme.quiet,
+    });
+  return marks;
+}
+
+function marginalMarks(at: HeatmapGeometry, { histogram, color, theme }: HeatmapChart): Mark[] {
+  const { gradient, parameter } = marginals(histogram);
+  const tall = (counts: Float64Array) => {
+    const most = Math.log1p(Math.max(1, ...counts));
+    return Array.from(counts, (count) => Math.log1p(count) / most);
+  };
+  const marks: Mark[] = [];
+  const bars = (heights: number[], place: (i: number, height: number) => number[]) => {
+    const rim = [0, heights.length - 1];
+    const boxes = (keep: (i: number) => boolean) =>
+      heights.flatMap((height, i) => (keep(i) && height > 0 ? place(i, height) : []));
+    marks.push({ type: "bars", boxes: boxes((i) => !rim.includes(i)), fill: color, alpha: 0.85 });
+    return boxes((i) => rim.includes(i));
+  };
+  const w = at.map.width / parameter.length;
+  const h = at.map.height / gradient.length;
+  const topRim = bars(tall(parameter), (j, height) => [
+    at.map.x + j * w + 0.5,
+    at.top.y + at.top.height * (1 - height),
+    Math.max(0.5, w - 1),
+    at.top.height * height,
+  ]);
+  const rightRim = bars(tall(gradient), (i, height) => [
+    at.right.x,
+    at.map.y + at.map.height - (i + 1) * h + 0.5,
+    at.right.width * height,
+    Math.max(0.5, h - 1),
+  ]);
+  const overParameter = histogram.parameter_below + histogram.parameter_above > 0;
+  const overGradient = histogram.below + histogram.above > 0;
+  marks.push({ type: "bars", boxes: topRim, fill: overParameter ? theme.warn : color, alpha: 0.85 });
+  marks.push({ type: "bars", boxes: rightRim, fill: overGradient ? theme.warn : color, alpha: 0.85 });
+  return marks;
+}
+
+/** The colour scale with its ends, as a legend line inside the picture. */
+export function scaleMarks(box: Box, most: number, theme: Theme, difference: number | null): Mark[] {
+  const steps = 24;
+  const marks: Mark[] = [];
+  for (let i = 0; i < steps; i++) {
+    const t = i / (steps - 1);
+    const fill = toHex(difference === null ? countColor(t) : differenceColor(t * 2 - 1 || 0.001));
+    marks.push({
+      type: "rect",
+      x: box.x + (box.width * i) / steps,
+      y: box.y,
+      width: box.width / steps + 0.6,
+      height: box.height,
+      fill,
+    });
+  }
+  const ends =
+    difference === null
+      ? ["1", `${formatCount(most)} (log)`]
+      : [`−${formatNumber(difference * 100, 2)} %`, `+${formatNumber(difference * 100, 2)} %`];
+  marks.push({
+    type: "text",
+    x: box.x - 5,
+    y: box.y + box.height / 2,
+    text: ends[0],
+    anchor: "end",
+    color: theme.quiet,
+  });
+  marks.push({
+    type: "text",
+    x: box.x + box.width + 5,
+    y: box.y + box.height / 2,
+    text: ends[1],
+    anchor: "start",
+    color: theme.quiet,
+  });
+  return marks;
+}

@@ -1,0 +1,94 @@
+// 1D histograms with log counts: one alone, many as small multiples, and many steps as a heat strip over the shared axis.
+
+import type { Scale } from "../scale.ts";
+import type { Box, Mark } from "../scene.ts";
+import type { Theme } from "../theme.ts";
+import type { HistogramData } from "../wire.ts";
+import { countColor } from "./colors.ts";
+
+/** Heights from 0 to 1 on a log scale; a single count is still visible. */
+export function logHeights(counts: Float64Array, most: number): number[] {
+  const scale = Math.log1p(Math.max(1, most));
+  return Array.from(counts, (count) => Math.log1p(count) / scale);
+}
+
+export const largest = (counts: Float64Array) => counts.reduce((a, b) => Math.max(a, b), 0);
+
+/** Bars from left to right; neighbours narrower than a pixel are joined by their maximum. */
+export function histogramBoxes(counts: Float64Array, most: number, box: Box): number[] {
+  const heights = logHeights(counts, most);
+  const bins = Math.min(heights.length, Math.max(1, Math.floor(box.width)));
+  const boxes: number[] = [];
+  for (let b = 0; b < bins; b++) {
+    const [from, to] = [Math.floor((b * heights.length) / bins), Math.floor(((b + 1) * heights.length) / bins)];
+    const height = Math.max(...heights.slice(from, to)) * box.height;
+    if (!(height > 0)) continue;
+    const [x0, x1] = [box.x + (box.width * from) / heights.length, box.x + (box.width * to) / heights.length];
+    boxes.push(x0, box.y + box.height - height, Math.max(0.6, x1 - x0 - (x1 - x0 > 3 ? 0.8 : 0)), height);
+  }
+  return boxes;
+}
+
+/** Standard deviation of the binned values: how wide a layer's gradients spread. */
+export function spread({ counts, edges }: HistogramData): number {
+  let [total, sum, squares] = [0, 0, 0];
+  counts.forEach((count, i) => {
+    const value = (edges[i] + edges[i + 1]) / 2;
+    total += count;
+    sum += count * value;
+    squares += count * value * value;
+  });
+  return total ? Math.sqrt(Math.max(0, squares / total - (sum / total) ** 2)) : 0;
+}
+
+/** Columns of a grid in which cells stay readable. */
+export function gridShape(count: number, width: number, height: number): { columns: number; rows: number } {
+  let best = { columns: 1, rows: count };
+  let score = Number.NEGATIVE_INFINITY;
+  for (let columns = 1; columns <= Math.min(count, 8); columns++) {
+    const rows = Math.ceil(count / columns);
+    const [w, h] = [width / columns, height / rows];
+    const holes = columns * rows - count;
+    const own = Math.min(w / 110, h / 62) - holes * 0.04;
+    if (own > score) [score, best] = [own, { columns, rows }];
+  }
+  return best;
+}
+
+export interface StripColumn {
+  x: number; // on the shared axis
+  histogram: HistogramData;
+}
+
+/** Histograms over time: each step's log counts as one column of colour that reaches to the next step. */
+export function stripMarks(columns: StripColumn[], box: Box, xscale: Scale, theme: Theme): Mark[] {
+  if (!columns.length) return [];
+  const bins = columns[0].histogram.counts.length;
+  const same = columns.filter(({ histogram }) => histogram.counts.length === bins);
+  const most = Math.log1p(Math.max(1, ...same.map(({ histogram }) => largest(histogram.counts))));
+  const width = Math.max(1, Math.round(box.width));
+  const rgba = new Uint8ClampedArray(width * bins * 4);
+  const starts = same.map(({ x }) => Math.round(xscale.to(x) - box.x));
+  same.forEach(({ histogram }, c) => {
+    const from = Math.max(0, starts[c]);
+    const gap = c ? starts[c] - starts[c - 1] : (starts[1] ?? 12) - starts[0];
+    const to = Math.min(width, c + 1 < starts.length ? starts[c + 1] : starts[c] + Math.max(6, gap));
+    for (let bin = 0; bin < bins; bin++) {
+      const count = histogram.counts[bin];
+      if (!(count > 0)) continue;
+      const color = [...countColor(Math.log1p(count) / most), 255];
+      for (let px = from; px < to; px++) rgba.set(color, ((bins - 1 - bin) * width + px) * 4);
+    }
+  });
+  return [
+    { type: "rect", ...box, stroke: theme.line },
+    { type: "image", ...box, columns: width, rows: bins, rgba },
+  ];
+}
+
+/** At most `wanted` of the steps, evenly, and the same ones again when more are added: every 1st, 2nd, 4th, ... */
+export function thinSteps(steps: ArrayLike<number>, wanted: number): number[] {
+  let stride = 1;
+  while (steps.length / stride > wanted) stride *= 2;
+  return Array.from(steps as number[]).filter((_, i) => i % stride === 0);
+}

@@ -1,0 +1,222 @@
+// The valley in standard coordinates: -1 is where the step began, 0 the floor, +1 the opposite wall; height = x squared.
+
+import { makeScale, type Scale } from "../scale.ts";
+import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
+import type { Theme } from "../theme.ts";
+import type { AlphaFit } from "../wire.ts";
+
+export const EDGE = 1.9; // of the drawn part; what lies outside is counted at the edge
+const TOP = 3.9;
+
+/** The fit of one step on the standard parabola; null where it has no floor (w2 <= 0) or leads uphill (w1 >= 0). */
+export interface StandardFit {
+  end: number; // where the step ended: alpha, by the fit itself
+  start: { y: number; slope: number; error: number };
+  stop: { y: number; slope: number; error: number };
+}
+
+export function standardize(fit: AlphaFit, batch_size: number): StandardFit | null {
+  const { w0, w1, w2, length } = fit;
+  if (!(w2 > 0) || !(w1 < 0) || !(length > 0)) return null;
+  const floor = -w1 / (2 * w2); // distance from the start to the valley floor
+  const depth = (w1 * w1) / (4 * w2); // height of the start above it
+  const lowest = w0 - depth;
+  const count = Math.max(1, batch_size);
+  const point = (loss: number, slope: number, variance: number) => ({
+    y: (loss - lowest) / depth,
+    slope: (slope * floor) / depth,
+    error: Math.sqrt(variance / count) / depth, // standard error of the mean: variances are those of single samples
+  });
+  return {
+    end: length / floor - 1,
+    start: point(fit.loss_start, fit.slope_start, fit.loss_var_start),
+    stop: point(fit.loss_end, fit.slope_end, fit.loss_var_end),
+  };
+}
+
+export function median(values: number[]): number {
+  if (!values.length) return Number.NaN;
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+/** Gaussian density estimate on a grid over [-EDGE, EDGE], its highest point 1. */
+export function density(values: number[], grid = 121): number[] {
+  const inside = values.filter((value) => Math.abs(value) <= EDGE);
+  if (!inside.length) return new Array(grid).fill(0);
+  const stride = Math.max(1, Math.floor(inside.length / 3000));
+  const sample = inside.filter((_, i) => i % stride === 0);
+  const mean = sample.reduce((sum, value) => sum + value, 0) / sample.length;
+  const spread = Math.sqrt(sample.reduce((sum, value) => sum + (value - mean) ** 2, 0) / sample.length);
+  const width = Math.max(0.06, 0.9 * spread * sample.length ** -0.2);
+  const heights = Array.from({ length: grid }, (_, i) => {
+    const x = -EDGE + (2 * EDGE * i) / (grid - 1);
+    return sample.reduce((sum, value) => sum + Math.exp(-0.5 * ((x - value) / width) ** 2), 0);
+  });
+  const most = Math.max(...heights);
+  return heights.map((height) => height / most);
+}
+
+export interface AlphaGroup {
+  color: string;
+  all: number[];
+  recent: number[];
+  fit: StandardFit | null;
+}
+export interface ParabolaChart {
+  width: number;
+  height: number;
+  box: Box; // of the plot without its labels
+  theme: Theme;
+  groups: AlphaGroup[];
+}
+
+export function parabolaScales(box: Box): { x: Scale; y: Scale } {
+  return {
+    x: makeScale("linear", [-EDGE, EDGE], [box.x, box.x + box.width]),
+    y: makeScale("linear", [-0.25, TOP], [box.y + box.height, box.y]),
+  };
+}
+
+export function parabolaScene(chart: ParabolaChart): Scene {
+  const scene = emptyScene(chart.width, chart.height);
+  const { x, y } = parabolaScales(chart.box);
+  const { marks } = scene;
+  marks.push(...guides(chart, x, y));
+  const single = chart.groups.length === 1;
+  for (const group of chart.groups) {
+    marks.push(areaMark(density(group.all), chart, x, single ? chart.theme.faint : group.color, single ? 0.42 : 0.12));
+    marks.push(areaMark(density(group.recent), chart, x, group.color, single ? 0.5 : 0.3));
+  }
+  const curve = Array.from({ length: 77 }, (_, i) => -EDGE + (2 * EDGE * i) / 76);
+  const color = chart.theme.dark ? "#ffb454" : "#c05000";
+  marks.push({ type: "line", xs: curve.map(x.to), ys: curve.map((v) => y.to(v * v)), stroke: color, weight: 2 });
+  for (const group of chart.groups) {
+    marks.push(...medianMarks(group, chart, x, y));
+    if (group.fit) marks.push(...fitMarks(group.fit, group.color, chart, x, y));
+  }
+  marks.push(...edgeMarks(chart));
+  return scene;
+}
+
+function guides({ box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
+  const marks: Mark[] = [];
+  const narrow = box.width < 260;
+  const words: [number, string, string][] = [
+    [-1, "−1 start", "−1 stands still"],
+    [0, "0 floor", "0 valley floor"],
+    [1, "+1 wall", "+1 opposite wall"],
+  ];
+  const base = y.to(0);
+  for (const [value, short, long] of words) {
+    const at = x.to(value);
+    marks.push({ type: "line", xs: [at, at], ys: [box.y, base], stroke: theme.line });
+    marks.push({
+      type: "text",
+      x: at,
+      y: box.y + box.height + 9,
+      text: narrow ? short : long,
+      anchor: "middle",
+      color: theme.quiet,
+    });
+  }
+  marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [base, base], stroke: theme.faint });
+  for (const value of [0, 1, 2, 3])
+    marks.push({ type: "text", x: box.x - 6, y: y.to(value), text: String(value), anchor: "end", color: theme.quiet });
+  marks.push({
+    type: "text",
+    x: box.x - 30,
+    y: box.y + box.height / 2,
+    text: "standardised loss",
+    anchor: "middle",
+    turned: true,
+    color: theme.quiet,
+  });
+  return marks;
+}
+
+function areaMark(heights: number[], { box }: ParabolaChart, x: Scale, fill: string, alpha: number): Mark {
+  const { y } = parabolaScales(box);
+  const base = y.to(0);
+  const tall = (base - box.y) * 0.62;
+  const xs = heights.map((_, i) => x.to(-EDGE + (2 * EDGE * i) / (heights.length - 1)));
+  const ys = heights.map((height) => base - height * tall);
+  return {
+    type: "line",
+    xs: [xs[0], ...xs, xs[xs.length - 1]],
+    ys: [base, ...ys, base],
+    closed: true,
+    fill,
+    stroke: fill,
+    alpha,
+  };
+}
+
+function medianMarks(group: AlphaGroup, { theme, groups }: ParabolaChart, x: Scale, y: Scale): Mark[] {
+  const base = y.to(0);
+  return [
+    { value: median(group.all), color: groups.length === 1 ? theme.quiet : group.color, filled: false },
+    { value: median(group.recent), color: group.color, filled: true },
+  ].flatMap(({ value, color, filled }): Mark[] => {
+    if (!(Math.abs(value) <= EDGE)) return [];
+    const at = x.to(value);
+    return [
+      {
+        type: "line",
+        xs: [at - 5, at, at + 5],
+        ys: [base + 9, base + 1, base + 9],
+        closed: true,
+        fill: filled ? color : theme.card,
+        stroke: color,
+        weight: 1.4,
+      },
+    ];
+  });
+}
+
+// Two noisy observations, each with its slope and one standard error.
+function fitMarks(fit: StandardFit, color: string, { box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
+  const ends = [
+    { at: -1, ...fit.start, fill: color },
+    { at: fit.end, ...fit.stop, fill: theme.card },
+  ];
+  return ends.flatMap(({ at, y: height, slope, error, fill }): Mark[] => {
+    if (!(Math.abs(at) <= EDGE) || !Number.isFinite(height)) return [];
+    const reach = Math.min(0.28, 0.9 / Math.max(0.1, Math.abs(slope)));
+    const [px, py] = [x.to(at), y.to(height)];
+    return [
+      {
+        type: "line",
+        xs: [px, px],
+        ys: [y.to(height - error), y.to(height + error)],
+        stroke: theme.text,
+        weight: 1,
+        alpha: 0.55,
+        clip: box,
+      },
+      {
+        type: "line",
+        xs: [x.to(at - reach), x.to(at + reach)],
+        ys: [y.to(height - slope * reach), y.to(height + slope * reach)],
+        stroke: theme.text,
+        weight: 1.8,
+        clip: box,
+      },
+      { type: "dots", xs: [px], ys: [py], radius: 4.5, fill, stroke: theme.text, weight: 1.4, clip: box },
+    ];
+  });
+}
+
+export function countOutside(values: number[]): [number, number] {
+  return [values.filter((value) => value < -EDGE).length, values.filter((value) => value > EDGE).length];
+}
+
+function edgeMarks({ box, theme, groups }: ParabolaChart): Mark[] {
+  const [below, above] = countOutside(groups.flatMap((group) => group.all));
+  const marks: Mark[] = [];
+  const text = { type: "text", y: box.y + 7, color: theme.warn, baseline: "middle" } as const;
+  if (below) marks.push({ ...text, x: box.x + 26, text: `◂ ${below} off scale`, anchor: "start" });
+  if (above) marks.push({ ...text, x: box.x + box.width - 26, text: `${above} off scale ▸`, anchor: "end" });
+  return marks;
+}

@@ -1,0 +1,91 @@
+// Why do two runs differ? A table of what they do not share; for one run, all that is known of it.
+import { h, refill } from "../dom.ts";
+import { csvLines } from "../export.ts";
+import { formatNumber, formatShare, shorten } from "../format.ts";
+import type { Context, Panel } from "../panel.ts";
+import type { Header } from "../wire.ts";
+
+/** Everything a header says, as flat text. */
+export function describeHeader(header: Header): Map<string, string> {
+  const facts = new Map<string, string>();
+  const put = (name: string, value: string | number) => String(value) && facts.set(name, String(value));
+  put("model", header.model);
+  put("parameters", formatNumber(header.num_parameters));
+  put("loss", header.loss);
+  header.optimizers.forEach((optimizer, i) => {
+    const prefix = header.optimizers.length > 1 ? `optimizer ${i}` : "optimizer";
+    put(prefix, optimizer.name);
+    optimizer.groups.forEach((group, g) => {
+      for (const [name, value] of Object.entries(group))
+        put(optimizer.groups.length > 1 ? `${name} (group ${g})` : name, value);
+    });
+  });
+  put("batch size", header.batch_size || "");
+  put("config", header.config);
+  put("schedule", header.schedule);
+  put("curvature", header.curvature);
+  put("git commit", header.git_commit.slice(0, 12));
+  for (const [name, value] of Object.entries(header.versions)) put(`${name} version`, value);
+  for (const [name, value] of Object.entries(header.options)) put(name, value);
+  if (header.covered < 0.9995) put("parameters covered", formatShare(header.covered));
+  const left = header.layers.filter(({ method }) => method === "not covered");
+  for (const { name, reason } of left.slice(0, 12)) put(`${name} not covered`, reason);
+  header.notes.forEach((note, i) => put(header.notes.length > 1 ? `note ${i + 1}` : "note", note));
+  return facts;
+}
+
+/** Rows of name and one value per run; with several runs only where they differ. */
+export function differences(ctx: Context): [string, string[]][] {
+  const facts = ctx.runs.map(({ data }) => (data.header ? describeHeader(data.header) : new Map<string, string>()));
+  const names = [...new Set(facts.flatMap((own) => [...own.keys()]))];
+  const rows = names.map((name): [string, string[]] => [name, facts.map((own) => own.get(name) ?? "–")]);
+  return ctx.runs.length > 1 ? rows.filter(([, values]) => new Set(values).size > 1) : rows;
+}
+
+const panel: Panel = {
+  id: "about",
+  title: "Runs and their differences",
+  group: "about",
+  order: 20,
+  height: 170,
+  names: [],
+  help: [
+    "With several runs: everything that is not the same in all of them - hyperparameters, versions, commit, options. What is missing here is equal.",
+    "With one run: what was recorded about it when tracking began, and which parameters could not be measured.",
+  ],
+  shows: (ctx) => ctx.runs.some(({ data }) => data.header),
+  readings: (ctx) =>
+    ctx.runs.length > 1
+      ? [{ label: "differences", value: differences(ctx).length, text: `${differences(ctx).length} differ` }]
+      : [],
+  fill(ctx, element) {
+    const key = JSON.stringify([
+      ctx.theme.dark,
+      ctx.runs.map(({ run, color, data }) => [run, color, data.header?.revision]),
+    ]);
+    refill(element, key, () => {
+      const rows = differences(ctx);
+      if (!rows.length) return [ctx.runs.length > 1 ? "These runs were made alike." : ""];
+      const names = ctx.runs.map(({ label, color }) => {
+        const swatch = h("i", { class: "ck-swatch" });
+        swatch.style.setProperty("--c", color);
+        return h("th", {}, swatch, label);
+      });
+      const body = rows.map(([name, values]) =>
+        h(
+          "tr",
+          {},
+          h("td", {}, shorten(name, 60)),
+          ...values.map((value) => h("td", { title: value.slice(0, 1000) }, shorten(value, 120))),
+        ),
+      );
+      return [h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, ""), ...names)), h("tbody", {}, ...body))];
+    });
+  },
+  csv: (ctx) =>
+    csvLines([
+      ["name", ...ctx.runs.map(({ run }) => run)],
+      ...differences(ctx).map(([name, values]) => [name, ...values]),
+    ]),
+};
+export default panel;

@@ -1,0 +1,172 @@
+// Alpha: does the step end before, at, or beyond the floor of the local valley?
+import { lineScene } from "../charts/line.ts";
+import { median, parabolaScene, standardize } from "../charts/parabola.ts";
+import { columnsCsv } from "../export.ts";
+import { formatNumber } from "../format.ts";
+import {
+  type Context,
+  isTracked,
+  type Panel,
+  type Reading,
+  type ShownRun,
+  type Size,
+  valueAt,
+  waitingFor,
+} from "../panel.ts";
+import { type Mark, messageScene, type Scene } from "../scene.ts";
+import type { AlphaFit } from "../wire.ts";
+
+interface Parts {
+  all: number[];
+  recent: number[];
+}
+const known = new WeakMap<ShownRun["data"], { version: number; part: number; parts: Parts }>();
+
+/** Alpha of all steps, and of the last part of the run. */
+export function splitRecent(run: ShownRun, part: number): Parts {
+  const cached = known.get(run.data);
+  if (cached?.version === run.data.version && cached.part === part) return cached.parts;
+  const fits = run.data.alphas.filter((fit) => fit.alpha !== null && Number.isFinite(fit.alpha));
+  const [first, last] = [fits[0]?.step ?? 0, fits.at(-1)?.step ?? 0];
+  const from = last - (last - first) * part;
+  const parts = {
+    all: fits.map((fit) => fit.alpha as number),
+    recent: fits.filter((fit) => fit.step >= from).map((fit) => fit.alpha as number),
+  };
+  known.set(run.data, { version: run.data.version, part, parts });
+  return parts;
+}
+
+function fitAt(ctx: Context, run: ShownRun): AlphaFit | null {
+  const hit = valueAt(ctx, run, "Alpha");
+  return hit ? (run.data.alphas.find((fit) => fit.step === hit.step) ?? null) : null;
+}
+
+function readings(ctx: Context): Reading[] {
+  return ctx.runs.flatMap((run): Reading[] => {
+    const { all, recent } = splitRecent(run, ctx.state.recent);
+    if (!all.length) return [];
+    const several = ctx.runs.length > 1;
+    const name = several ? `${run.label} ` : "";
+    const now = valueAt(ctx, run, "Alpha");
+    const percent = Math.round(ctx.state.recent * 100);
+    const out: Reading[] = [];
+    if (now)
+      out.push({
+        label: `${name}alpha`,
+        value: now.value,
+        step: now.step,
+        run: run.run,
+        color: several ? run.color : undefined,
+        text: several ? undefined : `α ${formatNumber(now.value)}`,
+      });
+    if (several) return out;
+    out.push({ label: "median of all", value: median(all), text: `median ${formatNumber(median(all))}` });
+    out.push({
+      label: `median of the last ${percent} %`,
+      value: median(recent),
+      text: `last ${percent} % ${formatNumber(median(recent))}`,
+      color: run.color,
+    });
+    return out;
+  });
+}
+
+function judge(ctx: Context): string {
+  if (ctx.runs.length !== 1) return "";
+  const run = ctx.runs[0];
+  const middle = median(splitRecent(run, ctx.state.recent).recent);
+  if (Number.isNaN(middle)) return "";
+  const words =
+    middle < -0.25
+      ? "Steps end before the floor: the learning rate could be larger."
+      : middle <= 0.25
+        ? "Steps end near the valley floor."
+        : middle <= 0.8
+          ? "Overshoots a little, as good runs of deep networks often do."
+          : "Steps end high on the opposite wall: the learning rate is probably too large.";
+  const fit = fitAt(ctx, run);
+  if (fit && !standardize(fit, 1)) return `${words} At step ${fit.step} the fit has no floor ahead.`;
+  return words;
+}
+
+function draw(ctx: Context, size: Size): Scene {
+  const runs = ctx.runs.filter((run) => splitRecent(run, ctx.state.recent).all.length);
+  if (!runs.length) return messageScene(size.width, size.height, waitingFor(ctx, ["Alpha"]), ctx.theme.quiet);
+  const lower = Math.max(88, Math.round(size.height * 0.3));
+  const box = { x: 42, y: 6, width: size.width - 54, height: size.height - lower - 28 };
+  const groups = runs.map((run) => {
+    const fit = fitAt(ctx, run);
+    const standard = fit ? standardize(fit, run.data.header?.batch_size ?? 1) : null;
+    return { color: run.color, ...splitRecent(run, ctx.state.recent), fit: standard };
+  });
+  const scene = parabolaScene({ ...size, box, theme: ctx.theme, groups });
+  const { theme, axis, domain, state } = ctx;
+  const strip = lineScene({
+    ...size,
+    theme,
+    axis,
+    domain,
+    xlog: state.xlog,
+    ylog: false,
+    smoothing: state.smoothing,
+    curves: runs.map((run) => ({
+      series: run.data.series("Alpha", "", axis),
+      color: run.color,
+      label: "alpha",
+      dots: true,
+    })),
+    rules: [{ value: 0, label: "", color: theme.faint }],
+    cursor: ctx.step,
+    box: { x: 0, y: size.height - lower, width: size.width, height: lower },
+    yrange: [-2.1, 2.1],
+    ticks: 3,
+  });
+  scene.marks.push(...strip.marks, ...offScale(ctx, runs, strip));
+  scene.marks.push({
+    type: "text",
+    x: 12,
+    y: size.height - lower + 8 + (lower - 40) / 2,
+    text: "α",
+    anchor: "middle",
+    color: theme.quiet,
+  });
+  scene.frames = strip.frames;
+  return scene;
+}
+
+// Values beyond the strip sit at its edge as ticks, so that none is silently missing.
+function offScale(ctx: Context, runs: ShownRun[], strip: Scene): Mark[] {
+  const [frame] = strip.frames;
+  return runs.map((run) => {
+    const series = run.data.series("Alpha", "", ctx.axis);
+    const boxes: number[] = [];
+    for (let i = 0; i < series.n && boxes.length < 1600; i++) {
+      const x = frame.xscale.to(series.x[i]);
+      if (Math.abs(series.y[i]) <= 2.1 || x < frame.x || x > frame.x + frame.width) continue;
+      boxes.push(x - 1, series.y[i] > 0 ? frame.y : frame.y + frame.height - 4, 2, 4);
+    }
+    return { type: "bars", boxes, fill: ctx.theme.warn };
+  });
+}
+
+const panel: Panel = {
+  id: "alpha",
+  title: "Alpha",
+  group: "step",
+  order: 10,
+  height: 320,
+  names: ["Alpha"],
+  timeless: true,
+  help: [
+    "Each step is compared with the valley it moves in, a parabola fitted to losses and slopes at both ends. −1: it stood still. 0: it ended on the floor. +1: it ended on the opposite wall, as high as it began. Above 1 the loss went up.",
+    "Grey: all steps. Colour: the last part of the run (View menu). Triangles: medians. The two circles are the chosen step's measured losses with their slopes and one standard error.",
+    "Mostly negative: the learning rate is too small. Around 0 to 0.5 is typical of good runs; the greedy optimum 0 is not always the best in the long run. Near 1 or beyond: too large.",
+  ],
+  shows: (ctx) => isTracked(ctx, ["Alpha"]),
+  readings,
+  note: judge,
+  draw,
+  csv: (ctx) => columnsCsv(ctx, ["Alpha"]),
+};
+export default panel;

@@ -1,0 +1,44 @@
+import { formatNumber } from "../format.ts";
+import { type Context, quantityInfo, valueAt } from "../panel.ts";
+import { curvePanel } from "./_curves.ts";
+
+const batchSizes = (ctx: Context) =>
+  [...new Set(ctx.runs.map(({ data }) => data.header?.batch_size ?? 0))].filter((size) => size > 0);
+
+/** CABS and early stopping are derived for plain SGD; elsewhere they are a hint at best. */
+export function sgdNote(ctx: Context, name: string): string {
+  const other = ctx.runs
+    .map(({ data }) => data.header?.optimizers[0]?.name)
+    .find((optimizer) => optimizer && optimizer !== "SGD");
+  return other && quantityInfo(ctx, name)?.defined_for_sgd ? `Its derivation assumes plain SGD; this is ${other}.` : "";
+}
+
+export default curvePanel({
+  id: "cabs",
+  title: "CABS batch size",
+  group: "gradients",
+  order: 50,
+  height: 140,
+  shown: [{ name: "CABS", label: "suggested batch size" }],
+  ylabel: "samples",
+  ylog: true,
+  rules: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `actual ${formatNumber(size)}` })),
+  note: (ctx) => {
+    const words = sgdNote(ctx, "CABS");
+    const [run] = ctx.runs;
+    const value = run && valueAt(ctx, run, "CABS")?.value;
+    const size = run?.data.header?.batch_size;
+    if (ctx.runs.length !== 1 || !value || !size) return words;
+    const verdict =
+      value > 2 * size
+        ? "The batch is smaller than this rule asks for."
+        : value < size / 2
+          ? "The batch is larger than this rule asks for."
+          : "The batch size suits this rule.";
+    return `${verdict} ${words}`.trim();
+  },
+  help: [
+    "The batch size that balances gradient noise against the cost of computing it, for the current learning rate and loss. The dashed line is the batch size in use.",
+    "It normally grows during training: late gradients are small and noisy.",
+  ],
+});

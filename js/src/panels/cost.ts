@@ -1,0 +1,132 @@
+// What tracking costs, by quantity: seconds of the chosen step, and the share of the tracked steps' time over the run.
+import { columnsCsv } from "../export.ts";
+import { formatDuration, formatShare, shorten } from "../format.ts";
+import { type Context, type Panel, type ShownRun, type Size, valueAt } from "../panel.ts";
+import { emptyScene, messageScene, type Scene } from "../scene.ts";
+import { trackingShare } from "../summary.ts";
+
+interface Item {
+  name: string;
+  seconds: number; // at the chosen step
+  mean: number;
+}
+
+export function costItems(ctx: Context, run: ShownRun): Item[] {
+  const items: Item[] = [];
+  for (const name of run.data.columns.keys()) {
+    if (!name.startsWith("cost/") || name === "cost/step") continue;
+    const series = run.data.series(name, "", "step");
+    let sum = 0;
+    for (let i = 0; i < series.n; i++) sum += Number.isFinite(series.y[i]) ? series.y[i] : 0;
+    items.push({
+      name: name.slice(5),
+      seconds: valueAt(ctx, run, name)?.value ?? 0,
+      mean: series.n ? sum / series.n : 0,
+    });
+  }
+  return items.sort((a, b) => b.mean - a.mean);
+}
+
+function draw(ctx: Context, size: Size): Scene {
+  const lists = ctx.runs.map((run) => ({ run, items: costItems(ctx, run) })).filter(({ items }) => items.length);
+  if (!lists.length) return messageScene(size.width, size.height, "No costs recorded yet.", ctx.theme.quiet);
+  const { theme } = ctx;
+  const names = [...new Set(lists.flatMap(({ items }) => items.map((item) => item.name)))];
+  const room = Math.max(1, Math.floor((size.height - 8) / 20));
+  const shown = names.slice(0, names.length > room ? room - 1 : room);
+  const most = Math.max(1e-9, ...lists.flatMap(({ items }) => items.map((item) => Math.max(item.mean, item.seconds))));
+  const left = Math.min(130, size.width * 0.36);
+  const width = size.width - left - 62;
+  const scene = emptyScene(size.width, size.height);
+  const pitch = Math.min(30, (size.height - 8) / Math.max(shown.length + (names.length > shown.length ? 1 : 0), 1));
+  shown.forEach((name, i) => {
+    const y = 4 + i * pitch;
+    const thick = Math.max(2, (pitch - 7) / lists.length);
+    scene.marks.push({
+      type: "text",
+      x: left - 8,
+      y: y + (pitch - 7) / 2,
+      text: shorten(name, Math.floor(left / 6.4)),
+      title: name.slice(0, 400),
+      anchor: "end",
+      color: theme.quiet,
+    });
+    lists.forEach(({ run, items }, r) => {
+      const item = items.find((own) => own.name === name);
+      if (!item) return;
+      const at = y + r * thick;
+      scene.marks.push({
+        type: "rect",
+        x: left,
+        y: at,
+        width: (width * item.seconds) / most,
+        height: thick,
+        fill: run.color,
+        alpha: 0.8,
+      });
+      const mean = left + (width * item.mean) / most;
+      scene.marks.push({
+        type: "line",
+        xs: [mean, mean],
+        ys: [at - 1, at + thick + 1],
+        stroke: theme.text,
+        weight: 1.5,
+      });
+      if (lists.length === 1)
+        scene.marks.push({
+          type: "text",
+          x: left + (width * Math.max(item.seconds, item.mean)) / most + 6,
+          y: y + (pitch - 7) / 2,
+          text: formatDuration(item.seconds),
+          color: theme.text,
+        });
+    });
+  });
+  if (names.length > shown.length)
+    scene.marks.push({
+      type: "text",
+      x: left,
+      y: 4 + shown.length * pitch + 6,
+      text: `and ${names.length - shown.length} smaller`,
+      color: theme.quiet,
+    });
+  return scene;
+}
+
+const panel: Panel = {
+  id: "cost",
+  title: "What tracking costs",
+  group: "training",
+  order: 200,
+  height: 160,
+  names: ["Time", "Parameters"],
+  timeless: true,
+  help: [
+    "Seconds that measuring took at the chosen step, by quantity (bars), and on average (ticks). “shared” is work that several quantities use together, “writing” the log file.",
+    "The number above is the share of the tracked steps' time over the whole run. Steps that are not tracked cost next to nothing: a larger schedule makes everything cheaper.",
+  ],
+  shows: (ctx) => ctx.runs.some(({ data }) => [...data.columns.keys()].some((name) => name.startsWith("cost/"))),
+  readings: (ctx) =>
+    ctx.runs.flatMap((run) => {
+      const share = trackingShare(run);
+      const label = ctx.runs.length > 1 ? run.label : "share of tracked steps";
+      return share === null
+        ? []
+        : [
+            {
+              label,
+              value: share,
+              text: formatShare(share),
+              run: run.run,
+              color: ctx.runs.length > 1 ? run.color : undefined,
+            },
+          ];
+    }),
+  note: () => "Bars: the chosen step. Ticks: the mean.",
+  draw,
+  csv: (ctx) =>
+    columnsCsv(ctx, [
+      ...new Set(ctx.runs.flatMap(({ data }) => [...data.columns.keys()].filter((name) => name.startsWith("cost/")))),
+    ]),
+};
+export default panel;

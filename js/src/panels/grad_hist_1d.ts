@@ -1,0 +1,162 @@
+// Elements of the individual gradients: their histogram at the chosen step, and how it changed over the run.
+
+import { outsideShares } from "../charts/heatmap.ts";
+import { histogramBoxes, largest, stripMarks, thinSteps } from "../charts/histogram.ts";
+import { axisLabel } from "../charts/line.ts";
+import { csvLines } from "../export.ts";
+import { formatCount, formatShare, formatTick, shorten } from "../format.ts";
+import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../panel.ts";
+import { makeScale } from "../scale.ts";
+import { type Box, emptyScene, messageScene, type Scene } from "../scene.ts";
+import { stepToAxis } from "../scrubber.ts";
+import { histogramsAt, missingWords } from "./grad_hist_2d.ts";
+
+const NAME = "GradHist1d";
+const COLUMNS = 48;
+
+function readings(ctx: Context): Reading[] {
+  const several = ctx.runs.length > 1;
+  return histogramsAt(ctx, NAME).map(({ run, histogram }) => {
+    const outside = outsideShares(histogram).gradient;
+    return {
+      label: several ? run.label : "outside",
+      value: outside,
+      step: histogram.step,
+      run: run.run,
+      text: `${formatShare(outside)} outside`,
+      color: several ? run.color : undefined,
+    };
+  });
+}
+
+function draw(ctx: Context, size: Size): Scene {
+  const shown = histogramsAt(ctx, NAME);
+  if (!shown.length) return messageScene(size.width, size.height, missingWords(ctx, NAME), ctx.theme.quiet);
+  const scene = emptyScene(size.width, size.height);
+  const upper = Math.round((size.height - 20) * 0.46);
+  const box: Box = { x: 42, y: 16, width: size.width - 54, height: upper - 34 };
+  const most = Math.max(...shown.map(({ histogram }) => largest(histogram.counts)));
+  for (const { run, histogram } of shown) {
+    const boxes = histogramBoxes(histogram.counts, most, box);
+    scene.marks.push({ type: "bars", boxes, fill: run.color, alpha: shown.length > 1 ? 0.5 : 0.85 });
+  }
+  const { edges, step } = shown[0].histogram;
+  const x = makeScale("linear", [edges[0], edges[edges.length - 1]], [box.x, box.x + box.width]);
+  const { theme } = ctx;
+  const bottom = box.y + box.height;
+  scene.marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [bottom, bottom], stroke: theme.faint });
+  for (const tick of x.ticks(5))
+    scene.marks.push({
+      type: "text",
+      x: tick.at,
+      y: bottom + 9,
+      text: formatTick(tick.value),
+      anchor: tick.at > box.x + box.width - 6 ? "end" : tick.at < box.x + 6 ? "start" : "middle",
+      color: theme.quiet,
+    });
+  const where = ctx.state.layer ? shorten(ctx.state.layer, 24) : "whole network";
+  scene.marks.push({ type: "text", x: box.x, y: 6, text: `${where}, step ${step}`, color: theme.quiet });
+  scene.marks.push({
+    type: "text",
+    x: box.x + box.width,
+    y: 6,
+    text: `max ${formatCount(most)} (log)`,
+    anchor: "end",
+    color: theme.quiet,
+  });
+  addStrips(ctx, size, scene, upper, edges);
+  return scene;
+}
+
+// One strip per run, one below the other: time to the right, gradient value upwards, colour the log count.
+function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: Float64Array): void {
+  const runs = ctx.runs.slice(0, 3).filter((run) => run.data.heavy.get(NAME)?.length);
+  const { theme } = ctx;
+  const each = (size.height - top - 36) / Math.max(1, runs.length);
+  runs.forEach((run, i) => {
+    const box: Box = { x: 42, y: top + 6 + i * each, width: size.width - 54, height: each - 6 };
+    const xscale = makeScale(ctx.state.xlog ? "log1p" : "linear", ctx.domain, [box.x, box.x + box.width]);
+    scene.marks.push(...stripMarks(stripColumns(ctx, run), box, xscale, theme));
+    for (const [value, y, baseline] of [
+      [edges[edges.length - 1], box.y, "top"],
+      [edges[0], box.y + box.height, "bottom"],
+    ] as const)
+      scene.marks.push({
+        type: "text",
+        x: box.x - 5,
+        y,
+        text: formatTick(value),
+        anchor: "end",
+        baseline,
+        color: theme.quiet,
+      });
+    if (runs.length > 1)
+      scene.marks.push({ type: "rect", x: box.x - 3, y: box.y, width: 3, height: box.height, fill: run.color });
+    const at = ctx.step === null ? null : stepToAxis(ctx, ctx.step);
+    if (at !== null && at >= ctx.domain[0] && at <= ctx.domain[1])
+      scene.marks.push({
+        type: "line",
+        xs: [xscale.to(at), xscale.to(at)],
+        ys: [box.y, box.y + box.height],
+        stroke: theme.text,
+        weight: 1.2,
+      });
+    scene.frames.push({ ...box, xscale });
+    if (i === runs.length - 1)
+      for (const tick of xscale.ticks(Math.max(2, Math.floor(box.width / 64))))
+        scene.marks.push({
+          type: "text",
+          x: tick.at,
+          y: box.y + box.height + 10,
+          text: tick.label,
+          anchor: tick.at > box.x + box.width - 10 ? "end" : tick.at < box.x + 8 ? "start" : "middle",
+          color: theme.quiet,
+        });
+  });
+  scene.marks.push({
+    type: "text",
+    x: 42 + (size.width - 54) / 2,
+    y: size.height - 7,
+    text: axisLabel[ctx.axis] + (ctx.state.xlog ? " (log)" : ""),
+    anchor: "middle",
+    color: theme.quiet,
+  });
+}
+
+function stripColumns(ctx: Context, run: ShownRun) {
+  const { layer } = ctx.state;
+  const stored = ctx.source.pushes ? run.data.cachedSteps(NAME, layer) : (run.data.heavy.get(NAME) ?? []);
+  return thinSteps(stored, COLUMNS).flatMap((step) => {
+    const histogram = ctx.histogram(run, NAME, step, layer);
+    const x = stepToAxis(ctx, step);
+    return histogram?.counts.length && histogram.step === step && x !== null ? [{ x, histogram }] : [];
+  });
+}
+
+function csv(ctx: Context): string {
+  const rows: (string | number)[][] = [["run", "step", "layer", "low", "high", "count"]];
+  for (const { run, histogram } of histogramsAt(ctx, NAME))
+    histogram.counts.forEach((count, i) => {
+      rows.push([run.run, histogram.step, histogram.layer, histogram.edges[i], histogram.edges[i + 1], count]);
+    });
+  return csvLines(rows);
+}
+
+const panel: Panel = {
+  id: "grad_hist_1d",
+  title: "Gradient elements",
+  group: "gradients",
+  order: 20,
+  height: 250,
+  names: [NAME],
+  timeless: true,
+  help: [
+    "All elements of all individual gradients of the batch, counted by value; counts are on a log scale. Below, the same over the whole run: time to the right, value upwards, brighter means more.",
+    "Healthy: a bell around 0 that slowly narrows. Everything in one thin line at 0: the gradients vanish. Bright upper and lower edges: they explode, because values outside the range are counted in the outermost bins.",
+  ],
+  shows: (ctx) => isTracked(ctx, [NAME]) || ctx.runs.some(({ data }) => data.heavy.has(NAME)),
+  readings,
+  draw,
+  csv,
+};
+export default panel;

@@ -1,0 +1,123 @@
+// Everything that was recorded as worth a look. A click goes to its step and layer.
+import { h, refill } from "../dom.ts";
+import { csvLines } from "../export.ts";
+import { formatNumber, shorten } from "../format.ts";
+import type { Context, Panel, ShownRun } from "../panel.ts";
+import type { Notice } from "../wire.ts";
+
+const words: Record<string, string> = {
+  error: "error",
+  not_finite: "not finite",
+  outside_range: "outside the range",
+  edge_of_stability: "edge of stability",
+  coverage: "coverage",
+  trigger: "triggered",
+  size: "size",
+  note: "note",
+};
+const rank = ["error", "not_finite", "edge_of_stability", "outside_range", "coverage", "trigger", "size", "note"];
+
+interface Line {
+  run: ShownRun;
+  notice: Notice;
+  count: number;
+}
+
+/** The same thing again and again is one line with a count; what is worst comes first. */
+export function groupWarnings(ctx: Context): Line[] {
+  const lines = new Map<string, Line>();
+  for (const run of ctx.runs)
+    for (const notice of run.data.warnings) {
+      const key = JSON.stringify([
+        run.run,
+        notice.kind,
+        notice.quantity,
+        notice.layer,
+        notice.message.replace(/[\d.]+/g, "#"),
+      ]);
+      const known = lines.get(key);
+      if (known) known.count++;
+      else lines.set(key, { run, notice, count: 1 });
+    }
+  const place = (line: Line) => (rank.indexOf(line.notice.kind) + rank.length) % rank.length;
+  return [...lines.values()].sort((a, b) => place(a) - place(b) || a.notice.step - b.notice.step);
+}
+
+function row(ctx: Context, { run, notice, count }: Line): HTMLElement {
+  const go = h(
+    "button",
+    { type: "button", class: "ck-go", title: "Show this step in all panels" },
+    shorten([notice.quantity, notice.layer].filter(Boolean).join(" · "), 60),
+    notice.quantity || notice.layer ? h("br") : null,
+    shorten(notice.message, 300),
+  );
+  go.addEventListener("click", () => ctx.goTo(notice.step, notice.layer));
+  const swatch = h("i", { class: "ck-swatch" });
+  swatch.style.setProperty("--c", run.color);
+  const kind = h(
+    "td",
+    { class: "ck-kind" },
+    ctx.runs.length > 1 ? swatch : null,
+    words[notice.kind] ?? shorten(notice.kind, 24),
+  );
+  return h(
+    "tr",
+    {},
+    h("td", { class: "ck-n" }, formatNumber(notice.step)),
+    kind,
+    h("td", {}, go),
+    h("td", { class: "ck-n" }, count > 1 ? `× ${count}` : ""),
+  );
+}
+
+const total = (ctx: Context) => ctx.runs.reduce((sum, { data }) => sum + data.warnings.length, 0);
+
+const panel: Panel = {
+  id: "warnings",
+  title: "Warnings",
+  group: "about",
+  order: 5,
+  height: 170,
+  names: [],
+  help: [
+    "What was recorded as worth a look: errors inside a quantity (training went on), values that are not finite, more than 1 % of the elements outside a histogram's range, an eigenvalue above 2 / learning rate, and what was left out.",
+    "A click shows that step, and that layer, in all panels. The triangles above the scrubber are the same warnings.",
+  ],
+  shows: (ctx) => ctx.runs.some(({ data }) => data.warnings.length > 0),
+  readings: (ctx) => [{ label: "warnings", value: total(ctx), text: formatNumber(total(ctx)) }],
+  fill(ctx, element) {
+    const key = JSON.stringify([ctx.theme.dark, ctx.runs.map(({ run, color, data }) => [run, color, data.version])]);
+    refill(element, key, () => {
+      const head = h(
+        "tr",
+        {},
+        h("th", { class: "ck-n" }, "first at"),
+        h("th", {}, "kind"),
+        h("th", {}, "what"),
+        h("th", { class: "ck-n" }, ""),
+      );
+      return [
+        h(
+          "table",
+          {},
+          h("thead", {}, head),
+          h(
+            "tbody",
+            {},
+            ...groupWarnings(ctx)
+              .slice(0, 200)
+              .map((line) => row(ctx, line)),
+          ),
+        ),
+      ];
+    });
+  },
+  csv: (ctx) =>
+    csvLines([
+      ["run", "step", "kind", "quantity", "layer", "message"],
+      ...ctx.runs.flatMap(({ run, data }) =>
+        data.warnings.map((w) => [run, w.step, w.kind, w.quantity, w.layer, w.message]),
+      ),
+    ]),
+};
+export default panel;
