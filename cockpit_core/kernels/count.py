@@ -6,6 +6,9 @@ not installed.
 
 from __future__ import annotations
 
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 import torch
@@ -16,17 +19,38 @@ from cockpit_core.kernels.bins import Bins, Spec
 from cockpit_core.kernels.counts import Counts
 from cockpit_core.kernels.parameters import ParameterBins
 
+MODULES = {"plain": "plain", "fused": "fused", "triton": "gpu"}
+NEEDS = {"fused": "numba", "triton": "triton"}
+# Paths that raised here (no compiler, no disk for its cache) and are not tried again in this process.
+_failed: set[str] = set()
+
 
 def choose_path(device: torch.device) -> str:
     """The fastest path that works on this device here."""
-    return "plain"
+    path = {"cpu": "fused", "cuda": "triton"}.get(device.type, "plain")
+    return path if path == "plain" or (path not in _failed and find_spec(NEEDS[path])) else "plain"
 
 
-def _load(path: str | None, device: torch.device) -> ModuleType:
-    path = path or choose_path(device)
-    if path == "plain":
-        return plain
-    raise ValueError(f"unknown path {path!r}: use 'plain', 'fused' or 'triton'")
+def _load(path: str) -> ModuleType:
+    if path not in MODULES:
+        raise ValueError(f"unknown path {path!r}: use 'plain', 'fused' or 'triton'")
+    return import_module(f"cockpit_core.kernels.{MODULES[path]}")
+
+
+def _run(kernel: str, path: str | None, device: torch.device, table: Tensor, *inputs: object) -> None:
+    """Run a kernel of the wanted path, or of the best one; where that one breaks, warn and go on with plain torch."""
+    chosen = path or choose_path(device)
+    fresh = torch.zeros_like(table)  # a path that breaks halfway leaves the table as it was
+    try:
+        getattr(_load(chosen), kernel)(*inputs, fresh)
+    except Exception as error:
+        if path is not None or chosen == "plain":
+            raise
+        _failed.add(chosen)
+        message = f"histograms: {NEEDS[chosen]} failed ({error!r}); plain torch goes on"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        getattr(plain, kernel)(*inputs, fresh.zero_())
+    table += fresh
 
 
 def _histograms(
@@ -63,9 +87,8 @@ def count_values(
     flat = values.detach().reshape(values.shape[0], -1) if values.numel() else values.new_empty(0, 0)
     work = _histograms(into, parameter_bins, tuple(values.shape[1:]))
     if flat.numel():
-        kernels = _load(path, values.device)
         for categories, bins, table in work:
-            kernels.count_values(flat, categories, bins, table)
+            _run("count_values", path, values.device, table, flat, categories, bins)
         into.touch()
 
 
@@ -84,9 +107,7 @@ def count_outer(
     shape = (b.shape[1], a.shape[1])
     work = _histograms(into, parameter_bins, shape)
     if b.numel() and a.numel():
-        kernels = _load(path, b.device)
         for categories, bins, table in work:
-            kernels.count_outer(
-                b.detach(), a.detach(), None if categories is None else categories.view(shape), bins, table
-            )
+            matrix = None if categories is None else categories.view(shape)
+            _run("count_outer", path, b.device, table, b.detach(), a.detach(), matrix, bins)
         into.touch()
