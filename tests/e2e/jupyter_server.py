@@ -1,0 +1,174 @@
+"""A real JupyterLab, a notebook in it, and a page that looks at it."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+ARTIFACTS = ROOT / "artifacts"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def start_server(command: list[str], url: str, folder: Path, timeout: float = 90.0) -> Iterator[str]:
+    """Start ``command`` in ``folder``, wait until ``url`` answers; at the end stop it with its children."""
+    log = folder / "server.log"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JUPYTER_CONFIG_DIR": str(folder / "config")}
+    environment |= {
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+        "HOME": str(folder),
+        "IPYTHONDIR": str(folder / "ipython"),
+    }
+    environment |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": ""}  # a notebook has a backend of its own
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+        )
+    try:
+        wait_for_answer(url, process, log, timeout)
+        yield url
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def wait_for_answer(url: str, process: subprocess.Popen[bytes], log: Path, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"The server ended:\n{log.read_text(errors='replace')[-3000:]}")
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"{url} did not answer:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+@contextlib.contextmanager
+def start_jupyter(folder: Path, application: str = "lab") -> Iterator[str]:
+    port = free_port()
+    options = [f"--port={port}", "--port-retries=0", "--no-browser", "--ip=127.0.0.1", "--IdentityProvider.token="]
+    options += ["--allow-root", "--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={folder}"]
+    options += ["--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None"]
+    command = [sys.executable, "-m", "jupyter", application, *options]
+    with start_server(command, f"http://127.0.0.1:{port}/api", folder):
+        yield f"http://127.0.0.1:{port}"
+
+
+def write_notebook(path: Path, *cells: str) -> Path:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+    return path
+
+
+def change_setting(url: str, plugin: str, raw: str) -> None:
+    """As the settings editor would."""
+    request = urllib.request.Request(
+        f"{url}/lab/api/settings/{plugin}", method="PUT", data=json.dumps({"raw": raw}).encode()
+    )
+    with urllib.request.urlopen(request, timeout=10):
+        pass
+
+
+class Lab:
+    """One notebook, open in one page of JupyterLab."""
+
+    def __init__(self, page: Any, url: str, notebook: Path, workspace: str) -> None:
+        self.page, self.errors = page, list[str]()
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.goto(f"{url}/lab/workspaces/{workspace}/tree/{notebook.name}")
+        self.wait_for_kernel()
+
+    def wait_for_kernel(self) -> None:
+        self.page.wait_for_function(f"() => {KERNEL}?.status === 'idle'", timeout=60_000)
+
+    def command(self, name: str) -> None:
+        """Begin a command of JupyterLab; running a cell does not wait for its end."""
+        self.page.evaluate("name => void window.jupyterapp.commands.execute(name)", name)
+
+    def run_cell(self, number: int) -> None:
+        self.page.evaluate(
+            "number => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = number }", number
+        )
+        self.command("notebook:run-cell")
+
+    def prompt(self, number: int) -> str:
+        """ "[*]:" while a cell runs. The kernel's own status is no help: a click answered aside makes it idle."""
+        return str(self.cell(number).locator(".jp-InputPrompt").inner_text())
+
+    def wait_for_cell(self, number: int, seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while not re.fullmatch(r"\[\d+\]:", self.prompt(number).strip()):
+            assert time.monotonic() < end, f"cell {number} did not end: {self.cell_text(number)[-2000:]}"
+            self.page.wait_for_timeout(100)
+
+    def run_and_wait(self, number: int, seconds: float = 60.0) -> None:
+        self.run_cell(number)
+        self.page.wait_for_timeout(100)
+        self.wait_for_cell(number, seconds)
+
+    def cell(self, number: int) -> Any:
+        return self.page.locator(".jp-Notebook:visible .jp-Cell").nth(number)
+
+    def cell_text(self, number: int) -> str:
+        return str(self.cell(number).inner_text())
+
+    def cockpits(self) -> Any:
+        return self.page.locator(".ck-root:visible")
+
+
+KERNEL = "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
+
+
+def shown_step(cockpit: Any) -> int:
+    """The step in the status line: the last one that the page knows."""
+    words = cockpit.locator(".ck-status").inner_text()
+    for word in words.replace("\n", " ").split("step ")[1:]:
+        digits = word.split(" ")[0].replace(",", "").replace("\u202f", "").rstrip("·")
+        if digits.isdigit():
+            return int(digits)
+    return -1
+
+
+def export_values(page: Any, cockpit: Any) -> dict[tuple[str, str, str], dict[int, float]]:
+    """What the page's own export holds: (run, name, layer) -> {step: value}."""
+    cockpit.get_by_text("Export ▾").click()
+    with page.expect_download() as download:
+        cockpit.get_by_text("All values as CSV").click()
+    page.keyboard.press("Escape")
+    values: dict[tuple[str, str, str], dict[int, float]] = {}
+    with open(download.value.path(), newline="") as file:
+        for row in csv.DictReader(file):
+            value = float(row["value"].replace("Infinity", "inf"))
+            values.setdefault((row["run"], row["name"], row["layer"]), {})[int(row["step"])] = value
+    return values
+
+
+def screenshot(page: Any, name: str, **options: Any) -> None:
+    """Kept for looking at; the folder is not versioned."""
+    ARTIFACTS.mkdir(exist_ok=True)
+    page.screenshot(path=str(ARTIFACTS / f"{name}.png"), **options)
