@@ -24,11 +24,21 @@ from .point import NoCurvature, Point, explained
 from .rules import RULES, Sums
 
 
+_SMALL = 16 * 2**20  # bytes of gradients up to which several columns at once are faster than one after the other
+
+
 def bytes_per_column(network: Network, point: Point) -> int:
     """Memory of one column on its way back: the output gradients of all nodes that use parameters, and its front."""
     assert point.outputs is not None
     sizes = [_numel(output_shape(node)) for node in network.nodes()]
     return (sum(sizes) + 2 * max(sizes, default=0)) * point.outputs.element_size()
+
+
+def columns_at_once(network: Network, point: Point, memory_budget: int) -> int:
+    """On the CPU no more than stay in the caches: measured, a network of several MB per column gains nothing."""
+    assert point.outputs is not None
+    budget = min(memory_budget, _SMALL) if point.outputs.device.type == "cpu" else memory_budget
+    return max(1, budget // max(1, bytes_per_column(network, point)))
 
 
 def _numel(shape: Sequence[int]) -> int:
@@ -45,8 +55,8 @@ def column_count(network: Network, loss: LossHessian, point: Point, hessian: boo
 class Squares:
     """Accumulates the squares of all parameters over columns that start at the outputs or inside the network."""
 
-    def __init__(self, point: Point, network: Network, norms: bool = False):
-        self.point, self.network = point, network
+    def __init__(self, point: Point, network: Network, memory_budget: int = 2**27, norms: bool = False):
+        self.point, self.network, self.memory_budget = point, network, memory_budget
         self._batched = True
         self.sums = {
             use.name: Sums(
@@ -59,16 +69,31 @@ class Squares:
     def add(self, source: Tensor | GradientEdge, seeds: Seeds, below: set[Node] | None = None) -> None:
         """Send the columns back from ``source`` and add the squares at every node that uses a parameter."""
         nodes = [n for n in self.network.nodes() if below is None or n in below]
-        if not nodes:
+        for group in self._groups(nodes, seeds.columns):
+            gradients = self._send_back(source, seeds.columns, group)
+            for node in group:
+                self._add_node(node, gradients.pop(0), seeds.signs)
+
+    def _groups(self, nodes: list[Node], columns: Tensor) -> list[list[Node]]:
+        """Nodes whose output gradients fit the budget together; each group costs a pass of its own."""
+        groups: list[list[Node]] = []
+        free = 0
+        for node in nodes:
+            size = len(columns) * columns.element_size() * _numel(output_shape(node))
+            if not groups or size > free:
+                groups.append([])
+                free = self.memory_budget
+            groups[-1].append(node)
+            free -= size
+        return groups
+
+    def _add_node(self, node: Node, b: Tensor | None, signs: Tensor | None) -> None:
+        if b is None:
             return
-        gradients = self._send_back(source, seeds.columns, nodes)
-        for node, b in zip(nodes, gradients, strict=True):
-            if b is None:
-                continue
-            for use in self.network.uses:
-                if use.node is node:
-                    sums = self.sums[use.name]
-                    RULES[use.kind, use.role](use, b.to(sums.squares.dtype), seeds.signs, self.point.batch_size, sums)
+        for use in self.network.uses:
+            if use.node is node:
+                sums = self.sums[use.name]
+                RULES[use.kind, use.role](use, b.to(sums.squares.dtype), signs, self.point.batch_size, sums)
 
     def _send_back(self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node]) -> list[Tensor | None]:
         if self._batched and len(columns) > 1:
@@ -79,7 +104,7 @@ class Squares:
             except (RuntimeError, UserWarning):  # vmap lacks a rule for some operation of this network
                 self._batched = False
         each = [self._grad(source, column, nodes, batched=False) for column in columns]
-        return [None if parts[0] is None else torch.stack(parts) for parts in zip(*each, strict=True)]  # type: ignore[arg-type]
+        return [_stack(parts) for parts in zip(*each, strict=True)]
 
     def _grad(self, source: Any, seed: Tensor, nodes: list[Node], batched: bool) -> list[Tensor | None]:
         edges = [GradientEdge(node, 0) for node in nodes]
@@ -88,6 +113,13 @@ class Squares:
                 [source], edges, [seed], retain_graph=True, allow_unused=True, is_grads_batched=batched
             )
         return [None if f is None else f.detach() for f in found]
+
+
+def _stack(parts: Sequence[Tensor | None]) -> Tensor | None:
+    present = [p for p in parts if p is not None]
+    if not present:
+        return None
+    return present[0].unsqueeze(0) if len(present) == 1 else torch.stack(present)
 
 
 def add_loss_columns(squares: Squares, loss: LossHessian, chunk: int) -> None:

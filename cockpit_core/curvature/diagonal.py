@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .autograd_graph import Network, read_network
-from .columns import Squares, add_activation_columns, add_loss_columns, bytes_per_column, column_count
+from .autograd_graph import read_network
+from .columns import Squares, add_activation_columns, add_loss_columns, column_count, columns_at_once
 from .loss_hessian import LossHessian, Seeds
 from .operators import GGNOperator, HessianOperator, Operator, flatten, unflatten
 from .point import NoCurvature, Point
@@ -112,8 +112,8 @@ def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
         raise NoCurvature(network.obstacle)
     count = column_count(network, loss, point, kind == "hessian")
     _check_count(count, limits)
-    squares = Squares(point, network)
-    chunk = _chunk(network, point, limits)
+    squares = Squares(point, network, limits.memory_budget)
+    chunk = columns_at_once(network, point, limits.memory_budget)
     add_loss_columns(squares, loss, chunk)
     if kind == "hessian":
         add_activation_columns(squares, chunk)
@@ -124,10 +124,6 @@ def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.max_columns:
         raise NoCurvature(f"the exact diagonal would take {count} columns, more than {limits.max_columns}")
-
-
-def _chunk(network: Network, point: Point, limits: Limits) -> int:
-    return max(1, limits.memory_budget // max(1, bytes_per_column(network, point)))
 
 
 def _in_order(point: Point, found: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -205,7 +201,7 @@ def _monte_carlo(point: Point, generator: torch.Generator, limits: Limits) -> Di
         network = read_network(point)
     except NoCurvature as obstacle:
         return _mixed_signs(point, loss, generator, str(obstacle))
-    squares = Squares(point, network, norms=True)
+    squares = Squares(point, network, limits.memory_budget, norms=True)
     drawn = loss.draw(1, generator)
     squares.add(point.outputs, Seeds(drawn.columns.to(point.outputs.dtype)))
     values = _in_order(point, {name: s.squares for name, s in squares.sums.items()})

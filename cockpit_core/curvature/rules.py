@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from .autograd_graph import Use
 from .point import NoCurvature
 
-_PIECE = 2**22  # elements of individual gradients formed at once: about what stays in the caches of two cores
+_PIECE = 2**20  # elements of individual gradients and patches formed at once: about what stays in a core's cache
 _LONG = 2**15  # gradients longer than this are squared one by one, in place
 
 
@@ -47,24 +47,34 @@ def _per_sample(b: Tensor, batch_size: int) -> Tensor:
     return b.reshape(b.shape[0], batch_size, -1, *b.shape[2:])
 
 
-def _add_outer_products(a: Tensor, b: Tensor, signs: Tensor | None, groups: int, sums: Sums) -> None:
-    """g_{v,n} = b_{v,n} a_n^T over positions. a: [B, J, S], b: [V, B, O, S]; the parameter has O x J/groups elements."""
+def _add_outer_products(
+    rows: Callable[[slice], Tensor], width: int, b: Tensor, signs: Tensor | None, groups: int, sums: Sums
+) -> None:
+    """g_{v,n} = b_{v,n} a_n^T over positions, for a few samples at a time.
+
+    rows: samples -> a [n, width, positions]; b: [V, B, out, positions]; the parameter has out x width / groups elements.
+    """
     columns, batch, outs, positions = b.shape
-    inner = a.shape[1] // groups
-    block = max(1, min(batch, _PIECE // max(1, columns * outs * inner)))
+    inner = width // groups
     total = sums.squares.view(outs, inner)
-    for begin in range(0, batch, block):
-        part = slice(begin, begin + block)
-        left = b[:, part].reshape(columns, -1, groups, outs // groups, positions).permute(1, 2, 0, 3, 4)
-        n = left.shape[0]
+    for part in _blocks(batch, max(columns * outs * inner, width * positions)):
+        right = rows(part).to(b.dtype)
+        n = right.shape[0]
+        left = b[:, part].reshape(columns, n, groups, outs // groups, positions).permute(1, 2, 0, 3, 4)
         left = left.reshape(n * groups, columns * (outs // groups), positions)
-        right = a[part].reshape(n * groups, inner, positions)
-        g = torch.bmm(left, right.mT).view(n, groups, columns, outs // groups, inner)
+        g = torch.bmm(left, right.reshape(n * groups, inner, positions).mT)
+        g = g.view(n, groups, columns, outs // groups, inner)
         sign = None if signs is None else signs[:, part]
         if sums.norms is not None:
-            per_column = g.square().sum((1, 3, 4)).T  # [V, n]
+            per_column = torch.linalg.vector_norm(g, dim=(1, 3, 4)).square().T  # [V, n]
             sums.norms[part] += (per_column if sign is None else per_column * sign).sum(0)
         _add_squares(g, sign, total)
+
+
+def _blocks(batch: int, elements: int) -> list[slice]:
+    """Samples in blocks of about ``_PIECE`` elements, two samples at least: one for each core."""
+    size = max(2, _PIECE // max(1, elements))
+    return [slice(begin, min(begin + size, batch)) for begin in range(0, batch, size)]
 
 
 def _add_squares(g: Tensor, sign: Tensor | None, total: Tensor) -> None:
@@ -98,8 +108,8 @@ def _matrix(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Su
             sums.norms += b2.sum(1) * a2.sum(1)
     else:
         left = _per_sample(b, batch_size).mT  # [V, B, O, S]
-        right = a.reshape(batch_size, -1, a.shape[-1]).mT.to(b.dtype)
-        _add_outer_products(right, left, signs, 1, inner)
+        right = a.reshape(batch_size, -1, a.shape[-1]).mT
+        _add_outer_products(lambda part: right[part], a.shape[-1], left, signs, 1, inner)
     if swapped:
         sums.squares += squares.T
 
@@ -107,47 +117,35 @@ def _matrix(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Su
 def _matrix_bias(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
     if len(sums.squares.shape) != 1:
         raise NoCurvature("addmm with a matrix in place of the bias")
-    sums.add_small(_per_sample(b, batch_size).sum(2), signs)
+    sums.add_small(b if b.shape[1] == batch_size else _per_sample(b, batch_size).sum(2), signs)
 
 
 def _patches(x: Tensor, kernel: tuple[int, ...], node: Any) -> Tensor:
     """[n, C, *spatial] -> [n, C * prod(kernel), positions]: what each position of a convolution sees."""
     dims = len(kernel)
     stride, padding, dilation = node._saved_stride, node._saved_padding, node._saved_dilation
-    if dims == 2:
-        return F.unfold(x, kernel, dilation=tuple(dilation), padding=tuple(padding), stride=tuple(stride))
-    x = F.pad(x, [p for pad in reversed(padding) for p in (pad, pad)]).contiguous()
-    sizes = [
-        (x.shape[2 + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in range(dims)
-    ]  # fmt: skip
+    x = F.pad(x, [p for pad in reversed(padding) for p in (pad, pad)]) if any(padding) else x.contiguous()
+    sizes = [(x.shape[2 + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in range(dims)]
     steps = x.stride()
-    view = x.as_strided(
-        (*x.shape[:2], *kernel, *sizes),
-        (*steps[:2], *(s * d for s, d in zip(steps[2:], dilation)), *(s * t for s, t in zip(steps[2:], stride))),
-    )
+    inside = [s * d for s, d in zip(steps[2:], dilation, strict=True)]
+    between = [s * t for s, t in zip(steps[2:], stride, strict=True)]
+    view = x.as_strided((*x.shape[:2], *kernel, *sizes), (*steps[:2], *inside, *between))
     return view.reshape(x.shape[0], x.shape[1] * math.prod(kernel), -1)
 
 
 def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
     """Weight of a convolution, also transposed, with groups, in one to three dimensions."""
     node: Any = use.node
-    x, weight = node._saved_input.detach(), node._saved_weight
-    kernel = tuple(weight.shape[2:])
+    x, kernel = node._saved_input.detach(), tuple(node._saved_weight.shape[2:])
     if x.shape[0] != batch_size:
         raise NoCurvature("a convolution over several rows per sample")
-    x = x.to(b.dtype)
     if node._saved_transposed:
-        _transposed_convolution(node, x, b, signs, kernel, sums)
+        _transposed_convolution(node, x.to(b.dtype), b, signs, kernel, sums)
         return
-    columns, positions = b.shape[0], math.prod(b.shape[3:])
-    grown = math.prod(kernel) * x.shape[1] * positions
-    block = max(1, min(batch_size, 4 * _PIECE // max(1, grown)))
-    for begin in range(0, batch_size, block):
-        part = slice(begin, begin + block)
-        a = _patches(x[part], kernel, node)
-        piece = Sums(sums.squares, None if sums.norms is None else sums.norms[part])
-        left = b[:, part].reshape(columns, -1, b.shape[2], positions)
-        _add_outer_products(a, left, None if signs is None else signs[:, part], node._saved_groups, piece)
+    width = x.shape[1] * math.prod(kernel)
+    _add_outer_products(
+        lambda part: _patches(x[part], kernel, node), width, b.flatten(3), signs, node._saved_groups, sums
+    )
 
 
 def _transposed_convolution(
@@ -170,8 +168,8 @@ def _transposed_convolution(
 
 def _channel_sum(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
     """Bias over channels (dimension 1): convolutions, BatchNorm, GroupNorm."""
-    g = _per_sample(b, batch_size).sum(2)
-    sums.add_small(g.flatten(3).sum(3) if g.dim() > 3 else g, signs)
+    g = b.flatten(3).sum(3) if b.dim() > 3 else b  # [V, B * k, C]
+    sums.add_small(g if g.shape[1] == batch_size else _per_sample(g, batch_size).sum(2), signs)
 
 
 def _norm_weight(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
