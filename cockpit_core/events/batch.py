@@ -8,6 +8,7 @@ import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.data import RunData
+from cockpit_core.events.table import Rows, since_seq
 from cockpit_core.schema import wire
 
 
@@ -48,8 +49,8 @@ def make_batch(
         since = 0
     first = table.find_row(since)
     columns = [_decimate(column, max_points) for column in _select(data, first, names, layers)]
-    kept = _choose_rows(columns, len(table) - first)
     rows = table.rows(first)
+    kept = _choose_rows(columns, rows)
     batch = records.Batch(
         run=run,
         run_id=data.header.run_id,
@@ -64,7 +65,7 @@ def make_batch(
         replace=since == 0,
         header=data.header if table.header is not None and table.header_seq >= since else None,
         columns=[_renumber(column, kept) for column in columns],
-        notices=[x.item for x in table.notices if x.seq >= since],
+        notices=[x.item for x in since_seq(table.notices, since)],
         drop_from_step=min((drop.step for drop in table.drops if drop.seq >= since > 0), default=-1),
     )
     _add_lists(batch, data, since, names, max_points)
@@ -127,11 +128,12 @@ def _decimate(column: records.BatchColumn, max_points: int | None) -> records.Ba
     return records.BatchColumn(column.name, column.values[keep], column.layer, column.rows[keep], True)
 
 
-def _choose_rows(columns: list[records.BatchColumn], count: int) -> np.ndarray:
-    """Rows to send: all of them, or those that any decimated column still refers to."""
+def _choose_rows(columns: list[records.BatchColumn], rows: Rows) -> np.ndarray:
+    """Rows to send: all, or after decimation those that are referred to, were triggered, or are the last."""
     if not any(column.decimated for column in columns):
-        return np.arange(count)
-    used = np.zeros(count, dtype=bool)
+        return np.arange(rows.seq.size)
+    used = rows.triggered.astype(bool)
+    used[-1] = True
     for column in columns:
         used[column.rows] = True
     return np.flatnonzero(used)
@@ -148,14 +150,14 @@ def _add_lists(
     batch: records.Batch, data: RunData, since: int, names: Collection[str] | None, max_points: int | None
 ) -> None:
     if names is None or "Alpha" in names:
-        fits = [x.item for x in data.table.alphas if x.seq >= since]
+        fits = [x.item for x in since_seq(data.table.alphas, since)]
         values = np.array([np.nan if fit.alpha is None else fit.alpha for fit in fits])
         batch.alphas = [fits[i] for i in decimate(values, max_points)]
     row_of = {seq: row for row, seq in enumerate(batch.seq.tolist())}
-    for entry in data.table.missing:
+    for entry in since_seq(data.table.missing, since):
         if entry.seq in row_of and _wanted(entry.item.name, names):
             batch.missing.setdefault(row_of[entry.seq], {})[entry.item.name] = entry.item.reason
-    for entry in data.table.top_samples:
+    for entry in since_seq(data.table.top_samples, since):
         if entry.seq in row_of:
             batch.top_samples[row_of[entry.seq]] = entry.item
 

@@ -129,11 +129,11 @@ def find_event_files(folder: str | Path) -> list[Path]:
         names = [name for name in os.listdir(folder) if MARK in name and name.endswith(SUFFIX)]
     except OSError:
         return []
-    return [Path(folder) / name for name in sorted(names, key=_file_order)]
+    return [Path(folder) / name for name in sorted(names, key=file_order)]
 
 
-def _file_order(name: str) -> tuple[int, int, str]:
+def file_order(name: str) -> tuple[int, int, str]:
     """By generation, then by time: both are in the name that the writer gives (see there)."""
     parts = name.split(".")
     generation, time = parts[-2], parts[3] if len(parts) > 3 else ""
-    return (int(generation) if generation.isdigit() else 0, int(time) if time.isdigit() else 0, name)
+    return (int(generation) if generation.isdecimal() else 0, int(time) if time.isdecimal() else 0, name)

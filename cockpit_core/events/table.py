@@ -45,6 +45,11 @@ class Dated(NamedTuple):
     item: Any
 
 
+def since_seq(items: list[Dated], seq: int) -> list[Dated]:
+    """Those that travelled in record ``seq`` or later; the list is in that order."""
+    return items[bisect.bisect_left(items, seq, key=lambda x: x.seq) :]
+
+
 class Drop(NamedTuple):
     """At record ``seq`` a resumed run replaced everything earlier from ``step`` on."""
 
@@ -86,15 +91,16 @@ class Column:
 
 
 class LayerColumn:
-    """One value per layer and row: a matrix that doubles when it is full."""
+    """One value per layer and row: a matrix that doubles when it is full, of 32 bits until a value needs 64."""
 
     def __init__(self, width: int) -> None:
         self.rows: array[int] = array("I")
-        self._values = np.full((16, width), np.nan)
+        self._values = np.full((16, width), np.nan, dtype=np.float32)
         self._present = np.zeros((16, width), dtype=bool)
 
     def append(self, row: int, values: np.ndarray, absent: np.ndarray | None, where: np.ndarray | slice) -> None:
         index = len(self.rows)
+        self._fit(values.dtype)
         if index == len(self._values):
             self._grow(2 * index, self._values.shape[1])
         self._values[index, where] = values
@@ -106,6 +112,7 @@ class LayerColumn:
     ) -> None:
         """Several rows at once; they may lie between those that are there."""
         start, end = len(self.rows), len(self.rows) + len(rows)
+        self._fit(values.dtype)
         if end > len(self._values):
             self._grow(max(end, 2 * start), self._values.shape[1])
         self._values[start:end, where] = values
@@ -122,9 +129,14 @@ class LayerColumn:
     def widen(self, width: int) -> None:
         self._grow(len(self._values), width)
 
+    def _fit(self, dtype: np.dtype) -> None:
+        if dtype.itemsize > self._values.itemsize:
+            self._values = self._values.astype(np.float64)
+
     def _grow(self, height: int, width: int) -> None:
         old_height, old_width = self._values.shape
-        values, present = np.full((height, width), np.nan), np.zeros((height, width), dtype=bool)
+        values = np.full((height, width), np.nan, dtype=self._values.dtype)
+        present = np.zeros((height, width), dtype=bool)
         values[:old_height, :old_width], present[:old_height, :old_width] = self._values, self._present
         self._values, self._present = values, present
 
@@ -132,7 +144,7 @@ class LayerColumn:
         start, count = bisect.bisect_left(self.rows, first), len(self.rows)
         mask = self._present[start:count, layer]
         rows = np.frombuffer(self.rows, np.uint32)[start:][mask] if count else np.empty(0, np.uint32)
-        return rows, self._values[start:count, layer][mask]
+        return rows, self._values[start:count, layer][mask].astype(np.float64)
 
     def has(self, layer: int) -> bool:
         return bool(self._present[: len(self.rows), layer].any())
@@ -247,8 +259,8 @@ class Table:
     def sort_lists(self, since: int) -> None:
         """Bring what came from records with ``seq >= since`` into the order of ``seq``; it stands at the end."""
         for items in (self.alphas, self.missing, self.top_samples):
-            first = bisect.bisect_left(items, since, key=lambda x: x.seq)
-            items[first:] = sorted(items[first:], key=lambda x: x.seq)
+            tail = sorted(since_seq(items, since), key=lambda x: x.seq)
+            items[len(items) - len(tail) :] = tail
 
     def _column(self, name: str) -> Column:
         column = self.columns.get(name)

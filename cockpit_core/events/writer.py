@@ -19,7 +19,7 @@ from pathlib import Path
 from cockpit_core import records
 from cockpit_core.events import summary
 from cockpit_core.events.framing import frame
-from cockpit_core.events.reader import find_event_files
+from cockpit_core.events.reader import file_order, find_event_files
 from cockpit_core.events.resume import Past, read_past
 from cockpit_core.schema import wire
 
@@ -70,7 +70,7 @@ class EventWriter:
 
     def _create(self, earlier: list[Path]) -> tuple[Path, int]:
         """TensorBoard reads files in the order of their names: a later generation gets a later time."""
-        last = max((int(p.name.split(".")[3]) for p in earlier if p.name.split(".")[3].isdigit()), default=-1)
+        last = max((file_order(path.name)[1] for path in earlier), default=-1)
         host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname()) or "host"
         stamp = max(int(time.time()), last + 1)
         path = self.logdir / f"events.out.tfevents.{stamp:010d}.{host}.{os.getpid()}.{self.generation}.cockpit"

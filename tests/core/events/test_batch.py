@@ -167,3 +167,11 @@ def test_decimated_batch_refers_to_the_right_rows(run: RunData) -> None:
     assert batch.seq.size < 60
     assert len(batch.alphas) <= 24
     assert all(column.decimated for column in batch.columns)
+
+
+def test_decimated_batch_keeps_triggered_rows_and_the_last(run: RunData) -> None:
+    batch = make_batch(run, run="demo", max_points=4, names=["Loss"], layers=[])
+    assert batch.triggered is not None
+    assert batch.step[batch.triggered == 1].tolist() == [9]
+    assert batch.seq[-1] == run.expected - 1
+    assert batch.seq.size < 10

@@ -429,3 +429,21 @@ def test_synthetic_run_has_every_quantity(logdir: Path) -> None:
     sick, well = (np.median(run.scalars("GradNorm", layer=x)[1]) for x in ("conv2.weight", "conv1.weight"))
     assert sick < 1e-3 * well
     assert reading.load(logdir).broken == 0
+
+
+def test_layer_values_that_need_64_bits_keep_them(logdir: Path) -> None:
+    with EventWriter(logdir) as writer:
+        writer.write_header(make_header())
+        for step, value in enumerate([0.5, 1e300, 0.25]):
+            record = make_step(step)
+            record.layers = {"X": np.array([value, 1.0])}
+            writer.write_record(record)
+    assert load(logdir).scalars("X", layer="a")[1].tolist() == [0.5, 1e300, 0.25]
+
+
+def test_files_with_odd_names_do_not_disturb(run: RunData, logdir: Path) -> None:
+    (logdir / "tfevents.cockpit").write_bytes(b"")
+    (logdir / "events.out.tfevents.\u00b2.h.1.\u00b2.cockpit").mkdir()
+    assert load(logdir).names == run.names
+    with EventWriter(logdir, resume=True) as writer:
+        assert writer.next_seq == 7
