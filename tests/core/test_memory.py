@@ -105,7 +105,7 @@ def build(kind, width, depth):
 torch.set_num_threads(1)
 kind, folder = sys.argv[1:]
 train(*build(kind, 8, 2), folder + "/warm")    # compiled kernels and imports are no gradients
-model, inputs = build(kind, 512 if kind == "linear" else 96, 12)
+model, inputs = build(kind, *((512, 12) if kind == "linear" else (96, 24)))
 train(model, inputs)
 untracked = megabytes()
 train(model, inputs, folder + "/run")
