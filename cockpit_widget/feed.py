@@ -19,9 +19,9 @@ from cockpit_widget.pace import Clock, KeyframeSchedule, Pace
 from cockpit_widget.sources import Source
 
 
-def join_frames(batches: Iterable[bytes]) -> bytes:
-    """Each batch behind its length, uint32 little endian."""
-    return b"".join(struct.pack("<I", len(batch)) + batch for batch in batches if batch)
+def join_frames(batches: Iterable[Sequence[bytes]]) -> bytes:
+    """Each batch of each run behind its length, uint32 little endian."""
+    return b"".join(struct.pack("<I", len(batch)) + batch for of_run in batches for batch in of_run if batch)
 
 
 def split_frames(frames: bytes) -> list[bytes]:

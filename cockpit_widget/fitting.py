@@ -1,8 +1,8 @@
-"""As much of a run as fits into a message: all of it, or fewer points per curve, or no layers."""
+"""As much of a run as fits into a message: all of it, or fewer points per curve, or fewer layers and histograms."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -11,56 +11,76 @@ from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
 from cockpit_core.schema import wire
 
-FEWEST_POINTS = 100  # per curve, before layers are given up
+# What the parts may take of a message that cannot hold everything.
+NETWORK, LAYERS = 0.6, 0.2
+FEWEST_POINTS = 20  # per curve; with fewer it says nothing
 ROW_BYTES = 36  # seq, step, time, wall time, epoch and what the framing takes
 LIST_BYTES = 160  # the alpha fit and the notes of one row
 
 
-def encode_within(data: RunData, since: int = 0, *, run: str, limit: int, histograms: bool | int = False) -> bytes:
-    """A batch of at most ``limit`` bytes.
+def encode_within(data: RunData, since: int = 0, *, run: str, limit: int, histograms: bool = False) -> list[bytes]:
+    """Batches of at most ``limit`` bytes together, frames and all.
 
-    Tried in turn: everything; all columns with fewer points (extremes stay); the network's columns with layers left
-    out; the same without histograms. A page asks for what it lacks when the user wants to see it.
+    If everything fits it is one batch. Otherwise the network's curves come first, with fewer points (extremes stay),
+    then those of layers with still fewer, then the newest histograms, as many as there is room for. A page asks for
+    what it lacks when the user wants to see it.
     """
-    network, layered = count_columns(data)
-    wanted: list[tuple[Collection[str] | None, int, bool | int]] = [
-        (None, network + layered, histograms),
-        ([], network, histograms),
-        ([], network, False),
-    ]
-    for layers, columns, heavy in wanted:
-        points = _guess_points(max(1, data.expected - since), columns, limit)
-        while points is None or points >= FEWEST_POINTS:
-            batch = encode_batch(data, since, run=run, layers=layers, max_points=points, histograms=heavy)
-            if len(batch) <= limit:
-                return batch
-            points = int((points or data.expected - since) * min(0.9, 0.8 * limit / len(batch)))
-    return encode_batch(data, since, run=run, names=["Loss"], layers=[], max_points=FEWEST_POINTS)
+    limit -= 64  # frames
+    if estimate_bytes(data, since) <= limit:
+        batch = encode_batch(data, since, run=run, histograms=histograms)
+        if len(batch) <= limit:
+            return [batch]
+    parts = [thin(data, since, run, None, [], int(limit * NETWORK)) or b""]
+    layered = list(data.table.layer_columns)
+    if layered:
+        parts.append(thin(data, since, run, layered, None, int(limit * LAYERS)) or b"")
+    if histograms:
+        chosen = list(choose_histograms(data, limit - sum(map(len, parts)) - 400))
+        parts.append(encode_histograms(data, run, chosen) if chosen else b"")
+    return [part for part in parts if part]
 
 
-def _guess_points(rows: int, columns: int, limit: int) -> int | None:
-    """None if all rows fit. Thinned curves keep rows of their own, so each point may cost a row."""
-    if rows * (8 * columns + ROW_BYTES + LIST_BYTES) <= limit:
-        return None
-    return max(FEWEST_POINTS, limit // ((12 + ROW_BYTES) * columns))
-
-
-def count_columns(data: RunData) -> tuple[int, int]:
-    """How many curves belong to the network, and how many to layers."""
+def estimate_bytes(data: RunData, since: int) -> int:
+    """Without histograms, and rather too much than too little."""
     table = data.table
-    return max(1, len(table.columns)), len(table.layer_columns) * len(table.layer_index)
+    columns = len(table.columns) + len(table.layer_columns) * len(table.layer_index)
+    return max(1, data.expected - since) * (8 * columns + ROW_BYTES + LIST_BYTES)
+
+
+def thin(
+    data: RunData, since: int, run: str, names: Collection[str] | None, layers: Collection[str] | None, limit: int
+) -> bytes | None:
+    """The batch with the most points per curve that fits; None if even the fewest do not."""
+    points: int | None = None
+    rows = data.expected - since
+    while points is None or points >= FEWEST_POINTS:
+        batch = encode_batch(data, since, run=run, names=names, layers=layers, max_points=points)
+        if len(batch) <= limit:
+            return batch
+        points = int(min(points or rows, rows) * min(0.8, 0.9 * limit / len(batch)))
+    return None
+
+
+def choose_histograms(data: RunData, limit: int) -> Iterator[records.Histogram]:
+    """The newest of each kind: the network's first, then the layers' in their order, while there is room."""
+    for layer in (None, *data.layers):
+        for name in data.histogram_names:
+            try:
+                blob = data.histogram_bytes(name, layer=layer)
+                histogram = wire.decode_histogram(blob)
+            except (KeyError, ValueError, OSError):
+                continue  # this layer has none, or the file has changed meanwhile
+            limit -= len(blob) + 8
+            if limit < 0:
+                return
+            yield histogram
 
 
 def encode_layers(
     data: RunData, run: str, names: Sequence[str] | None, layers: Sequence[str] | None, limit: int
 ) -> bytes:
     """The whole history of some layer-wise curves."""
-    points: int | None = None
-    while True:
-        batch = encode_batch(data, 0, run=run, names=names, layers=layers, max_points=points)
-        if len(batch) <= limit or (points is not None and points <= 2):
-            return batch
-        points = max(2, int((points or data.expected) * min(0.9, 0.8 * limit / len(batch))))
+    return thin(data, 0, run, names, layers, limit) or b""
 
 
 def encode_histograms(data: RunData, run: str, histograms: Sequence[records.Histogram]) -> bytes:

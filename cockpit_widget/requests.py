@@ -49,10 +49,10 @@ def make_frames(feed: Feed, content: dict[str, Any]) -> bytes:
     if op == "histogram":
         quantity, step, layer = read_place(content)
         histogram = source.data.histogram(quantity, step, layer or None)
-        return join_frames([encode_histograms(source.data, source.key, [histogram])])
+        return join_frames([[encode_histograms(source.data, source.key, [histogram])]])
     if op == "layers":
         names, layers = read_texts(content.get("names")), read_texts(content.get("layers"))
-        return join_frames([encode_layers(source.data, source.key, names, layers, ANSWER_BYTES)])
+        return join_frames([[encode_layers(source.data, source.key, names, layers, ANSWER_BYTES)]])
     raise ValueError(f"Unknown request {op!r:.40}.")
 
 

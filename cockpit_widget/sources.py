@@ -66,9 +66,9 @@ class Source:
     def request_stop(self) -> None:
         raise ValueError("This run belongs to another process; stop it there.")
 
-    def encode(self, since: int, limit: int, histograms: bool) -> bytes:
+    def encode(self, since: int, limit: int, histograms: bool) -> list[bytes]:
         if self.data is None:
-            return b""
+            return []
         return encode_within(self.data, since, run=self.key, limit=limit, histograms=histograms)
 
     def describe(self, number: int) -> dict[str, Any]:

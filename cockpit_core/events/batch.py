@@ -115,6 +115,19 @@ def decimate(values: np.ndarray, max_points: int | None) -> np.ndarray:
     return np.unique(np.concatenate(([0, count - 1], low, high, odd)))
 
 
+def sample(values: np.ndarray, max_points: int | None) -> np.ndarray:
+    """Indices to keep of something whose distribution is shown: evenly spread, and the two extremes of the whole.
+
+    The extremes of every bucket would make a bell of two humps.
+    """
+    if max_points is None or values.size <= max(max_points, 4):
+        return np.arange(values.size)
+    even = np.linspace(0, values.size - 1, max(2, max_points - 2)).round().astype(int)
+    finite = np.flatnonzero(np.isfinite(values))
+    ends = [finite[values[finite].argmin()], finite[values[finite].argmax()]] if finite.size else []
+    return np.unique(np.concatenate((even, np.array(ends, dtype=int))))
+
+
 def _first_of(keys: np.ndarray, bucket: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """The first index in each bucket with the smallest key."""
     hits = np.flatnonzero(keys == np.minimum.reduceat(keys, starts)[bucket])
@@ -152,7 +165,7 @@ def _add_lists(
     if names is None or "Alpha" in names:
         fits = [x.item for x in since_seq(data.table.alphas, since)]
         values = np.array([np.nan if fit.alpha is None else fit.alpha for fit in fits])
-        batch.alphas = [fits[i] for i in decimate(values, max_points)]
+        batch.alphas = [fits[i] for i in sample(values, max_points)]
     row_of = {seq: row for row, seq in enumerate(batch.seq.tolist())}
     for entry in since_seq(data.table.missing, since):
         if entry.seq in row_of and _wanted(entry.item.name, names):

@@ -13,6 +13,7 @@ import pytest
 from cockpit_core.events.data import load
 from cockpit_widget import CockpitWidget
 from cockpit_widget.pace import Limits
+from tests import synthetic
 from tests.widget.fakes import FakeClock, FakeComm, FakePage, FakeRun
 
 Make = Callable[..., CockpitWidget]
@@ -217,3 +218,20 @@ def test_subshell_note_of_the_kernel_is_taken_back(run: FakeRun, make_widget: Ma
     run.step()
     assert comm.messages
     assert "_reply_subshell_id" not in comm.__dict__
+
+
+@pytest.mark.parametrize("layers", [2, 40])
+def test_long_run_with_many_layers_fits_into_a_keyframe(layers: int, tmp_path: Path, make_widget: Make) -> None:
+    synthetic.write_run(tmp_path / "long", steps=1200 if layers == 2 else 500, layers=layers)
+    widget = make_widget(str(tmp_path / "long"))
+    frames = widget.get_state()["_keyframe"]
+    assert 100_000 < len(frames) <= 512_000
+    page, data = FakePage().read(frames), load(tmp_path / "long")
+    _, values = data.scalars("Loss")
+    shown = page.column("long", "Loss")[1]
+    assert len(shown) >= 150
+    assert (max(shown), min(shown)) == (values.max(), values.min())
+    assert ("long", "GradHist2d", data.histogram_steps("GradHist2d")[-1], "") in page.histograms
+    if layers == 2:  # with 40, a page asks for the layers that the user wants to see
+        assert {layer for _, name, layer in page.values if name == "GradNorm"} == {"", *data.layers}
+        assert ("long", "GradHist1d", data.histogram_steps("GradHist1d")[-1], data.layers[0]) in page.histograms

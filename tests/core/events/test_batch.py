@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cockpit_core import records
-from cockpit_core.events.batch import decimate, encode_batch, make_batch
+from cockpit_core.events.batch import decimate, encode_batch, make_batch, sample
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.writer import EventWriter
 from cockpit_core.schema import wire
@@ -175,3 +175,13 @@ def test_decimated_batch_keeps_triggered_rows_and_the_last(run: RunData) -> None
     assert batch.step[batch.triggered == 1].tolist() == [9]
     assert batch.seq[-1] == run.expected - 1
     assert batch.seq.size < 10
+
+
+def test_thinned_alphas_keep_the_shape_of_their_distribution() -> None:
+    """Extremes of every stretch, as for curves, would turn one hump at 0.3 into two at its flanks."""
+    values = np.random.default_rng(0).normal(0.3, 0.25, 5000)
+    kept = values[sample(values, 400)]
+    assert len(kept) <= 400
+    np.testing.assert_allclose(np.quantile(kept, [0.25, 0.5, 0.75]), np.quantile(values, [0.25, 0.5, 0.75]), atol=0.05)
+    assert kept.max() == values.max()
+    assert kept.min() == values.min()
