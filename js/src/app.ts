@@ -151,6 +151,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     if (this.root.classList.contains("ck-dark") === theme.dark && this.root.style.getPropertyValue("--ck-page")) return;
     this.root.classList.toggle("ck-dark", theme.dark);
     for (const [name, value] of Object.entries(themeVariables(theme))) this.root.style.setProperty(name, value);
+    this.options.onTheme?.(theme.dark, theme.page);
   }
 
   private tellFocus(ctx: Context): void {

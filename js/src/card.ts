@@ -225,25 +225,28 @@ export class Card {
     const key = JSON.stringify(readings);
     const words = (reading: Reading) => reading.text ?? (reading.value === null ? "–" : formatNumber(reading.value));
     refill(this.readings, key, () =>
-      readings.slice(0, 4).map((reading) => {
-        const { label, value, step, run } = reading;
-        const title = `${label}${value === null ? "" : `: ${value}`}${step === undefined ? "" : ` at step ${step}`}`;
-        const span = h(
-          "span",
-          {
-            class: "ck-reading",
-            title,
-            "data-value": value === null ? "" : String(value),
-            "data-label": label,
-            "data-run": run,
-            "data-step": step,
-          },
-          words(reading),
-        );
-        if (reading.color) span.style.setProperty("--c", reading.color);
-        if (reading.color) span.classList.add("ck-colored");
-        return span;
-      }),
+      readings
+        .filter((reading) => !reading.minor)
+        .slice(0, 4)
+        .map((reading) => {
+          const { label, value, step, run } = reading;
+          const title = `${label}${value === null ? "" : `: ${value}`}${step === undefined ? "" : ` at step ${step}`}`;
+          const span = h(
+            "span",
+            {
+              class: "ck-reading",
+              title,
+              "data-value": value === null ? "" : String(value),
+              "data-label": label,
+              "data-run": run,
+              "data-step": step,
+            },
+            words(reading),
+          );
+          if (reading.color) span.style.setProperty("--c", reading.color);
+          if (reading.color) span.classList.add("ck-colored");
+          return span;
+        }),
     );
     setAttribute(
       this.body,

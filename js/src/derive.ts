@@ -28,6 +28,11 @@ export function ratio(run: RunStore, above: string, below: string, layer: string
   });
 }
 
+/** The same curve held inside [-edge, edge], for an average that outliers would otherwise carry off. */
+export function clamp(base: Series, edge: number): Series {
+  return derived(base, `clamp ${edge}`, (i) => Math.max(-edge, Math.min(edge, base.y[i])));
+}
+
 /** factor / column: 2 / learning rate. */
 export function inverse(run: RunStore, name: string, factor: number, axis: Axis): Series {
   const base = run.series(name, "", axis);

@@ -32,7 +32,7 @@ export function formatShare(share: number): string {
 
 export function formatDuration(seconds: number): string {
   if (!Number.isFinite(seconds)) return "–";
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 1) return `${Number((seconds * 1000).toPrecision(2))} ms`;
   if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
   const whole = Math.floor(seconds);
   const two = (value: number) => String(value).padStart(2, "0");

@@ -14,6 +14,7 @@ export interface MountOptions {
   panels?: string[]; // ids, if only some are wanted
   height?: number | string; // of the whole; it scrolls inside. Without it the cockpit is as tall as it needs
   status?: SourceStatus;
+  onTheme?: (dark: boolean, page: string) => void; // so that the page around can follow
 }
 
 export interface Mounted {

@@ -22,6 +22,7 @@ export interface Reading {
   color?: string;
   run?: string;
   step?: number;
+  minor?: boolean; // left out of the headline, named on hover
 }
 
 export interface Size {

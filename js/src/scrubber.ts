@@ -178,7 +178,7 @@ export function describeStep(ctx: Context): string {
   if (run) {
     const { rows } = run.data;
     const row = Math.max(0, lowerBound(rows.columns[ROW.step], rows.n, ctx.step + 1) - 1);
-    const epoch = rows.columns[ROW.epoch][row];
+    const epoch = run.data.hasEpochs ? run.data.axis("epoch")[row] : Number.NaN;
     if (Number.isFinite(epoch)) words.push(`epoch ${formatNumber(epoch)}`);
     words.push(formatDuration(rows.columns[ROW.time][row]));
   }

@@ -1,6 +1,8 @@
 // The debiased exponential average that TensorBoard draws; values that are not finite pass through untouched.
 import { Series } from "./series.ts";
 
+export const SHORTEST = 50; // a short series (one value per epoch) is shown as it is: an average would only lag
+
 interface State {
   weight: number;
   last: number;
@@ -11,7 +13,7 @@ interface State {
 const cache = new WeakMap<Series, State>();
 
 export function smooth(series: Series, weight: number): Series {
-  if (weight <= 0 || series.n < 3) return series;
+  if (weight <= 0 || series.n < SHORTEST) return series;
   let state = cache.get(series);
   if (!state || state.weight !== weight || state.out.n > series.n) {
     state = { weight, last: 0, count: 0, constant: true, out: new Series() };

@@ -4,6 +4,7 @@ import { lowerBound, Table } from "./table.ts";
 import type { AlphaFit, Batch, Header, HistogramData, Missing, Notice, RunStatus } from "./wire.ts";
 
 export const ROW = { step: 0, time: 1, wall_time: 2, epoch: 3, triggered: 4 } as const;
+const HISTOGRAM_CELLS = 6_000_000; // 48 MB of counts are remembered
 const stateRank: Record<string, number> = { waiting: 0, running: 1, crashed: 2, stopped: 3, failed: 3, finished: 3 };
 
 interface Known<T> {
@@ -25,6 +26,7 @@ export class RunStore {
   hasEpochs = false;
   private alphaFits = new Map<number, Known<AlphaFit>>();
   private notices = new Map<string, Known<Notice>>();
+  private cells = 0;
   private drops: { from_seq: number; step: number }[] = [];
   private cache = new SeriesCache(this);
   private axes = new AxisColumns(this.rows);
@@ -146,9 +148,18 @@ export class RunStore {
 
   keepHistogram(quantity: string, step: number, layer: string, histogram: HistogramData | null): void {
     const key = JSON.stringify([quantity, step, layer]);
-    this.histograms.delete(key);
+    this.forgetHistogram(key);
     this.histograms.set(key, histogram);
-    if (this.histograms.size > 600) this.histograms.delete(this.histograms.keys().next().value as string);
+    this.cells += histogram?.counts.length ?? 0;
+    for (const old of this.histograms.keys()) {
+      if (this.cells <= HISTOGRAM_CELLS) break;
+      this.forgetHistogram(old);
+    }
+  }
+
+  private forgetHistogram(key: string): void {
+    this.cells -= this.histograms.get(key)?.counts.length ?? 0;
+    this.histograms.delete(key);
   }
 
   histogram(quantity: string, step: number, layer: string): HistogramData | null | undefined {

@@ -259,7 +259,10 @@ export function decodeBatch(bytes: Uint8Array): Batch {
   const step = integers(b.step);
   const time = floats(b.time);
   const wall_time = floats(b.wallTime);
-  if (step.length !== seq.length || time.length !== seq.length) throw new Error("rows of a batch differ in length");
+  const epoch = b.epoch ? floats(b.epoch) : null;
+  const triggered = b.triggered ? Uint8Array.from(decodeArray(b.triggered)) : null;
+  if ([step, time, wall_time, epoch, triggered].some((column) => column && column.length !== seq.length))
+    throw new Error("rows of a batch differ in length");
   const missing = b.notes.flatMap((note) =>
     note.missing.map(({ name, reason }) => ({ seq: seq[note.row], name, reason })),
   );
@@ -275,8 +278,8 @@ export function decodeBatch(bytes: Uint8Array): Batch {
     step,
     time,
     wall_time,
-    epoch: b.epoch ? floats(b.epoch) : null,
-    triggered: b.triggered ? Uint8Array.from(decodeArray(b.triggered)) : null,
+    epoch,
+    triggered,
     columns: b.columns.map((column) => decodeColumn(column, seq)),
     alphas: b.alphas.map(decodeAlpha),
     warnings: b.warnings.map(({ step, kind, quantity, layer, message }) => ({ step, kind, quantity, layer, message })),

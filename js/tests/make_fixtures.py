@@ -23,18 +23,14 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         healthy = Path(folder) / "lenet-sgd"
-        write_run(healthy, steps=120, layers=6, seed=1)
+        write_run(healthy, steps=60, layers=4, seed=1)
         sick = Path(folder) / "lenet-sigmoid"
-        write_run(sick, steps=80, layers=6, seed=2, sick_layer="conv1.weight", finished=False)
+        write_run(sick, steps=40, layers=4, seed=2, sick_layer="conv1.weight", finished=False)
         for path in (healthy, sick):
             data = load(path)
-            for name, content in {
-                "whole": encode_batch(data, run=path.name, histograms=3),
-                "network": encode_batch(data, run=path.name, layers=[]),
-                "thinned": encode_batch(data, run=path.name, layers=[], max_points=20),
-                "tail": encode_batch(data, 60, run=path.name, layers=[]),
-            }.items():
-                (FOLDER / f"{path.name}.{name}.bin").write_bytes(content)
+            (FOLDER / f"{path.name}.bin").write_bytes(encode_batch(data, run=path.name, histograms=2))
+        thinned = encode_batch(load(healthy), run="lenet-sgd", layers=[], max_points=20)
+        (FOLDER / "lenet-sgd.thinned.bin").write_bytes(thinned)
 
 
 if __name__ == "__main__":

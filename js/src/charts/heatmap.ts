@@ -87,7 +87,8 @@ export function differencePixels(
     );
   const [a, b] = [total(first), total(second)];
   const change = Float64Array.from(first.counts, (count, i) => second.counts[i] / b - count / a);
-  const most = change.reduce((size, value) => Math.max(size, Math.abs(value)), 0);
+  const largest = change.reduce((size, value) => Math.max(size, Math.abs(value)), 0);
+  const most = largest > 1e-12 ? largest : 0; // the same shares up to rounding: no difference
   const rgba = new Uint8ClampedArray(rows * columns * 4);
   for (let i = 0; i < rows; i++)
     for (let j = 0; j < columns; j++) {

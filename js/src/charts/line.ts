@@ -3,7 +3,7 @@ import { formatNumber } from "../format.ts";
 import { makeScale, padDomain, type Scale } from "../scale.ts";
 import { type Box, emptyScene, type LegendItem, type Mark, type Scene } from "../scene.ts";
 import type { Axis, Series } from "../series.ts";
-import { smooth } from "../smooth.ts";
+import { SHORTEST, smooth } from "../smooth.ts";
 import type { Theme } from "../theme.ts";
 import { decimate, visibleRange } from "./decimate.ts";
 
@@ -77,6 +77,17 @@ function withRules([low, high]: [number, number], rules: Rule[], log: boolean): 
   return [a, b];
 }
 
+// A log axis has no place for zero and below; how many there are is said instead.
+function countHidden(chart: LineChart): number {
+  let hidden = 0;
+  for (const { series } of chart.curves) {
+    const [from, to] = visibleRange(series, chart.domain);
+    if (series.extremes.range(series.y, from, to)[0] > 0) continue;
+    for (let i = from; i < to; i++) if (series.y[i] <= 0) hidden++;
+  }
+  return hidden;
+}
+
 export function plotBox(chart: LineChart): Box {
   const outer = chart.box ?? { x: 0, y: 0, width: chart.width, height: chart.height };
   const left = chart.ylabel ? 56 : 42;
@@ -101,6 +112,15 @@ export function lineScene(chart: LineChart): Scene {
   for (const rule of chart.rules ?? []) scene.marks.push(...ruleMarks(rule, chart.theme, box, yscale));
   if (chart.cursor !== null && chart.cursor !== undefined)
     scene.marks.push(...cursorMarks(chart.cursor, chart, box, xscale, yscale));
+  const hidden = chart.ylog ? countHidden(chart) : 0;
+  if (hidden)
+    scene.marks.push({
+      type: "text",
+      x: box.x + 4,
+      y: box.y + box.height - 8,
+      text: `${hidden} ${hidden === 1 ? "value" : "values"} ≤ 0 not shown`,
+      color: chart.theme.quiet,
+    });
   scene.frames.push({ ...box, xscale });
   scene.legend = chart.legend ?? [];
   return scene;
@@ -161,7 +181,7 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
       clip: box,
     });
   }
-  const smoothed = chart.smoothing > 0 && curve.series.n > 2 && !curve.exact;
+  const smoothed = chart.smoothing > 0 && curve.series.n >= SHORTEST && !curve.exact;
   if (!curve.dots) {
     const weight = curve.thin ? 1 : 1.5;
     marks.push({

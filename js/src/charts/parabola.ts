@@ -90,8 +90,14 @@ export function parabolaScene(chart: ParabolaChart): Scene {
     marks.push(areaMark(density(group.recent), chart, x, group.color, single ? 0.5 : 0.3));
   }
   const curve = Array.from({ length: 77 }, (_, i) => -EDGE + (2 * EDGE * i) / 76);
-  const color = chart.theme.dark ? "#ffb454" : "#c05000";
-  marks.push({ type: "line", xs: curve.map(x.to), ys: curve.map((v) => y.to(v * v)), stroke: color, weight: 2 });
+  marks.push({
+    type: "line",
+    xs: curve.map(x.to),
+    ys: curve.map((v) => y.to(v * v)),
+    stroke: chart.theme.text,
+    weight: 2,
+    alpha: 0.75,
+  });
   for (const group of chart.groups) {
     marks.push(...medianMarks(group, chart, x, y));
     if (group.fit) marks.push(...fitMarks(group.fit, group.color, chart, x, y));

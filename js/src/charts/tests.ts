@@ -67,7 +67,10 @@ export function testsScene(
   const frame = shapes[0]?.at ?? testsGeometry({ norm: null, inner: null, ortho: null }, box, largest);
   scene.marks.push(...gridMarks(frame, theme));
   for (const { group, at } of shapes) scene.marks.push(...bandMarks(at, group, groups.length > 1));
-  scene.marks.push(...thresholdMarks(frame, shapes[0]?.group.colors, theme), ...arrowMarks(frame, theme));
+  scene.marks.push(
+    ...thresholdMarks(frame, groups.length === 1 ? groups[0].colors : undefined, theme),
+    ...arrowMarks(frame, theme),
+  );
   return scene;
 }
 

@@ -36,6 +36,10 @@ export function openReport(root: Document): Mounted {
   const tags = [...root.querySelectorAll('script[type="application/octet-stream"].cockpit-batch')];
   const { theme, panels } = readOptions(root);
   return mount(root.getElementById("cockpit") ?? root.body, new PageSource(tags), {
+    onTheme: (dark, page) => {
+      root.documentElement.style.colorScheme = dark ? "dark" : "light";
+      root.body.style.background = page;
+    },
     theme: theme === "dark" || theme === "light" ? theme : undefined,
     panels: Array.isArray(panels) && panels.length ? panels.map(String) : undefined,
   });

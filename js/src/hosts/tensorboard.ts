@@ -36,6 +36,9 @@ export function render(): void {
     palette: "tensorboard",
     theme: parentTheme(),
     height: "100%",
+    onTheme: (_, page) => {
+      document.body.style.background = page;
+    },
     state: { ...decodeState(""), ...firstState() },
     onState: (state) => {
       const text = encodeState({ ...state, paused: false });

@@ -24,6 +24,7 @@ export interface CurvesSpec {
   ylabel?: string;
   ylog?: boolean;
   split?: boolean; // has layer-wise values
+  exact?: boolean; // never smoothed
   help: string[];
   rules?(ctx: Context): Rule[];
   extra?(ctx: Context): { curves: Curve[]; legend: LegendItem[] };
@@ -115,7 +116,8 @@ export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
       const words = [ctx.runs.length > 1 ? run.label : "", label, layer && shorten(layer, 24)];
       const style = curveStyle(ctx, run, index);
       const color = ctx.runs.length > 1 || shown.length > 1 ? style.color : undefined;
-      return [{ label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color }];
+      const minor = ctx.runs.length > 1 && index > 0;
+      return [{ label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color, minor }];
     }),
   );
 }
@@ -152,7 +154,7 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
     domain,
     xlog: state.xlog,
     ylog: usesLog(ctx, spec.id, spec.ylog ?? false),
-    smoothing: state.smoothing,
+    smoothing: spec.exact ? 0 : state.smoothing,
     curves: [...curves, ...(extra?.curves ?? [])],
     rules: spec.rules?.(ctx) ?? [],
     ylabel: spec.ylabel,

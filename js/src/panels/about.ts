@@ -30,7 +30,7 @@ export function describeHeader(header: Header): Map<string, string> {
   if (header.covered < 0.9995) put("parameters covered", formatShare(header.covered));
   const left = header.layers.filter(({ method }) => method === "not covered");
   for (const { name, reason } of left.slice(0, 12)) put(`${name} not covered`, reason);
-  header.notes.forEach((note, i) => put(header.notes.length > 1 ? `note ${i + 1}` : "note", note));
+  for (const [i, note] of header.notes.entries()) put(header.notes.length > 1 ? `note ${i + 1}` : "note", note);
   return facts;
 }
 
@@ -47,7 +47,7 @@ const panel: Panel = {
   title: "Runs and their differences",
   group: "about",
   order: 20,
-  height: 170,
+  height: 250,
   names: [],
   help: [
     "With several runs: everything that is not the same in all of them - hyperparameters, versions, commit, options. What is missing here is equal.",

@@ -1,6 +1,7 @@
 // Alpha: does the step end before, at, or beyond the floor of the local valley?
 import { lineScene } from "../charts/line.ts";
 import { median, parabolaScene, standardize } from "../charts/parabola.ts";
+import { clamp } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
 import { formatNumber } from "../format.ts";
 import {
@@ -15,6 +16,8 @@ import {
 } from "../panel.ts";
 import { type Mark, messageScene, type Scene } from "../scene.ts";
 import type { AlphaFit } from "../wire.ts";
+
+const STRIP = 2.1; // alpha over time is drawn from -2.1 to 2.1
 
 interface Parts {
   all: number[];
@@ -111,7 +114,7 @@ function draw(ctx: Context, size: Size): Scene {
     ylog: false,
     smoothing: state.smoothing,
     curves: runs.map((run) => ({
-      series: run.data.series("Alpha", "", axis),
+      series: clamp(run.data.series("Alpha", "", axis), STRIP),
       color: run.color,
       label: "alpha",
       dots: true,
@@ -119,7 +122,7 @@ function draw(ctx: Context, size: Size): Scene {
     rules: [{ value: 0, label: "", color: theme.faint }],
     cursor: ctx.step,
     box: { x: 0, y: size.height - lower, width: size.width, height: lower },
-    yrange: [-2.1, 2.1],
+    yrange: [-STRIP, STRIP],
     ticks: 3,
   });
   scene.marks.push(...strip.marks, ...offScale(ctx, runs, strip));
@@ -143,7 +146,7 @@ function offScale(ctx: Context, runs: ShownRun[], strip: Scene): Mark[] {
     const boxes: number[] = [];
     for (let i = 0; i < series.n && boxes.length < 1600; i++) {
       const x = frame.xscale.to(series.x[i]);
-      if (Math.abs(series.y[i]) <= 2.1 || x < frame.x || x > frame.x + frame.width) continue;
+      if (Math.abs(series.y[i]) <= STRIP || x < frame.x || x > frame.x + frame.width) continue;
       boxes.push(x - 1, series.y[i] > 0 ? frame.y : frame.y + frame.height - 4, 2, 4);
     }
     return { type: "bars", boxes, fill: ctx.theme.warn };

@@ -75,7 +75,7 @@ function draw(ctx: Context, size: Size): Scene {
   const area = side
     ? { x: width, y: 0, width: size.width - width, height: size.height }
     : { x: 0, y: height, width: size.width, height: size.height - height };
-  tests.forEach((test, i) => addHistory(ctx, size, runs, scene, test, i, area));
+  for (const [i, test] of tests.entries()) addHistory(ctx, size, runs, scene, test, i, area);
   return scene;
 }
 

@@ -12,6 +12,7 @@ const spec = (groups: number): CurvesSpec => ({
   })),
   ylabel: "learning rate",
   ylog: true,
+  exact: true,
   help: [
     "The learning rate that the optimizer used at each tracked step, one curve per parameter group.",
     "Read it beside Alpha: overshooting after a warm-up says that the peak is too high.",

@@ -44,30 +44,15 @@ export function groupWarnings(ctx: Context): Line[] {
 }
 
 function row(ctx: Context, { run, notice, count }: Line): HTMLElement {
-  const go = h(
-    "button",
-    { type: "button", class: "ck-go", title: "Show this step in all panels" },
-    shorten([notice.quantity, notice.layer].filter(Boolean).join(" · "), 60),
-    notice.quantity || notice.layer ? h("br") : null,
-    shorten(notice.message, 300),
-  );
-  go.addEventListener("click", () => ctx.goTo(notice.step, notice.layer));
   const swatch = h("i", { class: "ck-swatch" });
   swatch.style.setProperty("--c", run.color);
-  const kind = h(
-    "td",
-    { class: "ck-kind" },
-    ctx.runs.length > 1 ? swatch : null,
-    words[notice.kind] ?? shorten(notice.kind, 24),
-  );
-  return h(
-    "tr",
-    {},
-    h("td", { class: "ck-n" }, formatNumber(notice.step)),
-    kind,
-    h("td", {}, go),
-    h("td", { class: "ck-n" }, count > 1 ? `× ${count}` : ""),
-  );
+  const kind = h("span", { class: "ck-kind" }, words[notice.kind] ?? shorten(notice.kind, 24));
+  const where = [notice.quantity, notice.layer].filter(Boolean).map((name) => ` · ${shorten(name, 40)}`);
+  const what = h("span", {}, ctx.runs.length > 1 ? swatch : null, kind, ...where, count > 1 ? ` (${count} times)` : "");
+  const label = `Step ${notice.step}: show it in all panels`;
+  const go = h("button", { type: "button", class: "ck-go", title: label }, what, h("br"), shorten(notice.message, 300));
+  go.addEventListener("click", () => ctx.goTo(notice.step, notice.layer));
+  return h("tr", {}, h("td", { class: "ck-n" }, formatNumber(notice.step)), h("td", {}, go));
 }
 
 const total = (ctx: Context) => ctx.runs.reduce((sum, { data }) => sum + data.warnings.length, 0);
@@ -88,14 +73,7 @@ const panel: Panel = {
   fill(ctx, element) {
     const key = JSON.stringify([ctx.theme.dark, ctx.runs.map(({ run, color, data }) => [run, color, data.version])]);
     refill(element, key, () => {
-      const head = h(
-        "tr",
-        {},
-        h("th", { class: "ck-n" }, "first at"),
-        h("th", {}, "kind"),
-        h("th", {}, "what"),
-        h("th", { class: "ck-n" }, ""),
-      );
+      const head = h("tr", {}, h("th", { class: "ck-n" }, "step"), h("th", {}, "what"));
       return [
         h(
           "table",
