@@ -88,12 +88,14 @@ def draw_poster(runs: Sequence[Any], file_format: str = "png") -> bytes:
         "text.usetex": False,
     }
     with rc_context(style):
-        figure = Figure(figsize=(12.0, 0.8 + 2.7 * rows), dpi=80, facecolor="white", layout="constrained")
+        figure = Figure(figsize=(12.0, 0.8 + 2.7 * rows), dpi=80, facecolor="white")
         FigureCanvasAgg(figure)
         _write_titles(figure, runs)
+        height = figure.get_figheight()
+        top = 1.0 - (0.45 + 0.17 * len(runs)) / height
+        figure.subplots_adjust(left=0.085, right=0.985, bottom=0.45 / height, top=top, hspace=0.42, wspace=0.25)
         for place, panel in enumerate(panels):
-            axes = figure.add_subplot(rows, 3, place + 1)
-            _draw(axes, panel, runs)
+            _draw(figure.add_subplot(rows, 3, place + 1), panel, runs)
         if not panels:
             figure.text(0.5, 0.5, "Nothing was tracked yet.", ha="center", color="#57606a")
         output = io.BytesIO()
@@ -126,7 +128,6 @@ def _with_names(panel: Panel, runs: Sequence[Any]) -> Panel | None:
 def _write_titles(figure: Any, runs: Sequence[Any]) -> None:
     """One line per run, in its colour."""
     lines = [_describe(run) for run in runs]
-    figure.suptitle("\n".join([" "] * len(lines)), fontsize=10)  # keeps the place free
     height = figure.get_figheight()
     for number, (color, line) in enumerate(zip(COLORS * len(lines), lines, strict=False)):
         y = 1.0 - (0.1 + 0.17 * number) / height

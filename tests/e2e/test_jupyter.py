@@ -241,13 +241,13 @@ def test_two_runs_are_compared_and_scrubbed(page: Any, jupyter: str, folder: Pat
     wait_for_step(page, cockpit, 79)
     for key in ("a", "b"):
         assert_page_equals_log(page, cockpit, folder / "runs" / key, key)
-    scrubber = cockpit.get_by_role("slider").first
+    scrubber = cockpit.get_by_role("slider", name="Training step")
     scrubber.focus()
     scrubber.press("Home")
     page.wait_for_timeout(300)
     screenshot(page, "jupyter-compare")
     first = {key: load(folder / "runs" / key).scalars("Loss")[1][0] for key in ("a", "b")}
-    card = cockpit.locator(".ck-card", has_text="Loss").first.inner_text()
+    card = cockpit.locator('.ck-card[data-panel="loss"]').inner_text()
     for value in first.values():
         assert f"{value:.3g}" in card
     assert not lab.errors

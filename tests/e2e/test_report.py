@@ -1,0 +1,111 @@
+"""The report in a real browser: opened from disk, with the network off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cockpit_core.events.data import load
+from cockpit_core.report import write_report
+from tests import synthetic
+from tests.e2e.jupyter_server import ARTIFACTS, export_values, screenshot
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    synthetic.write_run(folder / "lenet", steps=400)
+    synthetic.write_run(folder / "sick", steps=300, seed=1, sick_layer=0)
+    return [folder / "lenet", folder / "sick"]
+
+
+class Opened:
+    """A report in a page that has no network, with everything that went wrong."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+        self.context = browser.new_context(viewport={"width": 1480, "height": 1100}, offline=True, **options)
+        self.page = self.context.new_page()
+        self.errors, self.requests = list[str](), list[str]()
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.cockpit = self.page.locator(".ck-root")
+        self.cockpit.wait_for()
+        self.page.wait_for_timeout(500)
+
+
+@pytest.fixture
+def opened(browser: Any, runs: list[Path], tmp_path: Path) -> Iterator[Opened]:
+    report = Opened(browser, write_report(runs, tmp_path / "report.html"))
+    yield report
+    report.context.close()
+
+
+def test_values_on_the_page_equal_the_log(opened: Opened, runs: list[Path]) -> None:
+    shown = export_values(opened.page, opened.cockpit)
+    for path in runs:
+        data = load(path)
+        for name in data.names:
+            if data.histogram_steps(name):
+                continue
+            steps, values = data.scalars(name)
+            assert shown[path.name, name, ""] == dict(zip(steps.tolist(), values.tolist(), strict=True))
+    layer = data.layers[0]
+    steps, values = data.scalars("GradNorm", layer)
+    assert shown["sick", "GradNorm", layer] == dict(zip(steps.tolist(), values.tolist(), strict=True))
+
+
+def test_report_asks_nobody_for_anything(opened: Opened) -> None:
+    opened.cockpit.get_by_role("slider", name="Training step").press("Home")
+    opened.page.mouse.wheel(0, 3000)
+    opened.page.wait_for_timeout(500)
+    assert [url.split(":")[0] for url in opened.requests] == ["file"]
+    assert opened.errors == []
+
+
+def test_scrubbing_shows_the_histogram_of_that_step(opened: Opened, runs: list[Path]) -> None:
+    slider = opened.cockpit.get_by_role("slider", name="Training step")
+    slider.press("Home")
+    opened.page.wait_for_timeout(500)
+    card = opened.cockpit.locator('.ck-card[data-panel="grad_hist_2d"]')
+    card.scroll_into_view_if_needed()
+    opened.page.wait_for_timeout(500)
+    assert "step 0" in card.inner_text()
+    screenshot(opened.page, "report-scrubbed")
+
+
+def test_report_prints(opened: Opened) -> None:
+    ARTIFACTS.mkdir(exist_ok=True)
+    opened.page.emulate_media(media="print")
+    opened.page.wait_for_timeout(300)
+    pdf = opened.page.pdf(path=str(ARTIFACTS / "report.pdf"), format="A4", print_background=True)
+    assert pdf.startswith(b"%PDF")
+    pages = pdf.count(b"/Type /Page\n") or pdf.count(b"/Type /Page ")
+    assert 1 <= pages <= 12
+    assert not opened.cockpit.get_by_text("Export ▾").is_visible()
+    opened.page.set_viewport_size({"width": 794, "height": 1123})  # A4
+    screenshot(opened.page, "report-print", full_page=True)
+
+
+def test_report_follows_the_dark_mode_of_the_system(browser: Any, runs: list[Path], tmp_path: Path) -> None:
+    report = Opened(browser, write_report(runs, tmp_path / "report.html"), color_scheme="dark")
+    assert "ck-dark" in (report.cockpit.get_attribute("class") or "")
+    screenshot(report.page, "report-dark", full_page=True)
+    report.context.close()
+
+
+def test_large_run_stays_small_and_says_so(browser: Any, tmp_path: Path) -> None:
+    synthetic.write_run(tmp_path / "long", steps=3000, layers=12)
+    path = write_report([tmp_path / "long"], tmp_path / "long.html", max_bytes=2_000_000)
+    assert path.stat().st_size <= 2_000_000
+    report = Opened(browser, path)
+    assert "histograms are left out" in report.page.locator("body").inner_text()
+    assert report.errors == []
+    screenshot(report.page, "report-long")
+    report.context.close()
