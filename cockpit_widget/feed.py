@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cockpit_widget.fitting import HISTORY
 from cockpit_widget.pace import Clock, KeyframeSchedule, Pace
 from cockpit_widget.sources import Source
 
@@ -116,7 +117,7 @@ class Feed:
         size = self._send_delta(deliver, bool(ending))
         advanced = [source.cursor for source in self.sources] != self._in_keyframe
         if advanced and (ending or force or self._keyframes.due()):
-            message = self._make_keyframe()
+            message = self._make_keyframe(HISTORY if ending or force else 1)
             deliver(message)
             self._keyframes.done()
             self._in_keyframe = [source.cursor for source in self.sources]
@@ -132,7 +133,7 @@ class Feed:
         if not fresh:
             return 0
         limit = self.pace.limits.message_bytes // len(fresh)
-        batches = [source.encode(since=source.cursor, limit=limit, histograms=heavy) for source in fresh]
+        batches = [source.encode(since=source.cursor, limit=limit, histograms=int(heavy)) for source in fresh]
         message = Message(join_frames(batches), self.status())
         deliver(message)
         for source, end in zip(self.sources, ends, strict=True):
@@ -141,9 +142,9 @@ class Feed:
             self._next_heavy = self._clock() + self.pace.limits.heavy_gap
         return len(message.frames)
 
-    def _make_keyframe(self) -> Message:
-        limit = self.pace.limits.keyframe_bytes // max(1, len(self.sources)) - 64
-        frames = join_frames(source.encode(since=0, limit=limit, histograms=True) for source in self.sources)
+    def _make_keyframe(self, histograms: int) -> Message:
+        limit = self.pace.limits.keyframe_bytes // max(1, len(self.sources))
+        frames = join_frames(source.encode(since=0, limit=limit, histograms=histograms) for source in self.sources)
         return Message(frames, self.status(), keyframe=True)
 
     def keyframe(self) -> Message | None:
@@ -151,7 +152,7 @@ class Feed:
         try:
             with self.exclusively(2.0):
                 self.refresh()
-                return self._make_keyframe()
+                return self._make_keyframe(HISTORY)
         except Exception as error:
             self.note(error)
             return None

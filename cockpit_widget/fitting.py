@@ -9,35 +9,41 @@ import numpy as np
 from cockpit_core import records
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
+from cockpit_core.report_html import spread
 from cockpit_core.schema import wire
 
 # What the parts may take of a message that cannot hold everything.
 NETWORK, LAYERS = 0.6, 0.2
+HISTORY = 40  # histograms of the network over time, for a page that may never be able to ask
 FEWEST_POINTS = 20  # per curve; with fewer it says nothing
 ROW_BYTES = 36  # seq, step, time, wall time, epoch and what the framing takes
 LIST_BYTES = 160  # the alpha fit and the notes of one row
 
 
-def encode_within(data: RunData, since: int = 0, *, run: str, limit: int, histograms: bool = False) -> list[bytes]:
+def encode_within(data: RunData, since: int = 0, *, run: str, limit: int, histograms: int = 0) -> list[bytes]:
     """Batches of at most ``limit`` bytes together, frames and all.
 
-    If everything fits it is one batch. Otherwise the network's curves come first, with fewer points (extremes stay),
-    then those of layers with still fewer, then the newest histograms, as many as there is room for. A page asks for
-    what it lacks when the user wants to see it.
+    All curves if they fit. Otherwise those of the network with fewer points (extremes stay) and those of layers with
+    still fewer. Then ``histograms`` of each kind, the newest first, as many as there is room for. A page asks for what
+    it lacks when the user wants to see it.
     """
     limit -= 64  # frames
-    if estimate_bytes(data, since) <= limit:
-        batch = encode_batch(data, since, run=run, histograms=histograms)
-        if len(batch) <= limit:
-            return [batch]
-    parts = [thin(data, since, run, None, [], int(limit * NETWORK)) or b""]
-    layered = list(data.table.layer_columns)
-    if layered:
-        parts.append(thin(data, since, run, layered, None, int(limit * LAYERS)) or b"")
+    parts = encode_curves(data, since, run, limit)
     if histograms:
-        chosen = list(choose_histograms(data, limit - sum(map(len, parts)) - 400))
+        chosen = list(choose_histograms(data, histograms, limit - sum(map(len, parts)) - 400))
         parts.append(encode_histograms(data, run, chosen) if chosen else b"")
     return [part for part in parts if part]
+
+
+def encode_curves(data: RunData, since: int, run: str, limit: int) -> list[bytes]:
+    room = int(limit * (NETWORK + LAYERS))
+    if estimate_bytes(data, since) <= room:
+        batch = encode_batch(data, since, run=run)
+        if len(batch) <= room:
+            return [batch]
+    network = thin(data, since, run, None, [], int(limit * NETWORK)) or b""
+    layered = list(data.table.layer_columns)
+    return [network, thin(data, since, run, layered, None, int(limit * LAYERS)) or b""] if layered else [network]
 
 
 def estimate_bytes(data: RunData, since: int) -> int:
@@ -61,19 +67,22 @@ def thin(
     return None
 
 
-def choose_histograms(data: RunData, limit: int) -> Iterator[records.Histogram]:
-    """The newest of each kind: the network's first, then the layers' in their order, while there is room."""
-    for layer in (None, *data.layers):
-        for name in data.histogram_names:
-            try:
-                blob = data.histogram_bytes(name, layer=layer)
-                histogram = wire.decode_histogram(blob)
-            except (KeyError, ValueError, OSError):
-                continue  # this layer has none, or the file has changed meanwhile
-            limit -= len(blob) + 8
-            if limit < 0:
-                return
-            yield histogram
+def choose_histograms(data: RunData, count: int, limit: int) -> Iterator[records.Histogram]:
+    """The newest of each kind, the network's and then the layers'; then older ones of the network, spread over time."""
+    names = data.histogram_names
+    newest = [(name, -1, layer) for layer in (None, *data.layers) for name in names]
+    older = {name: spread(data.histogram_steps(name))[1:count] for name in names}
+    history = [(name, older[name][i], None) for i in range(count - 1) for name in names if i < len(older[name])]
+    for name, step, layer in newest + history:
+        try:
+            blob = data.histogram_bytes(name, step, layer)
+            histogram = wire.decode_histogram(blob)
+        except (KeyError, ValueError, OSError):
+            continue  # this layer has none, or the file has changed meanwhile
+        limit -= len(blob) + 8
+        if limit < 0:
+            return
+        yield histogram
 
 
 def encode_layers(

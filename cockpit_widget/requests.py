@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cockpit_widget.feed import Feed, join_frames
-from cockpit_widget.fitting import encode_histograms, encode_layers
+from cockpit_widget.fitting import HISTORY, encode_histograms, encode_layers
 from cockpit_widget.sources import Source
 
 Reply = Callable[[dict[str, Any], list[bytes]], None]
@@ -42,7 +42,7 @@ def make_frames(feed: Feed, content: dict[str, Any]) -> bytes:
     feed.refresh()
     if op == "resync":
         limit = ANSWER_BYTES // len(feed.sources)
-        return join_frames(source.encode(since=0, limit=limit, histograms=True) for source in feed.sources)
+        return join_frames(source.encode(since=0, limit=limit, histograms=HISTORY) for source in feed.sources)
     source = find_source(feed, content.get("run"))
     if source.data is None:
         raise ValueError("This run has no records yet.")

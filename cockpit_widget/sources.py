@@ -66,7 +66,7 @@ class Source:
     def request_stop(self) -> None:
         raise ValueError("This run belongs to another process; stop it there.")
 
-    def encode(self, since: int, limit: int, histograms: bool) -> list[bytes]:
+    def encode(self, since: int, limit: int, histograms: int) -> list[bytes]:
         if self.data is None:
             return []
         return encode_within(self.data, since, run=self.key, limit=limit, histograms=histograms)
