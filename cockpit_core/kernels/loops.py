@@ -69,10 +69,37 @@ def find_category(v, rule):  # type: ignore[no-untyped-def]
 
 
 @_compile
+def find_quickly(v, rule):  # type: ignore[no-untyped-def]
+    """The same for values inside the bins; what is outside or not finite comes out as below or above."""
+    anchor, scale, low, high, first, last, shift, above, _ = rule
+    t = (v - anchor) * scale
+    t = t if t >= first else first
+    t = t if t <= last else last
+    t = np.floor(t) + shift
+    t = low - low if v < low else t
+    t = t if v <= high else above  # also NaN
+    return np.int32(t)
+
+
+@_compile
+def has_outside(found, size, above):  # type: ignore[no-untyped-def]
+    kind = found.dtype.type
+    largest = kind(0)
+    for j in range(size):
+        lowered = kind(found[j] - kind(1))  # below wraps round to the largest number, so one comparison finds both
+        largest = lowered if lowered > largest else largest
+    return largest >= kind(above - 1)
+
+
+@_compile
 def find_categories(values, start, size, rule, found):  # type: ignore[no-untyped-def]
+    """Quickly first; a chunk with values outside, which are rare, is done again with all cases."""
     part = values[start : start + size]
     for j in range(size):
-        found[j] = find_category(part[j], rule)
+        found[j] = find_quickly(part[j], rule)
+    if has_outside(found, size, rule[7]):
+        for j in range(size):
+            found[j] = find_category(part[j], rule)
 
 
 @_compile
@@ -171,9 +198,9 @@ def count_values(values, parameter, rule, found, start, stop, tables):  # type: 
 
 
 @_compile
-def count_row(factor, values, kind, rule, start, found, parameter, tables):  # type: ignore[no-untyped-def]
-    """One row of products from ``start`` on, one by one: for what is not finite, or spreads over very many bins."""
-    for chunk in range(start, values.shape[0], CHUNK):
+def count_row(factor, values, kind, rule, found, parameter, tables):  # type: ignore[no-untyped-def]
+    """One row of products, one by one: for what is not finite, or spreads over very many bins."""
+    for chunk in range(0, values.shape[0], CHUNK):
         size = min(CHUNK, values.shape[0] - chunk)
         find_product_categories(factor, values, chunk, size, kind, rule, found)
         scatter(found, size, parameter, chunk, tables)
@@ -187,23 +214,19 @@ def count_outer1d(b, a, nothing, kind, rule, found, start, stop, tables):  # typ
     end is found by bisection with the real predicate. A row costs O(occupied bins * log(in)) instead of O(in).
     """
     length = a.shape[1]
-    searches = length // (4 * max(1, int(np.log2(length)) + 1)) + 1  # beyond, one by one is cheaper
+    price = 4 * int(np.log2(length) + 1)  # of one search, in elements that are counted one by one
     for n in range(start, stop):
         row = a[n]
         finite = np.isfinite(row[0]) and np.isfinite(row[length - 1])  # NaN is sorted to the end
         for i in range(b.shape[1]):
             factor = b[n, i]
-            if not (finite and np.isfinite(factor)):
-                count_row(factor, row, kind, rule, 0, found, nothing, tables)
+            here = find_category(round_product(factor * row[0], kind), rule)
+            final = find_category(round_product(factor * row[length - 1], kind), rule)
+            if not (finite and np.isfinite(factor)) or price * abs(final - here) > length:
+                count_row(factor, row, kind, rule, found, nothing, tables)
                 continue
             position = 0
-            final = find_category(round_product(factor * row[length - 1], kind), rule)
-            for _ in range(searches):
-                here = find_category(round_product(factor * row[position], kind), rule)
-                if here == final:
-                    tables[0, here, 0] += length - position
-                    position = length
-                    break
+            while here != final:
                 inside, outside = position, length - 1
                 while outside - inside > 1:
                     middle = (inside + outside) >> 1
@@ -213,31 +236,34 @@ def count_outer1d(b, a, nothing, kind, rule, found, start, stop, tables):  # typ
                         outside = middle
                 tables[0, here, 0] += outside - position
                 position = outside
-            if position < length:
-                count_row(factor, row, kind, rule, position, found, nothing, tables)
+                here = find_category(round_product(factor * row[position], kind), rule)
+            tables[0, final, 0] += length - position
 
 
 @_compile
-def is_cold(factor, value, kind, rule, below_zero, at_zero):  # type: ignore[no-untyped-def]
-    x = round_product(factor * value, kind)
-    return find_category(x, rule) != (below_zero if x < 0 else at_zero)
-
-
-@_compile
-def move_cold(factor, row, order, kind, rule, hot, parameter, tables):  # type: ignore[no-untyped-def]
-    """Move the products that are not next to zero to where they belong; they are at the two ends of the sorted row."""
-    below_zero, at_zero = hot
+def count_cold(factor, row, order, step, kind, rule, hot):  # type: ignore[no-untyped-def]
+    """How many products at one end of the sorted row are not next to zero (``step`` 1: the least factors, -1: the largest)."""
     length = row.shape[0]
-    for end in range(2):
-        for k in range(length):
-            j = order[k] if end == 0 else order[length - 1 - k]
-            x = round_product(factor * row[j], kind)
-            category = find_category(x, rule)
-            expected = below_zero if x < 0 else at_zero
-            if category == expected:
-                break
-            tables[0, category, parameter[j]] += 1
-            tables[0, expected, parameter[j]] -= 1
+    inside, outside = -1, length  # cold up to ``inside`` from that end, hot from ``outside`` on
+    middle = 0  # nearly all rows have none: look there first
+    while outside - inside > 1:
+        j = order[middle] if step > 0 else order[length - 1 - middle]
+        x = round_product(factor * row[j], kind)
+        if find_category(x, rule) == (hot[0] if x < 0 else hot[1]):
+            outside = middle
+        else:
+            inside = middle
+        middle = (inside + outside) >> 1
+    return outside
+
+
+@_compile
+def move_cold(factor, row, order, start, stop, kind, rule, hot, parameter, tables):  # type: ignore[no-untyped-def]
+    for k in range(start, stop):
+        j = order[k]
+        x = round_product(factor * row[j], kind)
+        tables[0, find_category(x, rule), parameter[j]] += 1
+        tables[1, hot[0] if x < 0 else hot[1], parameter[j]] -= 1
 
 
 @_compile
@@ -247,12 +273,11 @@ def count_outer2d(b, a, masks, order, smallest, kind, rule, hot, parameter, foun
     All products are first taken to lie next to zero, in the category of their sign (``hot``: of -0 < x and of 0 <=
     x): how many of the samples are negative at (i, j) is a sum of masks (``masks[0]``: a < 0, ``masks[1]``: a > 0, as
     bytes), 64 elements per instruction. Those that are not next to zero are then moved, which costs O(their number):
-    ``order`` sorts each ``a[n]``. A row goes one by one if more than a quarter of it might have to move, if a product
+    ``order`` sorts each ``a[n]``. A row goes one by one if more than an eighth of it has to move, if a product
     underflows to zero and so loses its sign (``smallest``: the least nonzero magnitude of a[n]), or if something is
     not finite (``smallest`` is NaN).
     """
     length = a.shape[1]
-    eighth = length // 8
     below_zero, at_zero = hot
     bytes_ = np.zeros(length, np.uint8)
     negative = np.zeros(length, np.int64)
@@ -264,17 +289,16 @@ def count_outer2d(b, a, masks, order, smallest, kind, rule, hot, parameter, foun
             factor = b[n, i]
             row = a[n]
             if not (np.isfinite(factor) and np.isfinite(smallest[n])):
-                count_row(factor, row, kind, rule, 0, found, parameter[i], tables)
+                count_row(factor, row, kind, rule, found, parameter[i], tables)
                 continue
             if factor != 0:
-                if (
-                    round_product(factor * smallest[n], kind) == 0
-                    or is_cold(factor, row[order[n, eighth]], kind, rule, below_zero, at_zero)
-                    or is_cold(factor, row[order[n, length - 1 - eighth]], kind, rule, below_zero, at_zero)
-                ):
-                    count_row(factor, row, kind, rule, 0, found, parameter[i], tables)
+                least = count_cold(factor, row, order[n], 1, kind, rule, hot)
+                largest = count_cold(factor, row, order[n], -1, kind, rule, hot)
+                if 8 * (least + largest) > length or round_product(factor * smallest[n], kind) == 0:
+                    count_row(factor, row, kind, rule, found, parameter[i], tables)
                     continue
-                move_cold(factor, row, order[n], kind, rule, hot, parameter[i], tables)
+                move_cold(factor, row, order[n], 0, least, kind, rule, hot, parameter[i], tables)
+                move_cold(factor, row, order[n], length - largest, length, kind, rule, hot, parameter[i], tables)
                 mask = masks[0, n] if factor > 0 else masks[1, n]
                 for j in range(length):
                     bytes_[j] += mask[j]
