@@ -24,4 +24,4 @@ class Ending:
         if run is None:
             return
         error = getattr(sys, "last_value", None)
-        run.close("failed" if error is not None else "finished", "" if error is None else f"{type(error).__name__}: {error}")
+        run.__exit__(type(error), error, None)

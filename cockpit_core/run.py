@@ -20,6 +20,7 @@ from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.measure import Measurement
 from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.engine.spikes import Spikes
 from cockpit_core.events.data import RunData
 from cockpit_core.events.writer import EventWriter
@@ -94,6 +95,8 @@ class Run:
         self.step_began = time.perf_counter()
         self.subscribers: list[Callable[[], None]] = []
         self.subscriber_errors = 0
+        self.stepped: set[int] = set()
+        self.scaler: Any = None
         self.without_gradient: set[str] = set()
         self.header_shown = ""
         self._data: RunData | None = None
@@ -110,6 +113,7 @@ class Run:
             self.handles.add(optimizer.register_step_pre_hook(Hook(self, "before_step")))
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step")))
         self.engine.noticed_loss = Hook(self, "notice_loss")  # type: ignore[assignment]
+        self.engine.loss_scale = Hook(self, "_loss_scale")  # type: ignore[assignment]
         self.ending = Ending(self)
         self.write_header()
         self.writer.write_record(Record("start", self.step, time.time(), self.elapsed))
@@ -160,21 +164,37 @@ class Run:
     # ---- the step -----------------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        """With several optimizers a step is one round: from the first one's step to the last one's."""
+        if id(optimizer) in self.stepped:  # a round that not all of them took part in
+            self._end_round(optimizer)
+        if self.stepped:
+            return
         state = self.engine.step
         if not state.plan.active:
             return
         with self.guard("before the step"):
             start = time.perf_counter()
+            self._find_scaler()
             if not state.passes:
-                self._wait_for_closure(optimizer, args, kwargs)
+                self._wait_for_closure(args, kwargs)
             else:
                 self.engine.measure()
             self.measurement = Measurement(self, optimizer)
             state.overhead += time.perf_counter() - start
 
-    def _wait_for_closure(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        closure = args[0] if args else kwargs.get("closure")
-        if callable(closure):
+    def _find_scaler(self) -> None:
+        """A GradScaler calls ``optimizer.step`` itself: it is found once, and its factor is known from then on."""
+        if self.scaler is None:
+            self.scaler = find_scaler()
+            if self.scaler is not None and self.engine.step.loss_scale == 1:
+                self.engine.step.unscale(float(self.scaler.get_scale()))
+
+    def _loss_scale(self) -> float:
+        return 1.0 if self.scaler is None else float(self.scaler.get_scale())
+
+    def _wait_for_closure(self, args: tuple, kwargs: dict) -> None:
+        closures = [a for a in (*args, kwargs.get("closure")) if callable(a) and not isinstance(a, torch.optim.Optimizer)]
+        if closures:
             self.engine.step.in_closure = True
             return
         self.warn(
@@ -182,8 +202,15 @@ class Run:
             "Cockpit saw no backward pass of loss_fn before optimizer.step(). If the loss is a function, "
             "call run.backward(loss, individual_losses=...) instead of loss.backward().",
         )
+        self.engine.step.no_value["individual"] = "no backward pass of loss_fn was seen before the step"
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        self.stepped.add(id(optimizer))
+        if len(self.stepped) == len(self.optimizers):
+            self._end_round(optimizer)
+
+    def _end_round(self, optimizer: torch.optim.Optimizer) -> None:
+        self.stepped.clear()
         state, measurement = self.engine.step, self.__dict__.pop("measurement", None)
         if state.plan.active and measurement is not None:
             start = time.perf_counter()
@@ -195,7 +222,8 @@ class Run:
 
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
-        self.engine.passes_per_step = self.backward_passes or self.engine.passes_per_step
+        closure = self.engine.step.in_closure
+        self.engine.passes_per_step = 1 if closure else self.backward_passes or self.engine.passes_per_step
         self.backward_passes = 0
         self.loss_seen = False
         with self.guard("planning"):
@@ -270,12 +298,18 @@ class Run:
             self.writer.write_record(record)
             self._tell()
         self.writer.close()
+        # A closed run is a way to its log; it must not keep the network alive.
+        self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
+        self.start, self.pending = {}, None
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self.close("finished" if error is None else "failed", "" if error is None else f"{type(error).__name__}: {error}")
+        if error is None:
+            self.close()
+        else:
+            self.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", f"{type(error).__name__}: {error}")
 
     # ---- looking ------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cockpit_core.quantities import Quantity, configuration
+from cockpit_core.quantities.base import NEEDS
 from cockpit_core.quantities.curvature_values import check_curvature
 from cockpit_core.run import ALIVE, Run
 from cockpit_core.schedules import Schedule, as_schedule
@@ -58,7 +59,7 @@ def track(
     check_arguments(model, loss_fn, optimizers, on_error, budget)
     quantities, name = choose_quantities(config)
     return _start(
-        model, loss_fn, optimizers, Path(logdir) if logdir is not None else Path("runs") / time.strftime("%Y-%m-%d_%H-%M-%S"),
+        model, loss_fn, optimizers, Path(logdir) if logdir is not None else make_logdir(),
         quantities=quantities, config=name, schedule=as_schedule(schedule), budget=budget, layers=layers,
         curvature=check_curvature(curvature) or "hessian", curvature_samples=curvature_samples, batch_dim=batch_dim,
         memory_budget=int(memory_budget), on_error=on_error, steps_per_epoch=steps_per_epoch, resume=resume, step=step, seed=seed,
@@ -72,6 +73,13 @@ def _start(model: nn.Module, *args: Any, **options: Any) -> Run:
     run = Run(model, *args, **options)
     ALIVE.add(run)
     return run
+
+
+def make_logdir() -> Path:
+    """``runs/<time>``, with a number behind it if there is one of that second already."""
+    base = Path("runs") / time.strftime("%Y-%m-%d_%H-%M-%S")
+    choices = [base, *(base.with_name(f"{base.name}_{k}") for k in range(1, 1000))]
+    return next((choice for choice in choices if not choice.exists()), base)
 
 
 def check_arguments(model: Any, loss_fn: Any, optimizers: list[Any], on_error: str, budget: float | None) -> None:
@@ -104,6 +112,9 @@ def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity],
             item = item()
         if not isinstance(item, Quantity):
             raise TypeError(f"config takes quantities, got {item!r}; subclass cockpit_core.quantities.Quantity")
+        unknown = set(item.needs) - NEEDS
+        if unknown:
+            raise ValueError(f"{item.name}.needs names {', '.join(sorted(unknown))}; known are {', '.join(sorted(NEEDS))}")
         quantities.append(item)
     names = [q.name for q in quantities]
     twice = {name for name in names if names.count(name) > 1}

@@ -72,7 +72,7 @@ def project(contribution, direction: Tensor) -> Tensor:
         return projection.double()
     flat = direction.reshape(-1)
     blocks = range(0, contribution.samples, 8)
-    return torch.cat([(contribution.form(lo, min(lo + 8, contribution.samples)).flatten(1) @ flat).double() for lo in blocks])
+    return torch.cat([(contribution.form(lo, min(lo + 8, contribution.samples)).reshape(-1, flat.numel()) @ flat).double() for lo in blocks])
 
 
 def finish(pending: Pending, state: StepState) -> AlphaFit | str:

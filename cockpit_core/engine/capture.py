@@ -35,6 +35,7 @@ class Pass:
     losses: Tensor | None = None
     loss: float = 0.0
     no_losses: str = ""
+    curved: bool = False
     captured: dict[int, Captured] = field(default_factory=dict)
     by_parameter: dict[str, list[tuple[Captured, str]]] = field(default_factory=dict)
 

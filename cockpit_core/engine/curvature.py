@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.func import functional_call
 
 from cockpit_core.curvature import (
     Diagonal,
@@ -51,17 +55,17 @@ class Curvature:
     def measure(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> None:
         """For a loss module: the loss is evaluated once more on the same outputs, on top of the user's graph."""
         kinds = engine.step.plan.curvature_kinds
-        if not kinds or engine.step.passes or engine.step.diagonals or engine.step.eigenpairs:
+        if not kinds:
             return
         with torch.enable_grad(), engine.mute():
-            outputs = args[0] if args and isinstance(args[0], Tensor) and args[0].requires_grad else None
-
-            def loss_of(values: Tensor) -> Tensor:
-                return engine.loss_fn.forward(values, *args[1:], **kwargs) * factor
-
-            loss = engine.loss_fn.forward(*args, **kwargs) * factor
-            point = self._point(engine, found, loss, outputs, loss_of if outputs is not None else None)
+            try:
+                point = self._point(engine, found, args, kwargs, factor)
+            except NoCurvature as reason:
+                names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
+                engine.step.no_value.update(dict.fromkeys(names, str(reason)))
+                return
             self._fill(engine, kinds, point)
+            found.curved = True
 
     def measure_function(self, engine: Engine, batch_size: int, loss: Tensor) -> None:
         """For a loss that is not a module: the scalar itself is all we know."""
@@ -70,15 +74,46 @@ class Curvature:
             with torch.enable_grad(), engine.mute():
                 self._fill(engine, kinds, Point(loss, dict(engine.cover.trainable()), batch_size))
 
-    def _point(self, engine: Engine, found: Pass, loss: Tensor, outputs: Tensor | None, loss_of: Callable | None) -> Point:
+    def _point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
+        if self.samples is not None and self.samples < found.batch_size:
+            return self._partial_point(engine, found, args, kwargs, factor)
+        outputs = args[0] if args and isinstance(args[0], Tensor) and args[0].requires_grad else None
+        loss = engine.loss_fn.forward(*args, **kwargs) * factor
         parameters = dict(engine.cover.trainable())
-        if self.samples is not None and loss_of is not None and self.samples < found.batch_size:
-            return self._partial_point(engine, found, parameters)
-        squares = None if outputs is None else lambda seed: self._sum_of_squares(engine, outputs, seed)
+        if outputs is None:
+            return Point(loss, parameters, found.batch_size)
+
+        def loss_of(values: Tensor) -> Tensor:
+            return engine.loss_fn.forward(values, *args[1:], **kwargs) * factor
+
+        squares = partial(self._sum_of_squares, engine, outputs)
         return Point(loss, parameters, found.batch_size, outputs, loss_of, squares)
 
-    def _partial_point(self, engine: Engine, found: Pass, parameters: dict[str, nn.Parameter]) -> Point:
-        raise NoCurvature("curvature_samples= needs the model's inputs, which were not seen")
+    def _partial_point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
+        """The first samples of the batch once more, on copies of the buffers and without touching the random state."""
+        B, k, dim = found.batch_size, int(self.samples or 0), engine.batch_dim
+
+        def cut(value: Any) -> Any:
+            batched = isinstance(value, Tensor) and value.dim() > dim and value.shape[dim] == B
+            return value.narrow(dim, 0, k) if batched else value
+
+        if engine.forward_inputs is None:
+            raise NoCurvature("curvature_samples= needs the model's inputs, and the model itself was not called")
+        model, (inputs, named) = engine.cover.model, engine.forward_inputs
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        with torch.random.fork_rng(devices=[]):
+            arguments = tuple(cut(v) for v in inputs), {key: cut(v) for key, v in named.items()}
+            outputs = functional_call(model, buffers, *arguments)
+        if not isinstance(outputs, Tensor) or outputs.shape[1:] != args[0].shape[1:]:
+            raise NoCurvature("curvature_samples= needs a loss of the model's own output")
+        rest, sums = tuple(cut(v) for v in args[1:]), getattr(engine.loss_fn, "reduction", "mean") == "sum"
+        weight = factor * (B / k) if sums else factor
+
+        def loss_of(values: Tensor) -> Tensor:
+            return engine.loss_fn.forward(values, *rest, **{key: cut(v) for key, v in kwargs.items()}) * weight
+
+        engine.step.curvature_part = f"{k} of {B} samples"
+        return Point(loss_of(outputs), dict(engine.cover.trainable()), k, outputs, loss_of)
 
     def _fill(self, engine: Engine, kinds: dict[str, set[str]], point: Point) -> None:
         """Eigenvalue first: a diagonal that needs products too shares its gradient graph."""
@@ -86,17 +121,28 @@ class Curvature:
         eigenvalues = {k or self.kind for k in kinds.get("eigenvalue", ())}
         for kind in sorted(diagonals | eigenvalues):
             operator: list[Any] = []
-            if kind in eigenvalues:
+            if kind in eigenvalues and not self._is_one_of_several(engine, kind):
                 self._attempt(engine, f"eigenvalue {kind}", engine.step.eigenpairs, kind, lambda k=kind, o=operator: self._eigenpair(point, k, o))
             if kind in diagonals:
                 self._attempt(engine, f"diagonal {kind}", engine.step.diagonals, kind, lambda k=kind, o=operator: self._diagonal(point, k, o))
             for made in operator:
                 made.close()
 
+    def _is_one_of_several(self, engine: Engine, kind: str) -> bool:
+        """Eigenvalues of micro-batches do not add up to the eigenvalue of the batch."""
+        state = engine.step
+        curved = state.open is not None and state.open.curved
+        if not state.passes and not curved and engine.passes_per_step < 2:
+            return False
+        state.eigenpairs.pop(kind, None)
+        state.no_value[f"eigenvalue {kind}"] = "the step has several backward passes, and their eigenvalues do not add up"
+        return True
+
     def _attempt(self, engine: Engine, what: str, into: dict[str, Any], kind: str, compute: Callable[[], Any]) -> None:
         with engine.guard(what):
             try:
-                into[kind] = engine.clock.timed(what.split()[0], compute)
+                found = engine.clock.timed(what.split()[0], compute)
+                into[kind] = add_diagonals(into[kind], found) if kind in into else found
             except NoCurvature as reason:
                 engine.step.no_value[what] = str(reason)
 
@@ -131,6 +177,16 @@ class Curvature:
             for local, contribution in made.items():
                 parts.setdefault(engine.cover.names[id(own[local])], []).append(contribution)
         return {name: squares_of(found[0] if len(found) == 1 else Summed(found), self.memory_budget) for name, found in parts.items()}
+
+
+def add_diagonals(first: Diagonal, second: Diagonal) -> Diagonal:
+    """Micro-batches: curvatures of a sum of losses add up, and so do the variances of their estimates."""
+    if not first.values or not second.values:
+        return first if first.values else second
+    values = {name: first.values[name] + second.values[name] for name in first.values}
+    errors = [e for e in (first.trace_error, second.trace_error) if e is not None]
+    error = math.sqrt(sum(e * e for e in errors)) if errors else None
+    return replace(first, values=values, exact=first.exact and second.exact, trace_error=error, errors=None, trace_errors={})
 
 
 def squares_of(contribution: Any, memory_budget: int) -> Tensor:

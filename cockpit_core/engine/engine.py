@@ -45,6 +45,7 @@ class Engine:
         self.layer_handles = Handles()
         self.muted = 0
         self.forward_size: int | None = None
+        self.forward_inputs: tuple[tuple, dict] | None = None  # kept only for curvature on a part of the batch
         self.passes_per_step = 0  # seen at the last step; 0 = not known yet
         self.previous_update: dict[str, Tensor] = {}  # s_{t-1}, for the far end of its Alpha
         self.keeps_contributions = True  # False while the steps are known to run along the gradient
@@ -65,6 +66,7 @@ class Engine:
         """Start the next step. Layer hooks go on if individual gradients are wanted, and off if not."""
         self.step = StepState(plan, deferred=self.passes_per_step != 1)
         self.curvature.forget_step()
+        self.forward_inputs = None
         wanted = plan.individual or bool(plan.curvature_kinds)
         if wanted and not self.layer_handles:
             self._hook_layers()
@@ -93,6 +95,8 @@ class Engine:
     def on_model(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if not self.muted:
             self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
+            if self.curvature.samples is not None:
+                self.forward_inputs = args, kwargs
 
     def on_random_state(self, module: nn.Module, args: tuple) -> None:
         if not self.muted and torch.is_grad_enabled():
@@ -130,10 +134,14 @@ class Engine:
                 return
             start = time.perf_counter()
             found = self._open_pass(find_batch_size((args, kwargs), self.batch_dim))
+            factor = factor / self.step.loss_scale
             self._take_losses(found, args, kwargs, value, factor)
             if value.dim() == 0:
                 self.curvature.measure(self, found, args, kwargs, factor)
             self.step.overhead += time.perf_counter() - start
+
+    loss_scale: Callable[[], float] = staticmethod(lambda: 1.0)  # type: ignore[assignment]
+    """Set by the run: the factor of a GradScaler, once one has been seen."""
 
     noticed_loss: Callable[[Tensor, Tensor], None] = staticmethod(lambda value, factor: None)  # type: ignore[assignment]
     """Set by the run: counts backward passes and looks for a loss that breaks."""
@@ -149,6 +157,8 @@ class Engine:
         found = Pass(task, self.forward_size or loss_size or 0)
         if not state.passes:
             state.before = {n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()}
+            state.stale = any(b is not None and bool(torch.any(to_dense(b) != 0)) for b in state.before.values())
+            state.loss_scale = self.loss_scale()
         state.open = found
         torch.autograd.Variable._execution_engine.queue_callback(self.on_backward_end)
         return found
@@ -158,9 +168,9 @@ class Engine:
         if not self.step.passes:
             return
         for p in self.cover.trainable().values():
-            if p.grad is not None and bool((p.grad != 0).any()):
+            if p.grad is not None and bool((to_dense(p.grad) != 0).any()):
                 return
-        self.begin(self.step.plan)
+        self.step.discard()
 
     def _take_losses(self, found: Pass, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
         """Loss and individual losses of this pass, times the user's own factor (1/3 for ``loss / 3``)."""
@@ -192,6 +202,7 @@ class Engine:
             return
         with self.guard("output hooks"):
             call.batch_size = call.batch_size or found.batch_size
+            self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
             found.add(call, names, self.cover, position, gradient.detach())
 
     def on_parameter(self, p: Tensor) -> None:
@@ -208,8 +219,9 @@ class Engine:
         """What the backward passes of this step added to ``p.grad``."""
         gradient, before = self.cover.parameters[name].grad, self.step.before.get(name)
         assert gradient is not None
-        gradient = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
-        return gradient if before is None else gradient - (before.to_dense() if before.is_sparse else before)
+        gradient = to_dense(gradient.detach())
+        added = gradient if before is None else gradient - to_dense(before)
+        return added / self.step.loss_scale if self.step.loss_scale != 1 else added
 
     def _reduce(self, name: str, passes: list[Pass], samples: int, gradient: Tensor) -> None:
         """Everything that is asked of one parameter, over all passes; then free what nobody needs any more."""
@@ -220,7 +232,8 @@ class Engine:
         if not directions:
             return
         try:
-            parts = [contribution_of(f, name, samples, self.cover, self.memory_budget, self.mute) for f in passes]
+            scale = samples / state.loss_scale
+            parts = [contribution_of(f, name, scale, self.cover, self.memory_budget, self.mute) for f in passes]
             while True:
                 state.reduced[name] = self._reduce_parts(name, parts, directions)
                 problem = self._check(name, gradient, samples)
@@ -229,7 +242,7 @@ class Engine:
                 if not all([isinstance(part, PerSample) and part.gradients.next_way() for part in parts]):
                     raise NotCovered(problem)
             self.cover.methods.setdefault(name, self._method(passes, name))
-            if plan.alpha_start and self.keeps_contributions:
+            if plan.alpha_start and (self.keeps_contributions or state.stale):
                 state.kept[name] = parts
         except NotCovered as reason:
             state.reduced.pop(name, None)
@@ -253,9 +266,7 @@ class Engine:
             return f"{len(dots)} samples were seen, but the batch has {samples}"
         mean, scale = float(dots.mean()), float(dots.abs().mean())
         squared = float(torch.linalg.vector_norm(gradient).double().square())
-        tolerance = TOLERANCE.get(gradient.dtype, 5e-2)
-        if self.cover.methods.get(name, ("", ""))[1].endswith("autocast"):
-            tolerance = 5e-2
+        tolerance = 5e-2 if self.step.half else TOLERANCE.get(gradient.dtype, 5e-2)
         if not (abs(mean - squared) <= tolerance * (scale + squared)) and torch.isfinite(dots).all():
             return "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
         return None
@@ -284,7 +295,8 @@ class Engine:
         gradients = {n: self._gradient(n) for n, p in self.cover.trainable().items() if p.grad is not None}
         state.gradient_norms = measure_norms(gradients)
         if "gradients" in state.plan.needs or state.plan.alpha_start or (state.plan.individual and state.deferred):
-            state.gradients = {n: g.clone() if state.before.get(n) is None else g for n, g in gradients.items()}
+            fresh = state.loss_scale != 1
+            state.gradients = {n: g if fresh or state.before.get(n) is not None else g.clone() for n, g in gradients.items()}
 
     # ---- the step -----------------------------------------------------------------------------------------------
 
@@ -317,3 +329,7 @@ class Engine:
         if changed:
             self.rehook()
         return final
+
+
+def to_dense(tensor: Tensor) -> Tensor:
+    return tensor.to_dense() if tensor.is_sparse else tensor

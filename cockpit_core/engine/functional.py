@@ -44,6 +44,7 @@ def on_function_loss(run: Run, value: Tensor, individual: Tensor | None, factor:
         if not engine.step.plan.active:
             return
         found = engine._open_pass(None if individual is None else len(individual))
+        factor = factor / engine.step.loss_scale
         found.loss += float(value * factor)
         if individual is None:
             found.no_losses = "individual losses were not given: call run.backward(loss, individual_losses=...)"

@@ -37,6 +37,7 @@ def individual_losses(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str
 def evaluate_unreduced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """The module's forward with reduction="none" for a moment, without its hooks."""
     before = module.reduction
+    args = tuple(widen(value) for value in args)
     module.reduction = "none"  # type: ignore[assignment]
     try:
         raw = module.forward(*args, **kwargs)
@@ -47,6 +48,12 @@ def evaluate_unreduced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[st
     if not isinstance(raw, Tensor) or raw.dim() == 0:
         raise NoIndividualLosses(f"{type(module).__name__} ignores reduction='none'; {REMEDY}")
     return raw
+
+
+def widen(value: Any) -> Any:
+    """Under autocast the loss computes in float32, whatever the network's output is."""
+    half = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if half else value
 
 
 def denominator(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], raw: Tensor) -> float:

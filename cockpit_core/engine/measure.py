@@ -40,7 +40,7 @@ class Measurement:
             self._measure_before()
 
     def _copy_parameters(self) -> None:
-        if self.plan.alpha_start or "update" in self.plan.needs:
+        if self.plan.alpha_start or "update" in self.plan.needs or self.state.in_closure:
             self.state.theta = {n: p.detach().clone() for n, p in self.run.cover.trainable().items() if self.state.in_closure or p.grad is not None}
 
     def _finish_alpha(self) -> None:
@@ -83,13 +83,14 @@ class Measurement:
             state.no_value.setdefault("individual", next(iter(state.failures.values())))
         return Statistics(
             step=self.run.step, batch_size=state.batch_size, loss=state.loss, time=self.run.elapsed, losses=state.losses(),
-            parameters={n: cover.parameters[n].detach() for n in names},
+            parameters={n: state.theta.get(n, cover.parameters[n].detach()) for n in names},
             gradients=state.gradients, start=self.run.start, gradient_norms=state.gradient_norms,
             norms={n: s.norms for n, s in reduced.items() if s.norms is not None},
             dots={n: s.projections["gradient"] for n, s in reduced.items()},
             squares={n: s.squares for n, s in reduced.items() if s.squares is not None},
             counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
             diagonals=state.diagonals, eigenpairs=state.eigenpairs, curvature=self.run.engine.curvature.kind,
+            curvature_part=state.curvature_part,
             learning_rates=self.rates, no_value=state.no_value, **more,
         )  # fmt: skip
 
@@ -141,7 +142,7 @@ class Measurement:
 
     def _take_parameters(self, quantity: Quantity, statistics: Statistics) -> None:
         def stored(name: str, tensor: Tensor) -> Histogram:
-            values = tensor.detach().cpu().numpy()
+            values = tensor.detach().cpu().numpy().copy()  # the optimizer is about to overwrite it
             return Histogram(quantity.name, self.run.step, values, np.zeros(0), layer=name)
 
         names = list(self.run.cover.parameters)

@@ -98,7 +98,7 @@ def form_and_reduce(
     block = block_size(contribution, request.memory_budget, V)
     for lo in range(0, contribution.samples, block):
         hi = min(lo + block, contribution.samples)
-        G = clock.timed("form", contribution.form, lo, hi).flatten(1)  # [n, D]
+        G = clock.timed("form", contribution.form, lo, hi).reshape(hi - lo, -1)  # [n, D]
         if "norms" in waiting:
             norms.append(clock.timed("norms", lambda G=G: torch.linalg.vector_norm(G, dim=1).double().square_()))
         if V is not None:

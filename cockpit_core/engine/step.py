@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,11 +36,38 @@ class StepState:
     no_value: dict[str, str] = field(default_factory=dict)
     diagonals: dict[str, Any] = field(default_factory=dict)
     eigenpairs: dict[str, Any] = field(default_factory=dict)
+    curvature_part: str = ""
     theta: dict[str, Tensor] = field(default_factory=dict)
     measured: bool = False
     in_closure: bool = False
     began: float = field(default_factory=time.perf_counter)
     overhead: float = 0.0
+
+    loss_scale: float = 1.0
+    """What a GradScaler multiplied the loss with; all numbers are divided by it."""
+    half: bool = False
+    """Gradients in half precision were seen: contributions add up less exactly."""
+    stale: bool = False
+    """``zero_grad`` was forgotten: the optimizer's gradient is not this step's."""
+
+    def unscale(self, scale: float) -> None:
+        """A GradScaler was found only at the step: divide what was taken with its factor in it."""
+        self.loss_scale = scale
+        for found in self.passes:
+            found.loss /= scale
+            found.losses = None if found.losses is None else found.losses / scale
+        self.gradient_norms = {name: norm / scale for name, norm in self.gradient_norms.items()}
+        self.gradients = {name: gradient / scale for name, gradient in self.gradients.items()}
+        for kind, found_diagonal in self.diagonals.items():
+            values = {name: v / scale for name, v in found_diagonal.values.items()}
+            self.diagonals[kind] = replace(found_diagonal, values=values)
+        for kind, pair in self.eigenpairs.items():
+            self.eigenpairs[kind] = replace(pair, value=pair.value / scale, residual=pair.residual / scale)
+
+    def discard(self) -> None:
+        """The gradients were zeroed before the optimizer stepped: what was captured no longer counts."""
+        for part in (self.passes, self.reduced, self.kept, self.failures, self.no_value, self.diagonals, self.eigenpairs):
+            part.clear()  # type: ignore[attr-defined]
 
     @property
     def batch_size(self) -> int:

@@ -7,7 +7,7 @@ A contribution stands for ``g_n``, n = 1..B, of one parameter tensor from one ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -15,11 +15,15 @@ from torch import Tensor
 from cockpit_core.kernels import Counts, ParameterBins, Spec, count_outer
 
 
-class Contribution:
+class Contribution(ABC):
     """Individual gradients that are formed in blocks: ``make(lo, hi)`` gives the unscaled ``[hi - lo, *shape]``."""
 
-    def __init__(self, samples: int, shape: torch.Size, make: Callable[[int, int], Tensor], scale: float):
-        self.samples, self.shape, self.make, self.scale = samples, shape, make, scale
+    def __init__(self, samples: int, shape: torch.Size, scale: float):
+        self.samples, self.shape, self.scale = samples, shape, scale
+
+    @abstractmethod
+    def make(self, lo: int, hi: int) -> Tensor:
+        """Form the unscaled gradients of some samples."""
 
     @property
     def floats_per_sample(self) -> int:
@@ -51,7 +55,11 @@ class Rows(Contribution):
     """Individual gradients that are small enough to be there already: ``rows`` is [B, *shape], unscaled."""
 
     def __init__(self, rows: Tensor, shape: torch.Size, scale: float):
-        super().__init__(len(rows), shape, lambda lo, hi: rows[lo:hi].reshape(hi - lo, *shape), scale)
+        self.rows = rows
+        super().__init__(len(rows), shape, scale)
+
+    def make(self, lo: int, hi: int) -> Tensor:
+        return self.rows[lo:hi].reshape(hi - lo, *self.shape)
 
 
 class Outer(Contribution):
@@ -62,9 +70,9 @@ class Outer(Contribution):
 
     def __init__(self, b: Tensor, a: Tensor, shape: torch.Size, scale: float):
         self.b, self.a = (b * scale if scale != 1 else b), a
-        super().__init__(len(b), shape, self._make, 1.0)
+        super().__init__(len(b), shape, 1.0)
 
-    def _make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int) -> Tensor:
         return (self.b[lo:hi, :, None] * self.a[lo:hi, None, :]).reshape(hi - lo, *self.shape)
 
     def norms(self) -> Tensor:
@@ -92,9 +100,9 @@ class Positions(Contribution):
 
     def __init__(self, b: Tensor, a: Tensor, shape: torch.Size, scale: float):
         self.b, self.a = b, a
-        super().__init__(len(b), shape, self._make, scale)
+        super().__init__(len(b), shape, scale)
 
-    def _make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int) -> Tensor:
         return torch.bmm(self.b[lo:hi].transpose(1, 2), self.a[lo:hi]).reshape(hi - lo, *self.shape)
 
     @property
@@ -123,13 +131,13 @@ class Summed(Contribution):
 
     def __init__(self, parts: list[Contribution]):
         self.parts = parts
-        super().__init__(parts[0].samples, parts[0].shape, self._make, 1.0)
+        super().__init__(parts[0].samples, parts[0].shape, 1.0)
 
     @property
     def floats_per_sample(self) -> int:
         return max(part.floats_per_sample for part in self.parts) + self.shape.numel()
 
-    def _make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int) -> Tensor:
         total = self.parts[0].form(lo, hi)
         for part in self.parts[1:]:
             total = total + part.form(lo, hi)

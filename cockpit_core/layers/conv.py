@@ -33,14 +33,14 @@ class Patches(Contribution):
     def __init__(self, left: Tensor, image: Tensor, geometry: tuple[Sizes, Sizes, Sizes], groups: int, shape: torch.Size, scale: float):
         self.left, self.image, self.geometry, self.groups = left, image, geometry, groups
         self.out = tuple(left.shape[2:])
-        super().__init__(len(left), shape, self._make, scale)
+        super().__init__(len(left), shape, scale)
 
     @property
     def floats_per_sample(self) -> int:
         kernel = math.prod(self.geometry[0])
         return self.shape.numel() + self.image.shape[1] * kernel * math.prod(self.out)
 
-    def _make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int) -> Tensor:
         kernel, stride, dilation = self.geometry
         n, groups = hi - lo, self.groups
         patches = view_patches(self.image[lo:hi], kernel, stride, dilation, self.out)
@@ -67,7 +67,7 @@ def pad_input(module: nn.modules.conv._ConvNd, a: Tensor) -> Tensor:
 def convolution(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     module: nn.modules.conv._ConvNd = call.module  # type: ignore[assignment]
     weight = module.weight
-    a = match_dtype(samples_first(call.inputs[0].to(b.dtype), call, weight.dim() - 1), weight)
+    a = match_dtype(samples_first(call.input.to(b.dtype), call, weight.dim() - 1), weight)
     b = match_dtype(samples_first(b, call, weight.dim() - 1), weight)
     a, b, calls = fold_positions(a, weight.dim()), fold_positions(b, weight.dim()), b.dim() - weight.dim()
     geometry = (tuple(module.kernel_size), tuple(module.stride), tuple(module.dilation))
@@ -83,7 +83,7 @@ def transposed_convolution(call: Call, b: Tensor, scale: float) -> dict[str, Con
     """The transpose of a convolution: its input plays the output gradient's part, and the other way round."""
     module: nn.modules.conv._ConvTransposeNd = call.module  # type: ignore[assignment]
     weight = module.weight
-    a = match_dtype(samples_first(call.inputs[0].to(b.dtype), call, weight.dim() - 1), weight)
+    a = match_dtype(samples_first(call.input.to(b.dtype), call, weight.dim() - 1), weight)
     b = match_dtype(samples_first(b, call, weight.dim() - 1), weight)
     a, b, calls = fold_positions(a, weight.dim()), fold_positions(b, weight.dim()), b.dim() - weight.dim()
     geometry = (tuple(module.kernel_size), tuple(module.stride), tuple(module.dilation))
@@ -114,13 +114,13 @@ class Regrouped(Contribution):
 
     def __init__(self, part: Contribution, samples: int):
         self.part, self.each = part, part.samples // samples
-        super().__init__(samples, part.shape, self._make, 1.0)
+        super().__init__(samples, part.shape, 1.0)
 
     @property
     def floats_per_sample(self) -> int:
         return self.part.floats_per_sample * self.each
 
-    def _make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int) -> Tensor:
         formed = self.part.form(lo * self.each, hi * self.each)
         return formed.unflatten(0, (hi - lo, self.each)).sum(1)
 

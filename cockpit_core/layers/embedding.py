@@ -18,7 +18,7 @@ class Lookups(Contribution):
 
     def __init__(self, index: Tensor, b: Tensor, shape: torch.Size, scale: float):
         self.index, self.b = index, b
-        super().__init__(len(index), shape, self._make, scale)
+        super().__init__(len(index), shape, scale)
         self._touched: tuple[Tensor, Tensor, Tensor] | None = None
 
     def touched(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,7 +31,7 @@ class Lookups(Contribution):
             self._touched = keys // self.shape[0], keys % self.shape[0], sums * self.scale
         return self._touched
 
-    def _make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int) -> Tensor:
         dense = self.b.new_zeros(hi - lo, *self.shape)
         sample = torch.arange(hi - lo, device=self.index.device)[:, None].expand_as(self.index[lo:hi])
         dense.index_put_((sample, self.index[lo:hi]), self.b[lo:hi], accumulate=True)
@@ -80,7 +80,7 @@ class Lookups(Contribution):
 def embedding(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     module: nn.Embedding = call.module  # type: ignore[assignment]
     weight, B = module.weight, call.batch_size
-    index = samples_first(call.inputs[0], call, 0).reshape(B, -1)  # [B, S]
+    index = samples_first(call.input, call, 0).reshape(B, -1)  # [B, S]
     b = match_dtype(samples_first(b, call, 1), weight).reshape(B, index.shape[1], -1)  # [B, S, E]
     if module.padding_idx is not None:
         b = b * (index != module.padding_idx)[..., None]
@@ -95,7 +95,7 @@ def embedding_bag(call: Call, b: Tensor, scale: float) -> dict[str, Contribution
     module: nn.EmbeddingBag = call.module  # type: ignore[assignment]
     if module.mode == "max" or module.scale_grad_by_freq:
         raise NotCovered("EmbeddingBag with mode='max' or scale_grad_by_freq has no rule; use mode='sum' or 'mean'")
-    weight, index = module.weight, call.inputs[0]
+    weight, index = module.weight, call.input
     given = dict(zip(("input", "offsets", "per_sample_weights"), call.inputs, strict=False)) | call.kwargs
     if index.dim() != 2:
         return {"weight": bags_by_offset(module, given, b, call, scale)}

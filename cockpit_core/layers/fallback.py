@@ -66,7 +66,7 @@ class ModuleGradients:
         each = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self.keep = each * call.batch_size <= keep_bytes
         self.whole: dict[str, Tensor] | None = None
-        self.ways = [self.by_masks] if self.is_random or isinstance(call.module, ATOMIC) else [self.by_vmap, self.by_masks]
+        self.ways = ["masks"] if self.is_random or isinstance(call.module, ATOMIC) else ["vmap", "masks"]
         self.graph: tuple[list[Tensor], dict[str, Tensor]] | None = None
 
     @property
@@ -86,7 +86,7 @@ class ModuleGradients:
             try:
                 with self.mute(), warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    return self.ways[0](lo, hi, names)
+                    return self.by_vmap(lo, hi, names) if self.ways[0] == "vmap" else self.by_masks(lo, hi, names)
             except NotCovered:
                 raise
             except Exception as error:  # a function without a batching rule, a shape that needs the whole batch, ...
@@ -178,7 +178,10 @@ def restored_random_state(states: Any) -> Iterator[None]:
 class PerSample(Contribution):
     def __init__(self, gradients: ModuleGradients, name: str, shape: torch.Size):
         self.gradients, self.name = gradients, name
-        super().__init__(gradients.call.batch_size, shape, lambda lo, hi: gradients.rows(lo, hi, name), gradients.scale)
+        super().__init__(gradients.call.batch_size, shape, gradients.scale)
+
+    def make(self, lo: int, hi: int) -> Tensor:
+        return self.gradients.rows(lo, hi, self.name)
 
     @property
     def floats_per_sample(self) -> int:

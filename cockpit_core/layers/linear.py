@@ -11,7 +11,7 @@ from cockpit_core.layers.registry import Call, collapse_positions, match_dtype, 
 @rule(nn.Linear, nn.modules.linear.NonDynamicallyQuantizableLinear)
 def linear(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     """``g_n = sum_s b_{n,s} a_{n,s}^T`` for the weight [out, in], ``sum_s b_{n,s}`` for the bias [out]."""
-    module, (a, *_) = call.module, call.inputs
+    module, a = call.module, call.input
     a = collapse_positions(samples_first(a.to(b.dtype), call, features=1), features=1)  # [B, S, in]
     b = collapse_positions(samples_first(b, call, features=1), features=1)  # [B, S, out]
     weight: nn.Parameter = module.weight  # type: ignore[assignment]

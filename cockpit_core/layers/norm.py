@@ -30,7 +30,7 @@ def layer_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     module: nn.LayerNorm = call.module  # type: ignore[assignment]
     if module.weight is None:
         return {}
-    x_hat = F.layer_norm(call.inputs[0], module.normalized_shape, None, None, module.eps)
+    x_hat = F.layer_norm(call.input, module.normalized_shape, None, None, module.eps)
     return affine_rows(call, b, x_hat, scale, len(module.normalized_shape))
 
 
@@ -41,7 +41,7 @@ if hasattr(nn, "RMSNorm"):  # torch 2.4
         module: nn.RMSNorm = call.module  # type: ignore[assignment]
         if module.weight is None:
             return {}
-        x_hat = F.rms_norm(call.inputs[0], module.normalized_shape, None, module.eps)
+        x_hat = F.rms_norm(call.input, module.normalized_shape, None, module.eps)
         return affine_rows(call, b, x_hat, scale, len(module.normalized_shape))
 
 
@@ -64,7 +64,7 @@ def group_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     module: nn.GroupNorm = call.module  # type: ignore[assignment]
     if module.weight is None:
         return {}
-    return channel_rows(call, b, F.group_norm(call.inputs[0], module.num_groups, None, None, module.eps), scale)
+    return channel_rows(call, b, F.group_norm(call.input, module.num_groups, None, None, module.eps), scale)
 
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -74,7 +74,7 @@ def instance_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution
         return {}
     own = module.running_mean is None or call.training
     mean, var = (None, None) if own else (module.running_mean, module.running_var)
-    return channel_rows(call, b, F.instance_norm(call.inputs[0], mean, var, use_input_stats=own, eps=module.eps), scale)
+    return channel_rows(call, b, F.instance_norm(call.input, mean, var, use_input_stats=own, eps=module.eps), scale)
 
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -89,5 +89,5 @@ def batch_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
         call.method, call.reason = "contribution", "BatchNorm in training mode mixes samples"
     mean, var = (None, None) if own else (module.running_mean, module.running_var)
     with torch.no_grad():
-        x_hat = F.batch_norm(call.inputs[0], mean, var, None, None, training=own, momentum=0.0, eps=module.eps)
+        x_hat = F.batch_norm(call.input, mean, var, None, None, training=own, momentum=0.0, eps=module.eps)
     return channel_rows(call, b, x_hat, scale)

@@ -31,6 +31,11 @@ class Call:
     method: str = field(default="rule")
     reason: str = ""
 
+    @property
+    def input(self) -> Any:
+        """The first argument, also where it was passed by name."""
+        return self.inputs[0] if self.inputs else self.kwargs.get("input", next(iter(self.kwargs.values()), None))
+
     def check_unchanged(self) -> None:
         """An input that was overwritten after the call would give wrong numbers silently."""
         if any(tensor._version != version for tensor, version in self.versions):

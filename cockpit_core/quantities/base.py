@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from cockpit_core.schedules import Schedule
 
 
+NEEDS = frozenset(
+    "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha".split()
+)
+
+
 class NoValue(Exception):  # noqa: N818 - it is an answer, not a fault
     """Raised by ``measure``: there is no value at this step; the message is the reason that the user reads."""
 
@@ -55,6 +60,7 @@ class Statistics:
     diagonals: Mapping[str, Diagonal] = field(default_factory=dict)
     eigenpairs: Mapping[str, Eigenpair] = field(default_factory=dict)
     curvature: str = "hessian"
+    curvature_part: str = ""
     learning_rates: tuple[float, ...] = ()
     no_value: Mapping[str, str] = field(default_factory=dict)
 

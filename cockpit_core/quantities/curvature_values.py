@@ -25,6 +25,12 @@ def find_diagonal(statistics: Statistics, kind: str | None) -> Diagonal:
     return statistics.diagonals[wanted]
 
 
+def describe_diagonal(statistics: Statistics, diagonal: Diagonal) -> str:
+    """How the value may be off, in words; "" for one that is exact on the whole batch."""
+    method = "" if diagonal.exact else diagonal.method
+    return ", ".join(part for part in (method, statistics.curvature_part) if part)
+
+
 def find_eigenpair(statistics: Statistics, kind: str | None) -> Eigenpair:
     wanted = kind or statistics.curvature
     if wanted not in statistics.eigenpairs:

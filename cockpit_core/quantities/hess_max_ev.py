@@ -20,4 +20,5 @@ class HessMaxEV(Quantity):
 
     def measure(self, statistics: Statistics) -> Value:
         pair = find_eigenpair(statistics, self.curvature)
-        return Value(pair.value, error=pair.residual, method=f"Lanczos residual, {pair.products} products")
+        part = f", {statistics.curvature_part}" if statistics.curvature_part else ""
+        return Value(pair.value, error=pair.residual, method=f"Lanczos residual, {pair.products} products{part}")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from cockpit_core.quantities.base import Quantity, Statistics, Value
-from cockpit_core.quantities.curvature_values import check_curvature, find_diagonal
+from cockpit_core.quantities.curvature_values import check_curvature, describe_diagonal, find_diagonal
 
 
 class HessTrace(Quantity):
@@ -19,4 +19,4 @@ class HessTrace(Quantity):
     def measure(self, statistics: Statistics) -> Value:
         diagonal = find_diagonal(statistics, self.curvature)
         layers = {name: float(values.double().sum()) for name, values in diagonal.values.items()}
-        return Value(diagonal.trace, layers, error=diagonal.trace_error, method=diagonal.method)
+        return Value(diagonal.trace, layers, error=diagonal.trace_error, method=describe_diagonal(statistics, diagonal))

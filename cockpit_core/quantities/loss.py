@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cockpit_core.quantities.base import Quantity, Statistics
+from cockpit_core.quantities.base import NoValue, Quantity, Statistics
 
 
 class Loss(Quantity):
@@ -10,4 +10,6 @@ class Loss(Quantity):
     description = "The mini-batch loss that is differentiated at this step."
 
     def measure(self, statistics: Statistics) -> float:
+        if not statistics.batch_size:
+            raise NoValue(statistics.reason("individual", "no loss was captured"))
         return statistics.loss

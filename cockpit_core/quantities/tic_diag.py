@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value, check_positive
-from cockpit_core.quantities.curvature_values import check_curvature, find_diagonal
+from cockpit_core.quantities.curvature_values import check_curvature, describe_diagonal, find_diagonal
 
 
 class TICDiag(Quantity):
@@ -30,4 +30,4 @@ class TICDiag(Quantity):
         for name in names:
             mean = statistics.squares[name].double() / statistics.batch_size
             total += float((mean / (diagonal.values[name].double() + self.epsilon)).sum())
-        return Value(total, method="" if diagonal.exact else diagonal.method)
+        return Value(total, method=describe_diagonal(statistics, diagonal))

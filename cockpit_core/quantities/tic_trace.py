@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value, check_positive
-from cockpit_core.quantities.curvature_values import check_curvature, find_diagonal
+from cockpit_core.quantities.curvature_values import check_curvature, describe_diagonal, find_diagonal
 
 
 class TICTrace(Quantity):
@@ -23,6 +23,6 @@ class TICTrace(Quantity):
         trace = diagonal.trace if len(names) == len(diagonal.values) else sum(float(diagonal.values[n].double().sum()) for n in names)
         value = second / (trace + self.epsilon)
         if diagonal.exact:
-            return Value(value)
+            return Value(value, method=describe_diagonal(statistics, diagonal))
         relative = abs((diagonal.trace_error or 0.0) / (trace + self.epsilon))
-        return Value(value, error=abs(value) * relative, method=diagonal.method)
+        return Value(value, error=abs(value) * relative, method=describe_diagonal(statistics, diagonal))
