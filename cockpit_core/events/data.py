@@ -319,6 +319,17 @@ class RunData:
             raise KeyError(f"{layer!r} has no {name} at step {entry.step}")
         return blob
 
+    def parameters(self, step: int = -1) -> dict[str, np.ndarray]:
+        """What the quantity Parameters stored: the parameters before that step, by layer."""
+        found = {}
+        for name in self.layers:
+            try:
+                found[name] = self.histogram("Parameters", step, name).counts
+            except KeyError:
+                if "Parameters" not in self.histogram_names:
+                    raise
+        return found
+
     def to_pandas(self) -> pandas.DataFrame:
         """One row per record, one column per name; layer-wise values as ``name[layer]``."""
         from cockpit_core.events.frame import make_frame

@@ -239,8 +239,11 @@ def read_notice(message: pb.Warning) -> records.Notice:
 
 
 def encode_histogram(histogram: records.Histogram) -> bytes:
-    wide = histogram.counts.size and int(histogram.counts.max()) > 0xFFFFFFFF
-    counts = np.asarray(histogram.counts).astype("<u8" if wide else "<u4")
+    counts = np.asarray(histogram.counts)
+    if counts.dtype.kind == "f":  # not counts but values: the parameters themselves
+        counts = counts.astype("<f8" if counts.dtype.itemsize == 8 else "<f4")
+    else:
+        counts = counts.astype("<u8" if counts.size and int(counts.max()) > 0xFFFFFFFF else "<u4")
     message = pb.Histogram(
         quantity=histogram.quantity,
         step=histogram.step,
