@@ -17,6 +17,9 @@ from torch import Tensor, nn
 
 import cockpit_core
 from cockpit_core import quantities, schedules
+from cockpit_core.quantities.cabs import CABS
+from cockpit_core.quantities.early_stopping import EarlyStopping
+from cockpit_core.quantities.mean_gsnr import MeanGSNR
 from cockpit_core.show import get_values
 from cockpit_core.terminal import format_number, format_table
 
@@ -104,8 +107,7 @@ class Progress:
 
 def make_instruments(fast: bool) -> list[quantities.Quantity]:
     """The whole cockpit, and the three that no configuration switches on by itself."""
-    extra = [quantities.CABS(), quantities.EarlyStopping(), quantities.MeanGSNR()]
-    return [*quantities.configuration("economy" if fast else "full"), *extra]
+    return [*quantities.configuration("economy" if fast else "full"), CABS(), EarlyStopping(), MeanGSNR()]
 
 
 def train(digits: Digits, logdir: Path, steps: int, fast: bool, progress: Progress) -> Run:
