@@ -84,9 +84,13 @@ class Follower:
                 self._refresh(asker)
             self._asker = asker
             try:
-                return self.data.histogram_bytes(quantity, step, layer or None)
+                payload = self.data.histogram_bytes(quantity, step, layer or None)
+                wire.decode_histogram(payload)  # a page would ask for a damaged one again and again
+                return payload
             except KeyError as error:
                 raise errors.NotFoundError(error.args[0][:500]) from None
+            except ValueError:
+                raise errors.NotFoundError("this histogram is damaged") from None
 
     # ---- reading ----
 
@@ -180,7 +184,15 @@ class Follower:
         return any(step >= drop.step and generation < drop.generation for drop in self.data.table.drops)
 
     def _fetch(self, keys: tuple[str, ...], index: int) -> bytes:
-        return self._asker.read_blob(keys[index]) if index < len(keys) else b""
+        if index >= len(keys):
+            return b""
+        try:
+            return self._asker.read_blob(keys[index])
+        except errors.InvalidArgumentError:  # the data server cannot parse its own keys then
+            raise errors.NotFoundError(
+                "TensorBoard's data server cannot fetch histograms of a run whose name holds quotes, backslashes or "
+                "control characters. Rename the run, or start TensorBoard with --load_fast=false."
+            ) from None
 
 
 def _version(series: Any) -> tuple[int, float] | None:

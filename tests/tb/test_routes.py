@@ -159,6 +159,13 @@ def test_a_hostile_name_is_only_a_name(board: TensorBoard, run: str) -> None:
     assert batch.status.records == 5 + logs.HOSTILE_RUNS.index(run)
 
 
+@pytest.mark.parametrize("run", ["tab\there", logs.HOSTILE_RUNS[3]])
+def test_a_name_that_the_data_server_cannot_handle_is_explained(board: TensorBoard, run: str) -> None:
+    """Its blob keys are JSON, and it does not take back a name that JSON escapes; the Python backend does."""
+    status, _, body = board.request(HISTOGRAM, run=run, quantity="GradHist1d", step=0)
+    assert status == 200 or (status == 404 and b"--load_fast=false" in body)
+
+
 # ---- what is refused ----
 
 REFUSED = [
@@ -184,6 +191,7 @@ REFUSED = [
     (HISTOGRAM, {"run": "small", "quantity": "GradHist1d", "step": "5"}, 404),
     (HISTOGRAM, {"run": "small", "quantity": "Nothing", "step": "0"}, 404),
     (HISTOGRAM, {"run": "small", "quantity": "GradHist1d", "step": "0", "layer": "nobody"}, 404),
+    (HISTOGRAM, {"run": "broken", "quantity": "GradHist1d", "step": "3"}, 404),
     (HISTOGRAM, {"run": "nobody", "quantity": "GradHist1d", "step": "0"}, 404),
     ("/data/plugin/cockpit/static/../plugin.py", {}, 404),
     ("/data/plugin/cockpit/static/%2e%2e/plugin.py", {}, 404),

@@ -1,0 +1,365 @@
+"""The tab in a real browser, on a real TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page
+
+from cockpit_core.events.data import RunData, load
+from tests import synthetic
+from tests.e2e.tensorboard_proxy import stripping_proxy
+from tests.e2e.tensorboard_server import ROOT, TensorBoard
+from tests.e2e.tensorboard_tab import WHOLE, Reading, Tab
+from tests.tb import logs
+
+pytestmark = pytest.mark.browser
+ARTIFACTS = ROOT / "artifacts"
+LAYER = "conv2.weight"
+# What each number in the head of a panel is called in the log.
+NAMES = {
+    ("alpha", "alpha"): "Alpha",
+    ("distance", "‖θ − θ₀‖ distance"): "Distance",
+    ("distance", "‖Δθ‖ update"): "UpdateSize",
+    ("distance", "‖θ‖ weights"): "ParamNorm",
+    ("grad_norm", "before clipping"): "GradNorm",
+    ("grad_norm", "as the optimizer saw it"): "GradNormClipped",
+    ("grad_norm", "largest sample"): "TopSampleNorm",
+    ("learning_rate", "learning rate"): "LearningRate",
+    ("gradient_tests", "norm"): "NormTest",
+    ("gradient_tests", "inner"): "InnerTest",
+    ("gradient_tests", "ortho"): "OrthoTest",
+    ("cabs", "suggested batch size"): "CABS",
+    ("early_stopping", "criterion"): "EarlyStopping",
+    ("mean_gsnr", "mean GSNR"): "MeanGSNR",
+    ("hess_max_ev", "λ max"): "HessMaxEV",
+    ("hess_trace", "Tr H"): "HessTrace",
+    ("tic", "from the diagonal"): "TICDiag",
+    ("tic", "from the traces"): "TICTrace",
+    ("loss", "loss"): "Loss",
+    ("other:log/valid_accuracy", "valid_accuracy"): "valid_accuracy",
+    ("other:WeightSparsity", "WeightSparsity"): "WeightSparsity",
+}
+
+
+def start_training(logdir: Path, steps: int, pause: float = 0.0) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.e2e.tensorboard_training", str(logdir), str(steps), str(pause)]
+    return subprocess.Popen(command, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("logdir")
+    training = start_training(folder / "trained", 60)
+    synthetic.write_run(folder / "healthy", steps=300)
+    synthetic.write_run(folder / "sick", steps=200, seed=1, sick_layer=0, finished=False)
+    assert training.wait(300) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def board(root: Path) -> Iterator[TensorBoard]:
+    with TensorBoard("--logdir", str(root)) as board:
+        board.wait_for_runs("healthy", "sick", "trained")
+        yield board
+        assert "security_validator" not in board.log()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport=WHOLE, accept_downloads=True)
+    yield context.new_page()
+    context.close()
+
+
+def expect(data: RunData, reading: Reading) -> float:
+    """What the log says about one number of the page."""
+    step = reading.step
+    if reading.panel == "update_ratio":
+        return value_at(data, "UpdateSize", step) / value_at(data, "ParamNorm", step)
+    if reading.panel == "grad_hist_1d":
+        histogram = data.histogram("GradHist1d", int(step or 0))
+        return (histogram.below + histogram.above) / histogram.counts.sum()
+    if reading.panel == "grad_hist_2d":
+        return float(data.histogram("GradHist2d", int(step or 0)).counts.sum())
+    if reading.label == "median of all":
+        return float(np.median(data.scalars("Alpha")[1]))
+    return value_at(data, NAMES[reading.panel, reading.label], step)
+
+
+def value_at(data: RunData, name: str, step: int | None, layer: str | None = None) -> float:
+    steps, values = data.scalars(name, layer)
+    return float(values[np.flatnonzero(steps == step)[-1]])
+
+
+def check_all(data: RunData, tab: Tab, step: int) -> set[str]:
+    """Every number on the page against the log; returns the panels that showed one."""
+    panels = set()
+    for reading in tab.readings():
+        if reading.panel in ("cost", "warnings", "about", "grad_hist_layers") or "last" in reading.label:
+            continue
+        assert reading.step is None or reading.step <= step, reading
+        assert reading.value == pytest.approx(expect(data, reading), rel=1e-12), reading
+        panels.add(reading.panel)
+    return panels
+
+
+def test_the_tab_is_found_by_its_name(page: Page, board: TensorBoard) -> None:
+    page.goto(board.url)
+    page.get_by_text("Cockpit", exact=True).first.click()
+    tab = Tab(page, board.url)
+    tab.wait(lambda: len(tab.readings()) > 10, "panels")
+    assert "#cockpit" in page.url
+    assert not tab.errors
+
+
+OWN = {"other:WeightSparsity"}  # the made-up run has a quantity of a user's own
+
+
+@pytest.mark.parametrize(("run", "last"), [("trained", 60), ("healthy", 300)])
+def test_every_panel_shows_what_load_reads_at_three_scrubbed_steps(
+    page: Page, board: TensorBoard, root: Path, run: str, last: int
+) -> None:
+    data = load(root / run)
+    tab = Tab.open(page, board, runs=[run])
+    for share in (0.1, 0.5, 0.93):
+        step = tab.scrub(share)
+        assert abs(step - last * share) <= 0.05 * last
+        panels = check_all(data, tab, step)
+        expected = {panel for panel, _ in NAMES} | {"update_ratio", "grad_hist_1d", "grad_hist_2d"}
+        assert panels >= expected - (OWN if run == "trained" else set())
+        loss = tab.read("loss")
+        assert loss is not None
+        assert loss.step == step
+    assert not tab.errors
+
+
+def test_a_layer_can_be_chosen(page: Page, board: TensorBoard, root: Path) -> None:
+    data = load(root / "healthy")
+    tab = Tab.open(page, board, runs=["healthy"], step=100)
+    tab.locate('select[aria-label="Layer"]').select_option(LAYER)
+    tab.wait(lambda: LAYER in (tab.read("grad_norm", "before clipping") or tab.readings()[0]).label, "the layer")
+    tab.settle()
+    for panel, label, name in (("grad_norm", "before", "GradNorm"), ("distance", "‖Δθ‖", "UpdateSize")):
+        reading = tab.read(panel, label)
+        assert reading is not None
+        assert reading.value == pytest.approx(value_at(data, name, 100, LAYER), rel=1e-6)
+    heat = tab.read("grad_hist_2d")
+    assert heat is not None
+    assert heat.value == data.histogram("GradHist2d", 100, LAYER).counts.sum()
+    assert not tab.errors
+
+
+def test_two_runs_are_compared_and_one_can_be_hidden(page: Page, board: TensorBoard, root: Path) -> None:
+    both = {name: load(root / name) for name in ("healthy", "sick")}
+    tab = Tab.open(page, board, step=150, runs=["healthy", "sick"])
+    tab.wait(lambda: {x.run for x in tab.readings() if x.panel == "loss"} == set(both), "both runs")
+    for reading in tab.readings():
+        if reading.panel == "loss":
+            assert reading.value == pytest.approx(value_at(both[reading.run], "Loss", 150), rel=1e-12)
+    words = tab.card("grad_hist_layers").inner_text()
+    assert "conv1.weight" in words
+    assert "sick" in words  # the sick layer is named without a click
+    tab.locate('[aria-label="hide run sick"]').click()
+    tab.wait(lambda: {x.run for x in tab.readings() if x.panel == "loss"} == {"healthy"}, "one run")
+    assert not tab.errors
+
+
+def test_a_link_leads_back_to_the_same_picture(page: Page, board: TensorBoard, browser: Browser) -> None:
+    tab = Tab.open(page, board, runs=["healthy"])
+    step = tab.scrub(0.4)
+    tab.locate('select[aria-label="Layer"]').select_option(LAYER)
+    tab.wait(lambda: quote(LAYER) in page.url and str(step) in page.url, "the address")
+    tab.settle()
+    expected = tab.readings()
+    with browser.new_context(viewport=WHOLE) as context:
+        other = Tab(context.new_page(), board.url)
+        other.page.goto(page.url)
+        other.wait(lambda: other.readings() == expected, "the same numbers")
+        assert other.step == step
+
+
+def test_an_address_of_a_stranger_does_no_harm(page: Page, board: TensorBoard) -> None:
+    hostile = {"runs": ["<img src=x onerror=alert(1)>", "healthy"], "layer": "<b>x</b>", "step": -5, "zoom": "all"}
+    tab = Tab.open(page, board, **hostile)
+    assert tab.locate("img").count() == 0
+    assert tab.locate(".ck-root b").count() == 0
+    assert tab.read("loss") is not None
+    assert not [error for error in tab.errors if "404" not in error]  # there is no such layer
+
+
+def test_the_exported_csv_is_the_data(page: Page, board: TensorBoard, root: Path) -> None:
+    data = load(root / "healthy")
+    tab = Tab.open(page, board, runs=["healthy"])
+    tab.settle()
+    with page.expect_download() as caught:
+        tab.choose("grad_norm", "Save as CSV")
+    rows = list(csv.DictReader(io.StringIO(Path(caught.value.path()).read_text())))
+    for name in ("GradNorm", "GradNormClipped", "TopSampleNorm"):
+        mine = [row for row in rows if row["name"] == name and row["layer"] == ""]
+        steps, values = data.scalars(name)
+        assert [int(row["step"]) for row in mine] == steps.tolist()
+        assert [float(row["value"]) for row in mine] == values.tolist()
+    for item, start in (("Save as SVG", b"<svg"), ("Save as PNG", b"\x89PNG")):
+        with page.expect_download() as caught:
+            tab.choose("grad_norm", item)
+        assert Path(caught.value.path()).read_bytes().startswith(start)
+    assert not tab.errors
+
+
+def test_a_tab_put_aside_stops_asking(page: Page, board: TensorBoard) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/plugin/cockpit/" in request.url else None)
+    tab = Tab.open(page, board)
+    page.get_by_text("Time Series", exact=True).first.click()
+    page.wait_for_timeout(1500)  # a poll may be under way
+    asked.clear()
+    page.wait_for_timeout(3000)
+    assert asked == []
+    page.get_by_text("Cockpit", exact=True).first.click()
+    tab.wait(lambda: bool(asked), "asking again", 5)
+
+
+def test_everything_is_reached_by_keyboard(page: Page, board: TensorBoard, root: Path) -> None:
+    data = load(root / "healthy")
+    tab = Tab.open(page, board, runs=["healthy"])
+    tab.locate(".ck-track").focus()
+    page.keyboard.press("Home")
+    assert tab.settle() == 0
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert tab.settle() == 3
+    loss = tab.read("loss")
+    assert loss is not None
+    assert loss.value == value_at(data, "Loss", 3)
+    page.keyboard.press("End")
+    assert tab.settle() >= 299
+    reached = set()
+    for _ in range(400):  # Tab alone must come by every control
+        page.keyboard.press("Tab")
+        words = tab.evaluate(
+            "(document.activeElement?.getAttribute('aria-label') || document.activeElement?.textContent || '')"
+        )
+        if words in reached and "Training step" in str(words):
+            break
+        reached.add(words or "")
+    everything = " | ".join(map(str, reached))
+    for control in ("Layer", "Horizontal axis", "Smoothing", "Training step", "Export", "View", "Alpha: options"):
+        assert control in everything
+    tab.card("alpha").locator(".ck-title").focus()
+    page.keyboard.press("Enter")
+    assert tab.locate(".ck-help:not([hidden])").is_visible()
+    page.keyboard.press("Escape")
+    assert tab.locate(".ck-help:not([hidden])").count() == 0
+    focused = tab.evaluate("document.activeElement.closest('.ck-card')?.dataset.panel")
+    assert focused == "alpha"  # where the user was
+    assert not tab.errors
+
+
+def test_a_running_training_is_followed_live(page: Page, tmp_path: Path) -> None:
+    training = start_training(tmp_path / "live", 1000, pause=0.4)
+    try:
+        with TensorBoard("--logdir", str(tmp_path)) as board:  # reload_interval 1
+            board.wait_for_runs("live")
+            tab = Tab.open(page, board)
+            assert "live" in tab.locate(".ck-status").inner_text()
+            seen: list[tuple[int, float]] = []
+            deadline = time.monotonic() + 8
+            while time.monotonic() < deadline:
+                reading = tab.read("loss")
+                if reading and reading.step is not None and (not seen or reading.step > seen[-1][0]):
+                    seen.append((reading.step, time.time()))
+                page.wait_for_timeout(50)
+            training.kill()
+            rows = load(tmp_path / "live").rows
+            written = dict(zip(rows.step.tolist(), rows.wall_time.tolist(), strict=True))
+            delays = [when - written[step] for step, when in seen[1:]]
+            assert len(delays) >= 3
+            assert np.median(delays) < 2.5, delays  # reload interval (1 s) plus one second, on a busy machine
+            assert not tab.errors
+    finally:
+        training.kill()
+        training.wait()
+
+
+def test_hostile_names_and_damage_are_shown_as_text(page: Page, tmp_path: Path) -> None:
+    for number, name in enumerate(logs.HOSTILE_RUNS):
+        logs.write_run(tmp_path / name, range(3 + number))
+    logs.write_run(tmp_path / "layers", range(11), tuple(logs.HOSTILE_LAYERS))
+    logs.write_broken(tmp_path / "broken")
+    with TensorBoard("--logdir", str(tmp_path)) as board:
+        board.wait_for_runs("broken", "layers", *logs.HOSTILE_RUNS)
+        page.goto(f"{board.url}#cockpit")
+        tab = Tab(page, board.url)
+        tab.wait(lambda: len({x.run for x in tab.readings()}) > 1, "runs")
+        tab.locate(".ck-bar", has_text="Cockpit").wait_for()
+        assert tab.evaluate("document.querySelectorAll('.ck-root img, .ck-root script, .ck-root b').length") == 0
+        page.goto("about:blank")
+        broken = Tab.open(page, board, runs=["broken"])
+        words = broken.locate(".ck-status").inner_text()
+        assert "11 of 13 records" in words
+        assert "broken" in words or "damaged" in words
+        page.goto("about:blank")
+        layers = Tab.open(page, board, runs=["layers"], layer=logs.HOSTILE_LAYERS[0])
+        assert layers.evaluate("document.querySelectorAll('.ck-root script').length") == 0
+        assert not [error for error in tab.errors + broken.errors + layers.errors if "404" not in error]
+
+
+@pytest.mark.parametrize("how", ["path prefix", "stripping proxy"])
+def test_the_tab_works_behind_a_prefix(page: Page, root: Path, how: str) -> None:
+    options = ("--path_prefix", "/a/b") if how == "path prefix" else ()
+    with TensorBoard("--logdir", str(root), *options) as board:
+        board.wait_for_runs("healthy", "sick")
+        if how == "path prefix":
+            tab = Tab.open(page, board, runs=["healthy"], step=50)
+        else:
+            with stripping_proxy(board.url, "/user/me/proxy/6006") as address:
+                tab = Tab.open(page, address, runs=["healthy"], step=50)
+        assert check_all(load(root / "healthy"), tab, 50)
+
+
+LOOKS = [("light", 1600), ("dark", 1600), ("light", 1000), ("dark", 500)]
+
+
+@pytest.mark.parametrize(("theme", "width"), LOOKS)
+def test_it_looks_right_light_and_dark_wide_and_narrow(
+    browser: Browser, board: TensorBoard, theme: str, width: int
+) -> None:
+    ARTIFACTS.mkdir(exist_ok=True)
+    with browser.new_context(viewport={"width": width, "height": 1100}) as context:
+        page = context.new_page()
+        dark = "?darkMode=true" if theme == "dark" else ""
+        tab = Tab(page, board.url)
+        page.goto(
+            f"{board.url}{dark}#cockpit&p.cockpit.state={quote(json.dumps({'step': 150, 'runs': ['healthy', 'sick']}))}"
+        )
+        tab.wait(lambda: len(tab.readings()) > 8, "panels")
+        tab.settle()
+        page.screenshot(path=ARTIFACTS / f"tensorboard-{theme}-{width}.png")
+        look = tab.evaluate(LOOK)
+        assert look["overflow"] <= 1, "the page scrolls sideways"
+        assert look["columns"] == (3 if width >= 1500 else 2 if width >= 900 else 1)
+        assert (look["brightness"] < 90) == (theme == "dark")
+        tall = {"width": width, "height": 4000 if width > 1200 else 8000}
+        page.set_viewport_size(tall)
+        tab.settle()
+        page.screenshot(path=ARTIFACTS / f"tensorboard-{theme}-{width}-whole.png")
+        assert not tab.errors
+
+
+LOOK = """() => {
+  const root = document.querySelector('.ck-root');
+  const rgb = getComputedStyle(root).backgroundColor.match(/[\\d.]+/g).map(Number);
+  const columns = [...document.querySelectorAll('.ck-column')].filter((e) => e.clientHeight > 0).length;
+  return { overflow: root.scrollWidth - root.clientWidth, columns, brightness: (rgb[0] + rgb[1] + rgb[2]) / 3 };
+}"""
