@@ -26,6 +26,7 @@ def resident_megabytes() -> float:
     return psutil.Process().memory_info().rss / 1e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", ["economy", "full"])
 def test_memory_does_not_grow_over_two_thousand_tracked_steps(config: str, tmp_path: Path) -> None:
     training = start("cnn", "adam")
@@ -114,6 +115,7 @@ print(megabytes() - untracked, individual)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
 def test_individual_gradients_of_the_whole_model_never_exist_at_once(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PEAK, kind, str(tmp_path)]

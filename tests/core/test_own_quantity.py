@@ -91,7 +91,9 @@ def test_statistics_a_quantity_may_ask_for_are_the_truth(problem: str, tmp_path:
             np.testing.assert_allclose(seen.gradients[layer], g, rtol=1e-7, atol=1e-13)
             np.testing.assert_array_equal(seen.parameters[layer], theta[layer])
             np.testing.assert_array_equal(seen.start[layer], truth.theta[0][layer])
-            np.testing.assert_allclose(seen.update[layer], moment.after[layer] - theta[layer], rtol=1e-9, atol=1e-13)
+            np.testing.assert_allclose(
+                seen.update[layer], moment.after[layer].numpy() - theta[layer], rtol=1e-9, atol=1e-13
+            )
             np.testing.assert_allclose(seen.norms[layer], (flat**2).sum(1), rtol=1e-7, atol=1e-13)
             np.testing.assert_allclose(seen.dots[layer], flat @ g.ravel(), rtol=1e-7, atol=1e-13)
             np.testing.assert_allclose(seen.squares[layer], (G[layer] ** 2).sum(0), rtol=1e-7, atol=1e-13)
