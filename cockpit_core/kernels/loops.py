@@ -242,7 +242,10 @@ def count_outer1d(b, a, nothing, kind, rule, found, start, stop, tables):  # typ
 
 @_compile
 def count_cold(factor, row, order, step, kind, rule, hot):  # type: ignore[no-untyped-def]
-    """How many products at one end of the sorted row are not next to zero (``step`` 1: the least factors, -1: the largest)."""
+    """How many products at one end of the sorted row (``step`` 1: least, -1: largest factors) are not next to zero.
+
+    Bisects for the end of the cold ones, or returns the whole length if it finds none, which is slow but not wrong.
+    """
     length = row.shape[0]
     inside, outside = -1, length  # cold up to ``inside`` from that end, hot from ``outside`` on
     middle = 0  # nearly all rows have none: look there first

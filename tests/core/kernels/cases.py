@@ -1,4 +1,4 @@
-"""Factors, parameters and bins on which all paths must agree; shared with the process that runs Triton's interpreter."""
+"""Factors, parameters and bins on which all paths must agree; also for the process that runs Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def _factors(seed: int, samples: int, out: int, inner: int, scale: float) -> tup
     return scale * torch.randn(samples, out, **double), torch.randn(samples, inner, **double), torch.randn(out, inner)
 
 
+def _both_scaled(seed: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    b, a, _ = _factors(seed, 4, 3, 9, scale)
+    return b, scale * a, torch.zeros(3, 9)
+
+
 def _broken(b: Tensor, a: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     infinity = float("inf")
     b[0, 0], b[1, 1], b[2, :2], b[3, 2] = float("nan"), infinity, 0.0, -infinity
@@ -67,10 +72,10 @@ def make_cases(dtype: torch.dtype) -> Iterator[Case]:
         "single bin": (_factors(9, 3, 4, 11, 1.0), SINGLE),
         "more bins than a byte counts": (_factors(10, 5, 6, 30, 0.3), MANY),
         "NaN and infinity": (_broken(*_factors(11, 8, 5, 12, 0.1)), NARROW),
-        "overflow": (tuple(1e30 * x for x in _factors(12, 4, 3, 9, 1.0)[:2]) + (torch.zeros(3, 9),), NARROW),
-        "underflow": (tuple(4e-23 * x for x in _factors(13, 4, 3, 9, 1.0)[:2]) + (torch.zeros(3, 9),), NARROW),
-        "deep underflow": (tuple(1e-162 * x for x in _factors(16, 4, 3, 9, 1.0)[:2]) + (torch.zeros(3, 9),), NARROW),
-        "half underflow": (tuple(2e-4 * x for x in _factors(14, 4, 3, 9, 1.0)[:2]) + (torch.zeros(3, 9),), NARROW),
+        "overflow": (_both_scaled(12, 1e30), NARROW),
+        "underflow": (_both_scaled(13, 4e-23), NARROW),
+        "deep underflow": (_both_scaled(16, 1e-162), NARROW),
+        "half underflow": (_both_scaled(14, 2e-4), NARROW),
         "default edges": (_on_edges(DEFAULT), DEFAULT),
         "odd edges": (_on_edges(AWAY_FROM_ZERO), AWAY_FROM_ZERO),
     }

@@ -1,4 +1,4 @@
-"""All paths give the same counts, bit for bit, and they are the counts that numpy and the rule's one-value form give."""
+"""All paths give the same counts, bit for bit: those of numpy, and those of the rule applied value by value."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_counts_are_numpy_s_up_to_values_next_to_an_edge(dtype: torch.dtype, pat
         expected, _ = np.histogram(products.clip(bins.low, bins.high), bins.edges)
         slack = 2.0**-20 if dtype == torch.float32 else 2.0**-48
         distance = np.abs(products[:, None] - bins.edges).min(axis=1)
-        # A value this close to an edge may be moved to the neighbour, where it is missing in one bin and too much in the next.
+        # A value this close to an edge may be in the next bin: missing in one, too much in the other.
         close = int((distance <= slack * np.maximum(np.abs(products), bins.zero_edge is None)).sum())
         assert np.abs(counts.counts1d - expected).sum() <= 2 * close, case.name
         assert counts.counts1d.sum() == products.size
