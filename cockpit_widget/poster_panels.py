@@ -144,10 +144,10 @@ def draw_alpha(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
             axes.stairs(density, edges, fill=True, color=color, alpha=opacity)
         axes.axvline(float(np.median(last)), color=color, lw=1.0, ls="--")
         medians = f"median {np.median(values):.2f}, last 10 % {np.median(last):.2f}"
-        axes.text(0.02, 0.97 - 0.1 * place, medians, color=color, fontsize=7, transform=axes.transAxes, va="top")
+        axes.text(0.02, 0.98 - 0.09 * place, medians, color=color, fontsize=7, transform=axes.transAxes, va="top")
     axes.set_xticks([-1, 0, 1], ["-1\nstands still", "0\nvalley floor", "+1\nopposite wall"])
     axes.set_yticks([])
-    axes.set_ylim(0, 1.35)
+    axes.set_ylim(0, 1.15 + 0.16 * len(runs))  # the words stand above the bars
     if off:
         axes.text(0.98, 0.95, f"{off} off the scale", fontsize=7, transform=axes.transAxes, va="top", ha="right")
 
@@ -178,9 +178,10 @@ def draw_histogram(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> No
     counts = np.log10(1.0 + np.asarray(shown.counts, dtype=float))
     y, x = shown.edges, shown.parameter_edges
     axes.pcolormesh(x, y, np.where(counts > 0, counts, np.nan), cmap="viridis", rasterized=True)
-    axes.set_xlabel("parameter value", fontsize=7)
+    which = f" ({plain(run.header.name, 40)})" if len(runs) > 1 else ""
+    axes.set_xlabel(f"parameter value{which}", fontsize=7, parse_math=False)
     axes.set_ylabel("gradient element", fontsize=7)
-    axes.set_title(f"step {shown.step:,}, {plain(run.header.name, 24)}", fontsize=7, loc="right", parse_math=False)
+    axes.set_title(f"step {shown.step:,}", fontsize=7, loc="right", parse_math=False)
 
 
 def draw_layers(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
