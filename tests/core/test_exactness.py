@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import cockpit_core
 from tests import slow_truth
 from tests.problems import PROBLEMS, Problem
-from tests.training import OPTIMIZERS, assert_alphas_close, assert_close, by_step, quantities, train_tracked
+from tests.training import OPTIMIZERS, assert_alphas_close, assert_close, by_step, loop, quantities, train_tracked
 
 STEPS = 4
 SCALARS = (
@@ -209,3 +210,20 @@ def test_monte_carlo_draws_nothing_from_the_global_generator(tmp_path: Path) -> 
     expected = torch.manual_seed(0).get_state()
     train_tracked(PROBLEMS["mlp"], "sgd", 3, tmp_path / "run", config="business", curvature="ggn_mc")
     assert torch.equal(torch.get_rng_state(), expected)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "residual_tanh", "batchnorm"])
+def test_single_precision_is_as_exact_as_its_own_rounding(name: str, tmp_path: Path) -> None:
+    """Started from the same rounded weights and data, compared with the truth in double precision."""
+    model, loss_fn, batches = PROBLEMS[name].make(dtype=torch.float32)
+    double = copy.deepcopy(model).double()
+    optimizer = OPTIMIZERS["sgd"](PROBLEMS[name].groups(model))
+    config = quantities("GradNorm", "NormTest", "InnerTest", "MeanGSNR", "HessTrace", "HessMaxEV", "TICTrace")
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config=config, on_error="raise") as run:
+        loop(model, loss_fn, optimizer, batches(1))
+    (inputs, targets), *_ = batches(1)
+    moment = slow_truth.freeze(double, loss_fn, inputs.double(), targets, [0.1])
+    moment.after.update({n: p.detach() for n, p in double.named_parameters()})
+    truth = slow_truth.truth_of_moments([moment])
+    for info in config:
+        assert by_step(run.data, info.name)[0] == pytest.approx(truth.scalars[info.name][0], rel=1e-3)

@@ -99,6 +99,35 @@ def test_batch_size_that_changes_is_followed(tmp_path: Path) -> None:
     assert_true(run.data, truth_of(start("residual_tanh", "adam"), batches, slow_truth.hessian), names)
 
 
+def test_layer_that_is_dead_has_no_ratio_and_breaks_nothing(tmp_path: Path) -> None:
+    """No ReLU fires: the first layer's gradients are exactly zero, and so is what its ratios divide by."""
+    training = start("mlp")
+    with torch.no_grad():
+        training.model[0].bias.fill_(-1e3)
+    with training.track(tmp_path / "run", config=quantities(*QUANTITIES)) as run:
+        training.run(training.batches(3))
+    assert by_step(run.data, "GradNorm", "0.weight") == {0: 0.0, 1: 0.0, 2: 0.0}
+    assert all(not math.isfinite(value) for value in by_step(run.data, "NormTest", "0.weight").values())
+    assert all(math.isfinite(value) for value in by_step(run.data, "NormTest", "2.bias").values())
+    assert all(math.isfinite(value) for value in by_step(run.data, "NormTest").values())
+    assert run.data.histogram("GradHist1d", 1, "0.weight").counts[50] == 7 * 48
+
+
+def test_no_gradient_at_all_breaks_nothing(tmp_path: Path) -> None:
+    model, loss_fn = nn.Linear(3, 2).double(), nn.HingeEmbeddingLoss(margin=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model.bias.fill_(50.0)
+    inputs, targets = torch.randn(4, 3, dtype=torch.float64), -torch.ones(4, 2, dtype=torch.float64)
+    options = {"config": quantities(*QUANTITIES), "on_error": "raise"}
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options) as run:
+        loop(model, loss_fn, optimizer, [(inputs, targets)] * 3)
+    assert by_step(run.data, "GradNorm") == {0: 0.0, 1: 0.0, 2: 0.0}
+    assert by_step(run.data, "HessTrace") == {0: 0.0, 1: 0.0, 2: 0.0}
+    assert all(not math.isfinite(value) for value in by_step(run.data, "NormTest").values())
+    assert by_step(run.data, "Alpha") == {0: -1.0, 1: -1.0}
+
+
 # ---- not a number --------------------------------------------------------------------------------------------------
 
 
