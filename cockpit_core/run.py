@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from cockpit_core.engine.alpha import Pending
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
+from cockpit_core.engine.distributed import Group, open_log
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.measure import Measurement
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.engine.spikes import Spikes
+from cockpit_core.engine.together import Wish, agree, rest_until
 from cockpit_core.events.data import RunData
-from cockpit_core.events.writer import EventWriter
 from cockpit_core.ending import Ending
 from cockpit_core.header import describe_quantity, make_header
 from cockpit_core.quantities import Quantity
@@ -55,26 +56,32 @@ class Run:
         resume: bool,
         step: int | None,
         seed: int,
+        group: Group | None = None,
     ):
         self.cover = Cover(model, layers)
         self.model, self.loss_fn, self.optimizers, self.logdir = model, loss_fn, list(optimizers), logdir
         self.quantities, self.schedule, self.budget = quantities, schedule, budget
         self.schedules = {q.name: as_schedule(q.schedule) if q.schedule is not None else schedule for q in quantities}
         self.on_error, self.steps_per_epoch, self.memory_budget = on_error, steps_per_epoch, memory_budget
-        self.writer = EventWriter(logdir, resume=resume)
+        self.group = group
+        settings = f"{config}, {[q.name for q in quantities]}, {describe(schedule)}, {curvature}, {sorted(self.cover.selected)}"
+        self.writer, self.logdir = open_log(logdir, resume, group, settings)
         past = self.writer.past
         self.step = step if step is not None else past.last_step + 1 if past else 0
         self.began = time.monotonic() - (past.last_time if past else 0.0)
         self.start = {name: p.detach().clone() for name, p in self.cover.trainable().items()} if self._asks("start") else {}
         self.engine = Engine(
             self.cover, loss_fn, batch_dim=batch_dim, memory_budget=memory_budget, guard=self.guard,
-            curvature=Curvature(curvature, samples=curvature_samples, memory_budget=memory_budget, seed=seed),
+            curvature=Curvature(curvature, samples=curvature_samples, memory_budget=memory_budget, seed=seed + (group.rank if group else 0)),
         )  # fmt: skip
-        self.header = make_header(model, loss_fn, self.optimizers, logdir)
+        self.engine.group = self.engine.curvature.group = group
+        self.header = make_header(model, loss_fn, self.optimizers, self.logdir)
         self.header.config, self.header.schedule, self.header.curvature = config, describe(schedule), curvature
         self.header.quantities = [describe_quantity(q, self.schedules[q.name]) for q in quantities]
         self.header.steps_per_epoch = steps_per_epoch or 0.0
         self.header.options = {"batch_dim": str(batch_dim), "memory_budget": str(memory_budget)}
+        if group is not None:
+            self.header.options["processes"] = str(group.size)
         self._set_initial_state()
         self._attach()
 
@@ -84,6 +91,8 @@ class Run:
         self.status = "waiting"
         self.epoch: float | None = None
         self.wants_trigger = ""
+        self.wish = Wish("", False, 0.0, 0.0)  # what this process would like the others to agree to
+        self.rests_until = 0
         self.loss_seen = False
         self.spikes = Spikes()
         self.pending: Pending | None = None
@@ -127,10 +136,12 @@ class Run:
 
     def make_plan(self) -> Plan:
         """What to measure at the coming step."""
+        if self.group is not None and (self.group.broken or (self.step < self.rests_until and not self.wants_trigger)):
+            return Plan([], False, False, self.pending is not None and not self.group.broken, memory_budget=self.memory_budget)
         triggered = bool(self.wants_trigger)
         if triggered:
             due = list(self.quantities)
-        elif self.budget is not None and self.tracking_seconds > self.budget * (self.elapsed + 1e-9) and self.step > 0:
+        elif self.budget is not None and self.group is None and self.tracking_seconds > self.budget * (self.elapsed + 1e-9) and self.step > 0:
             due = []
         else:
             due = [q for q in self.quantities if self.schedules[q.name](self.step)]
@@ -138,7 +149,13 @@ class Run:
         return Plan(due, bool(due), alpha, self.pending is not None, triggered, memory_budget=self.memory_budget)
 
     def trigger(self, reason: str = "run.trigger()") -> None:
-        """Track the next step in full, whatever the schedule; if this step's loss was evaluated already, the one after."""
+        """Track the next step in full, whatever the schedule; if this step's loss was evaluated already, the one after.
+
+        With several processes the next tracked step of the schedule carries the wish, and the step after it is tracked.
+        """
+        if self.group is not None:
+            self.wish.trigger = reason
+            return
         self.wants_trigger = reason
         if not self.closed and not self.loss_seen and not self.engine.step.passes:
             self.engine.begin(self.make_plan())
@@ -153,6 +170,9 @@ class Run:
             return  # reading it would wait for the device
         reason = self.spikes.sees(float(value))
         if reason is None or self.wants_trigger:
+            return
+        if self.group is not None:  # the other processes have seen another loss, and would not follow
+            self.wish.trigger = self.wish.trigger or reason
             return
         self.wants_trigger = reason
         self.notices.append(Notice(self.step, "trigger", f"{reason}; this step and the next are on record"))
@@ -170,17 +190,43 @@ class Run:
         if self.stepped:
             return
         state = self.engine.step
-        if not state.plan.active:
+        if not state.plan.active or (self.group is not None and self._is_alone()):
             return
         with self.guard("before the step"):
             start = time.perf_counter()
             self._find_scaler()
             if not state.passes:
                 self._wait_for_closure(args, kwargs)
-            else:
+            if state.passes or (self.group is not None and not state.in_closure):
                 self.engine.measure()
             self.measurement = Measurement(self, optimizer)
             state.overhead += time.perf_counter() - start
+
+    def _is_alone(self) -> bool:
+        """The other processes cannot be asked at this step, or never again: measure nothing rather than a part."""
+        group = self.group
+        assert group is not None
+        if group.is_joining:
+            reason = "inside DistributedDataParallel.join() a process may have run out of data; nothing is measured there"
+        elif group.broken:
+            reason = f"nothing more is measured: {group.broken}"
+        else:
+            return False
+        self.engine.begin(Plan())
+        self.pending = None
+        self.warn(reason, f"Cockpit: {reason}.")
+        return True
+
+    def _agree(self) -> None:
+        """Triggers, stops and the budget: what one process wants, all of them do, from the next step on."""
+        assert self.group is not None
+        self.wish.seconds, self.wish.elapsed = self.tracking_seconds, self.elapsed
+        agreed, self.wish = agree(self.group, self.wish), Wish("", False, 0.0, 0.0)
+        self.should_stop = self.should_stop or agreed.stop
+        self.rests_until = rest_until(agreed, self.step, self.budget) if self.budget is not None else 0
+        if agreed.trigger:
+            self.wants_trigger = agreed.trigger
+            self.notices.append(Notice(self.step, "trigger", f"{agreed.trigger}; the next step is on record"))
 
     def _find_scaler(self) -> None:
         """A GradScaler calls ``optimizer.step`` itself: it is found once, and its factor is known from then on."""
@@ -218,6 +264,9 @@ class Run:
                 measurement.finish(start)
             if state.plan.record:
                 self.tracking_seconds += state.overhead + time.perf_counter() - start
+        if self.group is not None and state.plan.active:
+            with self.guard("agreeing with the other processes"):
+                self._agree()
         self._next_step(state.plan.active)
 
     def _next_step(self, was_active: bool) -> None:
@@ -326,8 +375,14 @@ class Run:
         return self.tracking_seconds / max(self.elapsed, 1e-9)
 
     def request_stop(self) -> None:
-        """Ask the training loop to end: it should look at ``run.should_stop`` at each step."""
-        self.should_stop = True
+        """Ask the training loop to end: it should look at ``run.should_stop`` at each step.
+
+        With several processes it turns True on all of them together, at the end of the next tracked step.
+        """
+        if self.group is not None:
+            self.wish.stop = True
+        else:
+            self.should_stop = True
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back on the training thread after each record; returns how to end it."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
+from cockpit_core.engine.distributed import Group, find_group, refuse_sharded
 from cockpit_core.quantities import Quantity, configuration
 from cockpit_core.quantities.base import NEEDS
 from cockpit_core.quantities.curvature_values import check_curvature
@@ -54,16 +58,38 @@ def track(
     steps_per_epoch: gives the epoch axis (or log it: ``run.log(epoch=...)``).
     resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded.
     seed: of Cockpit's own random generator; torch's is never touched.
+
+    Under DistributedDataParallel call it in every process, after wrapping, with the wrapper or the module inside. Every
+    number is then that of the global batch, with each process's mean loss counting alike, also where local batches differ
+    in size (as the gradient is reduced). Process 0 writes; ``schedule`` alone decides which steps are tracked: triggers,
+    stops and the budget are agreed upon at tracked steps and hold from the next step on.
     """
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     check_arguments(model, loss_fn, optimizers, on_error, budget)
     quantities, name = choose_quantities(config)
+    model, group = find_processes(model)
     return _start(
         model, loss_fn, optimizers, Path(logdir) if logdir is not None else make_logdir(),
         quantities=quantities, config=name, schedule=as_schedule(schedule), budget=budget, layers=layers,
         curvature=check_curvature(curvature) or "hessian", curvature_samples=curvature_samples, batch_dim=batch_dim,
         memory_budget=int(memory_budget), on_error=on_error, steps_per_epoch=steps_per_epoch, resume=resume, step=step, seed=seed,
+        group=group,
     )  # fmt: skip
+
+
+def find_processes(model: nn.Module) -> tuple[nn.Module, Group | None]:
+    """The module whose parameters have the user's own names, and the processes that train it together."""
+    refuse_sharded(model)
+    group = find_group(model)
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    elif group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        warnings.warn(
+            f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
+            "the numbers are those of this process alone. Wrap the model first, then call track(...) on it.",
+            stacklevel=3,
+        )
+    return model, group
 
 
 def _start(model: nn.Module, *args: Any, **options: Any) -> Run:

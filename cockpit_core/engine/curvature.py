@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import (
     Diagonal,
@@ -25,7 +26,9 @@ from cockpit_core.curvature import (
 )
 from cockpit_core.engine.capture import Captured, Pass, make_contributions
 from cockpit_core.engine.clock import Clock
+from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.reduce import Request, reduce_layer
+from cockpit_core.engine.together import largest_together
 from cockpit_core.layers.contribution import Summed
 from cockpit_core.layers.registry import Call
 
@@ -43,6 +46,8 @@ class Curvature:
         self.kind, self.samples, self.memory_budget = kind, samples, memory_budget
         self.generator = torch.Generator().manual_seed(seed)
         self.eigenvectors: dict[str, dict[str, Tensor]] = {}
+        self.group: Group | None = None
+        self.packed = False
         self.edges: list[tuple[Call, list[str], int, Any]] = []
 
     def forget_step(self) -> None:
@@ -53,30 +58,60 @@ class Curvature:
         self.edges.append((call, names, position, torch.autograd.graph.get_gradient_edge(output)))
 
     def measure(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> None:
-        """For a loss module: the loss is evaluated once more on the same outputs, on top of the user's graph."""
+        """For a loss module: the loss is evaluated once more on the same outputs, on top of the user's graph.
+
+        A graph that hands out its saved tensors only once (checkpointing, offloading) is left alone: the forward is
+        repeated instead. So it is where fused attention has no second derivative, with the plain kernels.
+        """
         kinds = engine.step.plan.curvature_kinds
         if not kinds:
             return
+        calls = args, kwargs, factor
         with torch.enable_grad(), engine.mute():
-            try:
-                point = self._point(engine, found, args, kwargs, factor)
-            except NoCurvature as reason:
-                names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
-                engine.step.no_value.update(dict.fromkeys(names, str(reason)))
-                return
-            self._fill(engine, kinds, point)
+            if engine.step.packed or (self.samples is not None and self.samples < found.batch_size):
+                self._attempt_fill(engine, kinds, lambda: self._separate_point(engine, found, *calls))
+            else:
+                self._attempt_fill(engine, kinds, lambda: self._point(engine, found, *calls))
+            again = {n for n, reason in engine.step.no_value.items() if "attention" in reason}
+            if again and not engine.step.passes:
+                with sdpa_kernel(SDPBackend.MATH):
+                    wanted = {need: {k for k in found_kinds if f"{need} {k or self.kind}" in again} for need, found_kinds in kinds.items()}
+                    for name in again:
+                        engine.step.no_value.pop(name)
+                    self._attempt_fill(engine, wanted, lambda: self._separate_point(engine, found, *calls))
             found.curved = True
+
+    def _attempt_fill(self, engine: Engine, kinds: dict[str, set[str]], make: Callable[[], Point]) -> None:
+        try:
+            point = make()
+        except NoCurvature as reason:
+            names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
+            engine.step.no_value.update(dict.fromkeys(names, str(reason)))
+            return
+        self.packed = engine.step.packed
+        self._fill(engine, kinds, point)
 
     def measure_function(self, engine: Engine, batch_size: int, loss: Tensor) -> None:
         """For a loss that is not a module: the scalar itself is all we know."""
         kinds = engine.step.plan.curvature_kinds
-        if kinds:
+        if kinds and not self._must_wait(engine, kinds):
             with torch.enable_grad(), engine.mute():
                 self._fill(engine, kinds, Point(loss, dict(engine.cover.trainable()), batch_size))
 
+    def _must_wait(self, engine: Engine, kinds: dict[str, set[str]]) -> bool:
+        """Does a pass of ours through this graph disturb the other processes?"""
+        if self.group is None:
+            return False
+        reason = ""
+        if self.group.delays_reduction:
+            reason = "the first backward pass of DistributedDataParallel(static_graph=True) must be the user's own"
+        elif any(isinstance(module, torch.nn.SyncBatchNorm) for module in engine.cover.model.modules()):
+            reason = "SyncBatchNorm mixes the samples of several processes and has no second derivative"
+        names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
+        engine.step.no_value.update(dict.fromkeys(names, reason) if reason else {})
+        return bool(reason)
+
     def _point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
-        if self.samples is not None and self.samples < found.batch_size:
-            return self._partial_point(engine, found, args, kwargs, factor)
         outputs = args[0] if args and isinstance(args[0], Tensor) and args[0].requires_grad else None
         loss = engine.loss_fn.forward(*args, **kwargs) * factor
         parameters = dict(engine.cover.trainable())
@@ -89,30 +124,26 @@ class Curvature:
         squares = partial(self._sum_of_squares, engine, outputs)
         return Point(loss, parameters, found.batch_size, outputs, loss_of, squares)
 
-    def _partial_point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
-        """The first samples of the batch once more, on copies of the buffers and without touching the random state."""
-        B, k, dim = found.batch_size, int(self.samples or 0), engine.batch_dim
+    def _separate_point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
+        """The forward once more on (the first samples of) the batch: copies of the buffers, the same random state."""
+        B, dim = found.batch_size, engine.batch_dim
+        k = B if self.samples is None else min(self.samples, B)
 
         def cut(value: Any) -> Any:
             batched = isinstance(value, Tensor) and value.dim() > dim and value.shape[dim] == B
-            return value.narrow(dim, 0, k) if batched else value
+            return value.narrow(dim, 0, k) if batched and k < B else value
 
-        if engine.forward_inputs is None:
-            raise NoCurvature("curvature_samples= needs the model's inputs, and the model itself was not called")
-        model, (inputs, named) = engine.cover.model, engine.forward_inputs
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with torch.random.fork_rng(devices=[]):
-            arguments = tuple(cut(v) for v in inputs), {key: cut(v) for key, v in named.items()}
-            outputs = functional_call(model, buffers, *arguments)
+        outputs = rerun_model(engine, cut)
         if not isinstance(outputs, Tensor) or outputs.shape[1:] != args[0].shape[1:]:
-            raise NoCurvature("curvature_samples= needs a loss of the model's own output")
+            raise NoCurvature("the loss does not take the model's own output, so the forward pass cannot be repeated for it")
         rest, sums = tuple(cut(v) for v in args[1:]), getattr(engine.loss_fn, "reduction", "mean") == "sum"
         weight = factor * (B / k) if sums else factor
 
         def loss_of(values: Tensor) -> Tensor:
             return engine.loss_fn.forward(values, *rest, **{key: cut(v) for key, v in kwargs.items()}) * weight
 
-        engine.step.curvature_part = f"{k} of {B} samples"
+        if k < B:
+            engine.step.curvature_part = f"{k} of {B} samples"
         return Point(loss_of(outputs), dict(engine.cover.trainable()), k, outputs, loss_of)
 
     def _fill(self, engine: Engine, kinds: dict[str, set[str]], point: Point) -> None:
@@ -147,17 +178,25 @@ class Curvature:
                 engine.step.no_value[what] = str(reason)
 
     def _diagonal(self, point: Point, kind: str, operator: list[Any]) -> Diagonal:
-        limits = Limits(memory_budget=self.memory_budget)
+        limits = Limits(memory_budget=self.memory_budget, **({"max_columns": 0} if self.packed else {}))
         shared = operator[0] if operator and kind != "ggn_mc" else None
         return diagonal(point, kind, self.generator, operator=shared, limits=limits)
 
     def _eigenpair(self, point: Point, kind: str, made: list[Any]) -> Eigenpair:
-        operator = HessianOperator(point) if kind == "hessian" else GGNOperator(point)
-        made.append(operator)
+        def make() -> Any:
+            return HessianOperator(point) if kind == "hessian" else GGNOperator(point)
+
         names = list(point.trainable)
         known = self.eigenvectors.get(kind)
         start = [known[name] for name in names] if known and set(known) == set(names) else None
-        pair = largest_eigenvalue(operator, start, self.generator)
+        if self.group is None:
+            made.append(make())
+            pair = largest_eigenvalue(made[0], start, self.generator)
+        else:
+            pair, local = largest_together(self.group, make, start, self.generator)
+            made.append(local)
+        if not pair.vector:
+            return pair
         self.eigenvectors[kind] = dict(zip(names, pair.vector, strict=True))
         return pair
 
@@ -177,6 +216,16 @@ class Curvature:
             for local, contribution in made.items():
                 parts.setdefault(engine.cover.names[id(own[local])], []).append(contribution)
         return {name: squares_of(found[0] if len(found) == 1 else Summed(found), self.memory_budget) for name, found in parts.items()}
+
+
+def rerun_model(engine: Engine, cut: Callable[[Any], Any]) -> Any:
+    if engine.forward_inputs is None:
+        raise NoCurvature("the model itself was not called, so its forward pass cannot be repeated")
+    model, (inputs, named, state) = engine.cover.model, engine.forward_inputs
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(state)
+        return functional_call(model, buffers, tuple(cut(v) for v in inputs), {key: cut(v) for key, v in named.items()})
 
 
 def add_diagonals(first: Diagonal, second: Diagonal) -> Diagonal:

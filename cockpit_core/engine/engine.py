@@ -20,11 +20,13 @@ from cockpit_core.engine.capture import Pass, contribution_of, find_batch_size, 
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
+from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
 from cockpit_core.engine.step import StepState
+from cockpit_core.engine.together import measure_together
 from cockpit_core.kernels import prepare_parameter
 from cockpit_core.layers.fallback import PerSample, flatten_tensors
 from cockpit_core.layers.registry import Call, NotCovered
@@ -45,11 +47,12 @@ class Engine:
         self.layer_handles = Handles()
         self.muted = 0
         self.forward_size: int | None = None
-        self.forward_inputs: tuple[tuple, dict] | None = None  # kept only for curvature on a part of the batch
+        self.forward_inputs: tuple[tuple, dict, Tensor] | None = None  # for curvature that repeats the forward
         self.passes_per_step = 0  # seen at the last step; 0 = not known yet
         self.previous_update: dict[str, Tensor] = {}  # s_{t-1}, for the far end of its Alpha
         self.keeps_contributions = True  # False while the steps are known to run along the gradient
         self.random_states: dict[int, Tensor] = {}
+        self.group: Group | None = None  # set by the run: several processes train this model together
 
     @contextmanager
     def mute(self) -> Iterator[None]:
@@ -64,7 +67,7 @@ class Engine:
 
     def begin(self, plan: Plan) -> None:
         """Start the next step. Layer hooks go on if individual gradients are wanted, and off if not."""
-        self.step = StepState(plan, deferred=self.passes_per_step != 1)
+        self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None)
         self.curvature.forget_step()
         self.forward_inputs = None
         wanted = plan.individual or bool(plan.curvature_kinds)
@@ -95,8 +98,8 @@ class Engine:
     def on_model(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if not self.muted:
             self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
-            if self.curvature.samples is not None:
-                self.forward_inputs = args, kwargs
+            if self.step.plan.curvature_kinds and torch.is_grad_enabled():
+                self.forward_inputs = args, kwargs, torch.get_rng_state()
 
     def on_random_state(self, module: nn.Module, args: tuple) -> None:
         if not self.muted and torch.is_grad_enabled():
@@ -114,6 +117,7 @@ class Engine:
             for position, tensor in enumerate(tensors):
                 if tensor.requires_grad:
                     if self.step.plan.curvature_kinds:
+                        self.step.packed |= has_saved_tensor_hooks()
                         self.curvature.note(call, names, position, tensor)
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
 
@@ -277,6 +281,12 @@ class Engine:
         return (worst.method, worst.reason) if worst else ("rule", "")
 
     def on_backward_end(self) -> None:
+        if self.group is None:
+            self._end_backward()
+        else:  # called again behind the callback that reduces the gradient over the processes
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+
+    def _end_backward(self) -> None:
         found = self.step.open
         if found is None:
             return
@@ -303,6 +313,9 @@ class Engine:
     def measure(self) -> None:
         """All passes of the step are there: reduce what waited for the last of them, and check the rest."""
         state = self.step
+        if self.group is not None:
+            measure_together(self)
+            return
         state.measured = True
         if not state.plan.individual or not state.passes:
             return
@@ -329,6 +342,11 @@ class Engine:
         if changed:
             self.rehook()
         return final
+
+
+def has_saved_tensor_hooks() -> bool:
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is not None and top(False) is not None
 
 
 def to_dense(tensor: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from cockpit_core.engine import alpha
 from cockpit_core.engine.clock import split_costs
 from cockpit_core.engine.notices import find_notices, stability_limit
+from cockpit_core.engine.together import join_slopes
 from cockpit_core.kernels import Counts
 from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine, measure_norms
@@ -194,7 +195,10 @@ class Measurement:
         if losses is None:
             self.record.missing["Alpha"] = state.why_no_losses()
             return
-        slopes, parallel = alpha.project_on_update(state, update)
+        if engine.group is None:
+            slopes, parallel = alpha.project_on_update(state, update)
+        else:
+            slopes, parallel = join_slopes(engine.group, lambda: alpha.project_on_update(state, update))
         measured = [n for n in state.reduced if n in update]
         if len(slopes) < len(measured) or not slopes:
             self.record.missing["Alpha"] = state.no_value.get("individual", "the step was not along the gradient as before; measured from the next step on")

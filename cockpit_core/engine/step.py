@@ -39,6 +39,8 @@ class StepState:
     curvature_part: str = ""
     theta: dict[str, Tensor] = field(default_factory=dict)
     measured: bool = False
+    joint: Any = None
+    """With several processes: batch size, loss and individual losses of all of them (``together.Joint``)."""
     in_closure: bool = False
     began: float = field(default_factory=time.perf_counter)
     overhead: float = 0.0
@@ -47,6 +49,8 @@ class StepState:
     """What a GradScaler multiplied the loss with; all numbers are divided by it."""
     half: bool = False
     """Gradients in half precision were seen: contributions add up less exactly."""
+    packed: bool = False
+    """The graph hands out saved tensors only once, or from elsewhere: checkpointing, offloading."""
     stale: bool = False
     """``zero_grad`` was forgotten: the optimizer's gradient is not this step's."""
 
@@ -71,15 +75,21 @@ class StepState:
 
     @property
     def batch_size(self) -> int:
+        if self.joint is not None:
+            return self.joint.batch_size
         return sum(found.batch_size for found in self.passes)
 
     @property
     def loss(self) -> float:
         """The scalar that was differentiated: the micro-batches' losses, each with the user's own factor."""
+        if self.joint is not None:
+            return self.joint.loss
         return sum(found.loss for found in self.passes)
 
     def losses(self) -> Tensor | None:
         """``l_n`` of the whole batch, mean ``L``. A pass's own have the mean of its part: each counts B / B_k."""
+        if self.joint is not None:
+            return self.joint.losses
         parts = [found.losses for found in self.passes]
         if not parts or any(part is None for part in parts):
             return None
@@ -88,4 +98,6 @@ class StepState:
         return torch.cat([part.double() for part in scaled])
 
     def why_no_losses(self) -> str:
+        if self.joint is not None:
+            return self.joint.no_losses
         return next((found.no_losses for found in self.passes if found.no_losses), "no loss was captured")

@@ -189,10 +189,18 @@ class PerSample(Contribution):
         return self.shape.numel() + outputs
 
 
+def refuse_shared_statistics(call: Call) -> None:
+    """Running SyncBatchNorm again would talk to processes that do not listen."""
+    several = torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+    if several and any(isinstance(module, nn.SyncBatchNorm) for module in call.module.modules()):
+        raise NotCovered("SyncBatchNorm mixes the samples of several processes; BatchNorm is covered")
+
+
 def fallback(
     call: Call, outputs: dict[int, Tensor], names: list[str], scale: float, keep_bytes: int, mute: Callable
 ) -> dict[str, Contribution]:
     call.method = "fallback"
+    refuse_shared_statistics(call)
     gradients = ModuleGradients(call, outputs, names, scale, keep_bytes, mute)
     return {name: PerSample(gradients, name, p.shape) for name, p in call.module.named_parameters() if name in names}
 

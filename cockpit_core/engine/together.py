@@ -1,0 +1,302 @@
+"""One step measured by several processes: each its own samples, then one batch. The definitions are in ``distributed``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cockpit_core.curvature import Eigenpair, NoCurvature, largest_eigenvalue
+from cockpit_core.curvature.operators import flatten, unflatten
+from cockpit_core.engine.capture import contribution_of, free
+from cockpit_core.engine.distributed import Group, OutOfStep, attempt, first_problem
+from cockpit_core.engine.reduce import LayerStatistics
+from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.fallback import PerSample
+from cockpit_core.layers.registry import NotCovered
+
+if TYPE_CHECKING:
+    from cockpit_core.engine.engine import Engine
+
+
+@dataclass
+class Joint:
+    """What the ranks know of their common step."""
+
+    batch_size: int
+    loss: float
+    losses: Tensor | None
+    no_losses: str
+
+
+class Zeros(Contribution):
+    """A parameter that no sample of this rank has used, though another rank's did."""
+
+    def make(self, lo: int, hi: int) -> Tensor:
+        return torch.zeros(hi - lo, *self.shape, dtype=torch.float64)
+
+
+def measure_together(engine: Engine) -> None:
+    """All passes of the step are there, and the gradient is reduced: measure, and join what the ranks have."""
+    state, group = engine.step, engine.group
+    assert group is not None
+    state.measured = True
+    mine = (len(state.passes), state.batch_size, state.loss, state.losses(), state.why_no_losses())
+    answers = group.gather("batch", mine)
+    silent = [str(rank) for rank, answer in enumerate(answers) if not answer[0]]
+    if silent:
+        if state.passes:
+            state.no_value["individual"] = f"rank {', '.join(silent)} saw no backward pass of its loss"
+        return
+    state.joint = join_batches(answers)
+    if state.plan.individual:
+        reduce_together(engine, group, state.joint.batch_size)
+    if state.plan.curvature_kinds.get("diagonal"):
+        join_diagonals(engine, group)
+
+
+def join_batches(answers: list[Any]) -> Joint:
+    """``L`` is the mean of the ranks' losses; a rank's individual losses have its mean, so each counts B / (R B_r)."""
+    total, ranks = sum(answer[1] for answer in answers), len(answers)
+    loss = sum(answer[2] for answer in answers) / ranks
+    missing = next((answer[4] for answer in answers if answer[3] is None), "")
+    losses = None if missing else torch.cat([answer[3].cpu() * (total / (ranks * answer[1])) for answer in answers])
+    return Joint(total, loss, losses, missing)
+
+
+def reduce_together(engine: Engine, group: Group, samples: int) -> None:
+    """Every layer's statistics over the global batch, with the same check that contributions add up to the gradient."""
+    state = engine.step
+    parts = collect_parts(engine, samples / group.size / state.loss_scale)
+    pending = [n for n in state.gradients if n in parts or n in state.failures]
+    while pending:
+        local = reduce_locally(engine, parts, pending)
+        vectors = {n: vectors_of(s) for n, s in local.items()}
+        answers = group.gather("layers", (vectors, dict(state.failures)))
+        again = []
+        for name in pending:
+            failure = first_problem([answer[1].get(name, "") for answer in answers])
+            if failure:
+                state.failures.setdefault(name, failure)
+                state.reduced.pop(name, None)
+                continue
+            state.reduced[name] = replace_vectors(local[name], [answer[0][name] for answer in answers], samples)
+            problem = engine._check(name, state.gradients[name], samples)
+            if problem is not None:
+                again.append((name, problem))
+        pending = choose_retries(engine, group, parts, again) if again else []
+    add_sums(engine, group)
+    settle(engine, parts)
+
+
+def collect_parts(engine: Engine, scale: float) -> dict[str, list[Contribution]]:
+    state, parts = engine.step, {}
+    for name in state.gradients:
+        if engine.cover.methods.get(name, ("",))[0] == "not covered":
+            continue
+        try:
+            parts[name] = [part_of(engine, found, name, scale) for found in state.passes]
+        except Exception as error:
+            state.failures[name] = str(error) if isinstance(error, NotCovered) else f"{type(error).__name__}: {error}"
+    return parts
+
+
+def part_of(engine: Engine, found: Any, name: str, scale: float) -> Contribution:
+    if name not in found.by_parameter:
+        return Zeros(found.batch_size, engine.cover.parameters[name].shape, scale)
+    return contribution_of(found, name, scale, engine.cover, engine.memory_budget, engine.mute)
+
+
+def reduce_locally(engine: Engine, parts: dict[str, list[Contribution]], names: list[str]) -> dict[str, LayerStatistics]:
+    """This rank's samples; formed gradients of one module are dropped before the next one's are made."""
+    state, plan, found, last = engine.step, engine.step.plan, {}, None
+    for name in names:
+        if name not in parts or name in state.failures:
+            continue
+        directions = {"gradient": state.gradients[name]} if plan.measures_individual else {}
+        if plan.alpha_end and name in engine.previous_update:
+            directions["step"] = engine.previous_update[name]
+        try:
+            found[name] = engine._reduce_parts(name, parts[name], directions)
+        except Exception as error:
+            state.failures[name] = str(error) if isinstance(error, NotCovered) else f"{type(error).__name__}: {error}"
+        held = parts[name][0].gradients if isinstance(parts[name][0], PerSample) else None
+        if last is not None and last is not held:
+            last.whole = None
+        last = held
+    if last is not None:
+        last.whole = None
+    return found
+
+
+def vectors_of(statistics: LayerStatistics) -> tuple[Tensor | None, dict[str, Tensor]]:
+    norms = None if statistics.norms is None else statistics.norms.cpu()
+    return norms, {key: projection.cpu() for key, projection in statistics.projections.items()}
+
+
+def replace_vectors(mine: LayerStatistics, vectors: list[Any], samples: int) -> LayerStatistics:
+    """Samples of all ranks side by side; sums stay this rank's until ``add_sums``."""
+    norms = None if mine.norms is None else torch.cat([v[0] for v in vectors])
+    projections = {key: torch.cat([v[1][key] for v in vectors]) for key in mine.projections}
+    return LayerStatistics(samples, norms, projections, mine.squares, mine.counts)
+
+
+def choose_retries(engine: Engine, group: Group, parts: dict, again: list[tuple[str, str]]) -> list[str]:
+    """Contributions that did not add up are tried the other way, if every rank has one left."""
+    can = {n: all([isinstance(part, PerSample) and part.gradients.next_way() for part in parts[n]]) for n, _ in again}
+    answers = group.gather("ways", can)
+    retry = [name for name, _ in again if all(answer[name] for answer in answers)]
+    for name, problem in again:
+        engine.step.reduced.pop(name)
+        if name not in retry:
+            engine.step.failures[name] = problem
+    return retry
+
+
+def add_sums(engine: Engine, group: Group) -> None:
+    state, sums = engine.step, []
+    for name in sorted(state.reduced):
+        statistics = state.reduced[name]
+        if statistics.squares is not None:
+            statistics.squares = statistics.squares.clone(memory_format=torch.contiguous_format)
+            sums.append(statistics.squares)
+        if statistics.counts is not None:
+            statistics.counts.touch()
+            sums += [table for table in (statistics.counts.table1d, statistics.counts.table2d) if table is not None]
+    group.add(sums)
+
+
+def settle(engine: Engine, parts: dict[str, list[Contribution]]) -> None:
+    state = engine.step
+    for name in state.reduced:
+        engine.cover.methods.setdefault(name, engine._method(state.passes, name))
+        if state.plan.alpha_start and (engine.keeps_contributions or state.stale):
+            state.kept[name] = parts[name]
+    for name in state.gradients:
+        for found in state.passes:
+            free(found, name)
+
+
+def join_slopes(group: Group, compute: Any) -> tuple[dict[str, Tensor], bool]:
+    """``g_n . s`` of the global batch per layer; a layer that one rank lacks has none."""
+    found, problem = attempt(compute)
+    slopes, parallel = found if not problem else ({}, False)
+    answers = group.gather("slopes", {name: slope.cpu() for name, slope in slopes.items()})
+    common = [name for name in answers[0] if all(name in answer for answer in answers)]
+    return {name: torch.cat([answer[name] for answer in answers]) for name in common}, parallel
+
+
+# ---- curvature ------------------------------------------------------------------------------------------------------
+
+
+def join_diagonals(engine: Engine, group: Group) -> None:
+    """The Hessian of a mean of losses is the mean of their Hessians; independent probes, so variances of the sum add."""
+    state = engine.step
+    kinds = sorted({kind or engine.curvature.kind for kind in state.plan.curvature_kinds["diagonal"]})
+    mine = {kind: describe_diagonal(state, kind) for kind in kinds}
+    answers = group.gather("diagonals", mine)
+    for kind in kinds:
+        problem = first_problem([answer[kind][0] for answer in answers])
+        if not problem and len({tuple(answer[kind][1]) for answer in answers}) > 1:
+            problem = "the ranks used different parameters"
+        if problem:
+            state.diagonals.pop(kind, None)
+            state.no_value.setdefault(f"diagonal {kind}", problem)
+            continue
+        diagonal = state.diagonals[kind]
+        values = {name: diagonal.values[name].clone(memory_format=torch.contiguous_format) for name in sorted(diagonal.values)}
+        group.add(list(values.values()))
+        errors = [answer[kind][2] for answer in answers]
+        estimated = any(error is not None for error in errors)
+        error = math.sqrt(sum(e * e for e in errors if e is not None)) / group.size if estimated else None
+        exact = all(answer[kind][3] for answer in answers)
+        shared = {name: value / group.size for name, value in values.items()}
+        state.diagonals[kind] = replace(diagonal, values=shared, exact=exact, trace_error=error, trace_errors={}, errors=None)
+
+
+def describe_diagonal(state: Any, kind: str) -> tuple[str, list[str], float | None, bool]:
+    found = state.diagonals.get(kind)
+    if found is None or not found.values:
+        return state.no_value.get(f"diagonal {kind}", "no diagonal was measured"), [], None, False
+    return "", sorted(found.values), found.trace_error, found.exact
+
+
+class SharedOperator:
+    """The mean of all ranks' matrices: rank 0 asks for a product, the others ``serve``."""
+
+    def __init__(self, local: Any, group: Group):
+        self.local, self.group, self.parameters = local, group, local.parameters
+
+    def matvec(self, vector: Any) -> list[Tensor]:
+        flat = flatten(vector).detach().cpu().contiguous()
+        self.group.send_from_first(torch.ones(1))
+        self.group.send_from_first(flat)
+        return unflatten(self._product(flat).to(self.parameters[0].device), self.parameters)
+
+    def serve(self) -> None:
+        """Until rank 0 has converged."""
+        go_on = torch.ones(1)
+        flat = torch.zeros_like(flatten([p.detach() for p in self.parameters])).cpu()
+        while True:
+            self.group.send_from_first(go_on)
+            if not bool(go_on):
+                return
+            self.group.send_from_first(flat)
+            self._product(flat)
+
+    def _product(self, flat: Tensor) -> Tensor:
+        product, problem = attempt(lambda: flatten(self.local.matvec(unflatten(flat.to(self.parameters[0].device), self.parameters))))
+        image = torch.full_like(flat, math.nan) if problem else product.to(flat).cpu().contiguous()
+        self.group.add([image])  # a rank that failed makes all of it NaN, which rank 0 notices
+        return image / self.group.size
+
+
+def largest_together(group: Group, make: Any, start: Any, generator: torch.Generator) -> tuple[Eigenpair, Any]:
+    """The largest eigenvalue of the global batch's matrix, on every rank; only rank 0 knows the vector."""
+    local, problem = attempt(make)
+    problem = first_problem(group.gather("eigenvalue", problem))
+    if problem:
+        raise NoCurvature(problem)
+    operator, pair, failure = SharedOperator(local, group), None, ""
+    try:
+        if group.rank == 0:
+            pair, failure = attempt(lambda: largest_eigenvalue(operator, start, generator))
+            group.send_from_first(torch.zeros(1))
+        else:
+            operator.serve()
+    except Exception as error:
+        group.broken = group.broken or f"another process cannot be reached: {error}"
+        raise OutOfStep(group.broken) from error
+    shared, failure = group.gather("eigenpair", (None if pair is None else replace(pair, vector=[]), failure))[0]
+    if failure:
+        raise NoCurvature(failure)
+    return pair or shared, local
+
+
+# ---- what the ranks agree on at the end of a tracked step -----------------------------------------------------------
+
+
+@dataclass
+class Wish:
+    """Decisions that depend on one rank's clock, loss or user, made by all of them alike."""
+
+    trigger: str
+    stop: bool
+    seconds: float
+    elapsed: float
+
+
+def agree(group: Group, wish: Wish) -> Wish:
+    """Anybody's trigger or stop counts; the clock is that of rank 0."""
+    answers = group.gather("end of step", wish)
+    trigger = next((answer.trigger for answer in answers if answer.trigger), "")
+    return Wish(trigger, any(answer.stop for answer in answers), answers[0].seconds, answers[0].elapsed)
+
+
+def rest_until(wish: Wish, step: int, budget: float) -> int:
+    """The step at which the budget allows to measure again, if steps take as long as they did so far."""
+    missing = wish.seconds / budget - wish.elapsed
+    return step + 1 + max(0, math.ceil(missing / max(wish.elapsed / (step + 1), 1e-9)))
