@@ -68,6 +68,8 @@ class Squares:
 
     def add(self, source: Tensor | GradientEdge, seeds: Seeds, below: set[Node] | None = None) -> None:
         """Send the columns back from ``source`` and add the squares at every node that uses a parameter."""
+        if not len(seeds.columns):
+            return
         nodes = [n for n in self.network.nodes() if below is None or n in below]
         for group in self._groups(nodes, seeds.columns):
             gradients = self._send_back(source, seeds.columns, group)
@@ -93,7 +95,8 @@ class Squares:
         for use in self.network.uses:
             if use.node is node:
                 sums = self.sums[use.name]
-                RULES[use.kind, use.role](use, b.to(sums.squares.dtype), signs, self.point.batch_size, sums)
+                with explained():  # reading what the graph saved may fail: a checkpointed block gives it out once
+                    RULES[use.kind, use.role](use, b.to(sums.squares.dtype), signs, self.point.batch_size, sums)
 
     def _send_back(self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node]) -> list[Tensor | None]:
         if self._batched and len(columns) > 1:

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from cockpit_core.engine.engine import Engine
 
 
+TOLERANCE = 3e-4
+"""Relative error at which the eigenvalue's iteration may stop: a third of the 1e-3 that is promised."""
+
+
 class Curvature:
     """Measures what the plan asks for, once per step, on the first backward pass of it.
 

@@ -198,7 +198,7 @@ class Measurement:
         if engine.group is None:
             slopes, parallel = alpha.project_on_update(state, update)
         else:
-            slopes, parallel = join_slopes(engine.group, lambda: alpha.project_on_update(state, update))
+            slopes, parallel = join_slopes(engine.group, len(losses), lambda: alpha.project_on_update(state, update))
         measured = [n for n in state.reduced if n in update]
         if len(slopes) < len(measured) or not slopes:
             self.record.missing["Alpha"] = state.no_value.get("individual", "the step was not along the gradient as before; measured from the next step on")

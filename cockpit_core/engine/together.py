@@ -180,13 +180,22 @@ def settle(engine: Engine, parts: dict[str, list[Contribution]]) -> None:
             free(found, name)
 
 
-def join_slopes(group: Group, compute: Any) -> tuple[dict[str, Tensor], bool]:
-    """``g_n . s`` of the global batch per layer; a layer that one rank lacks has none."""
+def join_slopes(group: Group, samples: int, compute: Any) -> tuple[dict[str, Tensor], bool]:
+    """``g_n . s`` of the global batch per layer; a layer that one rank lacks has none.
+
+    Where a layer moved along its gradient, its slopes come from projections that are joined already.
+    """
     found, problem = attempt(compute)
     slopes, parallel = found if not problem else ({}, False)
-    answers = group.gather("slopes", {name: slope.cpu() for name, slope in slopes.items()})
-    common = [name for name in answers[0] if all(name in answer for answer in answers)]
-    return {name: torch.cat([answer[name] for answer in answers]) for name in common}, parallel
+    answers = group.gather("slopes", {n: None if len(slope) == samples else slope.cpu() for n, slope in slopes.items()})
+    joined = {}
+    for name, slope in slopes.items():
+        parts = [answer.get(name, "missing") for answer in answers]
+        if all(part is None for part in parts):
+            joined[name] = slope
+        elif all(isinstance(part, Tensor) for part in parts):
+            joined[name] = torch.cat(parts)
+    return joined, parallel
 
 
 # ---- curvature ------------------------------------------------------------------------------------------------------
