@@ -1,0 +1,98 @@
+"""The networks of the paper's Figure 6 (sizes as in DeepOBS) and a small transformer; data is random, shaped like the real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Network:
+    name: str
+    build: Callable[[], nn.Module]
+    input_shape: tuple[int, ...]
+    classes: int
+    batch_size: int
+    parameters: int
+    """How many the architecture must have: a check of our copy of it."""
+
+    def make(self) -> nn.Module:
+        torch.manual_seed(0)
+        model = self.build()
+        count = sum(p.numel() for p in model.parameters())
+        assert count == self.parameters, f"{self.name} has {count} parameters, not {self.parameters}"
+        return model
+
+    def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:
+        size = size or self.batch_size
+        return torch.rand(size, *self.input_shape), torch.randint(0, self.classes, (size,))
+
+
+def logistic_regression() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
+def mlp() -> nn.Module:
+    sizes = (784, 1000, 500, 100, 10)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inner, outer in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(inner, outer), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def two_conv_two_dense() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(3136, 1024), nn.ReLU(), nn.Linear(1024, 10),
+    )  # fmt: skip
+
+
+def three_conv_three_dense() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1),
+        nn.Conv2d(64, 96, 3), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1),
+        nn.Conv2d(96, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1),
+        nn.Flatten(), nn.Linear(1152, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def all_cnn_c() -> nn.Module:
+    def block(inner: int, outer: int, kernel: int = 3, stride: int = 1, padding: int = 1) -> list[nn.Module]:
+        return [nn.Conv2d(inner, outer, kernel, stride, padding), nn.ReLU()]
+
+    return nn.Sequential(
+        *block(3, 96), *block(96, 96), *block(96, 96, stride=2), *block(96, 192), *block(192, 192),
+        *block(192, 192, stride=2), *block(192, 192, padding=0), *block(192, 192, 1, padding=0),
+        *block(192, 100, 1, padding=0)[:1], nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+
+
+class SmallTransformer(nn.Module):
+    """Two encoder layers over 16 patches of 48 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(48, 128)
+        layer = nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embed(inputs)).mean(1))
+
+
+NETWORKS = {
+    network.name: network
+    for network in (
+        Network("mnist_logreg", logistic_regression, (1, 28, 28), 10, 128, 7_850),
+        Network("mnist_mlp", mlp, (1, 28, 28), 10, 128, 1_336_610),
+        Network("fmnist_2c2d", two_conv_two_dense, (1, 28, 28), 10, 128, 3_274_634),
+        Network("cifar10_3c3d", three_conv_three_dense, (3, 32, 32), 10, 128, 895_210),
+        Network("cifar100_allcnnc", all_cnn_c, (3, 32, 32), 100, 32, 1_387_108),
+        Network("transformer", SmallTransformer, (16, 48), 10, 64, 272_522),
+    )
+}
