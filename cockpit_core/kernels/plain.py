@@ -13,7 +13,8 @@ from torch import Tensor
 
 from cockpit_core.kernels.bins import Bins
 
-BLOCK = 1 << 18  # elements at once: a few MB of scratch, small enough for the CPU's caches
+BLOCK = 1 << 17  # elements at once, small enough for a CPU's caches
+LARGER = 16  # times as many on other devices, where starting an operation costs more than running it
 
 GRADIENT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -32,10 +33,13 @@ def categorise(values: Tensor, bins: Bins) -> Tensor:
     """The category of each (wide) value, as int32; see ``bins`` for the rule."""
     rule = bins.rule(values.dtype == torch.float64)
     first, last = -rule.offset, bins.count - 1 - rule.offset
+    if not values.numel():
+        return values.to(torch.int32)
     index = values.sub(float(rule.anchor)).mul_(float(rule.scale)).floor_().clamp_(first, last).add_(rule.offset + 1)
-    index.masked_fill_(values < float(rule.low), 0)
-    index.masked_fill_(values > float(rule.high), bins.count + 1)
-    if not bool(torch.isfinite(values).all()):
+    smallest, largest = torch.aminmax(values)  # one pass; NaN if there is one, which makes the comparison false
+    if not bool((smallest >= float(rule.low)) & (largest <= float(rule.high))):
+        index.masked_fill_(values < float(rule.low), 0)
+        index.masked_fill_(values > float(rule.high), bins.count + 1)
         index.masked_fill_(values.isnan(), bins.count + 2)
         index.masked_fill_(values.isposinf(), bins.count + 3)
         index.masked_fill_(values.isneginf(), bins.count + 4)
@@ -43,9 +47,7 @@ def categorise(values: Tensor, bins: Bins) -> Tensor:
 
 
 def add_block(values: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
-    """Add the wide ``values`` to the table; ``parameter`` holds the parameter categories, broadcastable to their
-    shape.
-    """
+    """Add the wide ``values`` to the table; ``parameter`` holds their parameters' categories (broadcast to them)."""
     index = categorise(values, gradient)
     if parameter is not None:
         index = index.mul_(table.shape[1]).add_(parameter)
@@ -53,34 +55,36 @@ def add_block(values: Tensor, parameter: Tensor | None, gradient: Bins, table: T
 
 
 def count_values(values: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
-    """``values`` is [n, D], ``parameter`` [D] categories or None, ``table`` [categories] or [categories, parameter
-    categories].
+    """``values`` is [n, D], ``parameter`` [D] categories or None; the table is [categories] or [categories, those of
+    the parameter].
     """
-    _in_blocks(values.shape[0], values.shape[1], lambda n, d: _add_values(values[n, d], parameter, d, gradient, table))
 
+    def add(n: slice, d: slice) -> None:
+        add_block(widen(values[n, d]), None if parameter is None else parameter[d], gradient, table)
 
-def _add_values(values: Tensor, parameter: Tensor | None, columns: slice, gradient: Bins, table: Tensor) -> None:
-    add_block(widen(values), None if parameter is None else parameter[columns], gradient, table)
+    _in_blocks(values.shape[0], values.shape[1], add, _block_size(values))
 
 
 def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
-    """The same over ``b[n, i] * a[n, j]``; ``parameter`` is [out, in] or None. Products exist for one block at a
-    time.
-    """
+    """The same over ``b[n, i] * a[n, j]``; ``parameter`` is [out, in] or None. Products exist for one block at a time."""
     out, inner = b.shape[1], a.shape[1]
-    rows = max(1, min(out, BLOCK // max(inner, 1)))
+    block = _block_size(b)
+    rows = max(1, min(out, block // inner))
     for start in range(0, out, rows):
         i = slice(start, start + rows)
-        size = min(rows, out - start)
 
         def add(n: slice, j: slice, i: slice = i) -> None:
             products = multiply(b[n, i, None], a[n, None, j])
             add_block(products, None if parameter is None else parameter[i, j], gradient, table)
 
-        _in_blocks(b.shape[0], inner, add, BLOCK // size)
+        _in_blocks(b.shape[0], inner, add, block // rows)
 
 
-def _in_blocks(samples: int, columns: int, add: Callable[[slice, slice], None], block: int = BLOCK) -> None:
+def _block_size(values: Tensor) -> int:
+    return BLOCK if values.device.type == "cpu" else LARGER * BLOCK
+
+
+def _in_blocks(samples: int, columns: int, add: Callable[[slice, slice], None], block: int) -> None:
     width = max(1, min(columns, block))
     height = max(1, block // width)
     for n in range(0, samples, height):
