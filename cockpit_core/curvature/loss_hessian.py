@@ -44,10 +44,18 @@ class LossHessian:
         self.shape, self.batch_size = outputs.shape, point.batch_size
         self._leaf = outputs.requires_grad_()
         with torch.enable_grad():
-            self._slope = _differentiable_gradient(point.loss_of(self._leaf), [self._leaf])
+            loss = point.loss_of(self._leaf)
+            self._check_same(loss, point.loss)
+            self._slope = _differentiable_gradient(loss, [self._leaf])
         self.form, self.count = "", 0
         self._recognise()
         self._slope = []
+
+    def _check_same(self, loss: Tensor, given: Tensor) -> None:
+        """A loss with further terms, or of another scale, must not pass for the one that is differentiated."""
+        ours, theirs = float(loss.detach()), float(given.detach())
+        if not abs(ours - theirs) <= 1e-3 * max(abs(ours), abs(theirs)):
+            raise NoCurvature("the loss is not the given function of the outputs alone")
 
     def _product(self, vector: Tensor) -> Tensor:
         return _gradient(self._slope, [self._leaf], [vector])[0]

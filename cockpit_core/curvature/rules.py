@@ -1,7 +1,7 @@
 """Sums of squared individual gradients from what a backward node has saved and the gradient of its output.
 
-For one parameter and V columns: ``total_j += sum_v sum_n sign_{v,n} [J_n^T column_{v,n}]_j^2``. Individual gradients are
-never formed for a matrix with one position per sample, and a few samples at a time elsewhere.
+For one parameter and V columns: ``total_j += sum_v sum_n sign_{v,n} [J_n^T column_{v,n}]_j^2``. Individual gradients
+are never formed for a matrix with one position per sample, and a few samples at a time elsewhere.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _add_outer_products(
 ) -> None:
     """g_{v,n} = b_{v,n} a_n^T over positions, for a few samples at a time.
 
-    rows: samples -> a [n, width, positions]; b: [V, B, out, positions]; the parameter has out x width / groups elements.
+    rows: samples -> a [n, width, positions]; b: [V, B, out, positions]; parameter: out x width / groups elements.
     """
     columns, batch, outs, positions = b.shape
     inner = width // groups
@@ -241,7 +241,7 @@ def _embedding(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums:
             sums.norms.index_add_(0, keys // rows, g2.sum(1))
 
 
-RULES: dict[tuple[str, str], Rule] = {
+_OWN_RULES: dict[tuple[str, str], Rule] = {
     ("Addmm", "weight"): _matrix,
     ("Mm", "weight"): _matrix,
     ("Addmm", "bias"): _matrix_bias,
@@ -253,8 +253,10 @@ RULES: dict[tuple[str, str], Rule] = {
     ("Mul", "factor1"): _broadcast_term,
     ("PreluKernel", "weight"): _prelu,
     ("Embedding", "weight"): _embedding,
-} | {
+}
+_NORM_RULES: dict[tuple[str, str], Rule] = {
     (kind, role): rule
     for kind in ("NativeBatchNorm", "NativeLayerNorm", "NativeGroupNorm")
     for role, rule in (("weight", _norm_weight), ("bias", _norm_bias))
 }
+RULES = _OWN_RULES | _NORM_RULES

@@ -16,6 +16,10 @@ from torch import Tensor
 from .operators import Operator, flatten, unflatten
 from .point import NoCurvature
 
+# The k estimates of one XTrace share most of their subspace, so their spread understates the error of their mean: on
+# four spectra (few outliers, flat, 1/j, indefinite) by factors of 1.27, 1.57, 1.41 and 1.08 over 400 repetitions.
+_SHARED_SUBSPACE = 1.6
+
 
 @dataclass(frozen=True)
 class TraceEstimate:
@@ -37,6 +41,7 @@ class _Samples:
     def __init__(self, sizes: list[int], like: Tensor):
         self.sizes = sizes
         self.count = 0
+        self.widen = 1.0
         self.mean, self.spread = torch.zeros_like(like), torch.zeros_like(like)
         self.totals: list[list[float]] = []
 
@@ -53,15 +58,13 @@ class _Samples:
     def finish(self, products: int, method: str) -> TraceEstimate:
         totals = torch.tensor(self.totals, dtype=torch.float64)
         means = totals.mean(0).tolist()
-        errors = (totals.std(0) / math.sqrt(self.count)).tolist()
-        error = (self.spread / max(1, self.count - 1) / self.count).sqrt()
-        return TraceEstimate(
-            self.mean, error, means[:-1], errors[:-1], means[-1], errors[-1], products, method
-        )
+        errors = (self.widen * totals.std(0) / math.sqrt(self.count)).tolist()
+        error = self.widen * (self.spread / max(1, self.count - 1) / self.count).sqrt()
+        return TraceEstimate(self.mean, error, means[:-1], errors[:-1], means[-1], errors[-1], products, method)
 
     def relative_error(self) -> float:
         totals = torch.tensor([t[-1] for t in self.totals], dtype=torch.float64)
-        error = float(totals.std()) / math.sqrt(len(totals))
+        error = self.widen * float(totals.std()) / math.sqrt(len(totals))
         return error / max(abs(float(totals.mean())), 1e-300) if error > 0 else 0.0
 
 
@@ -138,6 +141,7 @@ def estimate_diagonal(
             if products >= 10 and samples.relative_error() <= target:
                 break
         return samples.finish(products, "Hutchinson")
+    samples.widen = _SHARED_SUBSPACE
     while products + 2 * probes <= max_products:
         _add_xtrace(operator, samples, probes, generator, at_once)
         products += 2 * probes
