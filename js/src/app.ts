@@ -36,6 +36,10 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private hostTheme: "light" | "dark";
   private playedFrom = 0;
   private unsubscribe: () => void;
+  private readonly media = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
+  private readonly followSystem = () => {
+    if (!this.options.theme) this.setHostTheme(preferred());
+  };
 
   constructor(
     parent: HTMLElement,
@@ -57,8 +61,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.root.addEventListener("ck-close", () => closePopovers(this.root), { signal });
     this.root.addEventListener("pointerdown", (event) => this.closeOutside(event), { signal });
     this.root.addEventListener("keydown", (event) => event.key === "Escape" && this.escape(), { signal });
-    const media = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
-    media?.addEventListener?.("change", () => !options.theme && this.setHostTheme(preferred()), { signal });
+    this.media?.addEventListener?.("change", this.followSystem);
     this.unsubscribe = store.subscribe(() => this.invalidate());
     this.invalidate();
   }
@@ -136,14 +139,15 @@ export class App implements CardHost, BarHost, ScrubberHost {
   draw(now = 0): void {
     this.frame = 0;
     if (this.playing) this.advance(now);
+    const [width, track] = [this.root.clientWidth || 1200, this.scrubber.width]; // read before anything is written
     const ctx = this.context();
     this.paintTheme(ctx.theme);
     this.tellFocus(ctx);
     this.fetcher.beginPicture();
-    this.bar.update(ctx, this.status, this.names, this.store.broken);
     const full = axisDomain(ctx.runs, { ...this.state, axis: ctx.axis, zoom: null });
-    this.scrubber.update(ctx, full, this.playing);
-    this.board.update(ctx, this.root.clientWidth || 1200);
+    this.board.update(ctx, width);
+    this.bar.update(ctx, this.status, this.names, this.store.broken);
+    this.scrubber.update(ctx, full, this.playing, track);
     this.fetcher.endPicture();
   }
 
@@ -273,6 +277,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.saved);
     this.unsubscribe();
+    this.media?.removeEventListener?.("change", this.followSystem);
     this.fetcher.stop();
     this.board.destroy();
     this.abort.abort();

@@ -54,7 +54,9 @@ export class Board {
     this.place(shown, ctx, width);
     this.empty.hidden = shown.length > 0;
     if (!shown.length) this.empty.textContent = emptyWords(ctx, panels.length);
-    for (const card of this.cards.values()) if (card.visible && card.dirty) card.update(ctx);
+    const due = [...this.cards.values()].filter((card) => card.visible && card.dirty);
+    for (const card of due) card.measure();
+    for (const card of due) card.update(ctx);
   }
 
   private make(shown: Panel[]): void {

@@ -1,6 +1,6 @@
 // The frame around one panel: title with its explanation, current numbers, chart, sentence, menu.
 import { h, popover, refill, setAttribute, setText } from "./dom.ts";
-import { drawScene, TextLayer } from "./draw.ts";
+import { Painter, TextLayer } from "./draw.ts";
 import { exportCsv, exportPng, exportSvg } from "./export.ts";
 import { formatNumber } from "./format.ts";
 import type { Context, Panel, Reading } from "./panel.ts";
@@ -20,8 +20,11 @@ export class Card {
   readonly body: HTMLElement;
   visible = true;
   dirty = true;
+  private size = { width: 320, height: 200 };
   scene: Scene = emptyScene(0, 0);
   private readonly canvas = h("canvas", { "aria-hidden": "true" });
+  private readonly overlay = h("canvas", { "aria-hidden": "true" });
+  private readonly painter = new Painter(this.canvas, this.overlay);
   private readonly texts: TextLayer;
   private readonly readings = h("div", { class: "ck-readings" });
   private readonly legend = h("div", { class: "ck-legend", hidden: true });
@@ -42,6 +45,7 @@ export class Card {
           "div",
           { class: "ck-chart", tabindex: 0, role: "group", "aria-roledescription": "chart" },
           this.canvas,
+          this.overlay,
           layer,
         );
     if (!panel.fill) this.body.style.minHeight = `${panel.height}px`;
@@ -191,24 +195,25 @@ export class Card {
       if (this.panel.fill) this.panel.fill(ctx, this.body);
       else this.paint(ctx);
     } catch (error) {
-      const { width, height } = this.size();
+      const { width, height } = this.size;
       this.show(messageScene(width, height, `This panel failed: ${error}`, ctx.theme.warn));
     }
   }
 
-  size(): { width: number; height: number } {
-    return { width: this.body.clientWidth || 320, height: this.body.clientHeight || this.panel.height };
+  /** Reads the size. All cards are measured before any is drawn: reading after writing would lay out the page anew. */
+  measure(): void {
+    this.size = { width: this.body.clientWidth || 320, height: this.body.clientHeight || this.panel.height };
   }
 
   private paint(ctx: Context): void {
-    const size = this.size();
+    const { size } = this;
     const scene = this.panel.draw?.(ctx, size) ?? emptyScene(size.width, size.height);
     this.show(scene);
   }
 
   private show(scene: Scene): void {
     this.scene = scene;
-    drawScene(this.canvas, scene, Math.min(3, globalThis.devicePixelRatio || 1));
+    this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1));
     this.texts.update(scene.marks);
     const key = JSON.stringify(scene.legend);
     this.legend.hidden = !scene.legend.length;

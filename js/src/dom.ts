@@ -63,12 +63,12 @@ export function popover(
     box.querySelector<HTMLElement>("button, input, select, a")?.focus({ preventScroll: true });
   };
   button.addEventListener("click", () => (box.hidden ? open() : close(true)), { signal });
-  const escape = (event: KeyboardEvent) => {
+  const closeOnEscape = (event: KeyboardEvent) => {
     if (event.key !== "Escape" || box.hidden) return;
     event.stopPropagation();
     close(true);
   };
-  wrap.addEventListener("keydown", escape, { signal });
+  wrap.addEventListener("keydown", closeOnEscape, { signal });
   wrap.addEventListener("ck-close", () => close(false), { signal });
   return wrap;
 }

@@ -93,14 +93,63 @@ function drawText(ctx: CanvasRenderingContext2D, mark: TextMark): void {
 }
 
 export function drawScene(canvas: HTMLCanvasElement, scene: Scene, ratio: number, withText = false): void {
-  const [width, height] = [Math.round(scene.width * ratio), Math.round(scene.height * ratio)];
+  drawMarks(canvas, scene, scene.marks, ratio, withText);
+}
+
+function drawMarks(canvas: HTMLCanvasElement, size: Scene, marks: Mark[], ratio: number, withText = false): void {
+  const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
   if (canvas.width !== width) canvas.width = width;
   if (canvas.height !== height) canvas.height = height;
   const ctx = canvas.getContext("2d");
   if (!ctx) return;
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-  ctx.clearRect(0, 0, scene.width, scene.height);
-  for (const mark of scene.marks) drawMark(ctx, mark, withText);
+  ctx.clearRect(0, 0, size.width, size.height);
+  for (const mark of marks) drawMark(ctx, mark, withText);
+}
+
+const isLive = (mark: Mark) => "live" in mark && mark.live === true;
+
+function sameValue(a: unknown, b: unknown): boolean {
+  if (a === b) return true;
+  if (!Array.isArray(a) || !Array.isArray(b))
+    return (
+      a instanceof Object && b instanceof Object && !ArrayBuffer.isView(a) && JSON.stringify(a) === JSON.stringify(b)
+    );
+  return a.length === b.length && a.length <= 16 && a.every((value, i) => Object.is(value, b[i]));
+}
+
+/** Whether two marks would be drawn alike. Long lists count as equal only if they are the same list. */
+function sameMark(a: Mark, b: Mark): boolean {
+  const keys = Object.keys(a);
+  if (keys.length !== Object.keys(b).length) return false;
+  return keys.every((key) => {
+    const [x, y] = [a[key as keyof Mark] as unknown, b[key as keyof Mark] as unknown];
+    return Array.isArray(x) && x.length > 16 ? x === y : sameValue(x, y);
+  });
+}
+
+/** Two canvases: what rests below, what follows the cursor above. The lower one is redrawn only when it differs. */
+export class Painter {
+  private drawn: { marks: Mark[]; width: number; height: number; ratio: number } | null = null;
+  constructor(
+    private readonly rest: HTMLCanvasElement,
+    private readonly moving: HTMLCanvasElement,
+  ) {}
+
+  draw(scene: Scene, ratio: number): void {
+    const marks = scene.marks.filter((mark) => mark.type !== "text" && !isLive(mark));
+    const { width, height } = scene;
+    const old = this.drawn;
+    const same =
+      old?.width === width &&
+      old.height === height &&
+      old.ratio === ratio &&
+      old.marks.length === marks.length &&
+      marks.every((mark, i) => sameMark(mark, old.marks[i]));
+    if (!same) drawMarks(this.rest, scene, marks, ratio);
+    this.drawn = { marks, width, height, ratio };
+    drawMarks(this.moving, scene, scene.marks.filter(isLive), ratio);
+  }
 }
 
 const shift = { start: "0", middle: "-50%", end: "-100%" };

@@ -8,6 +8,7 @@ export interface Box {
   height: number;
 }
 interface Paint {
+  live?: boolean; // moves with the cursor: drawn on a layer of its own
   stroke?: string;
   fill?: string;
   weight?: number; // of the stroke, in pixels
@@ -99,7 +100,8 @@ export function messageScene(width: number, height: number, message: string, col
     if (last !== undefined && last.length + word.length < perLine) lines[lines.length - 1] = `${last} ${word}`;
     else lines.push(word);
   }
-  lines.slice(0, 5).forEach((text, i, all) => {
+  lines.slice(0, 5).forEach((line, i, all) => {
+    const text = i < all.length - 1 ? `${line} ` : line; // read aloud or copied, the lines are one sentence
     const y = height / 2 + (i - (all.length - 1) / 2) * 17;
     scene.marks.push({ type: "text", x: width / 2, y, text, anchor: "middle", baseline: "middle", color, size: 12 });
   });

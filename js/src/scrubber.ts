@@ -153,8 +153,12 @@ export class Scrubber {
     event.preventDefault();
   }
 
-  update(ctx: Context, full: [number, number], playing: boolean): void {
-    const { scene, scale } = scrubberScene(ctx, this.track.clientWidth || 600, full);
+  get width(): number {
+    return this.track.clientWidth || 600;
+  }
+
+  update(ctx: Context, full: [number, number], playing: boolean, width: number): void {
+    const { scene, scale } = scrubberScene(ctx, width, full);
     this.scale = scale;
     drawScene(this.canvas, scene, Math.min(3, globalThis.devicePixelRatio || 1));
     const words = describeStep(ctx);

@@ -62,8 +62,17 @@ export class Extremes {
 
   /** [smallest, largest] of y[from..to), NaN left out; [Infinity, -Infinity] if nothing is there. */
   range(y: Float64Array, from: number, to: number): [number, number] {
-    let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+    let low = Number.POSITIVE_INFINITY;
+    let high = Number.NEGATIVE_INFINITY;
     let i = from;
+    // Up to the first whole block, one by one; a short range never gets further.
+    const single =
+      to - from < 2 * Extremes.block ? to : Math.min(to, Math.ceil(from / Extremes.block) * Extremes.block);
+    for (; i < single; i++) {
+      const value = y[i];
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
     while (i < to) {
       let level = -1;
       let width = 1;

@@ -20,6 +20,16 @@ const stateWords: Record<string, [Summary["tone"], string]> = {
 
 /** Seconds of tracking per second of training, over the records that have both. */
 export function trackingShare(run: ShownRun): number | null {
+  const known = shares.get(run.data);
+  if (known?.version === run.data.version) return known.share;
+  const share = computeShare(run);
+  shares.set(run.data, { version: run.data.version, share });
+  return share;
+}
+
+const shares = new WeakMap<ShownRun["data"], { version: number; share: number | null }>();
+
+function computeShare(run: ShownRun): number | null {
   const whole = run.data.series("cost/step", "", "step");
   if (!whole.n) return null;
   let [cost, total] = [0, 0];

@@ -4,8 +4,8 @@ import { type Mounted, type MountOptions, mount, Store } from "../src/mount.ts";
 import type { Source, SourceStatus } from "../src/source.ts";
 import type { AlphaFit, Batch, Column, Header, HistogramData } from "../src/wire.ts";
 
-export const fixture = (name: string): Uint8Array =>
-  new Uint8Array(readFileSync(new URL(`./fixtures/${name}.bin`, import.meta.url)));
+/** Made by make_fixtures.py; the tests run from the root of the repository. */
+export const fixture = (name: string): Uint8Array => new Uint8Array(readFileSync(`js/tests/fixtures/${name}.bin`));
 
 /** A small generator of repeatable numbers from 0 to 1. */
 export function seeded(seed: number): () => number {

@@ -17,7 +17,25 @@ export function visibleRange(series: Series, [low, high]: [number, number]): [nu
   return [from, Math.min(series.n, to + 1)];
 }
 
+const known = new WeakMap<Series, Map<string, { n: number; line: Polyline }>>();
+
+/** The same line again while nothing changed: scrubbing and hovering move only the cursor. */
 export function decimate(series: Series, xscale: Scale, yscale: Scale): Polyline {
+  const key = [xscale.kind, ...xscale.domain, ...xscale.range, yscale.kind, ...yscale.domain, ...yscale.range].join(
+    " ",
+  );
+  let lines = known.get(series);
+  if (!lines) known.set(series, (lines = new Map()));
+  const cached = lines.get(key);
+  if (cached?.n === series.n) return cached.line;
+  const line = decimateAnew(series, xscale, yscale);
+  lines.delete(key);
+  lines.set(key, { n: series.n, line });
+  if (lines.size > 4) lines.delete(lines.keys().next().value as string);
+  return line;
+}
+
+function decimateAnew(series: Series, xscale: Scale, yscale: Scale): Polyline {
   const [from, to] = visibleRange(series, xscale.domain);
   const width = Math.max(1, Math.abs(xscale.range[1] - xscale.range[0]));
   const line: Polyline = { xs: [], ys: [], broken: [] };

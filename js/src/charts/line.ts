@@ -182,7 +182,8 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
     });
   }
   const smoothed = chart.smoothing > 0 && curve.series.n >= SHORTEST && !curve.exact;
-  if (!curve.dots) {
+  // With many curves the raw ones below the smoothed only hide each other.
+  if (!curve.dots && !(smoothed && chart.curves.length > 8)) {
     const weight = curve.thin ? 1 : 1.5;
     marks.push({
       type: "line",
@@ -266,11 +267,27 @@ function cursorMarks(step: number, chart: LineChart, box: Box, xscale: Scale, ys
     const x = xscale.to(curve.series.x[hit.index]);
     if (x < box.x - 0.5 || x > box.x + box.width + 0.5) continue;
     if (!marks.length)
-      marks.push({ type: "line", xs: [x, x], ys: [box.y, box.y + box.height], stroke: chart.theme.quiet, alpha: 0.7 });
+      marks.push({
+        type: "line",
+        live: true,
+        xs: [x, x],
+        ys: [box.y, box.y + box.height],
+        stroke: chart.theme.quiet,
+        alpha: 0.7,
+      });
     if (!Number.isFinite(hit.value) || (chart.ylog && hit.value <= 0) || curve.thin) continue;
     const y = yscale.to(hit.value);
     if (y < box.y - 1 || y > box.y + box.height + 1) continue;
-    marks.push({ type: "dots", xs: [x], ys: [y], radius: 3, fill: curve.color, stroke: chart.theme.card, weight: 1.2 });
+    marks.push({
+      type: "dots",
+      live: true,
+      xs: [x],
+      ys: [y],
+      radius: 3,
+      fill: curve.color,
+      stroke: chart.theme.card,
+      weight: 1.2,
+    });
   }
   return marks;
 }

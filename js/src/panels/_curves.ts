@@ -91,6 +91,7 @@ function layerCurves(ctx: Context, run: ShownRun, shown: Shown): Curve[] {
 
 function makeLegend(ctx: Context, spec: CurvesSpec, curves: Curve[]): LegendItem[] {
   if (spec.split && ctx.state.split[spec.id]) {
+    if (ctx.runs.length > 1) return []; // colours tell the runs apart then
     const seen = new Map(curves.map(({ label, color, dash }) => [label, { label: shorten(label, 30), color, dash }]));
     return [...seen.values()].slice(0, 24);
   }

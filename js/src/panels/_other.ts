@@ -19,24 +19,45 @@ export function otherPanels(ctx: Context): Panel[] {
       if (kind === "scalar" && !isClaimed(name)) names.add(name);
     for (const name of data.columns.keys()) if (!isClaimed(name)) names.add(name);
   }
-  return [...names].slice(0, 200).map((name, i) => otherPanel(ctx, name, i));
+  return groupNames([...names].slice(0, 200)).map((group, i) => otherPanel(ctx, group, i));
 }
 
-function otherPanel(ctx: Context, name: string, index: number): Panel {
+/** train_accuracy and valid_accuracy belong into one chart; everything else stands alone. */
+export function groupNames(names: string[]): string[][] {
+  const groups = new Map<string, string[]>();
+  for (const name of names) {
+    const match = /^log\/(?:train|training|valid|validation|val|test|eval)[_\-./ ](.+)$/.exec(name);
+    const key = match ? `log/${match[1]}` : name;
+    groups.set(key, [...(groups.get(key) ?? []), name]);
+  }
+  return [...groups.values()];
+}
+
+// "train_accuracy", "valid_accuracy" -> "accuracy"
+function commonEnding(names: string[]): string {
+  const [first] = names;
+  let size = 0;
+  while (size < first.length && names.every((name) => name.endsWith(first.slice(first.length - size - 1)))) size++;
+  return first.slice(first.length - size).replace(/^[_\-./ ]+/, "") || first;
+}
+
+function otherPanel(ctx: Context, names: string[], index: number): Panel {
+  const [name] = names;
   const info = quantityInfo(ctx, name);
   const logged = name.startsWith("log/");
-  const title = shorten(logged ? name.slice(4) : name, 60);
+  const plain = (own: string) => shorten(own.startsWith("log/") ? own.slice(4) : own, 60);
+  const title = names.length > 1 ? shorten(commonEnding(names), 60) : plain(name);
   const split = Boolean(info?.layerwise) || ctx.runs.some(({ data }) => data.layersOf(name).length > 0);
   const help = [
-    info?.description || (logged ? "A value that run.log() sent." : "A quantity without a panel of its own."),
+    info?.description || (logged ? "Values that run.log() sent." : "A quantity without a panel of its own."),
   ];
   if (info?.schedule) help.push(`Measured ${info.schedule}.`);
   return curvePanel({
-    id: `other:${name.slice(0, 200)}`,
+    id: `other:${names.length > 1 ? `group ${title}` : name.slice(0, 200)}`,
     title,
     group: "training",
     order: (logged ? 15 : 100) + index / 1000,
-    shown: [{ name, label: title }],
+    shown: names.map((own) => ({ name: own, label: plain(own) })),
     ylabel: info?.unit ? shorten(info.unit, 16) : undefined,
     split,
     help,

@@ -1,0 +1,311 @@
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { columnsCsv, csvField } from "../src/export.ts";
+import type { UiState } from "../src/state.ts";
+import { decodeState, encodeState } from "../src/state.ts";
+import { type Cockpit, makeBatch, makeHeader, open } from "./helpers.ts";
+
+let cockpit: Cockpit | null = null;
+afterEach(() => {
+  cockpit?.destroy();
+  cockpit = null;
+  document.body.replaceChildren();
+  vi.useRealTimers();
+});
+
+const value = (seq: number, name: string) => seq + name.length / 100 + 1;
+const start = (options = {}) => {
+  cockpit = open([makeBatch({ to: 101, value })], options);
+  return cockpit;
+};
+const reading = (own: Cockpit, id: string) => own.card(id).querySelector<HTMLElement>(".ck-reading")?.dataset;
+
+describe("scrubbing", () => {
+  it("shows the values of the chosen step in all panels", () => {
+    const own = start();
+    for (const step of [0, 37, 100]) {
+      own.app.set({ step });
+      own.app.draw();
+      expect(Number(reading(own, "loss")?.value)).toBe(value(step, "Loss"));
+      expect(Number(reading(own, "grad_norm")?.value)).toBe(value(step, "GradNorm"));
+      expect(Number(reading(own, "update_ratio")?.value)).toBe(value(step, "UpdateSize") / value(step, "ParamNorm"));
+      expect(reading(own, "hess_max_ev")?.step).toBe(String(step));
+    }
+  });
+
+  it("follows the latest record until the user chooses a step", () => {
+    const own = start();
+    own.store.merge(makeBatch({ from: 101, to: 111, value }));
+    own.app.draw();
+    expect(own.text(".ck-where")).toContain("step 110");
+    own.app.set({ step: 5 });
+    own.store.merge(makeBatch({ from: 111, to: 120, value }));
+    own.app.draw();
+    expect(own.text(".ck-where")).toContain("step 5 · epoch 0.5");
+  });
+
+  it("works with the keyboard alone", () => {
+    const own = start();
+    const track = own.element.querySelector<HTMLElement>(".ck-track") as HTMLElement;
+    const press = (key: string) => {
+      track.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+      own.app.draw();
+    };
+    press("Home");
+    expect(track.getAttribute("aria-valuenow")).toBe("0");
+    press("ArrowRight");
+    press("ArrowRight");
+    expect(track.getAttribute("aria-valuenow")).toBe("2");
+    press("PageUp");
+    expect(track.getAttribute("aria-valuetext")).toContain("step 12");
+    press("End");
+    expect(own.app.state.step).toBeNull();
+  });
+
+  it("plays through the whole training and stops at its end", () => {
+    const own = start();
+    own.app.play();
+    for (let now = 1; now < 20_000; now += 100) own.app.draw(now);
+    expect(own.app.playing).toBe(false);
+    expect(own.app.state.step).toBe(100);
+  });
+});
+
+describe("hovering and zooming", () => {
+  it("shows the hovered step everywhere and returns", () => {
+    const own = start();
+    own.app.hover(42.3);
+    own.app.draw();
+    expect(Number(reading(own, "loss")?.value)).toBe(value(42, "Loss"));
+    expect(Number(reading(own, "hess_trace")?.value)).toBe(value(42, "HessTrace"));
+    own.app.hover(null);
+    own.app.draw();
+    expect(Number(reading(own, "loss")?.value)).toBe(value(100, "Loss"));
+  });
+
+  it("zooms all time charts together, and forgets the zoom with the axis", () => {
+    const own = start();
+    own.app.zoom([20, 40]);
+    own.app.draw();
+    for (const id of ["loss", "grad_norm", "alpha", "gradient_tests"])
+      for (const frame of own.app.card(id)?.scene.frames ?? []) expect(frame.xscale.domain).toEqual([20, 40]);
+    own.app.set({ axis: "time" });
+    expect(own.app.context().domain).toEqual([0, 10]);
+  });
+
+  it("answers to a pointer: a click chooses, a drag zooms", () => {
+    const own = start();
+    const card = own.app.card("loss");
+    const frame = card?.scene.frames[0];
+    if (!card || !frame) throw new Error("no chart");
+    const at = (type: string, part: number) =>
+      card.body.dispatchEvent(
+        new MouseEvent(type, { clientX: frame.x + frame.width * part, clientY: frame.y + 5, button: 0, bubbles: true }),
+      );
+    at("pointerdown", 0.5);
+    at("pointerup", 0.5);
+    expect(own.app.state.step).toBe(50);
+    at("pointerdown", 0.25);
+    at("pointermove", 0.6);
+    at("pointerup", 0.75);
+    expect(own.app.state.zoom?.map(Math.round)).toEqual([25, 75]);
+  });
+});
+
+describe("warnings", () => {
+  it("lead to their step and layer", () => {
+    const own = start();
+    own.card("warnings").querySelector<HTMLButtonElement>(".ck-go")?.click();
+    expect([own.app.state.step, own.app.state.layer]).toEqual([2, "fc.weight"]);
+    own.app.set({ step: null, layer: "" });
+    own.element.querySelector<HTMLButtonElement>(".ck-alert")?.click();
+    expect([own.app.state.step, own.app.state.layer]).toEqual([2, "fc.weight"]);
+  });
+});
+
+describe("the arrangement", () => {
+  it("hides, moves and enlarges by menu, and tells the host", async () => {
+    let told: UiState | null = null;
+    const own = start({ onState: (state: UiState) => (told = state) });
+    const menu = (id: string, entry: string) => {
+      own.card(id).querySelector<HTMLButtonElement>("button.ck-icon")?.click();
+      const items = [...own.card(id).querySelectorAll<HTMLButtonElement>(".ck-item")];
+      items.find((item) => item.textContent === entry)?.click();
+      own.app.draw();
+    };
+    menu("distance", "Move up");
+    const ids = [...(own.element.querySelector(".ck-column")?.querySelectorAll<HTMLElement>(".ck-card") ?? [])].map(
+      (card) => card.dataset.panel,
+    );
+    expect(ids.slice(0, 2)).toEqual(["distance", "alpha"]);
+    menu("alpha", "Hide");
+    expect(own.card("alpha")).toBeNull();
+    menu("loss", "Enlarge");
+    expect(own.element.querySelector<HTMLElement>(".ck-stage .ck-card")?.dataset.panel).toBe("loss");
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    expect(told).toMatchObject({ hidden: ["alpha"], enlarged: "loss" });
+  });
+
+  it("is restored from what was saved", () => {
+    const state = decodeState(
+      encodeState({ ...decodeState(""), hidden: ["loss"], step: 7, axis: "time", layer: "fc.weight", zoom: [1, 5] }),
+    );
+    const own = start({ state });
+    expect(own.card("loss")).toBeNull();
+    expect(own.app.context().domain).toEqual([1, 5]);
+    expect(own.text(".ck-where")).toContain("step 7");
+  });
+});
+
+describe("several runs", () => {
+  it("can be chosen, and what differs is listed", () => {
+    cockpit = open([
+      makeBatch({ to: 20 }),
+      makeBatch({ run: "b", to: 20, change: { header: makeHeader({ batch_size: 8, git_commit: "def" }) } }),
+    ]);
+    const own = cockpit;
+    const table = own.card("about").textContent ?? "";
+    expect(table).toContain("batch size");
+    expect(table).toContain("git commit");
+    expect(table).not.toContain("MSELoss");
+    own.app.set({ runs: ["b"] });
+    own.app.draw();
+    expect(own.card("about").textContent).toContain("MSELoss"); // one run: everything is listed
+    expect(own.app.context().runs.map((run) => run.run)).toEqual(["b"]);
+  });
+
+  it("keep their colours when others come and go", () => {
+    cockpit = open([makeBatch({ run: "b", to: 5 }), makeBatch({ run: "c", to: 5 })]);
+    const before = cockpit.app.context().runs.find((run) => run.run === "c")?.color;
+    cockpit.app.set({ runs: ["c"] });
+    cockpit.store.merge(makeBatch({ run: "a", to: 5 }));
+    expect(cockpit.app.context().runs[0].color).toBe(before);
+  });
+});
+
+describe("the state of training", () => {
+  const status = (state: string, error = "") => ({
+    state,
+    error,
+    last_wall_time: 1,
+    records: 9,
+    expected: 12,
+    broken: 2,
+  });
+
+  it.each([
+    ["running", "live", "ck-live"],
+    ["finished", "finished", "ck-done"],
+    ["crashed", "crashed", "ck-bad"],
+    ["failed", "failed", "ck-bad"],
+  ])("is told apart: %s", (state, word, lamp) => {
+    cockpit = open([
+      makeBatch({ to: 9, change: { status: status(state, state === "failed" ? "ValueError: x" : "") } }),
+    ]);
+    expect(cockpit.text(".ck-state")).toBe(word);
+    expect(cockpit.element.querySelector(`.ck-lamp.${lamp}`)).toBeTruthy();
+    expect(cockpit.text(".ck-status")).toContain("9 of 12 records");
+    expect(cockpit.text(".ck-status")).toContain("2 broken records skipped");
+    if (state === "failed") expect(cockpit.text(".ck-status")).toContain("ValueError: x");
+  });
+
+  it("says how many parameters are covered", () => {
+    cockpit = open([makeBatch({ to: 9, change: { header: makeHeader({ covered: 0.85 }) } })]);
+    expect(cockpit.text(".ck-status")).toContain("85 % of parameters covered");
+  });
+
+  it("has a stop button that asks once", () => {
+    const own = start();
+    const asked: string[] = [];
+    Object.assign(own.source, { requestStop: (run: string) => asked.push(run) });
+    own.app.draw();
+    const stop = [...own.element.querySelectorAll<HTMLButtonElement>(".ck-bar button")].find(
+      (button) => button.textContent === "Stop training",
+    );
+    stop?.click();
+    expect(asked).toEqual(["a"]);
+    expect(stop?.textContent).toBe("Stop requested…");
+    expect(stop?.disabled).toBe(true);
+  });
+
+  it("waits in words before there is anything", () => {
+    cockpit = open([]);
+    expect(cockpit.text(".ck-empty")).toContain("No run to show yet");
+    expect(cockpit.text(".ck-status")).toContain("no run yet");
+  });
+});
+
+describe("CSV", () => {
+  it("holds exactly the data", () => {
+    const own = start();
+    const lines = columnsCsv(own.app.context(), ["Loss"]).trim().split("\n");
+    expect(lines[0]).toBe("run,step,epoch,time,name,layer,value");
+    expect(lines).toHaveLength(102);
+    const [run, step, epoch, time, name, layer, number] = lines[38].split(",");
+    expect([run, step, epoch, name, layer]).toEqual(["a", "37", "3.7", "Loss", ""]);
+    expect(Number(time)).toBeCloseTo(3.7);
+    expect(Number(number)).toBe(value(37, "Loss"));
+  });
+
+  it("keeps spreadsheets from running names", () => {
+    expect(csvField('=cmd|"x"')).toBe(`"'=cmd|""x"""`);
+    expect(csvField(-3)).toBe("-3");
+  });
+});
+
+describe("hostile names", () => {
+  const evil = [
+    `<img src=x onerror="globalThis.hit=1">`,
+    `"><script>globalThis.hit=1</script>`,
+    "a\u202eb\u0000c\n\t",
+    "x".repeat(10_000),
+    "__proto__",
+    "مرحبا",
+  ];
+
+  it("are text, everywhere", () => {
+    const layers = evil.map((name) => ({ name, shape: [1], size: 1, module: name, method: "rule", reason: name }));
+    const warnings = evil.map((name) => ({ step: 1, kind: name, quantity: name, layer: name, message: name }));
+    const header = makeHeader({
+      name: evil[0],
+      model: evil[0],
+      layers,
+      git_commit: evil[1],
+      versions: { [evil[0]]: evil[1] },
+      notes: evil,
+    });
+    const status = { state: evil[0], error: evil[1], last_wall_time: 1, records: 1, expected: 1, broken: 0 };
+    const batches = evil.map((run) =>
+      makeBatch({
+        run,
+        to: 30,
+        names: ["Loss", "GradNorm", ...evil.map((name) => `log/${name}`), ...evil],
+        layers: evil,
+        change: { header, warnings, status },
+      }),
+    );
+    cockpit = open(batches);
+    cockpit.app.set({ layer: evil[0], split: { grad_norm: true } });
+    cockpit.app.draw();
+    for (const button of cockpit.element.querySelectorAll<HTMLButtonElement>("button[aria-haspopup]")) button.click();
+    for (const tag of ["img", "script", "iframe", "a", "svg"]) expect(cockpit.element.querySelector(tag)).toBeNull();
+    expect((globalThis as { hit?: number }).hit).toBeUndefined();
+    for (const span of cockpit.element.querySelectorAll(".ck-chip, .ck-title, .ck-texts span"))
+      expect(span.textContent?.length ?? 0).toBeLessThan(200);
+  });
+
+  it("in a saved state are not believed", () => {
+    const evilState = JSON.stringify({
+      step: "<b>",
+      axis: "evil",
+      smoothing: 7,
+      zoom: [5, 1],
+      runs: [1],
+      hidden: "x",
+      theme: {},
+      order: [["a"], 3],
+      __proto__: { polluted: 1 },
+    });
+    expect(decodeState(evilState)).toEqual(decodeState(""));
+    expect(decodeState("{broken")).toEqual(decodeState(""));
+  });
+});

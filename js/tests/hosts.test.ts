@@ -1,0 +1,319 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { splitFrames } from "../src/hosts/frames.ts";
+import { HttpSource } from "../src/hosts/http.ts";
+import { readAddress, writeAddress } from "../src/hosts/parent.ts";
+import { openReport } from "../src/hosts/report.ts";
+import createWidget from "../src/hosts/widget.ts";
+import { feed, Store } from "../src/mount.ts";
+import type { SourceStatus } from "../src/source.ts";
+import { decodeBatch, decodeHistogram } from "../src/wire.ts";
+import { fixture } from "./helpers.ts";
+
+function joinFrames(...batches: Uint8Array[]): Uint8Array {
+  const out = new Uint8Array(batches.reduce((sum, batch) => sum + 4 + batch.length, 0));
+  let at = 0;
+  for (const batch of batches) {
+    new DataView(out.buffer).setUint32(at, batch.length, true);
+    out.set(batch, at + 4);
+    at += 4 + batch.length;
+  }
+  return out;
+}
+
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+  document.body.replaceChildren();
+});
+
+describe("the wire", () => {
+  it("reads what Python wrote", () => {
+    const batch = decodeBatch(fixture("lenet-sgd"));
+    expect(batch.run).toBe("lenet-sgd");
+    expect(batch.header?.layers.map((layer) => layer.name)).toEqual([
+      "conv1.weight",
+      "conv1.bias",
+      "fc2.weight",
+      "fc2.bias",
+    ]);
+    const loss = batch.columns.find((column) => column.name === "Loss" && column.layer === "");
+    expect(loss?.values).toHaveLength(60);
+    expect(batch.alphas).toHaveLength(59); // the last one is known one step later
+    expect(batch.status?.state).toBe("finished");
+    const histogram = batch.histograms.find((own) => own.quantity === "GradHist2d" && !own.layer);
+    expect(histogram?.shape).toEqual([40, 50]);
+    expect(histogram?.counts.reduce((a, b) => a + b, 0)).toBe(20_000);
+  });
+
+  it("marks thinned columns", () => {
+    const batch = decodeBatch(fixture("lenet-sgd.thinned"));
+    const loss = batch.columns.find((column) => column.name === "Loss");
+    expect(loss?.decimated).toBe(true);
+    expect(loss?.values.length).toBeLessThan(30);
+  });
+
+  it("counts a message that cannot be read and goes on", () => {
+    vi.spyOn(console, "warn").mockImplementation(() => {});
+    const store = new Store();
+    const bytes = fixture("lenet-sgd");
+    feed(store, bytes.slice(0, 1000));
+    feed(store, Uint8Array.from([1, 2, 3, 255, 254]));
+    expect(store.broken).toBe(2);
+    feed(store, bytes);
+    expect(store.runs.get("lenet-sgd")?.rows.n).toBeGreaterThan(60);
+    expect(() => decodeHistogram(Uint8Array.from([255, 255]))).toThrow();
+  });
+
+  it("splits several Batches, and uses what is whole of a cut one", () => {
+    const joined = joinFrames(Uint8Array.from([1, 2]), Uint8Array.from([3]));
+    expect(splitFrames(joined).map((frame) => Array.from(frame))).toEqual([[1, 2], [3]]);
+    expect(splitFrames(joined.slice(0, -1))).toHaveLength(1);
+  });
+});
+
+describe("the HTTP source", () => {
+  let requests: string[] = [];
+  let runs: { run: string; run_id: string; seq: number; state: string }[] = [];
+  let fails = false;
+
+  beforeEach(() => {
+    vi.useFakeTimers();
+    requests = [];
+    fails = false;
+    runs = [{ run: "lenet-sgd", run_id: "synthetic-lenet-sgd", seq: 64, state: "running" }];
+    vi.stubGlobal("fetch", async (url: string) => {
+      requests.push(url);
+      if (fails) throw new TypeError("no connection");
+      if (url.startsWith("./runs")) return new Response(JSON.stringify(runs));
+      if (url.startsWith("./histogram")) return new Response("", { status: 404 });
+      return new Response(fixture("lenet-sgd") as unknown as BodyInit);
+    });
+  });
+
+  const begin = () => {
+    const source = new HttpSource("./");
+    const batches: Uint8Array[] = [];
+    const states: SourceStatus[] = [];
+    source.start(
+      (bytes) => batches.push(bytes),
+      (status) => states.push(status),
+    );
+    return { source, batches, states };
+  };
+
+  it("fetches a run once, then only what is new", async () => {
+    const { source, batches } = begin();
+    await vi.advanceTimersByTimeAsync(50);
+    expect(requests.filter((url) => url.includes("batch"))).toEqual([
+      "./batch?run=lenet-sgd&since=0&layers=0&max_points=2000",
+    ]);
+    await vi.advanceTimersByTimeAsync(3000);
+    expect(requests.filter((url) => url.includes("batch"))).toHaveLength(1);
+    runs[0].seq = 70;
+    await vi.advanceTimersByTimeAsync(1100);
+    expect(requests.filter((url) => url.includes("batch")).at(-1)).toBe("./batch?run=lenet-sgd&since=64&layers=0");
+    expect(batches).toHaveLength(2);
+    source.stop();
+  });
+
+  it("starts over when the run was started anew", async () => {
+    const { source } = begin();
+    await vi.advanceTimersByTimeAsync(50);
+    runs[0] = { ...runs[0], run_id: "other", seq: 3 };
+    await vi.advanceTimersByTimeAsync(1100);
+    expect(requests.filter((url) => url.includes("batch")).at(-1)).toContain("since=0");
+    source.stop();
+  });
+
+  it("stops asking while nobody looks, and when it is stopped", async () => {
+    const { source } = begin();
+    await vi.advanceTimersByTimeAsync(50);
+    const height = window.innerHeight;
+    Object.defineProperty(window, "innerHeight", { value: 0, configurable: true });
+    const before = requests.length;
+    await vi.advanceTimersByTimeAsync(10_000);
+    expect(requests.length).toBe(before);
+    Object.defineProperty(window, "innerHeight", { value: height, configurable: true });
+    await vi.advanceTimersByTimeAsync(1100);
+    expect(requests.length).toBeGreaterThan(before);
+    source.stop();
+    const after = requests.length;
+    await vi.advanceTimersByTimeAsync(10_000);
+    expect(requests.length).toBe(after);
+  });
+
+  it("says so when TensorBoard does not answer, asks less often, and recovers", async () => {
+    const { source, states } = begin();
+    await vi.advanceTimersByTimeAsync(50);
+    fails = true;
+    await vi.advanceTimersByTimeAsync(30_000);
+    expect(states.at(-1)).toMatchObject({ connection: "disconnected", message: "TensorBoard does not answer" });
+    expect(requests.length).toBeLessThan(12);
+    fails = false;
+    await vi.advanceTimersByTimeAsync(17_000);
+    expect(states.at(-1)?.connection).toBe("live");
+    source.stop();
+  });
+
+  it("asks for layers once and keeps them up to date", async () => {
+    const { source } = begin();
+    await vi.advanceTimersByTimeAsync(50);
+    await source.layers("lenet-sgd", "GradNorm");
+    await source.layers("lenet-sgd", "GradNorm");
+    expect(requests.filter((url) => url.includes("layers=1"))).toEqual([
+      "./batch?run=lenet-sgd&since=0&names=GradNorm&layers=1&max_points=2000",
+    ]);
+    runs[0].seq = 70;
+    await vi.advanceTimersByTimeAsync(1100);
+    expect(requests.filter((url) => url.includes("layers=1")).at(-1)).toBe(
+      "./batch?run=lenet-sgd&since=64&names=GradNorm&layers=1",
+    );
+    expect(await source.histogram("lenet-sgd", "GradHist1d", 3, null)).toBeNull();
+    source.stop();
+  });
+
+  it("fetches a run of some length whole after its first picture", async () => {
+    runs[0].seq = 10_000;
+    const { source } = begin();
+    await vi.advanceTimersByTimeAsync(50);
+    expect(requests.filter((url) => url.includes("batch"))).toEqual([
+      "./batch?run=lenet-sgd&since=0&layers=0&max_points=2000",
+      "./batch?run=lenet-sgd&since=0&layers=0",
+    ]);
+    source.stop();
+  });
+
+  it("loads only chosen runs out of many", async () => {
+    runs = Array.from({ length: 100 }, (_, i) => ({ run: `r${i}`, run_id: `${i}`, seq: 5, state: "finished" }));
+    const { source } = begin();
+    await vi.advanceTimersByTimeAsync(50);
+    expect(requests.filter((url) => url.includes("batch"))).toHaveLength(10);
+    source.focus(["r50"]);
+    await vi.advanceTimersByTimeAsync(1100);
+    expect(requests.filter((url) => url.includes("run=r50"))).toHaveLength(1);
+    source.stop();
+  });
+});
+
+describe("the address", () => {
+  it("carries the state and leaves other parts alone", () => {
+    window.location.hash = "#cockpit&p.other.x=1";
+    writeAddress('{"step":7}');
+    expect(readAddress()).toBe('{"step":7}');
+    expect(window.location.hash).toContain("p.other.x=1");
+    writeAddress("");
+    expect(readAddress()).toBeNull();
+    window.location.hash = "#scalars";
+    writeAddress('{"step":7}');
+    expect(window.location.hash).toBe("#scalars");
+    window.location.hash = "";
+  });
+});
+
+class FakeModel {
+  sent: Record<string, unknown>[] = [];
+  saved = 0;
+  private acts = new Map<string, ((...args: never[]) => void)[]>();
+  constructor(readonly values: Record<string, unknown>) {}
+  get = (name: string) => this.values[name];
+  set = (name: string, value: unknown) => {
+    this.values[name] = value;
+  };
+  save_changes = () => {
+    this.saved++;
+  };
+  on = (name: string, act: (...args: never[]) => void) => {
+    this.acts.set(name, [...(this.acts.get(name) ?? []), act]);
+  };
+  off = () => {};
+  send = (content: unknown) => {
+    this.sent.push(content as Record<string, unknown>);
+  };
+  emit(name: string, ...args: unknown[]): void {
+    for (const act of this.acts.get(name) ?? []) (act as (...all: unknown[]) => void)(...args);
+  }
+}
+
+describe("the widget", () => {
+  const view = (bytes: Uint8Array) => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const frame = async () => new Promise((resolve) => setTimeout(resolve, 60));
+
+  it("shows keyframes and messages in two views, and sends nothing by itself", async () => {
+    const model = new FakeModel({
+      _keyframe: view(joinFrames(fixture("lenet-sgd"))),
+      ui: {},
+      panels: [],
+      height: 0,
+      theme: "auto",
+    });
+    const widget = createWidget();
+    widget.initialize({ model });
+    const [first, second] = [document.createElement("div"), document.createElement("div")];
+    document.body.append(first, second);
+    const clean = widget.render({ model, el: first });
+    const end = new AbortController();
+    widget.render({ model, el: second, signal: end.signal });
+    model.emit("msg:custom", { op: "batch", status: { runs: {} } }, [view(joinFrames(fixture("lenet-sigmoid")))]);
+    await frame();
+    for (const el of [first, second]) expect(el.textContent).toContain("lenet-sigmoid");
+    expect(model.sent).toEqual([]);
+    clean();
+    end.abort();
+    expect([first.childNodes.length, second.childNodes.length]).toEqual([0, 0]);
+  });
+
+  it("asks for a histogram when the user chose a step, and for a stop when asked to", async () => {
+    const model = new FakeModel({
+      _keyframe: view(joinFrames(fixture("lenet-sigmoid"))),
+      ui: { step: 10 },
+      status: { runs: { "lenet-sigmoid": { can_stop: true } } },
+    });
+    const widget = createWidget();
+    const el = document.createElement("div");
+    document.body.append(el);
+    widget.initialize({ model });
+    const clean = widget.render({ model, el });
+    await frame();
+    expect(
+      model.sent.some(
+        (content) => content.op === "histogram" && content.run === "lenet-sigmoid" && content.step === 10,
+      ),
+    ).toBe(true);
+    const stop = [...el.querySelectorAll("button")].find((button) => button.textContent === "Stop training");
+    stop?.click();
+    expect(model.sent.at(-1)).toEqual({ op: "stop", run: "lenet-sigmoid" });
+    clean();
+  });
+
+  it("remembers what the user chose", async () => {
+    const model = new FakeModel({ _keyframe: view(joinFrames(fixture("lenet-sgd"))), ui: {} });
+    const el = document.createElement("div");
+    document.body.append(el);
+    const clean = createWidget().render({ model, el });
+    await frame();
+    [...el.querySelectorAll("button")].find((button) => button.textContent === "log x")?.click();
+    await new Promise((resolve) => setTimeout(resolve, 250));
+    expect(model.values.ui).toEqual({ xlog: true });
+    expect(model.saved).toBe(1);
+    clean();
+  });
+});
+
+describe("the report", () => {
+  it("opens from what is in the page", async () => {
+    const tag = document.createElement("script");
+    tag.type = "application/octet-stream";
+    tag.className = "cockpit-batch";
+    let text = "";
+    for (const byte of joinFrames(fixture("lenet-sgd"))) text += String.fromCharCode(byte);
+    tag.textContent = btoa(text);
+    const place = document.createElement("main");
+    place.id = "cockpit";
+    document.body.append(place, tag);
+    const report = openReport(document);
+    report.app.draw();
+    expect(place.textContent).toContain("lenet-sgd");
+    expect(place.querySelectorAll(".ck-card").length).toBeGreaterThan(15);
+    report.destroy();
+  });
+});
