@@ -34,7 +34,7 @@ def test_step_uphill_is_kept_below_minus_one(problem: str, tmp_path: Path) -> No
 
 
 def test_samples_without_any_spread_still_fit(tmp_path: Path) -> None:
-    """Four times the same sample: the fit replaces variances of zero by 1e-10; the record may show what was observed."""
+    """Four times the same sample: the fit replaces variances of zero by 1e-10; the record may show what was seen."""
     training, twin = start("regression"), start("regression")
     batches = [(x[:1].repeat(4, 1), y[:1].repeat(4, 1)) for x, y in training.batches(3)]
     with training.track(tmp_path / "run", config=quantities("Alpha")) as run:

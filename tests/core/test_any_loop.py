@@ -249,3 +249,32 @@ def test_resumed_run_that_goes_back_to_a_checkpoint_replaces_what_came_after(tmp
     for name in ("Loss", "GradNorm", "NormTest", "UpdateSize", "ParamNorm"):
         assert_close(by_step(run.data, name), truth.scalars[name], name)
     assert run.data.histogram_steps("GradHist1d") == [0, 1, 2, 3]
+
+
+def test_gradient_that_the_user_only_looks_at_is_no_batch(tmp_path: Path) -> None:
+    """``torch.autograd.grad`` fires the loss's hook like a backward pass, but nothing of it reaches the optimizer."""
+    training, twin = start("mlp"), start("mlp")
+    with training.track(tmp_path / "run", config="full", on_error="raise") as run:
+        for inputs, targets in training.batches(3):
+            training.optimizer.zero_grad()
+            loss = training.loss_fn(training.model(inputs), targets)
+            torch.autograd.grad(loss, list(training.model.parameters()), retain_graph=True)
+            loss.backward()
+            training.optimizer.step()
+    with twin.track(tmp_path / "twin", config="full", on_error="raise") as plain:
+        twin.run(list(twin.batches(3)))
+    for name in ("Loss", "NormTest", "HessMaxEV", "HessTrace", "Alpha"):
+        assert by_step(run.data, name) == pytest.approx(by_step(plain.data, name)), name
+
+
+@pytest.mark.parametrize("schedule", [1, 3])
+def test_compiled_model_is_measured(schedule: int, tmp_path: Path) -> None:
+    training = start("mlp")
+    training.model = torch.compile(training.model, backend="aot_eager")
+    with training.track(tmp_path / "run", config="full", schedule=schedule) as run:
+        training.run(training.batches(4))
+    truth = truth_of(start("mlp"), training.batches(4), slow_truth.hessian)
+    steps = [0, 1, 2, 3] if schedule == 1 else [0, 3]
+    assert len(run.data.layers) == 4
+    for name in ("Loss", "GradNorm", "NormTest", "HessTrace", "TICDiag"):
+        assert_close(by_step(run.data, name), {step: truth.scalars[name][step] for step in steps}, name)
