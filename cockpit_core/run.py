@@ -272,7 +272,8 @@ class Run:
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
         closure = self.engine.step.in_closure
-        self.engine.passes_per_step = 1 if closure else self.backward_passes or self.engine.passes_per_step
+        seen = len(self.engine.step.passes) or (self.backward_passes if self.engine.passes_per_step == 0 else 0)
+        self.engine.passes_per_step = 1 if closure else seen or self.engine.passes_per_step
         self.backward_passes = 0
         self.loss_seen = False
         with self.guard("planning"):

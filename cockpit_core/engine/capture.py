@@ -36,6 +36,8 @@ class Pass:
     loss: float = 0.0
     no_losses: str = ""
     curved: bool = False
+    accumulated: bool = False
+    """Some parameter's gradient was added to: False means the user called ``torch.autograd.grad``, no training."""
     captured: dict[int, Captured] = field(default_factory=dict)
     by_parameter: dict[str, list[tuple[Captured, str]]] = field(default_factory=dict)
 

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 TOLERANCE = 3e-4
 """Relative error at which the eigenvalue's iteration may stop: a third of the 1e-3 that is promised."""
 
+SMALL = 1000
+"""Up to so many parameters products are cheap, and eigenvalues a percent apart are told apart too."""
+
 
 class Curvature:
     """Measures what the plan asks for, once per step, on the first backward pass of it.
@@ -195,7 +198,9 @@ class Curvature:
         start = [known[name] for name in names] if known and set(known) == set(names) else None
         if self.group is None:
             made.append(make())
-            pair = largest_eigenvalue(made[0], start, self.generator)
+            small = sum(p.numel() for p in point.trainable.values()) <= SMALL
+            effort: dict[str, Any] = {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128} if small else {"tolerance": TOLERANCE}
+            pair = largest_eigenvalue(made[0], start, self.generator, **effort)
         else:
             pair, local = largest_together(self.group, make, start, self.generator)
             made.append(local)

@@ -211,6 +211,8 @@ class Engine:
 
     def on_parameter(self, p: Tensor) -> None:
         found = self.step.open
+        if found is not None:
+            found.accumulated = True
         if self.muted or found is None or self.step.deferred or self.step.passes or not self.step.plan.individual:
             return
         name = self.cover.names[id(p)]
@@ -293,6 +295,10 @@ class Engine:
         self.step.open = None
         start = time.perf_counter()
         with self.guard("end of backward"):
+            if self.layer_handles and not found.accumulated:  # torch.autograd.grad: nothing of it reaches the optimizer
+                if not self.step.passes:
+                    self.step.discard()
+                return
             self.step.passes.append(found)
             self._note_gradients()
             if self.step.in_closure and not self.step.measured:

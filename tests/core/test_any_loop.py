@@ -264,7 +264,7 @@ def test_gradient_that_the_user_only_looks_at_is_no_batch(tmp_path: Path) -> Non
     with twin.track(tmp_path / "twin", config="full", on_error="raise") as plain:
         twin.run(list(twin.batches(3)))
     for name in ("Loss", "NormTest", "HessMaxEV", "HessTrace", "Alpha"):
-        assert by_step(run.data, name) == pytest.approx(by_step(plain.data, name)), name
+        assert by_step(run.data, name) == pytest.approx(by_step(plain.data, name), rel=1e-4), name
 
 
 @pytest.mark.parametrize("schedule", [1, 3])
