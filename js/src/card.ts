@@ -219,7 +219,7 @@ export class Card {
     this.legend.hidden = !scene.legend.length;
     refill(this.legend, key, () =>
       scene.legend.map(({ label, color, dash }) => {
-        const swatch = h("i", { class: dash ? "ck-dash" : "" });
+        const swatch = h("i", { class: !dash ? "" : dash[0] > 2 ? "ck-dash" : "ck-dotted" });
         swatch.style.setProperty("--c", color);
         return h("span", { title: label }, swatch, label);
       }),

@@ -168,19 +168,22 @@ export class SeriesCache {
   // Alpha travels with its own step, one record later; its place on the other axes is that of its step's row.
   private alphas(axis: Axis): Series {
     const key = `Alpha ${axis}`;
-    const shape = `${this.run.version}`;
-    const known = this.entries.get(key);
-    if (known?.shape === shape) return known.series;
-    const { rows } = this.run;
-    const series = new Series();
-    for (const fit of this.run.alphas) {
-      if (fit.alpha === null) continue;
-      const row = Math.min(lowerBound(rows.columns[0], rows.n, fit.step), rows.n - 1);
-      const x = axis === "step" || row < 0 ? fit.step : this.run.axis(axis)[row];
-      if (!Number.isNaN(x)) series.push(x, fit.alpha, fit.step);
+    const fits = this.run.alphas;
+    const shape = `${this.run.alphaShape} ${axis === "step" ? "" : this.run.rows.shape}`;
+    let entry = this.entries.get(key);
+    if (!entry || entry.shape !== shape) {
+      entry = { series: new Series(), used: 0, shape };
+      this.entries.set(key, entry);
     }
-    series.extremes.extend(series.y, series.n);
-    this.entries.set(key, { series, used: series.n, shape });
-    return series;
+    const { rows } = this.run;
+    for (; entry.used < fits.length; entry.used++) {
+      const { alpha, step } = fits[entry.used];
+      if (alpha === null) continue;
+      const row = Math.min(lowerBound(rows.columns[0], rows.n, step), rows.n - 1);
+      const x = axis === "step" || row < 0 ? step : this.run.axis(axis)[row];
+      if (!Number.isNaN(x)) entry.series.push(x, alpha, step);
+    }
+    entry.series.extremes.extend(entry.series.y, entry.series.n);
+    return entry.series;
   }
 }

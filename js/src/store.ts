@@ -27,6 +27,7 @@ export class RunStore {
   private alphaFits = new Map<number, Known<AlphaFit>>();
   private notices = new Map<string, Known<Notice>>();
   private cells = 0;
+  alphaShape = 0; // changes whenever anything but an append happened to the fits
   private drops: { from_seq: number; step: number }[] = [];
   private cache = new SeriesCache(this);
   private axes = new AxisColumns(this.rows);
@@ -64,6 +65,7 @@ export class RunStore {
     });
     this.forgetRows((seq) => dead.has(seq));
     for (const [step, known] of this.alphaFits) if (this.isOutdated(known, step)) this.alphaFits.delete(step);
+    this.forgetAlphaOrder();
     for (const [key, known] of this.notices) if (this.isOutdated(known, known.value.step)) this.notices.delete(key);
   }
 
@@ -121,11 +123,7 @@ export class RunStore {
 
   private mergeLists(batch: Batch): void {
     const { to_seq } = batch;
-    for (const value of batch.alphas) {
-      const old = this.alphaFits.get(value.step);
-      if ((!old || old.to_seq <= to_seq) && !this.isOutdated(batch, value.step))
-        this.alphaFits.set(value.step, { value, to_seq });
-    }
+    for (const value of batch.alphas) this.mergeAlpha(value, batch);
     for (const value of batch.warnings) {
       const key = JSON.stringify([value.step, value.kind, value.quantity, value.layer, value.message]);
       const seen = Math.max(to_seq, this.notices.get(key)?.to_seq ?? 0);
@@ -135,7 +133,20 @@ export class RunStore {
     if (to_seq >= this.to_seq) for (const { quantity, steps } of batch.heavy) this.heavy.set(quantity, steps);
     for (const histogram of batch.histograms)
       this.keepHistogram(histogram.quantity, histogram.step, histogram.layer, histogram);
+  }
+
+  private mergeAlpha(value: AlphaFit, batch: Batch): void {
+    const old = this.alphaFits.get(value.step);
+    if ((old && old.to_seq > batch.to_seq) || this.isOutdated(batch, value.step)) return;
+    this.alphaFits.set(value.step, { value, to_seq: batch.to_seq });
+    const last = this.sortedAlphas?.at(-1)?.step ?? -1;
+    if (this.sortedAlphas && value.step > last) this.sortedAlphas.push(value);
+    else if (!old || JSON.stringify(old.value) !== JSON.stringify(value)) this.forgetAlphaOrder();
+  }
+
+  private forgetAlphaOrder(): void {
     this.sortedAlphas = null;
+    this.alphaShape++;
   }
 
   private mergeStatus(status: RunStatus, to_seq: number): void {
@@ -177,6 +188,10 @@ export class RunStore {
   get alphas(): AlphaFit[] {
     this.sortedAlphas ??= [...this.alphaFits.values()].map((known) => known.value).sort((a, b) => a.step - b.step);
     return this.sortedAlphas;
+  }
+
+  alphaAt(step: number): AlphaFit | null {
+    return this.alphaFits.get(step)?.value ?? null;
   }
 
   get warnings(): Notice[] {

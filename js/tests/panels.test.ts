@@ -34,7 +34,8 @@ function owner(target: EventTarget): EventTarget {
   return own;
 }
 
-beforeEach(() => {
+beforeEach(async () => {
+  await new Promise((resolve) => setTimeout(resolve)); // on a busy machine the reporter wants its turn
   listeners = [];
   for (const place of new Set(
     [document.createElement("div"), document, window, new AbortController().signal].map(owner),

@@ -63,7 +63,7 @@ export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
       if (spec.split && (ctx.state.split[spec.id] || ctx.state.layer))
         for (const wanted of [name, over ?? name]) ctx.wantLayers(run, wanted);
       const style = curveStyle(ctx, run, index);
-      if (spec.split && ctx.state.split[spec.id] && run.data.layersOf(name).length) {
+      if (spec.split && ctx.state.split[spec.id] && run.data.layersOf(spec.shown[0].name).length) {
         if (index === 0) curves.push(...layerCurves(ctx, run, shown));
         return;
       }

@@ -42,7 +42,7 @@ export function splitRecent(run: ShownRun, part: number): Parts {
 
 function fitAt(ctx: Context, run: ShownRun): AlphaFit | null {
   const hit = valueAt(ctx, run, "Alpha");
-  return hit ? (run.data.alphas.find((fit) => fit.step === hit.step) ?? null) : null;
+  return hit ? run.data.alphaAt(hit.step) : null;
 }
 
 function readings(ctx: Context): Reading[] {
