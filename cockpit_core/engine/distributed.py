@@ -18,7 +18,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -184,7 +183,9 @@ def open_log(logdir: Path, resume: bool, group: Group | None, settings: str) -> 
     except Exception as problem:
         error = problem
     past = None if writer is None else writer.past
-    answers = group.gather("start", ("" if error is None else f"{type(error).__name__}: {error}", settings, logdir, past))
+    answers = group.gather(
+        "start", ("" if error is None else f"{type(error).__name__}: {error}", settings, logdir, past)
+    )
     problem = first_problem([answer[0] for answer in answers])
     if not problem and len({answer[1] for answer in answers}) > 1:
         problem = "the arguments differ between ranks: " + " | ".join(answer[1] for answer in answers)

@@ -110,7 +110,9 @@ def part_of(engine: Engine, found: Any, name: str, scale: float) -> Contribution
     return contribution_of(found, name, scale, engine.cover, engine.memory_budget, engine.mute)
 
 
-def reduce_locally(engine: Engine, parts: dict[str, list[Contribution]], names: list[str]) -> dict[str, LayerStatistics]:
+def reduce_locally(
+    engine: Engine, parts: dict[str, list[Contribution]], names: list[str]
+) -> dict[str, LayerStatistics]:
     """This rank's samples; formed gradients of one module are dropped before the next one's are made."""
     state, plan, found, last = engine.step, engine.step.plan, {}, None
     for name in names:
@@ -216,14 +218,18 @@ def join_diagonals(engine: Engine, group: Group) -> None:
             state.no_value.setdefault(f"diagonal {kind}", problem)
             continue
         diagonal = state.diagonals[kind]
-        values = {name: diagonal.values[name].clone(memory_format=torch.contiguous_format) for name in sorted(diagonal.values)}
+        values = {
+            name: diagonal.values[name].clone(memory_format=torch.contiguous_format) for name in sorted(diagonal.values)
+        }
         group.add(list(values.values()))
         errors = [answer[kind][2] for answer in answers]
         estimated = any(error is not None for error in errors)
         error = math.sqrt(sum(e * e for e in errors if e is not None)) / group.size if estimated else None
         exact = all(answer[kind][3] for answer in answers)
         shared = {name: value / group.size for name, value in values.items()}
-        state.diagonals[kind] = replace(diagonal, values=shared, exact=exact, trace_error=error, trace_errors={}, errors=None)
+        state.diagonals[kind] = replace(
+            diagonal, values=shared, exact=exact, trace_error=error, trace_errors={}, errors=None
+        )
 
 
 def describe_diagonal(state: Any, kind: str) -> tuple[str, list[str], float | None, bool]:
@@ -257,7 +263,9 @@ class SharedOperator:
             self._product(flat)
 
     def _product(self, flat: Tensor) -> Tensor:
-        product, problem = attempt(lambda: flatten(self.local.matvec(unflatten(flat.to(self.parameters[0].device), self.parameters))))
+        product, problem = attempt(
+            lambda: flatten(self.local.matvec(unflatten(flat.to(self.parameters[0].device), self.parameters)))
+        )
         image = torch.full_like(flat, math.nan) if problem else product.to(flat).cpu().contiguous()
         self.group.add([image])  # a rank that failed makes all of it NaN, which rank 0 notices
         return image / self.group.size
