@@ -1,9 +1,10 @@
-"""The networks of the paper's Figure 6 (sizes as in DeepOBS) and a small transformer; data is random, shaped like the real."""
+"""The networks of the paper's Figure 6 (sizes as in DeepOBS) and a small transformer, with random data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ def logistic_regression() -> nn.Module:
 def mlp() -> nn.Module:
     sizes = (784, 1000, 500, 100, 10)
     layers: list[nn.Module] = [nn.Flatten()]
-    for inner, outer in zip(sizes, sizes[1:], strict=False):
+    for inner, outer in pairwise(sizes):
         layers += [nn.Linear(inner, outer), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

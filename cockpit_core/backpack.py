@@ -8,8 +8,8 @@
     for p in model.parameters():
         p.gradient_statistics.norms      # ||g_n||^2 [B], reduced layer by layer; no individual gradient is stored
 
-``g_n`` is scaled as in Cockpit: ``g = (1/B) sum_n g_n``. Inside ``cockpit_core.track`` the same rules are reached by hooks
-that allow what BackPACK's do not: in-place activations, modules called twice, shared parameters.
+``g_n`` is scaled as in Cockpit: ``g = (1/B) sum_n g_n``. Inside ``cockpit_core.track`` the same rules are reached by
+hooks that allow what BackPACK's do not: in-place activations, modules called twice, shared parameters.
 """
 
 from __future__ import annotations
@@ -32,22 +32,28 @@ class GradientStatistics(FirstOrderBackpropExtension):
     norms: ``||g_n||^2`` [B]. squares: ``sum_n g_n^2``. spec: histograms (``cockpit_core.kernels.Spec``).
     """
 
-    def __init__(self, *, norms: bool = True, squares: bool = False, spec: Spec | None = None, memory_budget: int = 64 * 2**20):
+    def __init__(
+        self, *, norms: bool = True, squares: bool = False, spec: Spec | None = None, memory_budget: int = 64 * 2**20
+    ):
         self.request = Request(norms, squares, spec, memory_budget)
-        super().__init__("gradient_statistics", {kind: _ByRule(params=["weight", "bias"]) for kind in RULES}, fail_mode="SILENT")
+        super().__init__(
+            "gradient_statistics", {kind: _ByRule(params=["weight", "bias"]) for kind in RULES}, fail_mode="SILENT"
+        )
 
 
 class _ByRule(FirstOrderModuleExtension):
     """BackPACK asks for each parameter by a method of its name."""
 
-    def weight(self, extension: GradientStatistics, module: nn.Module, g_inp: Any, g_out: Any, _: Any) -> LayerStatistics:
+    def weight(
+        self, extension: GradientStatistics, module: nn.Module, g_inp: Any, g_out: Any, _: Any
+    ) -> LayerStatistics:
         return self._reduce(extension, module, "weight", g_out[0])
 
     def bias(self, extension: GradientStatistics, module: nn.Module, g_inp: Any, g_out: Any, _: Any) -> LayerStatistics:
         return self._reduce(extension, module, "bias", g_out[0])
 
     def _reduce(self, extension: GradientStatistics, module: nn.Module, name: str, b: Tensor) -> LayerStatistics:
-        inputs = module.input0.detach()  # type: ignore[operator,union-attr]
+        inputs = module.input0.detach()  # type: ignore[operator]
         B = len(inputs)
         call = Call(module, (inputs,), {}, B, 0, training=module.training)
         part = RULES[type(module)](call, b.detach(), float(B))[name]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.ending import Ending
 from cockpit_core.engine.alpha import Pending
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
@@ -25,7 +26,6 @@ from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.engine.spikes import Spikes
 from cockpit_core.engine.together import Wish, agree, rest_until
 from cockpit_core.events.data import RunData
-from cockpit_core.ending import Ending
 from cockpit_core.header import describe_quantity, make_header
 from cockpit_core.quantities import Quantity
 from cockpit_core.records import AlphaFit, Notice, Record
@@ -69,7 +69,9 @@ class Run:
         past = self.writer.past
         self.step = step if step is not None else past.last_step + 1 if past else 0
         self.began = time.monotonic() - (past.last_time if past else 0.0)
-        self.start = {name: p.detach().clone() for name, p in self.cover.trainable().items()} if self._asks("start") else {}
+        self.start = (
+            {name: p.detach().clone() for name, p in self.cover.trainable().items()} if self._asks("start") else {}
+        )
         self.engine = Engine(
             self.cover, loss_fn, batch_dim=batch_dim, memory_budget=memory_budget, guard=self.guard,
             curvature=Curvature(curvature, samples=curvature_samples, memory_budget=memory_budget, seed=seed + (group.rank if group else 0)),
@@ -121,8 +123,8 @@ class Run:
         for optimizer in self.optimizers:
             self.handles.add(optimizer.register_step_pre_hook(Hook(self, "before_step")))
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step")))
-        self.engine.noticed_loss = Hook(self, "notice_loss")  # type: ignore[assignment]
-        self.engine.loss_scale = Hook(self, "_loss_scale")  # type: ignore[assignment]
+        self.engine.noticed_loss = Hook(self, "notice_loss")
+        self.engine.loss_scale = Hook(self, "_loss_scale")
         self.ending = Ending(self)
         self.write_header()
         self.writer.write_record(Record("start", self.step, time.time(), self.elapsed))
@@ -137,11 +139,18 @@ class Run:
     def make_plan(self) -> Plan:
         """What to measure at the coming step."""
         if self.group is not None and (self.group.broken or (self.step < self.rests_until and not self.wants_trigger)):
-            return Plan([], False, False, self.pending is not None and not self.group.broken, memory_budget=self.memory_budget)
+            return Plan(
+                [], False, False, self.pending is not None and not self.group.broken, memory_budget=self.memory_budget
+            )
         triggered = bool(self.wants_trigger)
         if triggered:
             due = list(self.quantities)
-        elif self.budget is not None and self.group is None and self.tracking_seconds > self.budget * (self.elapsed + 1e-9) and self.step > 0:
+        elif (
+            self.budget is not None
+            and self.group is None
+            and self.tracking_seconds > self.budget * (self.elapsed + 1e-9)
+            and self.step > 0
+        ):
             due = []
         else:
             due = [q for q in self.quantities if self.schedules[q.name](self.step)]
@@ -177,7 +186,9 @@ class Run:
         self.wants_trigger = reason
         self.notices.append(Notice(self.step, "trigger", f"{reason}; this step and the next are on record"))
         if not self.engine.step.plan.record:
-            cheap = [q for q in self.quantities if set(q.needs) <= {"parameters", "start", "update"} and q.kind == "scalar"]
+            cheap = [
+                q for q in self.quantities if set(q.needs) <= {"parameters", "start", "update"} and q.kind == "scalar"
+            ]
             alpha_end = self.engine.step.plan.alpha_end
             self.engine.step.plan = Plan(cheap, True, False, alpha_end, True, not alpha_end, self.memory_budget)
 
@@ -207,7 +218,9 @@ class Run:
         group = self.group
         assert group is not None
         if group.is_joining:
-            reason = "inside DistributedDataParallel.join() a process may have run out of data; nothing is measured there"
+            reason = (
+                "inside DistributedDataParallel.join() a process may have run out of data; nothing is measured there"
+            )
         elif group.broken:
             reason = f"nothing more is measured: {group.broken}"
         else:
@@ -239,7 +252,9 @@ class Run:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())
 
     def _wait_for_closure(self, args: tuple, kwargs: dict) -> None:
-        closures = [a for a in (*args, kwargs.get("closure")) if callable(a) and not isinstance(a, torch.optim.Optimizer)]
+        closures = [
+            a for a in (*args, kwargs.get("closure")) if callable(a) and not isinstance(a, torch.optim.Optimizer)
+        ]
         if closures:
             self.engine.step.in_closure = True
             return
@@ -287,7 +302,8 @@ class Run:
     def backward(self, loss: Tensor, individual_losses: Tensor | None = None, **kwargs: Any) -> None:
         """``loss.backward(**kwargs)`` for a loss that is not a module.
 
-        ``individual_losses`` [B], one per sample, average to the loss (or add up to it); without them Alpha has no value.
+        ``individual_losses`` [B], one per sample, average to the loss (or add up to it); without them Alpha has no
+        value.
         """
         from cockpit_core.engine.functional import attach_function_loss
 
@@ -359,7 +375,9 @@ class Run:
         if error is None:
             self.close()
         else:
-            self.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", f"{type(error).__name__}: {error}")
+            self.close(
+                "stopped" if isinstance(error, KeyboardInterrupt) else "failed", f"{type(error).__name__}: {error}"
+            )
 
     # ---- looking ------------------------------------------------------------------------------------------------
 

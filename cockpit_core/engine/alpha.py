@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.step import StepState
+from cockpit_core.layers.contribution import Contribution
 from cockpit_core.quantities.alpha import End, fit_alpha
 from cockpit_core.records import AlphaFit
 
@@ -66,13 +67,18 @@ def along_gradient(s: Tensor, g: Tensor, theta: Tensor) -> float | None:
     return factor if rest <= allowed else None
 
 
-def project(contribution, direction: Tensor) -> Tensor:
+def project(contribution: Contribution, direction: Tensor) -> Tensor:
     projection = contribution.project(direction)
     if projection is not None:
         return projection.double()
     flat = direction.reshape(-1)
     blocks = range(0, contribution.samples, 8)
-    return torch.cat([(contribution.form(lo, min(lo + 8, contribution.samples)).reshape(-1, flat.numel()) @ flat).double() for lo in blocks])
+    return torch.cat(
+        [
+            (contribution.form(lo, min(lo + 8, contribution.samples)).reshape(-1, flat.numel()) @ flat).double()
+            for lo in blocks
+        ]
+    )
 
 
 def finish(pending: Pending, state: StepState) -> AlphaFit | str:

@@ -52,7 +52,12 @@ class Pass:
 
 
 def make_contributions(
-    held: Captured, scale: float, cover: Cover, keep_bytes: int, mute: Callable[[], Any], gradients: dict[int, Tensor] | None = None
+    held: Captured,
+    scale: float,
+    cover: Cover,
+    keep_bytes: int,
+    mute: Callable[[], Any],
+    gradients: dict[int, Tensor] | None = None,
 ) -> dict[str, Contribution]:
     """The contributions of one call, by local parameter name: the module's rule, or the generic fallback."""
     call, seeds = held.call, held.gradients if gradients is None else gradients

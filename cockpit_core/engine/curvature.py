@@ -61,7 +61,7 @@ class Curvature:
         self.edges.clear()
 
     def note(self, call: Call, names: list[str], position: int, output: Tensor) -> None:
-        """Remember where this output sits in the graph: the edge stays right when the tensor is overwritten in place."""
+        """Remember where this output sits in the graph; the edge survives that the tensor is overwritten in place."""
         self.edges.append((call, names, position, torch.autograd.graph.get_gradient_edge(output)))
 
     def measure(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> None:
@@ -82,7 +82,10 @@ class Curvature:
             again = {n for n, reason in engine.step.no_value.items() if "attention" in reason}
             if again and not engine.step.passes:
                 with sdpa_kernel(SDPBackend.MATH):
-                    wanted = {need: {k for k in found_kinds if f"{need} {k or self.kind}" in again} for need, found_kinds in kinds.items()}
+                    wanted = {
+                        need: {k for k in found_kinds if f"{need} {k or self.kind}" in again}
+                        for need, found_kinds in kinds.items()
+                    }
                     for name in again:
                         engine.step.no_value.pop(name)
                     self._attempt_fill(engine, wanted, lambda: self._separate_point(engine, found, *calls))
@@ -121,7 +124,7 @@ class Curvature:
     def _point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
         outputs = args[0] if args and isinstance(args[0], Tensor) and args[0].requires_grad else None
         loss = engine.loss_fn.forward(*args, **kwargs) * factor
-        parameters = dict(engine.cover.trainable())
+        parameters: dict[str, Tensor] = dict(engine.cover.trainable())
         if outputs is None:
             return Point(loss, parameters, found.batch_size)
 
@@ -142,7 +145,9 @@ class Curvature:
 
         outputs = rerun_model(engine, cut)
         if not isinstance(outputs, Tensor) or outputs.shape[1:] != args[0].shape[1:]:
-            raise NoCurvature("the loss does not take the model's own output, so the forward pass cannot be repeated for it")
+            raise NoCurvature(
+                "the loss does not take the model's own output, so the forward pass cannot be repeated for it"
+            )
         rest, sums = tuple(cut(v) for v in args[1:]), getattr(engine.loss_fn, "reduction", "mean") == "sum"
         weight = factor * (B / k) if sums else factor
 
@@ -160,9 +165,9 @@ class Curvature:
         for kind in sorted(diagonals | eigenvalues):
             operator: list[Any] = []
             if kind in eigenvalues and not self._is_one_of_several(engine, kind):
-                self._attempt(engine, f"eigenvalue {kind}", engine.step.eigenpairs, kind, lambda k=kind, o=operator: self._eigenpair(point, k, o))
+                self._attempt(engine, "eigenvalue", kind, partial(self._eigenpair, point, kind, operator))
             if kind in diagonals:
-                self._attempt(engine, f"diagonal {kind}", engine.step.diagonals, kind, lambda k=kind, o=operator: self._diagonal(point, k, o))
+                self._attempt(engine, "diagonal", kind, partial(self._diagonal, point, kind, operator))
             for made in operator:
                 made.close()
 
@@ -173,16 +178,19 @@ class Curvature:
         if not state.passes and not curved and engine.passes_per_step < 2:
             return False
         state.eigenpairs.pop(kind, None)
-        state.no_value[f"eigenvalue {kind}"] = "the step has several backward passes, and their eigenvalues do not add up"
+        state.no_value[f"eigenvalue {kind}"] = (
+            "the step has several backward passes, and their eigenvalues do not add up"
+        )
         return True
 
-    def _attempt(self, engine: Engine, what: str, into: dict[str, Any], kind: str, compute: Callable[[], Any]) -> None:
-        with engine.guard(what):
+    def _attempt(self, engine: Engine, need: str, kind: str, compute: Callable[[], Any]) -> None:
+        into = engine.step.eigenpairs if need == "eigenvalue" else engine.step.diagonals
+        with engine.guard(f"{need} {kind}"):
             try:
-                found = engine.clock.timed(what.split()[0], compute)
+                found = engine.clock.timed(need, compute)
                 into[kind] = add_diagonals(into[kind], found) if kind in into else found
             except NoCurvature as reason:
-                engine.step.no_value[what] = str(reason)
+                engine.step.no_value[f"{need} {kind}"] = str(reason)
 
     def _diagonal(self, point: Point, kind: str, operator: list[Any]) -> Diagonal:
         limits = Limits(memory_budget=self.memory_budget, **({"max_columns": 0} if self.packed else {}))
@@ -199,7 +207,9 @@ class Curvature:
         if self.group is None:
             made.append(make())
             small = sum(p.numel() for p in point.trainable.values()) <= SMALL
-            effort: dict[str, Any] = {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128} if small else {"tolerance": TOLERANCE}
+            effort: dict[str, Any] = (
+                {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128} if small else {"tolerance": TOLERANCE}
+            )
             pair = largest_eigenvalue(made[0], start, self.generator, **effort)
         else:
             pair, local = largest_together(self.group, make, start, self.generator)
@@ -224,7 +234,10 @@ class Curvature:
             made = make_contributions(captured, 1.0, engine.cover, self.memory_budget, engine.mute)
             for local, contribution in made.items():
                 parts.setdefault(engine.cover.names[id(own[local])], []).append(contribution)
-        return {name: squares_of(found[0] if len(found) == 1 else Summed(found), self.memory_budget) for name, found in parts.items()}
+        return {
+            name: squares_of(found[0] if len(found) == 1 else Summed(found), self.memory_budget)
+            for name, found in parts.items()
+        }
 
 
 def rerun_model(engine: Engine, cut: Callable[[Any], Any]) -> Any:
@@ -244,7 +257,9 @@ def add_diagonals(first: Diagonal, second: Diagonal) -> Diagonal:
     values = {name: first.values[name] + second.values[name] for name in first.values}
     errors = [e for e in (first.trace_error, second.trace_error) if e is not None]
     error = math.sqrt(sum(e * e for e in errors)) if errors else None
-    return replace(first, values=values, exact=first.exact and second.exact, trace_error=error, errors=None, trace_errors={})
+    return replace(
+        first, values=values, exact=first.exact and second.exact, trace_error=error, errors=None, trace_errors={}
+    )
 
 
 def squares_of(contribution: Any, memory_budget: int) -> Tensor:

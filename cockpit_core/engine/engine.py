@@ -39,7 +39,9 @@ TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3}
 class Engine:
     """Captures and reduces; knows nothing of schedules, records and files."""
 
-    def __init__(self, cover: Cover, loss_fn: Any, *, batch_dim: int, curvature: Curvature, memory_budget: int, guard: Guard):
+    def __init__(
+        self, cover: Cover, loss_fn: Any, *, batch_dim: int, curvature: Curvature, memory_budget: int, guard: Guard
+    ):
         self.cover, self.loss_fn, self.batch_dim = cover, loss_fn, batch_dim
         self.curvature, self.memory_budget, self.guard = curvature, memory_budget, guard
         self.step = StepState(Plan())
@@ -110,7 +112,7 @@ class Engine:
             return
         with self.guard("layer hooks"):
             tensors = [output] if isinstance(output, Tensor) else flatten_tensors(output)
-            names = [local for local in self.hooked[module]]
+            names = list(self.hooked[module])
             state = self.random_states.pop(id(module), None)
             states = None if state is None else (state, torch.get_rng_state())
             call = make_call(module, args, kwargs, self.forward_size or 0, self.batch_dim, states)
@@ -144,10 +146,10 @@ class Engine:
                 self.curvature.measure(self, found, args, kwargs, factor)
             self.step.overhead += time.perf_counter() - start
 
-    loss_scale: Callable[[], float] = staticmethod(lambda: 1.0)  # type: ignore[assignment]
+    loss_scale: Callable[[], float] = staticmethod(lambda: 1.0)
     """Set by the run: the factor of a GradScaler, once one has been seen."""
 
-    noticed_loss: Callable[[Tensor, Tensor], None] = staticmethod(lambda value, factor: None)  # type: ignore[assignment]
+    noticed_loss: Callable[[Tensor, Tensor], None] = staticmethod(lambda value, factor: None)
     """Set by the run: counts backward passes and looks for a loss that breaks."""
 
     def _open_pass(self, loss_size: int | None) -> Pass:
@@ -160,7 +162,9 @@ class Engine:
         self._drop_zeroed()
         found = Pass(task, self.forward_size or loss_size or 0)
         if not state.passes:
-            state.before = {n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()}
+            state.before = {
+                n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()
+            }
             state.stale = any(b is not None and bool(torch.any(to_dense(b) != 0)) for b in state.before.values())
             state.loss_scale = self.loss_scale()
         state.open = found
@@ -184,7 +188,9 @@ class Engine:
         try:
             if value.dim() > 0:  # reduction="none": the user's own reduction is in the factor
                 name = type(self.loss_fn).__name__
-                losses = sum_per_sample((value * factor).detach(), found.batch_size, self.batch_dim, name) * found.batch_size
+                losses = (
+                    sum_per_sample((value * factor).detach(), found.batch_size, self.batch_dim, name) * found.batch_size
+                )
             else:
                 losses = self.clock.timed(
                     "losses", individual_losses, self.loss_fn, args, kwargs, found.batch_size, self.batch_dim
@@ -245,7 +251,8 @@ class Engine:
                 problem = self._check(name, gradient, samples)
                 if problem is None:
                     break
-                if not all([isinstance(part, PerSample) and part.gradients.next_way() for part in parts]):
+                others = [isinstance(part, PerSample) and part.gradients.next_way() for part in parts]
+                if not all(others):
                     raise NotCovered(problem)
             self.cover.methods.setdefault(name, self._method(passes, name))
             if plan.alpha_start and (self.keeps_contributions or state.stale):
@@ -312,7 +319,9 @@ class Engine:
         state.gradient_norms = measure_norms(gradients)
         if "gradients" in state.plan.needs or state.plan.alpha_start or (state.plan.individual and state.deferred):
             fresh = state.loss_scale != 1
-            state.gradients = {n: g if fresh or state.before.get(n) is not None else g.clone() for n, g in gradients.items()}
+            state.gradients = {
+                n: g if fresh or state.before.get(n) is not None else g.clone() for n, g in gradients.items()
+            }
 
     # ---- the step -----------------------------------------------------------------------------------------------
 
@@ -330,7 +339,9 @@ class Engine:
             state.reduced.clear()
             state.kept.clear()
             state.failures = {}
-            state.no_value["individual"] = "the number of backward passes per step changed; the next step is measured again"
+            state.no_value["individual"] = (
+                "the number of backward passes per step changed; the next step is measured again"
+            )
             return
         if not state.reduced and not state.failures:
             for name, gradient in state.gradients.items():

@@ -68,4 +68,6 @@ def scale_losses(individual: Tensor, value: Tensor, B: int) -> Tensor:
             return losses
         except NoIndividualLosses:
             continue
-    raise NoIndividualLosses(f"individual_losses average to {float(individual.mean()):.6g}, but the loss is {float(value):.6g}")
+    raise NoIndividualLosses(
+        f"individual_losses average to {float(individual.mean()):.6g}, but the loss is {float(value):.6g}"
+    )

@@ -16,8 +16,10 @@ REMEDY = "call run.backward(loss, individual_losses=...) instead of loss.backwar
 
 
 @torch.no_grad()
-def individual_losses(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int) -> Tensor:
-    """``l_n`` [B] with ``mean(l_n) = L``, the module's own value; raises NoIndividualLosses where they cannot be had."""
+def individual_losses(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int
+) -> Tensor:
+    """``l_n`` [B] with ``mean(l_n) = L``, the module's own value; NoIndividualLosses where they cannot be had."""
     reduction = getattr(module, "reduction", None)
     name = type(module).__name__
     if reduction is None:
@@ -79,7 +81,9 @@ def sum_per_sample(raw: Tensor, B: int, batch_dim: int, name: str) -> Tensor:
         if batch_dim == 0:
             return raw.reshape(B, -1).sum(1)
         return raw.reshape(-1, B, *raw.shape[1:]).movedim(1, 0).reshape(B, -1).sum(1)
-    raise NoIndividualLosses(f"{name} gives losses of shape {tuple(raw.shape)} for {B} samples; pass batch_dim=, or {REMEDY}")
+    raise NoIndividualLosses(
+        f"{name} gives losses of shape {tuple(raw.shape)} for {B} samples; pass batch_dim=, or {REMEDY}"
+    )
 
 
 def check_sum(losses: Tensor, value: float) -> None:

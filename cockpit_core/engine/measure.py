@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from cockpit_core.run import Run
 
 TOP_SAMPLES = 5
-HEADLINES = ("Loss", "GradNorm", "UpdateSize", "ParamNorm", "Distance", "NormTest", "HessMaxEV", "HessTrace", "TICDiag", "LearningRate")
+HEADLINES = (
+    "Loss",
+    "GradNorm",
+    "UpdateSize",
+    "ParamNorm",
+    "Distance",
+    "NormTest",
+    "HessMaxEV",
+    "HessTrace",
+    "TICDiag",
+    "LearningRate",
+)
 
 
 class Measurement:
@@ -32,7 +43,9 @@ class Measurement:
     def __init__(self, run: Run, optimizer: torch.optim.Optimizer):
         self.run, self.optimizer, self.state = run, optimizer, run.engine.step
         self.plan = self.state.plan
-        self.record = Record("step", run.step, time.time(), run.elapsed, epoch=run.epoch_at(run.step), triggered=self.plan.triggered)
+        self.record = Record(
+            "step", run.step, time.time(), run.elapsed, epoch=run.epoch_at(run.step), triggered=self.plan.triggered
+        )
         self.heavy: list[tuple[Histogram, list[Histogram | None]]] = []
         self.rates = tuple(float(g["lr"]) for o in run.optimizers for g in o.param_groups if "lr" in g)
         self._copy_parameters()
@@ -42,7 +55,11 @@ class Measurement:
 
     def _copy_parameters(self) -> None:
         if self.plan.alpha_start or "update" in self.plan.needs or self.state.in_closure:
-            self.state.theta = {n: p.detach().clone() for n, p in self.run.cover.trainable().items() if self.state.in_closure or p.grad is not None}
+            self.state.theta = {
+                n: p.detach().clone()
+                for n, p in self.run.cover.trainable().items()
+                if self.state.in_closure or p.grad is not None
+            }
 
     def _finish_alpha(self) -> None:
         """The batch of this step is the far end of the step before."""
@@ -83,7 +100,8 @@ class Measurement:
         if self.plan.needs & {"norms", "dots", "squares", "histogram"} and not reduced and state.failures:
             state.no_value.setdefault("individual", next(iter(state.failures.values())))
         return Statistics(
-            step=self.run.step, batch_size=state.batch_size, loss=state.loss, time=self.run.elapsed, losses=state.losses(),
+            step=self.run.step, batch_size=state.batch_size, loss=state.loss, losses=state.losses(),
+            time=self.run.elapsed,
             parameters={n: state.theta.get(n, cover.parameters[n].detach()) for n in names},
             gradients=state.gradients, start=self.run.start, gradient_norms=state.gradient_norms,
             norms={n: s.norms for n, s in reduced.items() if s.norms is not None},
@@ -162,7 +180,9 @@ class Measurement:
             assert isinstance(total, Tensor)
             values, order = torch.topk(total, min(TOP_SAMPLES, len(total)))
             record.top_samples = order.tolist()
-            record.scalars["TopSampleNorm"] = math.sqrt(max(float(values[0]), 0.0)) if not math.isnan(float(values[0])) else math.nan
+            record.scalars["TopSampleNorm"] = (
+                math.sqrt(max(float(values[0]), 0.0)) if not math.isnan(float(values[0])) else math.nan
+            )
 
     # ---- after the step -----------------------------------------------------------------------------------------
 
@@ -188,7 +208,13 @@ class Measurement:
         names = [n for n in theta if n in self.state.gradient_norms]
         if not names:
             return {}
-        return dict(zip(names, torch._foreach_sub([parameters[n].detach() for n in names], [theta[n] for n in names]), strict=True))
+        return dict(
+            zip(
+                names,
+                torch._foreach_sub([parameters[n].detach() for n in names], [theta[n] for n in names]),
+                strict=True,
+            )
+        )
 
     def _start_alpha(self, update: dict[str, Tensor]) -> None:
         state, engine, losses = self.state, self.run.engine, self.state.losses()
@@ -201,7 +227,9 @@ class Measurement:
             slopes, parallel = join_slopes(engine.group, len(losses), lambda: alpha.project_on_update(state, update))
         measured = [n for n in state.reduced if n in update]
         if len(slopes) < len(measured) or not slopes:
-            self.record.missing["Alpha"] = state.no_value.get("individual", "the step was not along the gradient as before; measured from the next step on")
+            self.record.missing["Alpha"] = state.no_value.get(
+                "individual", "the step was not along the gradient as before; measured from the next step on"
+            )
             engine.keeps_contributions = True
             return
         engine.keeps_contributions = not parallel

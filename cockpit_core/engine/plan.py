@@ -79,7 +79,7 @@ class Plan:
         return Request("norms" in self.needs or self.record, "squares" in self.needs, self.spec, self.memory_budget)
 
     def users(self) -> dict[str, list[str]]:
-        """Which quantities asked for which kind of work; forming gradients is shared by all that read their elements."""
+        """Which quantities asked for which work; forming gradients is shared by all that read their elements."""
         users: dict[str, list[str]] = {}
         for quantity in self.quantities:
             for need in quantity.needs:

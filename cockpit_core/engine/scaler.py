@@ -1,4 +1,4 @@
-"""Mixed precision: whoever called ``optimizer.step`` may be a GradScaler, and then every gradient carries its factor."""
+"""Mixed precision: the caller of ``optimizer.step`` may be a GradScaler; then every gradient carries its factor."""
 
 from __future__ import annotations
 

@@ -70,8 +70,16 @@ class StepState:
 
     def discard(self) -> None:
         """The gradients were zeroed before the optimizer stepped: what was captured no longer counts."""
-        for part in (self.passes, self.reduced, self.kept, self.failures, self.no_value, self.diagonals, self.eigenpairs):
-            part.clear()  # type: ignore[attr-defined]
+        for part in (
+            self.passes,
+            self.reduced,
+            self.kept,
+            self.failures,
+            self.no_value,
+            self.diagonals,
+            self.eigenpairs,
+        ):
+            part.clear()
 
     @property
     def batch_size(self) -> int:
@@ -94,8 +102,8 @@ class StepState:
         if not parts or any(part is None for part in parts):
             return None
         total = self.batch_size
-        scaled = [part * (total / found.batch_size) for part, found in zip(parts, self.passes, strict=True)]  # type: ignore[operator]
-        return torch.cat([part.double() for part in scaled])
+        pairs = zip(parts, self.passes, strict=True)
+        return torch.cat([part.double() * (total / found.batch_size) for part, found in pairs if part is not None])
 
     def why_no_losses(self) -> str:
         if self.joint is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,15 @@ class Patches(Contribution):
     padded other side. ``g_n . V`` is one convolution of the image with V, then a dot product with ``left``.
     """
 
-    def __init__(self, left: Tensor, image: Tensor, geometry: tuple[Sizes, Sizes, Sizes], groups: int, shape: torch.Size, scale: float):
+    def __init__(
+        self,
+        left: Tensor,
+        image: Tensor,
+        geometry: tuple[Sizes, Sizes, Sizes],
+        groups: int,
+        shape: torch.Size,
+        scale: float,
+    ):
         self.left, self.image, self.geometry, self.groups = left, image, geometry, groups
         self.out = tuple(left.shape[2:])
         super().__init__(len(left), shape, scale)
@@ -52,7 +61,7 @@ class Patches(Contribution):
         kernel, stride, dilation = self.geometry
         conv = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(kernel)]
         response = conv(self.image, direction.reshape(self.shape), None, stride, 0, dilation, self.groups)
-        window = (..., *(slice(0, size) for size in self.out))
+        window: tuple[Any, ...] = (..., *(slice(0, size) for size in self.out))
         return (response[window] * self.left).flatten(1).sum(1) * self.scale
 
 
@@ -72,7 +81,9 @@ def convolution(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     a, b, calls = fold_positions(a, weight.dim()), fold_positions(b, weight.dim()), b.dim() - weight.dim()
     geometry = (tuple(module.kernel_size), tuple(module.stride), tuple(module.dilation))
     image = pad_input(module, a)
-    parts: dict[str, Contribution] = {"weight": Patches(b.contiguous(), image, geometry, module.groups, weight.shape, scale)}
+    parts: dict[str, Contribution] = {
+        "weight": Patches(b.contiguous(), image, geometry, module.groups, weight.shape, scale)
+    }
     if module.bias is not None:
         parts["bias"] = Rows(b.flatten(2).sum(2), module.bias.shape, scale)
     return regroup(parts, call.batch_size) if calls else parts
@@ -88,7 +99,9 @@ def transposed_convolution(call: Call, b: Tensor, scale: float) -> dict[str, Con
     a, b, calls = fold_positions(a, weight.dim()), fold_positions(b, weight.dim()), b.dim() - weight.dim()
     geometry = (tuple(module.kernel_size), tuple(module.stride), tuple(module.dilation))
     image = F.pad(b, padding_of_transposed(module, b, a))
-    parts: dict[str, Contribution] = {"weight": Patches(a.contiguous(), image, geometry, module.groups, weight.shape, scale)}
+    parts: dict[str, Contribution] = {
+        "weight": Patches(a.contiguous(), image, geometry, module.groups, weight.shape, scale)
+    }
     if module.bias is not None:
         parts["bias"] = Rows(b.flatten(2).sum(2), module.bias.shape, scale)
     return regroup(parts, call.batch_size) if calls else parts
@@ -97,7 +110,9 @@ def transposed_convolution(call: Call, b: Tensor, scale: float) -> dict[str, Con
 def padding_of_transposed(module: nn.modules.conv._ConvTransposeNd, b: Tensor, a: Tensor) -> list[int]:
     """What must surround the output so that every input position sees a whole window."""
     padding: list[int] = []
-    sizes = zip(module.kernel_size, module.stride, module.dilation, module.padding, a.shape[2:], b.shape[2:], strict=True)
+    sizes = zip(
+        module.kernel_size, module.stride, module.dilation, module.padding, a.shape[2:], b.shape[2:], strict=True
+    )
     for kernel, stride, dilation, pad, inner, outer in reversed(list(sizes)):
         reach = (inner - 1) * stride + dilation * (kernel - 1) + 1
         padding += [int(pad), max(0, reach - outer - int(pad))]

@@ -48,15 +48,19 @@ class Lookups(Contribution):
         _, row, sums = self.touched()
         return sums.new_zeros(self.shape).index_add_(0, row, sums.square())
 
-
     def count(self, parameter: ParameterBins | None, spec: Spec, into: Counts) -> bool:
         """The U touched rows one by one; all other elements are zeros, which are added in one go."""
         _, row, sums = self.touched()
         rows, columns = self.shape
         zeros = self.samples * rows * columns - sums.numel()
         if into.table1d is not None and spec.gradient is not None:
-            count_values(sums, None, Spec(gradient=spec.gradient), only := Counts.zeros(Spec(gradient=spec.gradient), sums.device))
-            into.table1d += only.table1d
+            count_values(
+                sums,
+                None,
+                Spec(gradient=spec.gradient),
+                only := Counts.zeros(Spec(gradient=spec.gradient), sums.device),
+            )
+            into.table1d.add_(only.table1d)  # type: ignore[arg-type]
             into.table1d[spec.gradient.category(0.0)] += zeros
         if into.table2d is not None and spec.joint is not None and parameter is not None:
             self.count_joint(parameter, spec, into, row, sums)
@@ -71,7 +75,7 @@ class Lookups(Contribution):
         touched = ParameterBins(categories[row].reshape(-1), tuple(sums.shape), parameter.count)
         only = Counts.zeros(Spec(joint=spec.joint), sums.device)
         count_values(sums[None], touched, Spec(joint=spec.joint), only)
-        into.table2d += only.table2d
+        into.table2d.add_(only.table2d)  # type: ignore[arg-type]
         everywhere = torch.bincount(parameter.categories.long(), minlength=width) * self.samples
         into.table2d[zero] += everywhere - torch.bincount(flat.reshape(-1), minlength=width)
 
@@ -109,13 +113,17 @@ def embedding_bag(call: Call, b: Tensor, scale: float) -> dict[str, Contribution
     return {"weight": Lookups(index, spread, weight.shape, scale)}
 
 
-def bags_by_offset(module: nn.EmbeddingBag, given: dict[str, Tensor], b: Tensor, call: Call, scale: float) -> Contribution:
+def bags_by_offset(
+    module: nn.EmbeddingBag, given: dict[str, Tensor], b: Tensor, call: Call, scale: float
+) -> Contribution:
     """Flat indices with offsets: pad the bags to the longest, padded places with zero gradient."""
     flat, offsets = given["input"], given["offsets"]
     ends = offsets[1:] if module.include_last_offset else torch.cat([offsets[1:], offsets.new_tensor([len(flat)])])
     starts = offsets[:-1] if module.include_last_offset else offsets
     if len(starts) != call.batch_size:
-        raise NotCovered(f"EmbeddingBag has {len(starts)} bags for {call.batch_size} samples; one bag per sample has a rule")
+        raise NotCovered(
+            f"EmbeddingBag has {len(starts)} bags for {call.batch_size} samples; one bag per sample has a rule"
+        )
     sizes = ends - starts
     place = torch.arange(int(sizes.max()) if len(sizes) else 0, device=flat.device)[None, :]
     inside = place < sizes[:, None]

@@ -53,14 +53,17 @@ def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
         if size == B:
             return dim
     raise NotCovered(
-        f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples; pass batch_dim="
+        f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples; "
+        "pass batch_dim="
     )
 
 
 class ModuleGradients:
     """The individual gradients of all parameters of one call, computed block by block and shared between them."""
 
-    def __init__(self, call: Call, outputs: dict[int, Tensor], names: list[str], scale: float, keep_bytes: int, mute: Callable):
+    def __init__(
+        self, call: Call, outputs: dict[int, Tensor], names: list[str], scale: float, keep_bytes: int, mute: Callable
+    ):
         self.call, self.outputs, self.names, self.scale, self.mute = call, outputs, names, scale, mute
         self.parameters = {name: p.detach() for name, p in call.module.named_parameters() if name in names}
         each = sum(p.numel() * p.element_size() for p in self.parameters.values())
@@ -120,7 +123,10 @@ class ModuleGradients:
         def one(values: list[Tensor], seed: list[Tensor]) -> dict[str, Tensor]:
             rest = iter(values)
             filled = [next(rest).unsqueeze(axis) if batched(value) else value for value in flat]
-            arguments, named = tuple(filled[: len(call.inputs)]), dict(zip(call.kwargs, filled[len(call.inputs) :], strict=True))
+            arguments, named = (
+                tuple(filled[: len(call.inputs)]),
+                dict(zip(call.kwargs, filled[len(call.inputs) :], strict=True)),
+            )
 
             def run(parameters: dict[str, Tensor]) -> list[Tensor]:
                 result = flatten_tensors(functional_call(call.module, parameters, arguments, named))
@@ -143,18 +149,20 @@ class ModuleGradients:
                 seed[n - lo].movedim(dim, 0)[n] = picked[n]
             seeds.append(seed)
         try:
-            rows = torch.autograd.grad(outputs, wanted, seeds, retain_graph=True, is_grads_batched=True, allow_unused=True)
+            rows = torch.autograd.grad(
+                outputs, wanted, seeds, retain_graph=True, is_grads_batched=True, allow_unused=True
+            )
         except RuntimeError:  # no batching rule for some backward function
             singles = [
                 torch.autograd.grad(outputs, wanted, [s[n] for s in seeds], retain_graph=True, allow_unused=True)
                 for n in range(hi - lo)
             ]
-            rows = tuple(None if column[0] is None else torch.stack(column) for column in zip(*singles, strict=True))
+            rows = tuple(stack_rows(column) for column in zip(*singles, strict=True))
         zero = [row if row is not None else p.new_zeros(hi - lo, *p.shape) for row, p in zip(rows, wanted, strict=True)]
         return dict(zip(names, zero, strict=True))
 
     def rerun(self) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """The module's forward once more, on copies of its parameters and buffers, with the random state of the call."""
+        """The module's forward once more, on copies of parameters and buffers, with the random state of the call."""
         if self.graph is None:
             call = self.call
             with torch.enable_grad(), restored_random_state(call.random_state):
@@ -163,6 +171,11 @@ class ModuleGradients:
                 result = flatten_tensors(functional_call(call.module, copies | buffers, call.inputs, call.kwargs))
             self.graph = [result[k] for k in self.outputs], copies
         return self.graph
+
+
+def stack_rows(column: tuple[Tensor | None, ...]) -> Any:
+    present = [row for row in column if row is not None]
+    return torch.stack(present) if len(present) == len(column) else None
 
 
 @contextmanager
@@ -191,7 +204,11 @@ class PerSample(Contribution):
 
 def refuse_shared_statistics(call: Call) -> None:
     """Running SyncBatchNorm again would talk to processes that do not listen."""
-    several = torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+    several = (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    )
     if several and any(isinstance(module, nn.SyncBatchNorm) for module in call.module.modules()):
         raise NotCovered("SyncBatchNorm mixes the samples of several processes; BatchNorm is covered")
 
@@ -203,5 +220,3 @@ def fallback(
     refuse_shared_statistics(call)
     gradients = ModuleGradients(call, outputs, names, scale, keep_bytes, mute)
     return {name: PerSample(gradients, name, p.shape) for name, p in call.module.named_parameters() if name in names}
-
-

@@ -22,5 +22,5 @@ def linear(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     else:
         result["weight"] = Positions(b, a, weight.shape, scale)
     if module.bias is not None:
-        result["bias"] = Rows(b.sum(1), module.bias.shape, scale)  # type: ignore[union-attr,arg-type]
+        result["bias"] = Rows(b.sum(1), module.bias.shape, scale)  # type: ignore[arg-type]
     return result

@@ -19,7 +19,7 @@ def affine_rows(call: Call, b: Tensor, normalised: Tensor, scale: float, feature
     parts: dict[str, Contribution] = {}
     weight, bias = module.weight, getattr(module, "bias", None)
     product = b * x_hat
-    parts["weight"] = Rows(product.sum(positions) if positions else product, weight.shape, scale)  # type: ignore[arg-type,union-attr]
+    parts["weight"] = Rows(product.sum(positions) if positions else product, weight.shape, scale)  # type: ignore[arg-type]
     if bias is not None:
         parts["bias"] = Rows(b.sum(positions) if positions else b, bias.shape, scale)
     return parts

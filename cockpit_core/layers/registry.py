@@ -40,7 +40,8 @@ class Call:
         """An input that was overwritten after the call would give wrong numbers silently."""
         if any(tensor._version != version for tensor, version in self.versions):
             raise NotCovered(
-                f"the input of {type(self.module).__name__} was changed in place after the call; use an out-of-place operation"
+                f"the input of {type(self.module).__name__} was changed in place after the call; "
+                "use an out-of-place operation"
             )
 
 
@@ -84,7 +85,8 @@ def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:
             return tensor.unflatten(0, (B, -1))
         return tensor.unflatten(0, (-1, B)).movedim(1, 0)
     raise NotCovered(
-        f"no dimension of {tuple(tensor.shape)} counts the {B} samples of the batch; pass batch_dim= if it is not the first"
+        f"no dimension of {tuple(tensor.shape)} counts the {B} samples of the batch; "
+        "pass batch_dim= if it is not the first"
     )
 
 

@@ -11,13 +11,15 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 ALL: dict[str, type[Quantity]] = {
-    cls.__name__: cls for cls in sorted(Quantity.__subclasses__(), key=lambda c: c.__name__) if cls.__module__.startswith(__name__)
+    cls.__name__: cls
+    for cls in sorted(Quantity.__subclasses__(), key=lambda c: c.__name__)
+    if cls.__module__.startswith(__name__)
 }
 globals().update(ALL)
 
 CONFIGURATIONS = ("economy", "business", "full")
 
-__all__ = ["ALL", "CONFIGURATIONS", "NoValue", "Quantity", "Statistics", "Value", "configuration", *ALL]  # noqa: PLE0604
+__all__ = ["ALL", "CONFIGURATIONS", "NoValue", "Quantity", "Statistics", "Value", "configuration", *ALL]
 
 
 def configuration(name: str) -> list[Quantity]:

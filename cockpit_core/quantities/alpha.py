@@ -38,7 +38,10 @@ class End:
 
 def fit_alpha(step: int, T: float, start: End, end: End) -> AlphaFit:
     """Weighted least squares of four observations on three coefficients, and alpha from it (MATH, Alpha)."""
-    variances = [v if v > 0 else 1e-10 if v == 0 else math.nan for v in (start.loss_var, end.loss_var, start.slope_var, end.slope_var)]
+    variances = [
+        v if v > 0 else 1e-10 if v == 0 else math.nan
+        for v in (start.loss_var, end.loss_var, start.slope_var, end.slope_var)
+    ]
     w = solve(T, np.array([start.loss, end.loss, start.slope, end.slope]), np.array(variances))
     return AlphaFit(
         step=step, alpha=alpha_of(T, w), length=T,

@@ -35,7 +35,7 @@ NEEDS = frozenset(
 )
 
 
-class NoValue(Exception):  # noqa: N818 - it is an answer, not a fault
+class NoValue(Exception):
     """Raised by ``measure``: there is no value at this step; the message is the reason that the user reads."""
 
 
@@ -102,7 +102,11 @@ class Quantity:
 
     def options(self) -> dict[str, str]:
         """What the header says about this instance."""
-        return {key: str(value) for key, value in vars(self).items() if key != "schedule" and value is not None and key[0] != "_"}
+        return {
+            key: str(value)
+            for key, value in vars(self).items()
+            if key != "schedule" and value is not None and key[0] != "_"
+        }
 
 
 def check_positive(name: str, value: Any) -> float:

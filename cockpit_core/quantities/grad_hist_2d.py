@@ -34,7 +34,7 @@ class GradHist2d(Quantity):
 
     def bins_now(self) -> tuple[Bins, Bins]:
         low, high = self._adaptive.bounds if self._adaptive else self.range
-        return Bins(low, high, self.bins[0]), Bins(*self.parameter_range, self.bins[1])
+        return Bins(low, high, self.bins[0]), Bins(self.parameter_range[0], self.parameter_range[1], self.bins[1])
 
     def follow(self, counts, below: int, above: int) -> None:
         if self._adaptive:

@@ -35,5 +35,9 @@ class AdaptiveRange:
         quarter = len(counts) // 4
         middle = counts[quarter : len(counts) - quarter] if quarter else counts
         inner = len(middle) // 4
-        if inner and counts[: quarter + inner].sum() + counts[len(counts) - quarter - inner :].sum() == 0 and self.half > 2.0**-60:
+        if (
+            inner
+            and counts[: quarter + inner].sum() + counts[len(counts) - quarter - inner :].sum() == 0
+            and self.half > 2.0**-60
+        ):
             self.half /= 2

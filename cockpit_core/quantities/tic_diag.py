@@ -22,7 +22,9 @@ class TICDiag(Quantity):
     def measure(self, statistics: Statistics) -> Value:
         diagonal = find_diagonal(statistics, self.curvature)
         if not diagonal.exact and diagonal.kind == "hessian":
-            raise NoValue("the Hessian's diagonal is an estimate here, and TICDiag would divide by its noise; use curvature='ggn'")
+            raise NoValue(
+                "the Hessian's diagonal is an estimate here, and TICDiag would divide by its noise; use curvature='ggn'"
+            )
         names = [name for name in statistics.squares if name in diagonal.values]
         if not names:
             raise NoValue(statistics.reason("individual", "no layer has individual gradients"))

@@ -20,7 +20,11 @@ class TICTrace(Quantity):
         if not names:
             raise NoValue(statistics.reason("individual", "no layer has individual gradients"))
         second = sum(float(statistics.norms[name].sum()) for name in names) / statistics.batch_size
-        trace = diagonal.trace if len(names) == len(diagonal.values) else sum(float(diagonal.values[n].double().sum()) for n in names)
+        trace = (
+            diagonal.trace
+            if len(names) == len(diagonal.values)
+            else sum(float(diagonal.values[n].double().sum()) for n in names)
+        )
         value = second / (trace + self.epsilon)
         if diagonal.exact:
             return Value(value, method=describe_diagonal(statistics, diagonal))

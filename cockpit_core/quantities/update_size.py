@@ -5,7 +5,7 @@ from cockpit_core.quantities.norms import norm_value
 
 
 class UpdateSize(Quantity):
-    """How long was the step? ``||s_t||_2``, what the optimizer really did: momentum, weight decay, clipping included."""
+    """How long was the step? ``||s_t||_2``, what the optimizer really did: momentum, decay, clipping included."""
 
     needs = ("update",)
     configurations = ("economy", "business", "full")
