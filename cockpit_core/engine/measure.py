@@ -262,6 +262,7 @@ class Measurement:
         own = {f"own {q.name}": [q.name] for q in self.plan.quantities}
         costs = split_costs(seconds, self.plan.users() | own, total)
         costs["step"] = time.perf_counter() - self.run.step_began
+        costs["run"] = self.run.tracking_seconds + total
         return costs
 
 
