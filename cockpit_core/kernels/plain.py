@@ -66,7 +66,7 @@ def count_values(values: Tensor, parameter: Tensor | None, gradient: Bins, table
 
 
 def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
-    """The same over ``b[n, i] * a[n, j]``; ``parameter`` is [out, in] or None. Products exist for one block at a time."""
+    """The same over ``b[n, i] * a[n, j]``; ``parameter`` is [out, in] or None. Products exist one block at a time."""
     out, inner = b.shape[1], a.shape[1]
     block = _block_size(b)
     rows = max(1, min(out, block // inner))

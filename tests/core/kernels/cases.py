@@ -48,6 +48,15 @@ def _broken(b: Tensor, a: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor, Te
     return b, a, parameter
 
 
+def _broken_long_rows() -> tuple[Tensor, Tensor, Tensor]:
+    """Few bins and long rows: the case for searching in sorted rows, which must not be tried here."""
+    b, a, parameter = _factors(17, 5, 3, 700, 0.1)
+    b[0, 0], b[1, 1], b[3, 0] = float("inf"), float("nan"), 0.0
+    a[0, 5:9], a[2, 10:20] = 0.0, float("nan")
+    a[3, 0], a[3, 1], a[4, 699] = float("inf"), -float("inf"), -float("inf")
+    return b, a, parameter
+
+
 def _on_edges(spec: Spec) -> tuple[Tensor, Tensor, Tensor]:
     assert spec.gradient is not None
     edges = torch.from_numpy(spec.gradient.edges)
@@ -72,6 +81,8 @@ def make_cases(dtype: torch.dtype) -> Iterator[Case]:
         "single bin": (_factors(9, 3, 4, 11, 1.0), SINGLE),
         "more bins than a byte counts": (_factors(10, 5, 6, 30, 0.3), MANY),
         "NaN and infinity": (_broken(*_factors(11, 8, 5, 12, 0.1)), NARROW),
+        "NaN and infinity in long rows": (_broken_long_rows(), NARROW),
+        "a little outside": ((torch.ones(1, 1), torch.linspace(-0.2, 0.9, 50)[None], torch.zeros(1, 50)), NARROW),
         "overflow": (_both_scaled(12, 1e30), NARROW),
         "underflow": (_both_scaled(13, 4e-23), NARROW),
         "deep underflow": (_both_scaled(16, 1e-162), NARROW),

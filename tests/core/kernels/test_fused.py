@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from cockpit_core.kernels import Counts, count, count_outer, count_values, fused, prepare_parameter
+from cockpit_core.kernels import Counts, count, count_outer, count_values, fused, loops, prepare_parameter
 from tests.core.kernels.cases import DEFAULT, find_differences, make_cases
 
 
@@ -29,6 +29,20 @@ def test_cpu_tensors_take_the_fused_loops() -> None:
     assert count.choose_path(torch.device("cpu")) == "fused"
     assert count.choose_path(torch.device("cuda")) == "triton"
     assert count.choose_path(torch.device("mps")) == "plain"
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(1, torch.bfloat16), (2, torch.float16)], ids=["bfloat16", "float16"])
+def test_products_are_rounded_like_torch_rounds(kind: int, dtype: torch.dtype) -> None:
+    """Ties, subnormals, the largest numbers and what overflows; each beside its neighbours in float32."""
+    exact = torch.cat([torch.arange(0, 2**15, 37), torch.tensor([1, 2, 1023, 1024, 31743, 31744])]).to(torch.int16)
+    halves = exact.view(dtype).float()
+    ties = (halves + (exact + 1).to(torch.int16).view(dtype).float()) / 2
+    bits = torch.cat([halves, ties, torch.tensor([65519.0, 65520.0, 3.4e38, 1e-45])]).view(torch.int32)
+    wide = torch.cat([bits + shift for shift in (-1, 0, 1)]).view(torch.float32)
+    wide = torch.cat([wide, -wide])
+    rounded = [loops.round_product(np.float32(x), kind) for x in wide.tolist()]
+    expected = wide.to(dtype).float()
+    np.testing.assert_array_equal(np.array(rounded, np.float32), expected.numpy())
 
 
 def test_threads_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
