@@ -13,7 +13,7 @@ from cockpit_core.kernels.plain import multiply
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 DEFAULT = Spec(Bins(-2, 2, 100), (Bins(-1, 1, 40), Bins(-2, 2, 50)))
-NARROW = Spec(Bins(-0.5, 0.5, 8), (Bins(-0.5, 0.5, 8), Bins(-1, 1, 4)))
+NARROW = Spec(Bins(-0.5, 0.5, 8), (Bins(-0.6, 0.6, 6), Bins(-1, 1, 4)))
 AWAY_FROM_ZERO = Spec(Bins(0.1, 1.7, 7), (Bins(0.3, 0.9, 5), Bins(0.2, 3, 3)))
 ZERO_INSIDE_A_BIN = Spec(Bins(-0.35, 1, 6), (Bins(-1, 0.9, 3), Bins(-1, 1.1, 5)))
 SINGLE = Spec(Bins(-1, 1, 1), (Bins(-1, 3, 1), Bins(-1, 1, 1)))
