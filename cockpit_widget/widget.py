@@ -17,6 +17,8 @@ import anywidget
 import traitlets
 
 from cockpit_widget.feed import Feed, Message
+from cockpit_widget.kernel import after_each_cell, find_cell, silence
+from cockpit_widget.memory import recall, remember
 from cockpit_widget.pace import Clock, Limits, Pace
 from cockpit_widget.requests import answer
 from cockpit_widget.sources import Tail, make_sources
@@ -26,8 +28,6 @@ _STATIC = Path(__file__).parent / "static"
 _NO_BUNDLE = """export default { render({ el }) {
   el.textContent = "Cockpit's JavaScript was not built: run `npm ci && npm run build` in the clone.";
 } };"""
-# What the user chose (layout, layer, axes, ...), by the runs shown, so that re-running a cell does not forget it.
-_remembered: dict[tuple[str, ...], dict[str, Any]] = {}
 
 
 def read_bundle(name: str = "widget.js") -> str:
@@ -67,7 +67,7 @@ class CockpitWidget(anywidget.AnyWidget):
     ) -> None:
         sources = make_sources(runs)
         self._feed = Feed(sources, Pace(refresh_rate, clock=clock, limits=limits), clock=clock)
-        self._names = tuple(source.key for source in sources)
+        self._names, self._cell = tuple(source.key for source in sources), find_cell()
         self._poster, self._display_ids = poster, list[str]()
         self._endings: list[Callable[[], None]] = []
         self._esm = read_bundle()
@@ -75,7 +75,7 @@ class CockpitWidget(anywidget.AnyWidget):
             panels=list(panels),
             height=height,
             theme=theme,
-            ui=_remembered.get(self._names, {}),
+            ui=recall(self._names, self._cell),
             status=self._feed.status(),
             _meta={
                 "protocol": PROTOCOL,
@@ -85,7 +85,7 @@ class CockpitWidget(anywidget.AnyWidget):
         )
         self.on_msg(_receive)
         self.observe(_remember, "ui")
-        _silence(self.comm)
+        silence(self.comm)
         self._start()
 
     def _start(self) -> None:
@@ -99,7 +99,7 @@ class CockpitWidget(anywidget.AnyWidget):
             tail = Tail(_weakly(me, CockpitWidget._poll))
             tail.start()
             self._endings.append(tail.stop)
-        unregister = _after_each_cell(_weakly(me, CockpitWidget._pause))
+        unregister = after_each_cell(_weakly(me, CockpitWidget._pause))
         if unregister is not None:
             self._endings.append(unregister)
 
@@ -205,7 +205,7 @@ def _receive(widget: CockpitWidget, content: Any, buffers: Any) -> None:
 
 
 def _remember(change: Any) -> None:
-    _remembered[change["owner"]._names] = change["new"]
+    remember(change["owner"]._names, change["owner"]._cell, change["new"])
 
 
 def _weakly(me: weakref.ref[CockpitWidget], method: Callable[[CockpitWidget], bool]) -> Callable[[], bool]:
@@ -214,44 +214,3 @@ def _weakly(me: weakref.ref[CockpitWidget], method: Callable[[CockpitWidget], bo
         return False if widget is None else method(widget)
 
     return call
-
-
-def _silence(comm: Any) -> None:
-    """Handle the browser's messages without IPython's post_execute, which would close the user's half-drawn figure.
-
-    A comm fires it around every message, on ipykernel 7 even while a cell runs, and matplotlib's inline backend
-    answers by showing and closing all figures.
-    """
-    if comm is None or not hasattr(comm, "_msg_callback") or not hasattr(comm, "handle_msg"):
-        return
-    weak = weakref.ref(comm)
-
-    def handle(msg: Any) -> None:
-        comm = weak()
-        if comm is not None and comm._msg_callback is not None:
-            comm._msg_callback(msg)
-
-    comm.handle_msg = handle
-
-
-def _after_each_cell(call: Callable[[], bool]) -> Callable[[], None] | None:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return None
-    shell = get_ipython()
-    if shell is None:
-        return None
-
-    def after(*_: Any) -> None:
-        call()
-
-    shell.events.register("post_run_cell", after)
-
-    def unregister() -> None:
-        try:
-            shell.events.unregister("post_run_cell", after)
-        except ValueError:
-            pass  # somebody reset the events
-
-    return unregister

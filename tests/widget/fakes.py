@@ -61,8 +61,7 @@ class FakeComm:
         self._receive({"method": "update", "state": state, "buffer_paths": []})
 
     def _receive(self, data: dict[str, Any]) -> None:
-        assert self._msg_callback is not None
-        self._msg_callback({"content": {"data": data}, "buffers": []})
+        self.handle_msg({"content": {"data": data}, "buffers": []})
 
     @property
     def messages(self) -> list[tuple[dict[str, Any], list[bytes]]]:

@@ -78,7 +78,15 @@ def test_choices_of_the_user_survive_a_rerun_of_the_cell(run: FakeRun, make_widg
 
 def test_choices_for_one_run_do_not_leak_into_another(tmp_path: Path, run: FakeRun, make_widget: Make) -> None:
     comm_of(make_widget(run)).set(ui={"log": True})
-    assert make_widget(FakeRun(tmp_path / "other")).ui == {}
+    assert make_widget(FakeRun(tmp_path / "other")).ui == {}  # outside a notebook there are no cells
+
+
+def test_new_run_of_the_same_cell_keeps_what_is_not_about_one_run(
+    tmp_path: Path, run: FakeRun, make_widget: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cockpit_widget.widget.find_cell", lambda: "cell-7")
+    comm_of(make_widget(run)).set(ui={"xlog": True, "hidden": ["tic"], "step": 12, "runs": ["lenet"]})
+    assert make_widget(FakeRun(tmp_path / "second-try")).ui == {"xlog": True, "hidden": ["tic"]}
 
 
 def test_page_cannot_change_what_the_kernel_owns(run: FakeRun, make_widget: Make) -> None:
