@@ -61,6 +61,7 @@ class Run:
         self.cover = Cover(model, layers)
         self.model, self.loss_fn, self.optimizers, self.logdir = model, loss_fn, list(optimizers), logdir
         self.quantities, self.schedule, self.budget = quantities, schedule, budget
+        self.own_schedules = {q.name: as_schedule(q.schedule) for q in quantities if q.schedule is not None}
         self.schedules = {q.name: as_schedule(q.schedule) if q.schedule is not None else schedule for q in quantities}
         self.on_error, self.steps_per_epoch, self.memory_budget = on_error, steps_per_epoch, memory_budget
         self.group = group
@@ -106,6 +107,7 @@ class Run:
         self.step_began = time.perf_counter()
         self.subscribers: list[Callable[[], None]] = []
         self.subscriber_errors = 0
+        self.single = len(self.optimizers) == 1
         self.stepped: set[int] = set()
         self.scaler: Any = None
         self.without_gradient: set[str] = set()
@@ -153,7 +155,12 @@ class Run:
         ):
             due = []
         else:
-            due = [q for q in self.quantities if self.schedules[q.name](self.step)]
+            shared = self.schedule(self.step)
+            due = [
+                q
+                for q in self.quantities
+                if (self.own_schedules[q.name](self.step) if q.name in self.own_schedules else shared)
+            ]
         alpha = any("alpha" in q.needs for q in due)
         return Plan(due, bool(due), alpha, self.pending is not None, triggered, memory_budget=self.memory_budget)
 
@@ -196,6 +203,8 @@ class Run:
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         """With several optimizers a step is one round: from the first one's step to the last one's."""
+        if self.single and not self.engine.step.plan.active:
+            return
         if id(optimizer) in self.stepped:  # a round that not all of them took part in
             self._end_round(optimizer)
         if self.stepped:
@@ -266,6 +275,9 @@ class Run:
         self.engine.step.no_value["individual"] = "no backward pass of loss_fn was seen before the step"
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if self.single and not self.engine.step.plan.active:
+            self._next_step(False)
+            return
         self.stepped.add(id(optimizer))
         if len(self.stepped) == len(self.optimizers):
             self._end_round(optimizer)
@@ -291,6 +303,9 @@ class Run:
         self.engine.passes_per_step = 1 if closure else seen or self.engine.passes_per_step
         self.backward_passes = 0
         self.loss_seen = False
+        if not was_active and self._stays_idle():
+            self.step_began = time.perf_counter()
+            return
         with self.guard("planning"):
             plan = self.make_plan()
             if self.wants_trigger:
@@ -298,6 +313,15 @@ class Run:
             if plan.active or was_active:
                 self.engine.begin(plan)
         self.step_began = time.perf_counter()
+
+    def _stays_idle(self) -> bool:
+        """Nothing is due at the coming step either: the quick way through a step that nobody scheduled."""
+        if self.wants_trigger or self.pending is not None or self.engine.step.passes:
+            return False
+        try:
+            return not self.schedule(self.step) and not any(own(self.step) for own in self.own_schedules.values())
+        except Exception:
+            return False  # the long way reports it
 
     def backward(self, loss: Tensor, individual_losses: Tensor | None = None, **kwargs: Any) -> None:
         """``loss.backward(**kwargs)`` for a loss that is not a module.

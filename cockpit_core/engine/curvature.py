@@ -71,7 +71,7 @@ class Curvature:
         repeated instead. So it is where fused attention has no second derivative, with the plain kernels.
         """
         kinds = engine.step.plan.curvature_kinds
-        if not kinds:
+        if not kinds or self._must_wait(engine, kinds):
             return
         calls = args, kwargs, factor
         with torch.enable_grad(), engine.mute():
@@ -97,9 +97,20 @@ class Curvature:
         except NoCurvature as reason:
             names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
             engine.step.no_value.update(dict.fromkeys(names, str(reason)))
+            self._tell_others(engine, kinds, reason)
             return
         self.packed = engine.step.packed
         self._fill(engine, kinds, point)
+
+    def _tell_others(self, engine: Engine, kinds: dict[str, set[str]], reason: NoCurvature) -> None:
+        """Other processes are about to ask this one for products: it answers with the reason why it has none."""
+
+        def make() -> Any:
+            raise reason
+
+        for kind in sorted({k or self.kind for k in kinds.get("eigenvalue", ())}) if self.group is not None else ():
+            if not self._is_one_of_several(engine, kind):
+                self._attempt(engine, "eigenvalue", kind, partial(largest_together, self.group, make, None, self.generator))
 
     def measure_function(self, engine: Engine, batch_size: int, loss: Tensor) -> None:
         """For a loss that is not a module: the scalar itself is all we know."""
@@ -204,15 +215,15 @@ class Curvature:
         names = list(point.trainable)
         known = self.eigenvectors.get(kind)
         start = [known[name] for name in names] if known and set(known) == set(names) else None
+        small = sum(p.numel() for p in point.trainable.values()) <= SMALL
+        effort: dict[str, Any] = (
+            {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128} if small else {"tolerance": TOLERANCE}
+        )
         if self.group is None:
             made.append(make())
-            small = sum(p.numel() for p in point.trainable.values()) <= SMALL
-            effort: dict[str, Any] = (
-                {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128} if small else {"tolerance": TOLERANCE}
-            )
             pair = largest_eigenvalue(made[0], start, self.generator, **effort)
         else:
-            pair, local = largest_together(self.group, make, start, self.generator)
+            pair, local = largest_together(self.group, make, start, self.generator, **effort)
             made.append(local)
         if not pair.vector:
             return pair

@@ -21,8 +21,10 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from cockpit_core.curvature import NoCurvature
 from cockpit_core.events.resume import Past
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.layers.registry import NotCovered
 
 HANDSHAKE_SECONDS = 120.0
 _calls = itertools.count()
@@ -92,7 +94,12 @@ def attempt(compute: Callable[[], Any]) -> tuple[Any, str]:
     try:
         return compute(), ""
     except Exception as error:
-        return None, f"{type(error).__name__}: {error}"
+        return None, reason_of(error)
+
+
+def reason_of(error: Exception) -> str:
+    """Our own exceptions are written to be read; others need their type."""
+    return str(error) if isinstance(error, (NoCurvature, NotCovered)) else f"{type(error).__name__}: {error}"
 
 
 def first_problem(problems: list[str]) -> str:

@@ -132,11 +132,10 @@ class Engine:
         output.register_hook(partial(self.on_loss_gradient, args, kwargs, output.detach()))
 
     def on_loss_gradient(self, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
-        if self.muted:
+        if self.muted or not self._is_of_interest(value, factor):
             return
         with self.guard("loss hook"):
-            self.noticed_loss(value, factor)
-            if not self.step.plan.active or (self.step.measured and self.step.in_closure):
+            if self.step.measured and self.step.in_closure:
                 return
             start = time.perf_counter()
             found = self._open_pass(find_batch_size((args, kwargs), self.batch_dim))
@@ -145,6 +144,15 @@ class Engine:
             if value.dim() == 0:
                 self.curvature.measure(self, found, args, kwargs, factor)
             self.step.overhead += time.perf_counter() - start
+
+    def _is_of_interest(self, value: Tensor, factor: Tensor) -> bool:
+        """Every step comes by here, so no context manager: an idle one may cost microseconds only."""
+        try:
+            self.noticed_loss(value, factor)
+        except Exception as error:
+            with self.guard("loss hook"):
+                raise error
+        return self.step.plan.active
 
     loss_scale: Callable[[], float] = staticmethod(lambda: 1.0)
     """Set by the run: the factor of a GradScaler, once one has been seen."""
@@ -292,8 +300,9 @@ class Engine:
     def on_backward_end(self) -> None:
         if self.group is None:
             self._end_backward()
-        else:  # called again behind the callback that reduces the gradient over the processes
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+        else:  # called again behind the callbacks that reduce the gradient over the processes; there may be two in a row
+            queue = torch.autograd.Variable._execution_engine.queue_callback
+            queue(lambda: queue(self._end_backward))
 
     def _end_backward(self) -> None:
         found = self.step.open

@@ -43,15 +43,12 @@ class Plan:
         if self.record and not self.by_products_only:
             self.needs.add("losses")
         self.spec = self._make_spec()
+        self.active = self.record or self.alpha_end  # an attribute, because every idle step asks
 
     def _make_spec(self) -> Spec | None:
         one = next((q.bins_now() for q in self.quantities if isinstance(q, GradHist1d)), None)
         two = next((q.bins_now() for q in self.quantities if isinstance(q, GradHist2d)), None)
         return Spec(gradient=one, joint=two) if one or two else None
-
-    @property
-    def active(self) -> bool:
-        return self.record or self.alpha_end
 
     @property
     def individual(self) -> bool:

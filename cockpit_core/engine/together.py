@@ -12,11 +12,10 @@ from torch import Tensor
 from cockpit_core.curvature import Eigenpair, NoCurvature, largest_eigenvalue
 from cockpit_core.curvature.operators import flatten, unflatten
 from cockpit_core.engine.capture import contribution_of, free
-from cockpit_core.engine.distributed import Group, OutOfStep, attempt, first_problem
+from cockpit_core.engine.distributed import Group, OutOfStep, attempt, first_problem, reason_of
 from cockpit_core.engine.reduce import LayerStatistics
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.fallback import PerSample
-from cockpit_core.layers.registry import NotCovered
 
 if TYPE_CHECKING:
     from cockpit_core.engine.engine import Engine
@@ -100,7 +99,7 @@ def collect_parts(engine: Engine, scale: float) -> dict[str, list[Contribution]]
         try:
             parts[name] = [part_of(engine, found, name, scale) for found in state.passes]
         except Exception as error:
-            state.failures[name] = str(error) if isinstance(error, NotCovered) else f"{type(error).__name__}: {error}"
+            state.failures[name] = reason_of(error)
     return parts
 
 
@@ -115,6 +114,7 @@ def reduce_locally(
 ) -> dict[str, LayerStatistics]:
     """This rank's samples; formed gradients of one module are dropped before the next one's are made."""
     state, plan, found, last = engine.step, engine.step.plan, {}, None
+    keep = plan.alpha_start and engine.keeps_contributions
     for name in names:
         if name not in parts or name in state.failures:
             continue
@@ -124,12 +124,12 @@ def reduce_locally(
         try:
             found[name] = engine._reduce_parts(name, parts[name], directions)
         except Exception as error:
-            state.failures[name] = str(error) if isinstance(error, NotCovered) else f"{type(error).__name__}: {error}"
+            state.failures[name] = reason_of(error)
         held = parts[name][0].gradients if isinstance(parts[name][0], PerSample) else None
-        if last is not None and last is not held:
+        if last is not None and last is not held and not keep:
             last.whole = None
         last = held
-    if last is not None:
+    if last is not None and not keep:
         last.whole = None
     return found
 
@@ -177,6 +177,8 @@ def settle(engine: Engine, parts: dict[str, list[Contribution]]) -> None:
         engine.cover.methods.setdefault(name, engine._method(state.passes, name))
         if state.plan.alpha_start and (engine.keeps_contributions or state.stale):
             state.kept[name] = parts[name]
+            for part in parts[name]:
+                part.hold()
     for name in state.gradients:
         for found in state.passes:
             free(found, name)
@@ -244,6 +246,7 @@ class SharedOperator:
 
     def __init__(self, local: Any, group: Group):
         self.local, self.group, self.parameters = local, group, local.parameters
+        self.problem = ""
 
     def matvec(self, vector: Any) -> list[Tensor]:
         flat = flatten(vector).detach().cpu().contiguous()
@@ -263,15 +266,15 @@ class SharedOperator:
             self._product(flat)
 
     def _product(self, flat: Tensor) -> Tensor:
-        product, problem = attempt(
+        product, self.problem = attempt(
             lambda: flatten(self.local.matvec(unflatten(flat.to(self.parameters[0].device), self.parameters)))
         )
-        image = torch.full_like(flat, math.nan) if problem else product.to(flat).cpu().contiguous()
+        image = torch.full_like(flat, math.nan) if self.problem else product.to(flat).cpu().contiguous()
         self.group.add([image])  # a rank that failed makes all of it NaN, which rank 0 notices
         return image / self.group.size
 
 
-def largest_together(group: Group, make: Any, start: Any, generator: torch.Generator) -> tuple[Eigenpair, Any]:
+def largest_together(group: Group, make: Any, start: Any, generator: torch.Generator, **effort: Any) -> tuple[Eigenpair, Any]:
     """The largest eigenvalue of the global batch's matrix, on every rank; only rank 0 knows the vector."""
     local, problem = attempt(make)
     problem = first_problem(group.gather("eigenvalue", problem))
@@ -280,16 +283,17 @@ def largest_together(group: Group, make: Any, start: Any, generator: torch.Gener
     operator, pair, failure = SharedOperator(local, group), None, ""
     try:
         if group.rank == 0:
-            pair, failure = attempt(lambda: largest_eigenvalue(operator, start, generator))
+            pair, failure = attempt(lambda: largest_eigenvalue(operator, start, generator, **effort))
             group.send_from_first(torch.zeros(1))
         else:
             operator.serve()
     except Exception as error:
         group.broken = group.broken or f"another process cannot be reached: {error}"
         raise OutOfStep(group.broken) from error
-    shared, failure = group.gather("eigenpair", (None if pair is None else replace(pair, vector=[]), failure))[0]
+    answers = group.gather("eigenpair", (None if pair is None else replace(pair, vector=[]), operator.problem, failure))
+    shared, _, failure = answers[0]
     if failure:
-        raise NoCurvature(failure)
+        raise NoCurvature(first_problem([answer[1] for answer in answers]) or failure)
     return pair or shared, local
 
 
