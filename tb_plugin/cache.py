@@ -35,12 +35,12 @@ class Entry:
     looked: int = -1  # the seq for which `ended` is known
 
     def state(self) -> str:
+        if not self.seq:
+            return "waiting"
         if self.looked != self.seq:
             return ""
         if self.ended:
             return self.ended
-        if not self.seq:
-            return "waiting"
         pace = (self.wall_time - self.created) / self.seq
         return "crashed" if time.time() - self.wall_time > max(QUIET, 20 * pace) else "running"
 

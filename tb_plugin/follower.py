@@ -20,6 +20,7 @@ RECORDS = "cockpit/records/"
 # A long run is decoded in parts: after this many seconds of reading, a request is answered with what is there, and
 # the page, which sees that records are missing, asks again.
 PATIENCE = 1.5
+SLACK = 1.0  # seconds; the first record of a run may be a little older than its header
 
 
 def records_tag(segment: int) -> str:
@@ -140,8 +141,10 @@ class Follower:
         if self.data.header.run_id not in ("", newest):
             return True
         # The Python backend keeps what it read of files that were deleted since.
-        self._born = max((wall_time for wall_time, run_id in ids if run_id not in ("", newest)), default=-math.inf)
-        self._headers += [x for x in found if x[0] > max(self._header_time, self._born)]
+        other = max((wall_time for wall_time, run_id in ids if run_id not in ("", newest)), default=-math.inf)
+        own = min((wall_time for wall_time, run_id in ids if run_id == newest and wall_time > other), default=0.0)
+        self._born = own - SLACK if other > -math.inf else -math.inf
+        self._headers += [x for x in found if x[0] > max(self._header_time, other)]
         self._header_version, self._header_time = version, found[-1][0] if found else -math.inf
         return False
 
