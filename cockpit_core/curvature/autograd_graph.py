@@ -244,6 +244,8 @@ def read_network(point: Point) -> Network:
     """The structure of the network behind ``point.outputs``; NoCurvature where individual gradients cannot be read."""
     if point.outputs is None or point.outputs.grad_fn is None:
         raise NoCurvature("the outputs have no graph")
+    if not point.samples_first:
+        raise NoCurvature("samples do not lie along the first dimension")
     wanted = {id(p) for p in point.trainable.values()}
     beside = reachable([point.loss.grad_fn], stop=point.outputs.grad_fn)
     if any(id(_variable(node)) in wanted for node in beside):

@@ -88,6 +88,7 @@ class Squares:
             free -= size
         return groups
 
+    @torch.no_grad()
     def _add_node(self, node: Node, b: Tensor | None, signs: Tensor | None) -> None:
         if b is None:
             return

@@ -101,6 +101,8 @@ def diagonal(
 
 
 def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
+    if not point.samples_first:
+        raise NoCurvature("samples do not lie along the first dimension")
     loss = LossHessian(point)
     try:
         network = read_network(point)
@@ -193,7 +195,7 @@ def _monte_carlo(point: Point, generator: torch.Generator, limits: Limits) -> Di
     """One random column S eps per sample, squared: unbiased for Gauss-Newton.
 
     Its error: the contribution of a sample, ``eps^T A_n eps`` with A_n positive semi-definite, has a variance of at
-    most 2/3 of its mean square, so ``sqrt(2/3 sum_n x_n^2)`` bounds the standard error from the one column that was drawn.
+    most 2/3 of its mean square, so ``sqrt(2/3 sum_n x_n^2)`` bounds the standard error from one drawn column.
     """
     loss = LossHessian(point)
     assert point.outputs is not None

@@ -11,7 +11,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from .autograd_graph import reachable
 from .point import NoCurvature, Point, explained
 
 
@@ -54,6 +56,17 @@ def _differentiable_gradient(loss: Tensor, inputs: Sequence[Tensor]) -> list[Ten
     return [torch.zeros_like(i) if f is None else f for f, i in zip(found, inputs, strict=True)]
 
 
+def refuse_once_differentiable(loss: Tensor) -> None:
+    """Torch only notices if the gradient that arrives has a graph; else the second derivative is silently zero."""
+    for node in reachable([loss.grad_fn]):
+        backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
+        if getattr(backward, "__code__", None) is _ONCE:
+            raise NoCurvature("a custom function in the network is marked as differentiable only once")
+
+
+_ONCE = once_differentiable(lambda ctx, *grads: grads).__code__
+
+
 class _Products:
     """Several vectors at once where vmap knows every operation of the graph, one after the other where it does not."""
 
@@ -84,6 +97,7 @@ class HessianOperator(_Products):
 
     def __init__(self, point: Point):
         self.parameters = list(point.trainable.values())
+        refuse_once_differentiable(point.loss)
         self._gradients = _differentiable_gradient(point.loss, self.parameters)
 
     def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:
@@ -113,7 +127,7 @@ class GGNOperator(_Products):
             self._pullback = [
                 torch.zeros_like(p) if f is None else f for f, p in zip(found, self.parameters, strict=True)
             ]
-            self._leaf = point.outputs.detach().requires_grad_()
+            self._leaf = point.outputs.detach().clone().requires_grad_()
             self._slope = _differentiable_gradient(point.loss_of(self._leaf), [self._leaf])
 
     def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:

@@ -19,11 +19,12 @@ class Point:
 
     loss: scalar with its graph, scaled as the user differentiates it.
     parameters: by name; those that do not require a gradient are left out of everything.
-    batch_size: samples, along dimension 0 of everything the network computes (sequence-first layouts: see below).
+    batch_size: samples, along dimension 0 of the inputs, the outputs and everything between.
+    samples_first: False where they lie along another dimension: then nothing is read from the graph node by node.
     outputs: what the loss received, with its graph; None if the loss is not a function of one tensor.
     loss_of: outputs -> the same scalar loss, twice differentiable, free of hooks; None rules out Gauss-Newton.
     sum_of_squares: seed shaped like ``outputs`` -> per parameter the sum over samples of the squares of
-        ``J_n^T seed_n`` (unscaled); serves networks that the rules of ``autograd_graph`` do not know.
+        ``J_n^T seed_n`` (unscaled); serves networks that ``autograd_graph`` cannot read.
     """
 
     loss: Tensor
@@ -32,6 +33,7 @@ class Point:
     outputs: Tensor | None = None
     loss_of: Callable[[Tensor], Tensor] | None = None
     sum_of_squares: Callable[[Tensor], dict[str, Tensor]] | None = None
+    samples_first: bool = True
 
     @property
     def trainable(self) -> dict[str, Tensor]:
