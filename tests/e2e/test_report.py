@@ -40,9 +40,14 @@ class Opened:
         self.page.wait_for_timeout(500)
 
 
+@pytest.fixture(scope="module")
+def file(runs: list[Path]) -> Path:
+    return write_report(runs, runs[0].parent / "report.html")
+
+
 @pytest.fixture
-def opened(browser: Any, runs: list[Path], tmp_path: Path) -> Iterator[Opened]:
-    report = Opened(browser, write_report(runs, tmp_path / "report.html"))
+def opened(browser: Any, file: Path) -> Iterator[Opened]:
+    report = Opened(browser, file)
     yield report
     report.context.close()
 
@@ -93,17 +98,17 @@ def test_report_prints(opened: Opened) -> None:
     screenshot(opened.page, "report-print", full_page=True)
 
 
-def test_report_follows_the_dark_mode_of_the_system(browser: Any, runs: list[Path], tmp_path: Path) -> None:
-    report = Opened(browser, write_report(runs, tmp_path / "report.html"), color_scheme="dark")
+def test_report_follows_the_dark_mode_of_the_system(browser: Any, file: Path) -> None:
+    report = Opened(browser, file, color_scheme="dark")
     assert "ck-dark" in (report.cockpit.get_attribute("class") or "")
     screenshot(report.page, "report-dark", full_page=True)
     report.context.close()
 
 
 def test_large_run_stays_small_and_says_so(browser: Any, tmp_path: Path) -> None:
-    synthetic.write_run(tmp_path / "long", steps=3000, layers=12)
-    path = write_report([tmp_path / "long"], tmp_path / "long.html", max_bytes=2_000_000)
-    assert path.stat().st_size <= 2_000_000
+    synthetic.write_run(tmp_path / "long", steps=1200, layers=6)
+    path = write_report([tmp_path / "long"], tmp_path / "long.html", max_bytes=1_000_000)
+    assert path.stat().st_size <= 1_000_000
     report = Opened(browser, path)
     assert "histograms are left out" in report.page.locator("body").inner_text()
     assert report.errors == []
