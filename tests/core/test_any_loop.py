@@ -13,7 +13,20 @@ from torch import Tensor, nn
 
 import cockpit_core
 from tests import slow_truth
-from tests.training import ECONOMY, Training, assert_close, assert_true, by_step, loop, quantities, start, truth_of
+from tests.networks import NETWORKS
+from tests.training import (
+    ECONOMY,
+    OPTIMIZERS,
+    Training,
+    assert_close,
+    assert_true,
+    by_step,
+    loop,
+    quantities,
+    start,
+    train_tracked,
+    truth_of,
+)
 
 
 def gradient_norm(model: nn.Module) -> float:
@@ -140,6 +153,9 @@ def test_several_optimizers_on_one_model_make_one_step(tmp_path: Path) -> None:
     assert_true(run.data, truth)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Cockpit. individual gradients of"
+)  # leaving them out is allowed, a wrong value is not
 def test_two_losses_in_one_backward_are_their_sum(tmp_path: Path) -> None:
     training = start("mlp")
     with training.track(tmp_path / "run", config="economy") as run:
@@ -278,3 +294,11 @@ def test_compiled_model_is_measured(schedule: int, tmp_path: Path) -> None:
     assert len(run.data.layers) == 4
     for name in ("Loss", "GradNorm", "NormTest", "HessTrace", "TICDiag"):
         assert_close(by_step(run.data, name), {step: truth.scalars[name][step] for step in steps}, name)
+
+
+def test_module_too_large_to_keep_is_projected_on_the_step_with_its_old_parameters(tmp_path: Path) -> None:
+    """Formed after the step, from parameters that have moved, the slopes would be silently wrong."""
+    problem = NETWORKS["prelu"]
+    data = train_tracked(problem, "adam", 3, tmp_path / "run", config="economy", memory_budget=1)
+    truth = slow_truth.truth_of_run(problem, OPTIMIZERS["adam"], 3, None)
+    assert_true(data, truth, ECONOMY)

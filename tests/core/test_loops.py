@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import cockpit_core
@@ -63,17 +65,37 @@ def test_largest_eigenvalue_of_micro_batches_is_that_of_the_whole_or_has_none(tm
         assert "HessMaxEV" in str(run.data.missing)
 
 
+class SumOfMeans(nn.CrossEntropyLoss):
+    """What the user differentiates who does not divide by the number of pieces."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__()
+        self.shares = torch.cat([torch.full((size,), 1 / size, dtype=torch.float64) for size in sizes])
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        losses = F.cross_entropy(prediction, target, reduction="none")
+        return len(losses) * self.shares * losses if self.reduction == "none" else (self.shares * losses).sum()
+
+
 def test_losses_that_are_added_up_are_one_sum(tmp_path: Path) -> None:
-    """Without dividing by the number of pieces, the user differentiates the sum of their means."""
+    training = start("mlp")
+    with training.track(tmp_path / "run", config="economy") as run:
+        moments = accumulate(training, [4, 3], 3, lambda size: 1.0)
+    moments = [dataclasses.replace(moment, loss_fn=SumOfMeans([4, 3])) for moment in moments]
+    assert_true(run.data, slow_truth.truth_of_moments(moments, None))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Cockpit. individual gradients of"
+)  # leaving them out is allowed, a wrong value is not
+def test_backward_passes_after_all_forward_passes_add_up_too(tmp_path: Path) -> None:
     training = start("mlp")
     losses, norms = [], []
     with training.track(tmp_path / "run", config="economy") as run:
         for inputs, targets in training.batches(2):
             training.optimizer.zero_grad()
-            pieces = [
-                training.loss_fn(training.model(x), y)
-                for x, y in ((inputs[:4], targets[:4]), (inputs[4:], targets[4:]))
-            ]
+            halves = zip(inputs.split([4, 3]), targets.split([4, 3]), strict=True)
+            pieces = [training.loss_fn(training.model(x), y) for x, y in halves]
             for loss in pieces:
                 loss.backward()
             losses.append(sum(loss.item() for loss in pieces))
