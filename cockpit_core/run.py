@@ -57,6 +57,7 @@ class Run:
         step: int | None,
         seed: int,
         group: Group | None = None,
+        compiled: Sequence[nn.Module] = (),
     ):
         self.cover = Cover(model, layers)
         self.model, self.loss_fn, self.optimizers, self.logdir = model, loss_fn, list(optimizers), logdir
@@ -78,6 +79,7 @@ class Run:
             curvature=Curvature(curvature, samples=curvature_samples, memory_budget=memory_budget, seed=seed + (group.rank if group else 0)),
         )  # fmt: skip
         self.engine.group = self.engine.curvature.group = group
+        self.engine.compiled = list(compiled)
         self.header = make_header(model, loss_fn, self.optimizers, self.logdir)
         self.header.config, self.header.schedule, self.header.curvature = config, describe(schedule), curvature
         self.header.quantities = [describe_quantity(q, self.schedules[q.name]) for q in quantities]

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
 from cockpit_core.engine.distributed import Group, find_group, refuse_sharded
 from cockpit_core.quantities import Quantity, configuration
 from cockpit_core.quantities.base import NEEDS
@@ -67,35 +68,42 @@ def track(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     check_arguments(model, loss_fn, optimizers, on_error, budget)
     quantities, name = choose_quantities(config)
-    model, group = find_processes(model)
+    model, group, compiled = unwrap(model)
     return _start(
         model, loss_fn, optimizers, Path(logdir) if logdir is not None else make_logdir(),
         quantities=quantities, config=name, schedule=as_schedule(schedule), budget=budget, layers=layers,
         curvature=check_curvature(curvature) or "hessian", curvature_samples=curvature_samples, batch_dim=batch_dim,
         memory_budget=int(memory_budget), on_error=on_error, steps_per_epoch=steps_per_epoch, resume=resume, step=step, seed=seed,
-        group=group,
+        group=group, compiled=compiled,
     )  # fmt: skip
 
 
-def find_processes(model: nn.Module) -> tuple[nn.Module, Group | None]:
-    """The module whose parameters have the user's own names, and the processes that train it together."""
+def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
+    """The module whose parameters have the user's own names, the processes that train it, its compiled wrappers."""
     refuse_sharded(model)
-    group = find_group(model)
-    if isinstance(model, DistributedDataParallel):
-        model = model.module
-    elif group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    compiled, group = find_compiled_wrappers(model), None
+    while is_wrapper(model) or isinstance(model, DistributedDataParallel):
+        if is_wrapper(model):
+            compiled.append(model)
+        else:
+            group = find_group(model)
+        model = model._orig_mod if is_wrapper(model) else model.module  # type: ignore[assignment]
+    group = group or find_group(model)
+    if group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         warnings.warn(
             f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
             "the numbers are those of this process alone. Wrap the model first, then call track(...) on it.",
             stacklevel=3,
         )
-    return model, group
+    return model, group, compiled
 
 
 def _start(model: nn.Module, *args: Any, **options: Any) -> Run:
     for other in list(ALIVE):
         if not other.closed and other.model is model:
-            raise RuntimeError(f"this model is being tracked already, into {other.logdir}; call close() on that run first")
+            raise RuntimeError(
+                f"this model is being tracked already, into {other.logdir}; call close() on that run first"
+            )
     run = Run(model, *args, **options)
     ALIVE.add(run)
     return run
@@ -140,7 +148,9 @@ def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity],
             raise TypeError(f"config takes quantities, got {item!r}; subclass cockpit_core.quantities.Quantity")
         unknown = set(item.needs) - NEEDS
         if unknown:
-            raise ValueError(f"{item.name}.needs names {', '.join(sorted(unknown))}; known are {', '.join(sorted(NEEDS))}")
+            raise ValueError(
+                f"{item.name}.needs names {', '.join(sorted(unknown))}; known are {', '.join(sorted(NEEDS))}"
+            )
         quantities.append(item)
     names = [q.name for q in quantities]
     twice = {name for name in names if names.count(name) > 1}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.capture import Pass, contribution_of, find_batch_size, free, make_call
 from cockpit_core.engine.clock import Clock
+from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.distributed import Group
@@ -54,6 +55,7 @@ class Engine:
         self.previous_update: dict[str, Tensor] = {}  # s_{t-1}, for the far end of its Alpha
         self.keeps_contributions = True  # False while the steps are known to run along the gradient
         self.random_states: dict[int, Tensor] = {}
+        self.compiled: list[nn.Module] = []  # wrappers of the model that torch.compile made
         self.group: Group | None = None  # set by the run: several processes train this model together
 
     @contextmanager
@@ -80,6 +82,7 @@ class Engine:
 
     def _hook_layers(self) -> None:
         handles = self.layer_handles
+        handles.add(EagerForAWhile(self.cover.model, self.compiled))
         handles.add(self.cover.model.register_forward_pre_hook(Hook(self, "on_model"), with_kwargs=True))
         for module in self.cover.hooked_modules():
             if any(not self.cover.has_rule(module, local) for local in self.cover.hooked_modules()[module]):
@@ -265,6 +268,8 @@ class Engine:
             self.cover.methods.setdefault(name, self._method(passes, name))
             if plan.alpha_start and (self.keeps_contributions or state.stale):
                 state.kept[name] = parts
+                for part in parts:
+                    part.hold()
         except NotCovered as reason:
             state.reduced.pop(name, None)
             state.failures[name] = str(reason)

@@ -30,6 +30,9 @@ class Contribution(ABC):
         """How many numbers forming one sample's gradient takes, working space included."""
         return self.shape.numel()
 
+    def hold(self) -> None:
+        """Stay right after the optimizer has moved the parameters: the step itself is projected on later."""
+
     def form(self, lo: int, hi: int) -> Tensor:
         formed = self.make(lo, hi)
         return formed * self.scale if self.scale != 1 else formed
@@ -142,6 +145,10 @@ class Summed(Contribution):
         for part in self.parts[1:]:
             total = total + part.form(lo, hi)
         return total
+
+    def hold(self) -> None:
+        for part in self.parts:
+            part.hold()
 
     def project(self, direction: Tensor) -> Tensor | None:
         projections = [part.project(direction) for part in self.parts]

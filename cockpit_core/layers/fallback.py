@@ -71,6 +71,7 @@ class ModuleGradients:
         self.whole: dict[str, Tensor] | None = None
         self.ways = ["masks"] if self.is_random or isinstance(call.module, ATOMIC) else ["vmap", "masks"]
         self.graph: tuple[list[Tensor], dict[str, Tensor]] | None = None
+        self.held: dict[str, Tensor] = {}
 
     @property
     def is_random(self) -> bool:
@@ -97,6 +98,13 @@ class ModuleGradients:
                     raise NotCovered(f"no per-sample products of {type(self.call.module).__name__}: {error}") from error
                 self.ways.pop(0)
         raise NotCovered(f"no per-sample products of {type(self.call.module).__name__}")
+
+    def hold(self) -> None:
+        """What is not formed yet will be formed after the optimizer's step, from the parameters as they are now."""
+        if self.whole is None and not self.held:
+            self.held = {name: p.detach().clone() for name, p in self.call.module.named_parameters()}
+            self.parameters = {name: self.held[name] for name in self.parameters}
+            self.graph = None
 
     def next_way(self) -> bool:
         """Contributions did not add up: try the other way, if there is one."""
@@ -129,7 +137,7 @@ class ModuleGradients:
             )
 
             def run(parameters: dict[str, Tensor]) -> list[Tensor]:
-                result = flatten_tensors(functional_call(call.module, parameters, arguments, named))
+                result = flatten_tensors(functional_call(call.module, self.held | parameters, arguments, named))
                 return [result[k] for k in self.outputs]
 
             pull = vjp(run, {name: self.parameters[name] for name in names})[1]
@@ -168,7 +176,7 @@ class ModuleGradients:
             with torch.enable_grad(), restored_random_state(call.random_state):
                 copies = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
                 buffers = {name: buffer.clone() for name, buffer in call.module.named_buffers()}
-                result = flatten_tensors(functional_call(call.module, copies | buffers, call.inputs, call.kwargs))
+                result = flatten_tensors(functional_call(call.module, self.held | copies | buffers, call.inputs, call.kwargs))
             self.graph = [result[k] for k in self.outputs], copies
         return self.graph
 
@@ -195,6 +203,9 @@ class PerSample(Contribution):
 
     def make(self, lo: int, hi: int) -> Tensor:
         return self.gradients.rows(lo, hi, self.name)
+
+    def hold(self) -> None:
+        self.gradients.hold()
 
     @property
     def floats_per_sample(self) -> int:

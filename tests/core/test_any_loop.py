@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,12 +154,10 @@ def test_several_optimizers_on_one_model_make_one_step(tmp_path: Path) -> None:
     assert_true(run.data, truth)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Cockpit. individual gradients of"
-)  # leaving them out is allowed, a wrong value is not
 def test_two_losses_in_one_backward_are_their_sum(tmp_path: Path) -> None:
     training = start("mlp")
-    with training.track(tmp_path / "run", config="economy") as run:
+    # Individual gradients may be left out here, and that is said; a wrong value is not allowed.
+    with warnings.catch_warnings(record=True), training.track(tmp_path / "run", config="economy") as run:
         for inputs, targets in training.batches(2):
             training.optimizer.zero_grad()
             one = training.loss_fn(training.model(inputs[:4]), targets[:4])

@@ -94,11 +94,11 @@ def assert_same(together: cockpit_core.RunData, alone: cockpit_core.RunData, ski
             continue
         if name in together.names or name in alone.names:
             tolerance = 2e-3 if name == "HessMaxEV" else 1e-5
-            assert by_step(together, name) == pytest.approx(by_step(alone, name), rel=tolerance, abs=1e-10), name
+            assert by_step(together, name) == pytest.approx(by_step(alone, name), rel=tolerance, abs=1e-7), name
     for layer in alone.layers:
         for name in ("GradNorm", "NormTest", "InnerTest", "OrthoTest", "HessTrace"):
             if name not in skip:
-                assert by_step(together, name, layer) == pytest.approx(by_step(alone, name, layer), rel=1e-5, abs=1e-9)
+                assert by_step(together, name, layer) == pytest.approx(by_step(alone, name, layer), rel=1e-5, abs=1e-7)
     fits = [[asdict(fit) for fit in data.alphas] for data in (together, alone)]
     assert len(fits[0]) == len(fits[1]) > 0
     for one, other in zip(*fits, strict=True):
@@ -196,7 +196,7 @@ def test_wishes_of_one_process_reach_all_at_the_same_step(two: Path) -> None:
     first, second = result(two, "wishes", 0), result(two, "wishes", 1)
     assert first == second
     assert first["stopped"] == 12
-    assert first["steps"] == [0, 4, 5, 8, 12]  # wished at step 1, agreed at 4, tracked at 5
+    assert first["steps"] == [0, 2, 4, 8, 12]  # wished at step 1, agreed there (the end of step 0's Alpha), tracked at 2
     assert cockpit_core.load(two / "wishes").status == "stopped"
 
 
