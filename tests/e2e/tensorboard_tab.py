@@ -102,7 +102,7 @@ class Tab:
     @property
     def step(self) -> int:
         """Where the scrubber stands."""
-        return int(float(self.locate(".ck-track").get_attribute("aria-valuenow") or -1))
+        return int(float(self.evaluate("document.querySelector('.ck-track').getAttribute('aria-valuenow')")))
 
     def scrub(self, share: float) -> int:
         """Take the scrubber to a place by mouse; returns the step that was chosen."""

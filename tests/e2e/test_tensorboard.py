@@ -328,6 +328,26 @@ def test_the_tab_works_behind_a_prefix(page: Page, root: Path, how: str) -> None
         assert check_all(load(root / "healthy"), tab, 50)
 
 
+def test_the_tab_works_in_a_frame_of_another_origin(page: Page, board: TensorBoard, root: Path) -> None:
+    """As ``%tensorboard`` shows it in a notebook, whose page has another origin and no access to ours."""
+    tab = Tab(page, board.url)
+    state = quote(json.dumps({"runs": ["healthy"], "step": 50}))
+    with stripping_proxy(board.url, "/elsewhere") as address:
+        page.goto(address.replace("127.0.0.1", "localhost").replace("elsewhere/", "notebook"))  # an empty page
+        page.evaluate(EMBED, f"{board.url}#cockpit&p.cockpit.state={state}")
+        tab.wait(lambda: len(tab.readings()) > 5, "panels")
+        tab.settle()
+    assert "grad_hist_2d" in check_all(load(root / "healthy"), tab, 50)
+    assert not tab.errors
+
+
+EMBED = """(url) => {
+  const frame = document.createElement('iframe');
+  frame.src = url;
+  frame.style.cssText = 'width:1500px;height:4000px';
+  document.body.append(frame);
+}"""
+
 LOOKS = [("light", 1600), ("dark", 1600), ("light", 1000), ("dark", 500)]
 
 
