@@ -7,13 +7,13 @@ import { closePopovers, h, setText } from "./dom.ts";
 import { columnsCsv, exportCsv } from "./export.ts";
 import { movePanel, nudgePanel } from "./layout.ts";
 import type { MountOptions } from "./mount.ts";
+import { axisToStep, longest, neighbourStep, zoomRange } from "./navigation.ts";
 import type { Context } from "./panel.ts";
-import { axisToStep, Scrubber, type ScrubberHost, stepToAxis } from "./scrubber.ts";
+import { Scrubber, type ScrubberHost } from "./scrubber.ts";
 import type { Source, SourceStatus } from "./source.ts";
 import { defaults, type UiState } from "./state.ts";
 import { ROW, type Store } from "./store.ts";
 import styles from "./styles.css";
-import { lowerBound } from "./table.ts";
 import { dark, light, type Theme, themeVariables } from "./theme.ts";
 
 export class App implements CardHost, BarHost, ScrubberHost {
@@ -29,6 +29,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private readonly scrubber: Scrubber;
   private readonly board: Board;
   private readonly live = h("div", { class: "ck-sr", "aria-live": "polite" });
+  private touched = false;
   private hovered: number | null = null;
   private frame = 0;
   private saved = 0;
@@ -60,9 +61,12 @@ export class App implements CardHost, BarHost, ScrubberHost {
     parent.append(this.root);
     this.root.addEventListener("ck-close", () => closePopovers(this.root), { signal });
     this.root.addEventListener("pointerdown", (event) => this.closeOutside(event), { signal });
+    for (const name of ["pointerdown", "keydown"])
+      this.root.addEventListener(name, () => this.touch(), { signal, capture: true });
     this.root.addEventListener("keydown", (event) => event.key === "Escape" && this.escape(), { signal });
     this.media?.addEventListener?.("change", this.followSystem);
-    this.unsubscribe = store.subscribe(() => this.invalidate());
+    // A host that cannot pause goes on delivering; then the picture stands still instead.
+    this.unsubscribe = store.subscribe(() => (this.state.paused && !source.pause ? undefined : this.invalidate()));
     this.invalidate();
   }
 
@@ -70,6 +74,12 @@ export class App implements CardHost, BarHost, ScrubberHost {
     const inside = (event.target as Element | null)?.closest?.(".ck-popwrap");
     for (const wrap of this.root.querySelectorAll(".ck-popwrap"))
       if (wrap !== inside) wrap.dispatchEvent(new CustomEvent("ck-close"));
+  }
+
+  private touch(): void {
+    if (this.touched) return;
+    this.touched = true;
+    this.invalidate();
   }
 
   private escape(): void {
@@ -108,7 +118,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   }
 
   private get parts(): ContextParts {
-    const { store, state, theme, source, colors, names, fetcher, asked } = this;
+    const { store, state, theme, source, colors, names, fetcher, asked, touched } = this;
     const palette = this.options.palette ?? "safe";
     return {
       store,
@@ -121,6 +131,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
       hover: this.hovered,
       fetcher,
       asked,
+      touched,
       set: (patch) => this.set(patch),
     };
   }
@@ -184,30 +195,11 @@ export class App implements CardHost, BarHost, ScrubberHost {
   }
   zoomBy(factor: number): void {
     const ctx = this.context();
-    const [low, high] = ctx.domain;
-    const middle = (ctx.step === null ? null : stepToAxis(ctx, ctx.step)) ?? (low + high) / 2;
-    const full = axisDomain(ctx.runs, { ...this.state, axis: ctx.axis, zoom: null });
-    const range: [number, number] = [
-      Math.max(full[0], middle - (middle - low) * factor),
-      Math.min(full[1], middle + (high - middle) * factor),
-    ];
-    const whole = range[0] <= full[0] && range[1] >= full[1];
-    this.set({ zoom: whole || range[1] <= range[0] ? null : range });
+    this.set({ zoom: zoomRange(ctx, factor, axisDomain(ctx.runs, { ...this.state, axis: ctx.axis, zoom: null })) });
   }
   stepBy(records: number): void {
-    const ctx = this.context();
-    const run = longest(ctx);
-    if (!run || ctx.step === null) return;
-    const steps = run.data.rows.columns[ROW.step];
-    const at = lowerBound(steps, run.data.rows.n, ctx.step);
-    // Several rows share a step (run.log): go on until the step differs.
-    let row = at;
-    const sign = Math.sign(records);
-    for (let left = Math.abs(records); left > 0; left--) {
-      const from = steps[Math.min(row, run.data.rows.n - 1)];
-      while (row + sign >= 0 && row + sign < run.data.rows.n && steps[row] === from) row += sign;
-    }
-    this.set({ step: steps[Math.max(0, Math.min(row, run.data.rows.n - 1))] });
+    const step = neighbourStep(this.context(), records);
+    if (step !== null) this.set({ step });
   }
   stepTo(end: "first" | "last"): void {
     const run = longest(this.context());
@@ -287,10 +279,3 @@ export class App implements CardHost, BarHost, ScrubberHost {
 
 const preferred = (): "light" | "dark" =>
   globalThis.matchMedia?.("(prefers-color-scheme: dark)")?.matches ? "dark" : "light";
-
-function longest(ctx: Context): Context["runs"][number] | null {
-  return ctx.runs.reduce<Context["runs"][number] | null>(
-    (best, run) => (run.data.rows.n > (best?.data.rows.n ?? 0) ? run : best),
-    null,
-  );
-}

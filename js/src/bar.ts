@@ -2,10 +2,11 @@
 
 import { h, popover, refill, setAttribute, setText } from "./dom.ts";
 import { shorten } from "./format.ts";
+import { button, exportMenu, select, viewMenu } from "./menus.ts";
 import type { Context } from "./panel.ts";
 import { runList } from "./runlist.ts";
 import type { Source, SourceStatus } from "./source.ts";
-import { defaults, type UiState } from "./state.ts";
+import type { UiState } from "./state.ts";
 import { summarize } from "./summary.ts";
 
 export interface BarHost {
@@ -16,27 +17,6 @@ export interface BarHost {
   panelTitles(): { id: string; title: string }[];
   exportAll(): void;
   source: Source;
-}
-
-function select(
-  label: string,
-  choices: [string, string][],
-  act: (value: string) => void,
-  signal: AbortSignal,
-): HTMLSelectElement {
-  const element = h(
-    "select",
-    { class: "ck-select", "aria-label": label, title: label },
-    ...choices.map(([value, text]) => h("option", { value }, text)),
-  );
-  element.addEventListener("change", () => act(element.value), { signal });
-  return element;
-}
-
-function button(text: string, label: string, act: () => void, signal?: AbortSignal): HTMLButtonElement {
-  const element = h("button", { type: "button", class: "ck-chip", title: label, "aria-label": label }, text);
-  element.addEventListener("click", act, { signal });
-  return element;
 }
 
 export class Bar {
@@ -118,8 +98,8 @@ export class Bar {
       this.yscale,
       h("label", { class: "ck-smooth" }, "smooth", this.smoothing, this.smoothText),
       this.zoomOut,
-      this.viewMenu(),
-      this.exportMenu(),
+      viewMenu(host, signal),
+      exportMenu(host, signal),
     );
   }
 
@@ -136,61 +116,6 @@ export class Bar {
     const all = ctx.runs.flatMap(({ data }) => data.warnings).sort((a, b) => a.step - b.step);
     const next = all.find((warning) => this.host.state.step !== null && warning.step > this.host.state.step) ?? all[0];
     if (next) ctx.goTo(next.step, next.layer);
-  }
-
-  private viewMenu(): HTMLElement {
-    const view = h("button", { type: "button", class: "ck-chip" }, "View ▾");
-    const check = (text: string, on: boolean, act: (on: boolean) => void) => {
-      const box = h("input", { type: "checkbox" });
-      box.checked = on;
-      box.addEventListener("change", () => act(box.checked));
-      return h("label", { class: "ck-check" }, box, text);
-    };
-    const items = () => {
-      const { host } = this;
-      const { state } = host;
-      const theme = select(
-        "Theme",
-        [
-          ["auto", "theme: as the page"],
-          ["light", "theme: light"],
-          ["dark", "theme: dark"],
-        ],
-        (value) => host.set({ theme: value as UiState["theme"] }),
-        this.signal,
-      );
-      theme.value = state.theme;
-      const recent = select(
-        "Alpha: recent part",
-        [0.05, 0.1, 0.25, 0.5].map((part) => [String(part), `alpha: last ${part * 100} %`]),
-        (value) => host.set({ recent: Number(value) }),
-        this.signal,
-      );
-      recent.value = String(state.recent);
-      const toggle = (id: string) => (on: boolean) =>
-        host.set({ hidden: on ? host.state.hidden.filter((own) => own !== id) : [...host.state.hidden, id] });
-      return [
-        h("h4", {}, "View"),
-        theme,
-        recent,
-        check("colour-blind safe run colours", state.safe, (safe) => host.set({ safe })),
-        h("h4", {}, "Panels"),
-        ...host.panelTitles().map(({ id, title }) => check(shorten(title, 34), !state.hidden.includes(id), toggle(id))),
-        button("Reset arrangement", "Panels back to their places", () =>
-          host.set({ order: defaults.order, hidden: [], enlarged: "", split: {}, ylog: {} }),
-        ),
-      ];
-    };
-    return popover(view, items, this.signal, { label: "View", className: "ck-menu ck-right" });
-  }
-
-  private exportMenu(): HTMLElement {
-    const open = h("button", { type: "button", class: "ck-chip" }, "Export ▾");
-    const items = () => [
-      h("p", {}, "Each panel saves PNG, SVG and CSV from its own ⋯ menu."),
-      button("All values as CSV", "Every loaded value of the chosen runs", () => this.host.exportAll()),
-    ];
-    return popover(open, items, this.signal, { label: "Export", className: "ck-menu ck-right" });
   }
 
   update(ctx: Context, status: SourceStatus, names: string[], broken: number): void {

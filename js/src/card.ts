@@ -1,7 +1,7 @@
 // The frame around one panel: title with its explanation, current numbers, chart, sentence, menu.
+import { cardMenu } from "./card_menu.ts";
 import { h, popover, refill, setAttribute, setText } from "./dom.ts";
 import { Painter, TextLayer } from "./draw.ts";
-import { exportCsv, exportPng, exportSvg } from "./export.ts";
 import { formatNumber } from "./format.ts";
 import type { Context, Panel, Reading } from "./panel.ts";
 import { Pointer, type PointerHost } from "./pointer.ts";
@@ -95,61 +95,12 @@ export class Card {
       { class: "ck-icon", type: "button", "aria-label": `${this.panel.title}: options`, title: "Options" },
       "⋯",
     );
-    return popover(button, () => this.menuItems(), this.abort.signal, {
+    const root = () => this.element.closest<HTMLElement>(".ck-root");
+    const items = () => (this.ctx ? cardMenu(this.panel, this.host, this.ctx, this.scene, root()) : []);
+    return popover(button, items, this.abort.signal, {
       label: `${this.panel.title}: options`,
       className: "ck-menu ck-right",
     });
-  }
-
-  private menuItems(): Node[] {
-    const { panel, host, ctx } = this;
-    const root = this.element.closest<HTMLElement>(".ck-root");
-    const item = (label: string, act: () => void, pressed?: boolean) => {
-      const button = h(
-        "button",
-        { type: "button", class: "ck-item", "aria-pressed": pressed === undefined ? null : String(pressed) },
-        label,
-      );
-      button.addEventListener("click", () => {
-        root?.dispatchEvent(new CustomEvent("ck-close"));
-        act();
-      });
-      return button;
-    };
-    if (!ctx) return [];
-    const { state } = ctx;
-    const big = state.enlarged === panel.id;
-    const items: Node[] = [item(big ? "Back to normal size" : "Enlarge", () => host.enlarge(panel.id))];
-    if (panel.canSplit)
-      items.push(
-        item(
-          "One line per layer",
-          () => ctx.set({ split: { ...state.split, [panel.id]: !state.split[panel.id] } }),
-          Boolean(state.split[panel.id]),
-        ),
-      );
-    if (panel.draw && !panel.timeless) {
-      items.push(
-        item("Log y axis", () => ctx.set({ ylog: { ...state.ylog, [panel.id]: true } }), state.ylog[panel.id] === true),
-      );
-      items.push(
-        item(
-          "Linear y axis",
-          () => ctx.set({ ylog: { ...state.ylog, [panel.id]: false } }),
-          state.ylog[panel.id] === false,
-        ),
-      );
-    }
-    for (const action of panel.actions?.(ctx) ?? []) items.push(item(action.label, action.act, action.pressed));
-    for (const direction of ["up", "down", "left", "right"] as const)
-      items.push(item(`Move ${direction}`, () => host.nudge(panel.id, direction)));
-    items.push(item("Hide", () => host.hide(panel.id)));
-    if (panel.draw) {
-      items.push(item("Save as PNG", () => exportPng(this.scene, panel.title, ctx)));
-      items.push(item("Save as SVG", () => exportSvg(this.scene, panel.title, ctx)));
-    }
-    items.push(item("Save as CSV", () => exportCsv(panel.csv(ctx), panel.title)));
-    return items;
   }
 
   private listenToDrag(header: HTMLElement): void {

@@ -9,6 +9,7 @@ import { runColor, type Theme } from "./theme.ts";
 import { decodeHistogram, type HistogramData } from "./wire.ts";
 
 const MAX_PARALLEL = 4;
+const PATIENCE = 100; // ms
 const DEFAULT_RUNS = 10;
 
 /** Colours go by the order in which runs were first seen, and never change afterwards. */
@@ -36,6 +37,7 @@ export class HistogramFetcher {
   private failed = new Map<string, number>();
   private stale = new WeakMap<RunStore, Map<string, HistogramData>>();
   private ended = false;
+  private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     private readonly source: Source,
@@ -46,14 +48,20 @@ export class HistogramFetcher {
     this.wishes.clear();
   }
 
+  /** While the user scrubs, most wishes are outdated before they could be granted: the newest ones, now and then. */
   endPicture(): void {
-    for (const key of this.wishes.keys()) {
-      if (this.active.size >= MAX_PARALLEL) break;
-      this.fetch(key);
-    }
+    if (!this.wishes.size || this.timer !== undefined) return;
+    this.timer = setTimeout(() => {
+      this.timer = undefined;
+      for (const key of this.wishes.keys()) {
+        if (this.active.size >= MAX_PARALLEL) break;
+        this.fetch(key);
+      }
+    }, PATIENCE);
   }
 
   stop(): void {
+    clearTimeout(this.timer);
     this.ended = true;
     this.wishes.clear();
   }
@@ -126,6 +134,7 @@ export interface ContextParts {
   hover: number | null;
   fetcher: HistogramFetcher;
   asked: Set<string>;
+  touched: boolean; // the user did something: only then may a host that pushes be asked
   set(patch: Partial<UiState>): void;
 }
 
@@ -158,18 +167,18 @@ export function makeContext(parts: ContextParts): Context {
     goTo: (to, layer) => parts.set({ step: to, ...(layer === undefined ? {} : { layer }) }),
     heavyStep: (run, quantity, layer = "") => {
       // Where the newest come by themselves, asking is for the user: a step that was chosen, not one passed over.
-      const pushed = parts.source.pushes && state.step === null;
+      const pushed = parts.source.pushes && (state.step === null || !parts.touched);
       const steps = pushed ? run.data.cachedSteps(quantity, layer) : run.data.heavy.get(quantity);
       if (!steps?.length || step === null) return null;
       return steps[Math.max(0, lowerBound(steps, steps.length, step + 1) - 1)];
     },
     histogram: (run, quantity, at, layer) => {
-      const passive = parts.source.pushes && (state.step === null || parts.hover !== null);
+      const passive = parts.source.pushes && (state.step === null || parts.hover !== null || !parts.touched);
       return parts.fetcher.get(run.data, quantity, at, layer, !passive);
     },
     wantLayers: (run, name) => {
       const key = JSON.stringify([run.run, run.data.run_id, name]);
-      if (parts.asked.has(key) || (parts.source.pushes && run.data.layersOf(name).length)) return;
+      if (parts.asked.has(key) || (parts.source.pushes && (!parts.touched || run.data.layersOf(name).length))) return;
       parts.asked.add(key);
       parts.source.layers(run.run, name).catch(() => parts.asked.delete(key));
     },

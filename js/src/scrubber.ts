@@ -2,6 +2,7 @@
 import { h, setAttribute, setText } from "./dom.ts";
 import { drawScene } from "./draw.ts";
 import { formatDuration, formatNumber } from "./format.ts";
+import { stepToAxis } from "./navigation.ts";
 import type { Context } from "./panel.ts";
 import type { PointerHost } from "./pointer.ts";
 import { makeScale, type Scale } from "./scale.ts";
@@ -58,35 +59,6 @@ export function scrubberScene(ctx: Context, width: number, full: [number, number
     marks.push({ type: "dots", xs: [at], ys: [32], radius: 6, fill: theme.accent, stroke: theme.card, weight: 2 });
   }
   return { scene, scale };
-}
-
-/** Where a step stands on the shared axis, by the first chosen run that has it. */
-export function stepToAxis(ctx: Context, step: number): number | null {
-  if (ctx.axis === "step") return step;
-  for (const { data } of ctx.runs) {
-    const { rows } = data;
-    if (!rows.n) continue;
-    const row = Math.max(0, lowerBound(rows.columns[ROW.step], rows.n, step + 1) - 1);
-    const x = data.axis(ctx.axis)[row];
-    if (Number.isFinite(x)) return x;
-  }
-  return null;
-}
-
-export function axisToStep(ctx: Context, x: number): number | null {
-  let best: number | null = null;
-  let distance = Number.POSITIVE_INFINITY;
-  for (const { data } of ctx.runs) {
-    const { rows } = data;
-    const xs = data.axis(ctx.axis);
-    const at = lowerBound(xs, rows.n, x);
-    for (const row of [at - 1, at]) {
-      if (row < 0 || row >= rows.n || Math.abs(xs[row] - x) >= distance) continue;
-      distance = Math.abs(xs[row] - x);
-      best = rows.columns[ROW.step][row];
-    }
-  }
-  return best;
 }
 
 const playhead = (ctx: Context) => (ctx.step === null ? null : stepToAxis(ctx, ctx.step));

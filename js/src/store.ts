@@ -20,6 +20,7 @@ export class RunStore {
   decimated = new Set<string>();
   heavy = new Map<string, Uint32Array>();
   missing = new Map<string, Missing>();
+  topSamples = new Map<number, number[]>(); // by seq
   histograms = new Map<string, HistogramData | null>(); // a small cache, newest last
   to_seq = 0;
   version = 0;
@@ -80,6 +81,7 @@ export class RunStore {
   private forgetRows(dead: (seq: number) => boolean): void {
     for (const layers of this.columns.values()) for (const table of layers.values()) table.filter((seq) => !dead(seq));
     for (const [key, { seq }] of this.missing) if (dead(seq)) this.missing.delete(key);
+    for (const seq of this.topSamples.keys()) if (dead(seq)) this.topSamples.delete(seq);
   }
 
   // The whole run again: rows that it no longer has are gone. A thinned copy proves nothing about the rows it left out,
@@ -130,6 +132,7 @@ export class RunStore {
       if (!this.isOutdated(batch, value.step)) this.notices.set(key, { value, to_seq: seen });
     }
     for (const note of batch.missing) this.missing.set(`${note.seq} ${note.name}`, note);
+    for (const { seq, samples } of batch.top_samples) this.topSamples.set(seq, samples);
     if (to_seq >= this.to_seq) for (const { quantity, steps } of batch.heavy) this.heavy.set(quantity, steps);
     for (const histogram of batch.histograms)
       this.keepHistogram(histogram.quantity, histogram.step, histogram.layer, histogram);

@@ -81,6 +81,8 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
       text: `tracking ${formatShare(share)}`,
       title: "share of the tracked steps' time that measuring took",
     });
+  if (status.message && status.connection !== "disconnected")
+    words.push({ text: status.message.slice(0, 80), title: status.message });
   words.push(...gaps(run, status, broken));
   return { tone, words };
 }

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { countColor } from "../src/charts/colors.ts";
+import { density, EDGE, median } from "../src/charts/density.ts";
 import {
   countPixels,
   differencePixels,
@@ -9,15 +10,7 @@ import {
   outsideShares,
 } from "../src/charts/heatmap.ts";
 import { histogramBoxes, spread, thinSteps } from "../src/charts/histogram.ts";
-import {
-  countOutside,
-  density,
-  EDGE,
-  median,
-  parabolaScales,
-  parabolaScene,
-  standardize,
-} from "../src/charts/parabola.ts";
+import { countOutside, parabolaScales, parabolaScene, standardize } from "../src/charts/parabola.ts";
 import { radial, THRESHOLDS, testsGeometry, testsScene } from "../src/charts/tests.ts";
 import type { DotsMark, EllipseMark, ImageMark, LineMark, TextMark } from "../src/scene.ts";
 import { light } from "../src/theme.ts";

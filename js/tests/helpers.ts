@@ -118,6 +118,7 @@ export function makeBatch({
         ? [{ step: 2, kind: "error", quantity: "Custom", layer: "fc.weight", message: "It broke." }]
         : [],
     missing: [],
+    top_samples: Array.from(seq, (s) => ({ seq: s, samples: [3, 1] })),
     heavy: ["GradHist1d", "GradHist2d"].map((quantity) => ({
       quantity,
       steps: Uint32Array.from(count ? [to - 1] : []),

@@ -1,10 +1,10 @@
 // A 2D histogram: gradient element upwards, parameter value to the right, log counts as colour, both marginals as bars.
-import { formatCount, formatNumber, formatTick } from "../format.ts";
+import { formatTick } from "../format.ts";
 import { makeScale, type Scale } from "../scale.ts";
 import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
 import type { Theme } from "../theme.ts";
 import type { HistogramData } from "../wire.ts";
-import { countColor, differenceColor, toHex } from "./colors.ts";
+import { countColor, differenceColor } from "./colors.ts";
 
 export interface HeatmapGeometry {
   map: Box;
@@ -218,44 +218,5 @@ function marginalMarks(at: HeatmapGeometry, { histogram, color, theme }: Heatmap
   const overGradient = histogram.below + histogram.above > 0;
   marks.push({ type: "bars", boxes: topRim, fill: overParameter ? theme.warn : color, alpha: 0.85 });
   marks.push({ type: "bars", boxes: rightRim, fill: overGradient ? theme.warn : color, alpha: 0.85 });
-  return marks;
-}
-
-/** The colour scale with its ends, as a legend line inside the picture. */
-export function scaleMarks(box: Box, most: number, theme: Theme, difference: number | null): Mark[] {
-  const steps = 24;
-  const marks: Mark[] = [];
-  for (let i = 0; i < steps; i++) {
-    const t = i / (steps - 1);
-    const fill = toHex(difference === null ? countColor(t) : differenceColor(t * 2 - 1 || 0.001));
-    marks.push({
-      type: "rect",
-      x: box.x + (box.width * i) / steps,
-      y: box.y,
-      width: box.width / steps + 0.6,
-      height: box.height,
-      fill,
-    });
-  }
-  const ends =
-    difference === null
-      ? ["1", `${formatCount(most)} (log)`]
-      : [`−${formatNumber(difference * 100, 2)} %`, `+${formatNumber(difference * 100, 2)} %`];
-  marks.push({
-    type: "text",
-    x: box.x - 5,
-    y: box.y + box.height / 2,
-    text: ends[0],
-    anchor: "end",
-    color: theme.quiet,
-  });
-  marks.push({
-    type: "text",
-    x: box.x + box.width + 5,
-    y: box.y + box.height / 2,
-    text: ends[1],
-    anchor: "start",
-    color: theme.quiet,
-  });
   return marks;
 }

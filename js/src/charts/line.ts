@@ -1,10 +1,9 @@
 // Curves over the shared axis: decimated lines, error bands, decision lines, the playhead.
-import { formatNumber } from "../format.ts";
 import { makeScale, padDomain, type Scale } from "../scale.ts";
 import { type Box, emptyScene, type LegendItem, type Mark, type Scene } from "../scene.ts";
-import type { Axis, Series } from "../series.ts";
+import type { Series } from "../series.ts";
 import { SHORTEST, smooth } from "../smooth.ts";
-import type { Theme } from "../theme.ts";
+import { type AxisOptions, axisMarks, type Rule, ruleMarks } from "./axes.ts";
 import { decimate, visibleRange } from "./decimate.ts";
 
 export interface Curve {
@@ -17,32 +16,19 @@ export interface Curve {
   thin?: boolean;
   exact?: boolean; // never smoothed
 }
-export interface Rule {
-  value: number;
-  label: string;
-  color?: string;
-}
-export interface LineChart {
+export interface LineChart extends AxisOptions {
   width: number;
   height: number;
-  theme: Theme;
-  axis: Axis;
   domain: [number, number];
-  xlog: boolean;
   ylog: boolean;
   smoothing: number;
   curves: Curve[];
   rules?: Rule[];
-  ylabel?: string;
   cursor?: number | null; // step
   legend?: LegendItem[];
   box?: Box; // where to draw, the whole by default
-  bare?: boolean; // no labels on the x axis: another chart below has them
   yrange?: [number, number];
-  ticks?: number;
 }
-
-export const axisLabel: Record<Axis, string> = { step: "step", epoch: "epoch", time: "time (s)" };
 
 /** Smallest and largest finite value in sight; on a log scale only what is above 0 counts. */
 export function valueRange(curves: Curve[], domain: [number, number], log: boolean): [number, number] {
@@ -107,7 +93,7 @@ export function lineScene(chart: LineChart): Scene {
       chart.ylog,
     );
   const yscale = makeScale(chart.ylog ? "log" : "linear", range, [box.y + box.height, box.y]);
-  scene.marks.push(...axes(chart, box, xscale, yscale));
+  scene.marks.push(...axisMarks(chart, box, xscale, yscale));
   for (const curve of chart.curves) scene.marks.push(...curveMarks(curve, chart, box, xscale, yscale));
   for (const rule of chart.rules ?? []) scene.marks.push(...ruleMarks(rule, chart.theme, box, yscale));
   if (chart.cursor !== null && chart.cursor !== undefined)
@@ -124,44 +110,6 @@ export function lineScene(chart: LineChart): Scene {
   scene.frames.push({ ...box, xscale });
   scene.legend = chart.legend ?? [];
   return scene;
-}
-
-function axes(chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {
-  const { theme } = chart;
-  const marks: Mark[] = [];
-  const right = box.x + box.width;
-  const bottom = box.y + box.height;
-  const yticks = yscale.ticks(chart.ticks ?? Math.max(2, Math.floor(box.height / 44)));
-  for (const tick of yticks) {
-    marks.push({ type: "line", xs: [box.x, right], ys: [tick.at, tick.at], stroke: theme.line });
-    marks.push({ type: "text", x: box.x - 6, y: tick.at, text: tick.label, anchor: "end", color: theme.quiet });
-  }
-  if (chart.ylabel)
-    marks.push({
-      type: "text",
-      x: box.x - 48,
-      y: box.y + box.height / 2,
-      text: chart.ylabel,
-      anchor: "middle",
-      turned: true,
-      color: theme.quiet,
-    });
-  if (chart.bare) return marks;
-  for (const tick of xscale.ticks(Math.max(2, Math.floor(box.width / 64)))) {
-    const anchor = tick.at > right - 12 ? "end" : tick.at < box.x + 8 ? "start" : "middle";
-    marks.push({ type: "line", xs: [tick.at, tick.at], ys: [bottom, bottom + 3], stroke: theme.faint });
-    marks.push({ type: "text", x: tick.at, y: bottom + 11, text: tick.label, anchor, color: theme.quiet });
-  }
-  const label = axisLabel[chart.axis] + (chart.xlog ? " (log)" : "");
-  marks.push({
-    type: "text",
-    x: box.x + box.width / 2,
-    y: bottom + 25,
-    text: label,
-    anchor: "middle",
-    color: theme.quiet,
-  });
-  return marks;
 }
 
 function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {
@@ -240,23 +188,6 @@ function bandMark(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Mark {
   }
   const outline = { xs: [...xs, ...xs.slice().reverse()], ys: [...upper, ...lower.reverse()] };
   return { type: "line", ...outline, closed: true, fill: curve.color, alpha: 0.18, clip: box };
-}
-
-function ruleMarks(rule: Rule, theme: Theme, box: Box, yscale: Scale): Mark[] {
-  const color = rule.color ?? theme.warn;
-  const [low, high] = yscale.domain;
-  const right = box.x + box.width;
-  if (!(rule.value >= low && rule.value <= high)) {
-    const above = rule.value > high;
-    const text = `${rule.label} = ${formatNumber(rule.value)} ${above ? "↑" : "↓"}`;
-    return [{ type: "text", x: right - 2, y: above ? box.y + 6 : box.y + box.height - 7, text, anchor: "end", color }];
-  }
-  const y = yscale.to(rule.value);
-  const below = y - box.y < 16;
-  return [
-    { type: "line", xs: [box.x, right], ys: [y, y], stroke: color, weight: 1.2, dash: [5, 3] },
-    { type: "text", x: right - 2, y: below ? y + 9 : y - 8, text: rule.label, anchor: "end", color },
-  ];
 }
 
 function cursorMarks(step: number, chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {

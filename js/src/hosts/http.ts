@@ -160,19 +160,32 @@ export class HttpSource implements Source {
 
   private states = new Map<string, string>();
 
-  private async fetchBatch(query: Record<string, string | number>): Promise<void> {
+  /** Returns the record to go on from: of a long run, one answer holds only a part. */
+  private async fetchBatch(query: Record<string, string | number>, known = 0): Promise<number> {
     const response = await this.get("batch", query);
-    if (response.status === 404) return; // the run has vanished meanwhile
+    if (response.status === 404) return 0; // the run has vanished meanwhile
     if (!response.ok) throw new Error(`batch: ${response.status} ${response.statusText}`);
     this.onBatch(new Uint8Array(await response.arrayBuffer()));
+    const next = response.headers.get("X-Cockpit-To-Seq");
+    return Math.min(known, next === null ? known : Number(next) || 0);
+  }
+
+  /** Asks until all that the list knows of is there, or nothing more comes. */
+  private async fetchParts(info: RunInfo, since: number, query: Record<string, string | number>): Promise<number> {
+    let at = since;
+    for (;;) {
+      const next = await this.fetchBatch({ run: info.run, since: at, ...query }, info.seq);
+      if (next <= at || next >= info.seq) return Math.max(at, next);
+      at = next;
+      this.onStatus({ connection: "live", progress: at / info.seq });
+    }
   }
 
   private async fetchNew(info: RunInfo, cursor: Cursor): Promise<void> {
     const first = cursor.seq === 0;
     const since = first ? 0 : Math.min(cursor.seq, info.seq);
-    await this.fetchBatch({ run: info.run, since, layers: 0, ...(first ? { max_points: FIRST_POINTS } : {}) });
+    cursor.seq = await this.fetchParts(info, since, { layers: 0, ...(first ? { max_points: FIRST_POINTS } : {}) });
     if (first) cursor.whole = info.seq <= FIRST_POINTS || info.seq > WHOLE_LIMIT;
-    cursor.seq = info.seq;
     this.states.set(info.run, info.state);
   }
 
@@ -185,14 +198,8 @@ export class HttpSource implements Source {
 
   private async fetchLayers(info: RunInfo, cursor: Cursor, name: string): Promise<void> {
     const since = cursor.layers.get(name) ?? 0;
-    await this.fetchBatch({
-      run: info.run,
-      since,
-      names: name,
-      layers: 1,
-      ...(since ? {} : { max_points: LAYER_POINTS }),
-    });
-    cursor.layers.set(name, info.seq);
+    const query = { names: name, layers: 1, ...(since ? {} : { max_points: LAYER_POINTS }) };
+    cursor.layers.set(name, await this.fetchParts(info, since, query));
   }
 
   async histogram(run: string, quantity: string, step: number, layer: string | null): Promise<Uint8Array | null> {

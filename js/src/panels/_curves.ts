@@ -1,8 +1,9 @@
 // Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
-import { type Curve, lineScene, type Rule } from "../charts/line.ts";
+import type { Rule } from "../charts/axes.ts";
+import { type Curve, lineScene } from "../charts/line.ts";
 import { ratio } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
-import { shorten } from "../format.ts";
+import { formatNumber, shorten } from "../format.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";
 import { type LegendItem, messageScene, type Scene } from "../scene.ts";
 import type { Axis, Series } from "../series.ts";
@@ -118,7 +119,12 @@ export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
       const style = curveStyle(ctx, run, index);
       const color = ctx.runs.length > 1 || shown.length > 1 ? style.color : undefined;
       const minor = ctx.runs.length > 1 && index > 0;
-      return [{ label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color, minor }];
+      const error = own.over ? null : run.data.series(`error/${name}`, layer, "step").at(hit.step);
+      const exact = !error || error.step !== hit.step || !(error.value > 0);
+      const text = exact ? undefined : `${formatNumber(hit.value)} ± ${formatNumber(error.value, 2)}`;
+      return [
+        { label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color, minor, text },
+      ];
     }),
   );
 }

@@ -1,6 +1,8 @@
 // Alpha: does the step end before, at, or beyond the floor of the local valley?
+
+import { median } from "../charts/density.ts";
 import { lineScene } from "../charts/line.ts";
-import { median, parabolaScene, standardize } from "../charts/parabola.ts";
+import { parabolaScene, standardize } from "../charts/parabola.ts";
 import { clamp } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
 import { formatNumber } from "../format.ts";

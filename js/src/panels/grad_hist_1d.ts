@@ -1,14 +1,14 @@
 // Elements of the individual gradients: their histogram at the chosen step, and how it changed over the run.
 
+import { axisLabel } from "../charts/axes.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { histogramBoxes, largest, stripMarks, thinSteps } from "../charts/histogram.ts";
-import { axisLabel } from "../charts/line.ts";
 import { csvLines } from "../export.ts";
 import { formatCount, formatShare, formatTick, shorten } from "../format.ts";
+import { stepToAxis } from "../navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../panel.ts";
 import { makeScale } from "../scale.ts";
 import { type Box, emptyScene, messageScene, type Scene } from "../scene.ts";
-import { stepToAxis } from "../scrubber.ts";
 import { histogramsAt, missingWords } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";

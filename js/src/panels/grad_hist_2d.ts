@@ -1,5 +1,6 @@
 // Gradient elements against parameter values, for the network or the chosen layer, run beside run or as a difference.
-import { differencePixels, heatmapScene, outsideShares, scaleMarks } from "../charts/heatmap.ts";
+import { scaleMarks } from "../charts/colorscale.ts";
+import { differencePixels, heatmapScene, outsideShares } from "../charts/heatmap.ts";
 import { csvLines } from "../export.ts";
 import { formatCount, formatShare, shorten } from "../format.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";

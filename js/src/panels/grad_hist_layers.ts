@@ -1,6 +1,7 @@
 // All layers at once, in network order: a layer whose gradients vanish is coloured without a click.
+
+import { median } from "../charts/density.ts";
 import { gridShape, histogramBoxes, largest } from "../charts/histogram.ts";
-import { median } from "../charts/parabola.ts";
 import { csvLines } from "../export.ts";
 import { formatNumber, formatTick, shorten } from "../format.ts";
 import { type Context, isTracked, type Panel, type ShownRun, type Size, valueAt } from "../panel.ts";

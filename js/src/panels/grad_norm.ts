@@ -1,4 +1,19 @@
+import type { Context } from "../panel.ts";
+import { ROW } from "../store.ts";
+import { lowerBound } from "../table.ts";
 import { curvePanel } from "./_curves.ts";
+
+/** Where in the batch the largest gradients were, so that the data can be looked at. */
+function nameSamples(ctx: Context): string {
+  if (ctx.runs.length !== 1 || ctx.step === null) return "";
+  const { rows, topSamples } = ctx.runs[0].data;
+  const end = lowerBound(rows.columns[ROW.step], rows.n, ctx.step + 1);
+  for (let row = end - 1; row >= Math.max(0, end - 4); row--) {
+    const samples = topSamples.get(rows.seq[row]);
+    if (samples?.length) return `Largest gradients: samples ${samples.slice(0, 5).join(", ")} of the batch.`;
+  }
+  return "";
+}
 
 export default curvePanel({
   id: "grad_norm",
@@ -13,6 +28,7 @@ export default curvePanel({
   ylabel: "L2 norm",
   ylog: true,
   split: true,
+  note: nameSamples,
   help: [
     "The length of the mini-batch gradient, as measured and as the optimizer saw it after your own clipping; beside it the largest gradient of a single sample.",
     "Two curves that coincide: nothing was clipped. A clipped curve that is flat all the time: clipping, not the learning rate, sets the step.",

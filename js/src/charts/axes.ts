@@ -1,0 +1,77 @@
+// Grid, ticks, labels and decision lines around a time chart.
+import { formatNumber } from "../format.ts";
+import type { Scale } from "../scale.ts";
+import type { Box, Mark } from "../scene.ts";
+import type { Axis } from "../series.ts";
+import type { Theme } from "../theme.ts";
+
+export interface Rule {
+  value: number;
+  label: string;
+  color?: string;
+}
+export const axisLabel: Record<Axis, string> = { step: "step", epoch: "epoch", time: "time (s)" };
+
+export interface AxisOptions {
+  theme: Theme;
+  axis: Axis;
+  xlog: boolean;
+  ylabel?: string;
+  bare?: boolean; // no labels on the x axis: another chart below has them
+  ticks?: number;
+}
+
+export function axisMarks(chart: AxisOptions, box: Box, xscale: Scale, yscale: Scale): Mark[] {
+  const { theme } = chart;
+  const marks: Mark[] = [];
+  const right = box.x + box.width;
+  const bottom = box.y + box.height;
+  const yticks = yscale.ticks(chart.ticks ?? Math.max(2, Math.floor(box.height / 44)));
+  for (const tick of yticks) {
+    marks.push({ type: "line", xs: [box.x, right], ys: [tick.at, tick.at], stroke: theme.line });
+    marks.push({ type: "text", x: box.x - 6, y: tick.at, text: tick.label, anchor: "end", color: theme.quiet });
+  }
+  if (chart.ylabel)
+    marks.push({
+      type: "text",
+      x: box.x - 48,
+      y: box.y + box.height / 2,
+      text: chart.ylabel,
+      anchor: "middle",
+      turned: true,
+      color: theme.quiet,
+    });
+  if (chart.bare) return marks;
+  for (const tick of xscale.ticks(Math.max(2, Math.floor(box.width / 64)))) {
+    const anchor = tick.at > right - 12 ? "end" : tick.at < box.x + 8 ? "start" : "middle";
+    marks.push({ type: "line", xs: [tick.at, tick.at], ys: [bottom, bottom + 3], stroke: theme.faint });
+    marks.push({ type: "text", x: tick.at, y: bottom + 11, text: tick.label, anchor, color: theme.quiet });
+  }
+  const label = axisLabel[chart.axis] + (chart.xlog ? " (log)" : "");
+  marks.push({
+    type: "text",
+    x: box.x + box.width / 2,
+    y: bottom + 25,
+    text: label,
+    anchor: "middle",
+    color: theme.quiet,
+  });
+  return marks;
+}
+
+export function ruleMarks(rule: Rule, theme: Theme, box: Box, yscale: Scale): Mark[] {
+  const color = rule.color ?? theme.warn;
+  const [low, high] = yscale.domain;
+  const right = box.x + box.width;
+  if (!(rule.value >= low && rule.value <= high)) {
+    const above = rule.value > high;
+    const text = `${rule.label} = ${formatNumber(rule.value)} ${above ? "↑" : "↓"}`;
+    return [{ type: "text", x: right - 2, y: above ? box.y + 6 : box.y + box.height - 7, text, anchor: "end", color }];
+  }
+  const y = yscale.to(rule.value);
+  const below = y - box.y < 16;
+  return [
+    { type: "line", xs: [box.x, right], ys: [y, y], stroke: color, weight: 1.2, dash: [5, 3] },
+    { type: "text", x: right - 2, y: below ? y + 9 : y - 8, text: rule.label, anchor: "end", color },
+  ];
+}
