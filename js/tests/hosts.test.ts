@@ -116,6 +116,40 @@ describe("the HTTP source", () => {
     source.stop();
   });
 
+  it("asks for the rest at once where a long run comes in parts", async () => {
+    runs[0].seq = 100_000;
+    const answer = fetch;
+    vi.stubGlobal("fetch", async (url: string, options?: RequestInit) => {
+      const response = await answer(url, options);
+      if (!url.includes("batch")) return response;
+      const since = Number(new URL(url, "http://x").searchParams.get("since"));
+      const headers = { "X-Cockpit-To-Seq": String(Math.min(100_000, since + 40_000)) };
+      return new Response(await response.arrayBuffer(), { headers });
+    });
+    const { source, states } = begin();
+    await vi.advanceTimersByTimeAsync(100);
+    const since = requests.filter((url) => url.includes("batch")).map((url) => /since=(\d+)/.exec(url)?.[1]);
+    expect(since).toEqual(["0", "40000", "80000"]);
+    expect(states.map((status) => status.progress)).toContain(0.4);
+    await vi.advanceTimersByTimeAsync(3000);
+    expect(requests.filter((url) => url.includes("batch"))).toHaveLength(3);
+    source.stop();
+  });
+
+  it("does not ask for ever where records are missing", async () => {
+    runs[0].seq = 100;
+    const answer = fetch;
+    vi.stubGlobal("fetch", async (url: string, options?: RequestInit) => {
+      const response = await answer(url, options);
+      const headers = { "X-Cockpit-To-Seq": "50" };
+      return url.includes("batch") ? new Response(await response.arrayBuffer(), { headers }) : response;
+    });
+    const { source } = begin();
+    await vi.advanceTimersByTimeAsync(50);
+    expect(requests.filter((url) => url.includes("batch"))).toHaveLength(2);
+    source.stop();
+  });
+
   it("starts over when the run was started anew", async () => {
     const { source } = begin();
     await vi.advanceTimersByTimeAsync(50);
