@@ -146,6 +146,12 @@ def test_cockpit_lives_while_the_cell_is_busy_and_afterwards(
     assert_page_equals_log(page, again, folder / "runs/lenet", "lenet")
     assert not lab.errors
 
+    other = browser.new_context(viewport={"width": 1500, "height": 1200}).new_page()  # somebody else's browser
+    elsewhere = Lab(other, jupyter, notebook, "elsewhere")
+    elsewhere.cell(2).locator(".ck-root").wait_for()
+    wait_for_step(other, elsewhere.cell(2).locator(".ck-root"), last)
+    other.context.close()
+
 
 def test_saved_notebook_reopens_with_its_panels_and_has_a_poster(
     page: Any, jupyter: str, folder: Path, browser: Any
