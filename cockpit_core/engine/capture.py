@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
-from cockpit_core.layers.contribution import Contribution, Summed
+from cockpit_core.layers.contribution import Contribution, Rows, Summed
 from cockpit_core.layers.fallback import fallback, flatten_tensors
 from cockpit_core.layers.registry import Call, NotCovered, find_rule
 
@@ -40,6 +40,8 @@ class Pass:
     """Some parameter's gradient was added to: False means the user called ``torch.autograd.grad``, no training."""
     captured: dict[int, Captured] = field(default_factory=dict)
     by_parameter: dict[str, list[tuple[Captured, str]]] = field(default_factory=dict)
+    direct: dict[str, Tensor] = field(default_factory=dict)
+    """Individual gradients [B, *shape] of parameters that are broadcast over the batch (see ``broadcast``)."""
 
     def add(self, call: Call, names: list[str], cover: Cover, position: int, gradient: Tensor) -> None:
         held = self.captured.get(id(call))
@@ -48,7 +50,8 @@ class Pass:
             own = dict(call.module.named_parameters(remove_duplicate=False))
             for local in names:
                 self.by_parameter.setdefault(cover.names[id(own[local])], []).append((held, local))
-        held.gradients[position] = gradient
+        before = held.gradients.get(position) if call.adds_up else None
+        held.gradients[position] = gradient if before is None else before + gradient
 
 
 def make_contributions(
@@ -81,6 +84,8 @@ def contribution_of(
     found: Pass, name: str, scale: float, cover: Cover, keep_bytes: int, mute: Callable[[], Any]
 ) -> Contribution:
     """``g_n`` of one parameter in one pass, all its uses summed per sample."""
+    if name in found.direct:
+        return Rows(found.direct[name], scale)
     parts = []
     for held, local in found.by_parameter.get(name, ()):
         if held.contributions is None:
@@ -96,6 +101,7 @@ def contribution_of(
 
 def free(found: Pass, name: str) -> None:
     """Drop what only this parameter still needed."""
+    found.direct.pop(name, None)
     for held, _ in found.by_parameter.pop(name, ()):
         if not held.waiting:
             found.captured.pop(id(held.call), None)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -93,6 +93,8 @@ class Curvature:
 
     def _attempt_fill(self, engine: Engine, kinds: dict[str, set[str]], make: Callable[[], Point]) -> None:
         try:
+            if any(p.dtype in (torch.float16, torch.bfloat16) for p in engine.cover.trainable().values()):
+                raise NoCurvature("parameters in half precision give second derivatives that are mostly rounding")
             point = make()
         except NoCurvature as reason:
             names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
@@ -142,7 +144,7 @@ class Curvature:
         def loss_of(values: Tensor) -> Tensor:
             return engine.loss_fn.forward(values, *args[1:], **kwargs) * factor
 
-        squares = partial(self._sum_of_squares, engine, outputs)
+        squares = None if mixes_samples(engine.cover.model) else partial(self._sum_of_squares, engine, outputs)
         return Point(loss, parameters, found.batch_size, outputs, loss_of, squares)
 
     def _separate_point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
@@ -249,6 +251,11 @@ class Curvature:
             name: squares_of(found[0] if len(found) == 1 else Summed(found), self.memory_budget)
             for name, found in parts.items()
         }
+
+
+def mixes_samples(model: nn.Module) -> bool:
+    """BatchNorm in training mode: a column of one sample then reaches all of them, and squares per sample are wrong."""
+    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules())
 
 
 def rerun_model(engine: Engine, cut: Callable[[Any], Any]) -> Any:

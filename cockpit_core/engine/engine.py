@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.engine.broadcast import tag, watch_entries
 from cockpit_core.engine.capture import Pass, contribution_of, find_batch_size, free, make_call
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
@@ -125,6 +126,8 @@ class Engine:
                         self.step.packed |= has_saved_tensor_hooks()
                         self.curvature.note(call, names, position, tensor)
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
+                    if self.step.plan.individual:
+                        tag(tensor, call, names, position)
 
     # ---- loss ---------------------------------------------------------------------------------------------------
 
@@ -133,6 +136,12 @@ class Engine:
         if self.muted or not isinstance(output, Tensor) or not output.requires_grad:
             return
         output.register_hook(partial(self.on_loss_gradient, args, kwargs, output.detach()))
+
+    def look_for_broadcasts(self, root: Any) -> None:
+        """Before the backward pass of this loss: which parameters meet the batch only by broadcasting?"""
+        if self.step.plan.individual and not self.muted:
+            with self.guard("broadcast parameters"):
+                watch_entries(self, root)
 
     def on_loss_gradient(self, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
         if self.muted or not self._is_of_interest(value, factor):
@@ -219,7 +228,7 @@ class Engine:
         if self.muted:
             return
         found = self.step.open
-        if found is None or not self.step.plan.individual:
+        if found is None or call.unbatched or not self.step.plan.individual:
             return
         with self.guard("output hooks"):
             call.batch_size = call.batch_size or found.batch_size
