@@ -282,19 +282,6 @@ def test_gradient_that_the_user_only_looks_at_is_no_batch(tmp_path: Path) -> Non
         assert by_step(run.data, name) == pytest.approx(by_step(plain.data, name), rel=1e-4), name
 
 
-@pytest.mark.parametrize("schedule", [1, 3])
-def test_compiled_model_is_measured(schedule: int, tmp_path: Path) -> None:
-    training = start("mlp")
-    training.model = torch.compile(training.model, backend="aot_eager")
-    with training.track(tmp_path / "run", config="full", schedule=schedule) as run:
-        training.run(training.batches(4))
-    truth = truth_of(start("mlp"), training.batches(4), slow_truth.hessian)
-    steps = [0, 1, 2, 3] if schedule == 1 else [0, 3]
-    assert len(run.data.layers) == 4
-    for name in ("Loss", "GradNorm", "NormTest", "HessTrace", "TICDiag"):
-        assert_close(by_step(run.data, name), {step: truth.scalars[name][step] for step in steps}, name)
-
-
 def test_module_too_large_to_keep_is_projected_on_the_step_with_its_old_parameters(tmp_path: Path) -> None:
     """Formed after the step, from parameters that have moved, the slopes would be silently wrong."""
     problem = NETWORKS["prelu"]

@@ -1,4 +1,4 @@
-"""Several processes are one run: every number is that of the global batch, and one rank writes."""
+"""Several processes against the slow truth: every number is that of the global batch, and one rank writes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,15 @@ import cockpit_core
 from tests.problems import PROBLEMS
 from tests.training import OPTIMIZERS
 
-name, optimizer_name, sizes, folder, config, dies = sys.argv[1:]
+name, optimizer_name, sizes, folder = sys.argv[1:]
 rank, sizes = int(os.environ["RANK"]), [int(size) for size in sizes.split(",")]
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=len(sizes))
 model, loss_fn, batches = PROBLEMS[name].make()
 model = DistributedDataParallel(model)
 optimizer = OPTIMIZERS[optimizer_name](list(model.parameters()))
-with cockpit_core.track(model, loss_fn, optimizer, folder + "/run", config=config, on_error="raise"):
-    for step, (inputs, targets) in enumerate(batches(3)):
-        if dies == "dies" and rank == 1 and step == 2:
-            os._exit(9)
+with cockpit_core.track(model, loss_fn, optimizer, folder + "/run", config="full", on_error="raise"):
+    for inputs, targets in batches(3):
         inputs, targets = inputs.split(sizes)[rank], targets.split(sizes)[rank]
         optimizer.zero_grad()
         loss_fn(model(inputs), targets).backward()
@@ -43,22 +41,20 @@ torch.distributed.destroy_process_group()
 """
 
 
-def run_ranks(folder: Path, name: str, optimizer: str, sizes: list[int], config: str, dies: str = "lives") -> list[int]:
-    """Exit codes of one process per entry of ``sizes``, each with so many samples of every batch."""
-    arguments = [name, optimizer, ",".join(map(str, sizes)), str(folder), config, dies]
+def run_ranks(folder: Path, name: str, optimizer: str, sizes: list[int]) -> None:
+    """One process per entry of ``sizes``, each with so many samples of every batch."""
+    arguments = [name, optimizer, ",".join(map(str, sizes)), str(folder)]
     processes = []
     for rank in range(len(sizes)):
         environment = os.environ | {"RANK": str(rank), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-c", RANK, *arguments]
         processes.append(subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True))
     try:
-        errors = [process.communicate(timeout=120)[1] for process in processes]
+        errors = [process.communicate(timeout=240)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    codes = [process.returncode for process in processes]
-    assert dies == "dies" or codes == [0] * len(sizes), "\n".join(errors)
-    return codes
+    assert not any(process.returncode for process in processes), "\n".join(errors)
 
 
 def own_name(layer: str) -> str:
@@ -72,7 +68,7 @@ def own_name(layer: str) -> str:
 def test_global_batch_is_measured_as_one_process_would(
     name: str, optimizer: str, sizes: list[int], tmp_path: Path
 ) -> None:
-    run_ranks(tmp_path, name, optimizer, sizes, "full")
+    run_ranks(tmp_path, name, optimizer, sizes)
     data = cockpit_core.load(tmp_path / "run")
     assert len(list((tmp_path / "run").iterdir())) == 1, "one rank writes"
     truth = truth_of_ranks(name, optimizer, sizes)
@@ -108,13 +104,3 @@ def truth_of_ranks(name: str, optimizer: str, sizes: list[int]) -> slow_truth.Ru
     optim = OPTIMIZERS[optimizer](list(model.parameters()))
     moments = slow_truth.watch_loop(model, MeanOfRankMeans(sizes), optim, batches(3))
     return slow_truth.truth_of_moments(moments)
-
-
-@pytest.mark.slow
-def test_rank_that_dies_leaves_a_readable_log_and_no_hang(tmp_path: Path) -> None:
-    codes = run_ranks(tmp_path, "cnn", "sgd", [3, 3], "economy", "dies")
-    assert codes[1] == 9
-    assert codes[0] != 0
-    data = cockpit_core.load(tmp_path / "run")
-    assert list(by_step(data, "Loss"))[:2] == [0, 1]
-    assert data.status != "finished"
