@@ -98,7 +98,7 @@ def pack_run(key: str, data: RunData, limit: int) -> tuple[bytes, str]:
     """All of one run that fits, compressed: curves first, then histograms, the most telling ones first."""
     batch, points, size = _fit_curves(key, data, int(limit * SHARE_OF_CURVES))
     chosen, total = _fit_histograms(data, limit - size)
-    batch.histograms = [histogram for histogram, _ in chosen]
+    batch.histograms = [histogram for histogram, _ in reversed(chosen)]  # the most telling ones last: caches keep those
     batch.heavy = {
         name: sorted({h.step for h in batch.histograms if h.quantity == name and not h.layer}) for name in batch.heavy
     }

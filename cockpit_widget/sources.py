@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from cockpit_core.events.data import RunData
+from cockpit_core.show import find_runs
 from cockpit_widget.fitting import encode_within
 
 ENDINGS = ("finished", "failed", "stopped", "crashed")
 POLL = 0.5  # seconds between two looks at a directory
 SHOWN_RATE_OVER = 50  # records
+MOST_RUNS = 10  # of a folder; more in one picture cannot be told apart
 
 
 class Source:
@@ -168,11 +170,20 @@ class DataSource(Source):
 
 def make_sources(runs: Any) -> list[Source]:
     """One source per run; keys are the shortest ends of their paths that differ."""
-    items = list(runs) if isinstance(runs, (list, tuple)) else [runs]
+    given = list(runs) if isinstance(runs, (list, tuple)) else [runs]
+    items = [found for item in given for found in _expand(item)]
     if not items:
         raise ValueError("There is nothing to show: pass a run, a log directory, or a list of them.")
     keys = name_paths([_path_of(item) for item in items])
     return [_make_source(item, key) for item, key in zip(items, keys, strict=True)]
+
+
+def _expand(item: Any) -> list[Any]:
+    """A folder of runs stands for the runs in it, the last ones by name; a folder with none is waited for."""
+    if not isinstance(item, (str, os.PathLike)) or not Path(item).is_dir():
+        return [item]
+    found = list(find_runs(Path(item)))
+    return [item] if not found or Path(item) in found else found[-MOST_RUNS:]
 
 
 def _make_source(item: Any, key: str) -> Source:

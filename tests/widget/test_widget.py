@@ -51,6 +51,12 @@ def test_loaded_data_can_be_shown(tmp_path: Path, make_widget: Make) -> None:
     assert_page_equals_log(FakePage().read(state["_keyframe"]), tmp_path / "a", "a")
 
 
+def test_folder_of_runs_stands_for_the_runs_in_it(tmp_path: Path, make_widget: Make) -> None:
+    for name in ("a", "b"):
+        synthetic.write_run(tmp_path / "runs" / name, steps=3)
+    assert [run["key"] for run in make_widget(tmp_path / "runs")._meta["runs"]] == ["a", "b"]
+
+
 @pytest.mark.parametrize("wrong", [7, None, object(), [3.5]])
 def test_what_cannot_be_shown_is_refused_with_a_remedy(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"Pass what cockpit_core\.track returned"):
