@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from .elementwise import SECOND_DERIVATIVES
-from .point import NoCurvature, Point
+from .point import NoCurvature, Point, explained
 
 # Linear in the activation, and safe for samples that lead dimension 0 (those with dims are checked below).
 _LINEAR = set(
@@ -251,4 +251,5 @@ def read_network(point: Point) -> Network:
     if any(id(_variable(node)) in wanted for node in beside):
         raise NoCurvature("the loss depends on parameters not only through the outputs")
     order = reachable([point.outputs.grad_fn])
-    return _Reader(point).read(_relevant(order, wanted), order)
+    with explained():
+        return _Reader(point).read(_relevant(order, wanted), order)

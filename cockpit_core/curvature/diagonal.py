@@ -58,7 +58,7 @@ class Limits:
     """What the diagonal may cost: bytes beyond the user's own graph, columns, parameters, products, relative error."""
 
     memory_budget: int = 128 * 2**20
-    max_columns: int = 1024
+    max_columns: int = 512
     max_dimension: int = 2000
     max_products: int = 60
     target: float = 0.05

@@ -144,6 +144,7 @@ def largest_eigenvalue(
     basis = _Basis(operator, first, capacity)
     products, converged = 0, False
     value = residual = 0.0
+    tolerance = max(tolerance, 30 * torch.finfo(first.dtype).eps)  # less than rounding is never reached
     while products < max_products and not converged:
         if basis.size == capacity:
             basis.restart()

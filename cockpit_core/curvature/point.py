@@ -63,6 +63,10 @@ def explained() -> Iterator[None]:
         yield
     except NoCurvature:
         raise
+    except AttributeError as error:
+        if "_saved_" not in str(error) and "_input_metadata" not in str(error):
+            raise
+        raise NoCurvature(f"this torch does not show what an operation has saved ({error})") from error
     except RuntimeError as error:
         text = str(error)
         for sign, reason in _REASONS:

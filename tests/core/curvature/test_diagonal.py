@@ -117,6 +117,31 @@ def test_samples_that_are_moved_or_mixed_are_noticed() -> None:
         assert_right(point_of(model, outputs, LOSSES["squared error"]), "ggn", "products")
 
 
+def test_a_function_written_by_the_user_is_left_to_products() -> None:
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 3 * ctx.saved_tensors[0] ** 2 * grad
+
+    model = nn.Linear(4, 3).double()
+    outputs = Cube.apply(model(torch.randn(BATCH, 4, dtype=torch.float64)))
+    for kind in TRUTH:
+        assert_right(point_of(model, outputs, LOSSES["squared error"]), kind, "products")
+
+
+def test_a_node_that_hides_what_it_saved_is_left_to_products(monkeypatch) -> None:
+    def hidden(*_) -> None:
+        raise AttributeError("'AddmmBackward0' object has no attribute '_saved_mat1'")
+
+    monkeypatch.setitem(columns.RULES, ("Addmm", "weight"), hidden)
+    assert_right(make_point("mlp"), "hessian", "products")
+
+
 def test_a_loss_with_a_term_beside_the_outputs_is_noticed() -> None:
     model = nn.Linear(4, 3).double()
     outputs = model(torch.randn(BATCH, 4, dtype=torch.float64))
@@ -168,8 +193,18 @@ def test_given_squares_serve_networks_that_cannot_be_read() -> None:
     assert_right(given, "ggn", "columns")
 
 
-@pytest.mark.parametrize("network", ["mlp", "cnn", "tokens", "batch norm", "tied"])
-@pytest.mark.parametrize("loss", ["cross entropy", "squared error", "norm of the output"])
+@pytest.mark.parametrize(
+    ("network", "loss"),
+    [
+        ("mlp", "cross entropy"),
+        ("mlp", "squared error"),
+        ("mlp", "norm of the output"),
+        ("cnn", "class weights"),
+        ("tokens", "cross entropy"),
+        ("batch norm", "cross entropy"),
+        ("tied", "cross entropy"),
+    ],
+)
 def test_monte_carlo_is_unbiased_and_its_error_covers(network: str, loss: str) -> None:
     point = make_point(network, loss)
     truth = full_ggn(point).diagonal()

@@ -126,6 +126,13 @@ def test_products_that_run_out_are_told() -> None:
     assert found.residual > 0
 
 
+def test_a_tolerance_below_rounding_still_ends() -> None:
+    matrix, _ = rotated(bulk(3.0, 1.0))
+    found = largest_eigenvalue(Matrix(matrix), None, generator(), tolerance=1e-12, max_products=100)
+    assert found.converged
+    assert found.value == pytest.approx(3.0, rel=1e-5)
+
+
 def test_a_start_that_is_not_finite_is_replaced() -> None:
     matrix, _ = rotated(bulk(3.0))
     found = largest_eigenvalue(Matrix(matrix), [torch.full((400,), torch.nan)], generator())
