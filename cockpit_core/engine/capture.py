@@ -85,7 +85,7 @@ def contribution_of(
 ) -> Contribution:
     """``g_n`` of one parameter in one pass, all its uses summed per sample."""
     if name in found.direct:
-        return Rows(found.direct[name], scale)
+        return Rows(found.direct[name], cover.parameters[name].shape, scale)
     parts = []
     for held, local in found.by_parameter.get(name, ()):
         if held.contributions is None:

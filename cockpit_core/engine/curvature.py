@@ -144,7 +144,8 @@ class Curvature:
         def loss_of(values: Tensor) -> Tensor:
             return engine.loss_fn.forward(values, *args[1:], **kwargs) * factor
 
-        squares = None if mixes_samples(engine.cover.model) else partial(self._sum_of_squares, engine, outputs)
+        mixed = engine.unbatched or mixes_samples(engine.cover.model)
+        squares = None if mixed else partial(self._sum_of_squares, engine, outputs)
         return Point(loss, parameters, found.batch_size, outputs, loss_of, squares)
 
     def _separate_point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:

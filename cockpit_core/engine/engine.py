@@ -52,6 +52,7 @@ class Engine:
         self.muted = 0
         self.forward_size: int | None = None
         self.forward_inputs: tuple[tuple, dict, Tensor] | None = None  # for curvature that repeats the forward
+        self.unbatched = False  # some module of this step was called without the batch
         self.passes_per_step = 0  # seen at the last step; 0 = not known yet
         self.previous_update: dict[str, Tensor] = {}  # s_{t-1}, for the far end of its Alpha
         self.keeps_contributions = True  # False while the steps are known to run along the gradient
@@ -74,7 +75,7 @@ class Engine:
         """Start the next step. Layer hooks go on if individual gradients are wanted, and off if not."""
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None)
         self.curvature.forget_step()
-        self.forward_inputs = None
+        self.forward_inputs, self.unbatched = None, False
         wanted = plan.individual or bool(plan.curvature_kinds)
         if wanted and not self.layer_handles:
             self._hook_layers()
@@ -126,8 +127,7 @@ class Engine:
                         self.step.packed |= has_saved_tensor_hooks()
                         self.curvature.note(call, names, position, tensor)
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
-                    if self.step.plan.individual:
-                        tag(tensor, call, names, position)
+                    tag(tensor, call, names, position)
 
     # ---- loss ---------------------------------------------------------------------------------------------------
 
@@ -135,11 +135,12 @@ class Engine:
         """Always on: wait for this loss to be differentiated. Nothing happens if it never is (validation)."""
         if self.muted or not isinstance(output, Tensor) or not output.requires_grad:
             return
+        self.look_for_broadcasts(output.grad_fn)
         output.register_hook(partial(self.on_loss_gradient, args, kwargs, output.detach()))
 
     def look_for_broadcasts(self, root: Any) -> None:
         """Before the backward pass of this loss: which parameters meet the batch only by broadcasting?"""
-        if self.step.plan.individual and not self.muted:
+        if self.layer_handles and not self.muted:
             with self.guard("broadcast parameters"):
                 watch_entries(self, root)
 

@@ -24,6 +24,7 @@ def attach_function_loss(run: Run, loss: Tensor, individual: Tensor | None) -> N
             raise ValueError(f"individual_losses must be one number per sample, got shape {tuple(individual.shape)}")
     if loss.requires_grad:
         loss.register_hook(partial(on_function_loss, run, loss.detach(), individual))
+        run.engine.look_for_broadcasts(loss.grad_fn)
     _measure_curvature(run, loss)
 
 

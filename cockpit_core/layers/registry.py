@@ -30,6 +30,10 @@ class Call:
     training: bool = True
     method: str = field(default="rule")
     reason: str = ""
+    unbatched: bool = False
+    """It was called once for all samples (learned positions); its gradients are taken where they meet the batch."""
+    adds_up: bool = False
+    """Several places of the graph send gradients to the same output (else a later one replaces an earlier one)."""
 
     @property
     def input(self) -> Any:

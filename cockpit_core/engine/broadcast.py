@@ -1,0 +1,220 @@
+"""Parameters that meet the batch by broadcasting: learned positions, class tokens, queries.
+
+``x + self.positions``, ``positions(arange(T))`` or ``token.expand(B, ...)`` use a parameter once for all samples, so the
+module's own output gradient is summed over them already. The individual gradients are still there one node later, in the
+gradient of the sum [B, ...]: it is taken at that node of the autograd graph, and pulled back through the few nodes that know no
+samples. This also tells a module that was called on T positions from one that was called on B samples, where T = B.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from cockpit_core.layers.registry import Call
+
+if TYPE_CHECKING:
+    from cockpit_core.engine.engine import Engine
+
+TAG = "cockpit"
+BROADCASTING = ("AddBackward0", "SubBackward0", "ExpandBackward0", "RepeatBackward0")
+REDUCTIONS = ("Mean", "Sum", "Var", "Std", "Max", "Min", "Amax", "Amin", "Logsumexp", "Norm", "LinalgVectorNorm")
+
+
+@dataclass(eq=False)
+class Entry:
+    """An edge of the graph at which something without samples meets the batch. ``tail`` is its unbatched side."""
+
+    tail: GradientEdge
+    tail_shape: torch.Size
+    factor: float
+    calls: list[tuple[Call, list[str], int, GradientEdge]] = field(default_factory=list)
+    leaves: dict[str, Tensor] = field(default_factory=dict)
+
+
+def tag(output: Tensor, call: Call, names: list[str], position: int) -> None:
+    """Mark a hooked call's node. The node holds the call, never the other way round: that would leak."""
+    if output.grad_fn is not None:
+        output.grad_fn.metadata.setdefault(TAG, []).append((call, names, position))
+
+
+def watch_entries(engine: Engine, root: Any) -> None:
+    """Look through the graph of one loss, and listen at every entry. Once per tracked step and loss."""
+    B, batch_dim = engine.forward_size, engine.batch_dim
+    if root is None or not B or B < 2:
+        return
+    entries, batched = find_entries(root, B, batch_dim)
+    if not entries:
+        return
+    expanded: dict[int, Call] = {}
+    for _, entry in entries:
+        region = descend(entry.tail.node, batched)
+        if not any(mixes_samples(node, B, batch_dim) for node in region):
+            fill(engine, entry, region, expanded, B)
+    names = {engine.cover.names.get(id(n.variable)) for n in batched if hasattr(n, "variable")}
+    for node, entry in entries:
+        entry.leaves = {name: p for name, p in entry.leaves.items() if name not in names}
+        if (entry.calls or entry.leaves) and node.metadata.setdefault(f"{TAG} entry", entry) is entry:
+            node.register_prehook(Listener(engine, entry))
+    engine.unbatched |= bool(expanded)
+
+
+def find_entries(root: Any, B: int, batch_dim: int) -> tuple[list[tuple[Any, Entry]], set[Any]]:
+    """Walk from the loss towards the leaves, not beyond entries; what was passed has samples."""
+    entries, batched, waiting = [], set(), [root]
+    while waiting:
+        node = waiting.pop()
+        if node in batched:
+            continue
+        batched.add(node)
+        broadcasts = node.name() in BROADCASTING
+        for k, (child, index) in enumerate(node.next_functions):
+            if child is None:
+                continue
+            entry = make_entry(node, k, child, index, B, batch_dim) if broadcasts else None
+            if entry is None:
+                waiting.append(child)
+            else:
+                entries.append((node, entry))
+    return entries, batched
+
+
+def make_entry(node: Any, k: int, child: Any, index: int, B: int, batch_dim: int) -> Entry | None:
+    """Does this operand lack the batch dimension that the result has?"""
+    shape, tail = node._input_metadata[0].shape, child._input_metadata[index].shape
+    if len(shape) <= batch_dim or shape[batch_dim] != B:
+        return None
+    from_right = len(shape) - batch_dim
+    if len(tail) >= from_right and tail[len(tail) - from_right] != 1:
+        return None
+    if node.name() == "RepeatBackward0" and shape != torch.Size((*tail[:batch_dim], B, *tail[batch_dim + 1 :])):
+        return None
+    factor = float(node._saved_alpha) if k == 1 and node.name() in ("AddBackward0", "SubBackward0") else 1.0
+    if k == 1 and node.name() == "SubBackward0":
+        factor = -factor
+    return Entry(GradientEdge(child, index), torch.Size(tail), factor)
+
+
+def descend(tail: Any, batched: set[Any]) -> set[Any]:
+    """All nodes on the unbatched side."""
+    seen, waiting = set(), [tail]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen and (node not in batched or hasattr(node, "variable")):
+            seen.add(node)
+            waiting += [child for child, _ in node.next_functions if child is not None]
+    return seen
+
+
+def mixes_samples(node: Any, B: int, batch_dim: int) -> bool:
+    """A mean over the batch has no batch dimension either, but its samples are known further down."""
+    if not node.name().startswith(REDUCTIONS):
+        return False
+    shapes = [child._input_metadata[index].shape for child, index in node.next_functions if child is not None]
+    return any(len(shape) > batch_dim and shape[batch_dim] == B for shape in shapes)
+
+
+def fill(engine: Engine, entry: Entry, region: set[Any], expanded: dict[int, Call], B: int) -> None:
+    """The calls and parameters on the unbatched side."""
+    for node in region:
+        for call, names, position in node.metadata.get(TAG, ()):
+            call.unbatched = True
+            made = expanded.setdefault(id(call), expand_call(call, B))
+            entry.calls.append((made, names, position, GradientEdge(node, 0)))
+        name = engine.cover.names.get(id(getattr(node, "variable", None)))
+        if name is not None:
+            entry.leaves[name] = node.variable
+
+
+def expand_call(call: Call, B: int) -> Call:
+    """The same call as if every sample had made it; tensors share their memory."""
+    axis = call.batch_dim
+
+    def widen(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if value.dim() > axis and value.shape[axis] == 1:
+            return value.expand(*value.shape[:axis], B, *value.shape[axis + 1 :])
+        return value.unsqueeze(axis).expand(*value.shape[:axis], B, *value.shape[axis:])
+
+    inputs, kwargs = tuple(widen(v) for v in call.inputs), {key: widen(v) for key, v in call.kwargs.items()}
+    return replace(call, inputs=inputs, kwargs=kwargs, batch_size=B, unbatched=False, adds_up=True)
+
+
+class Listener:
+    """Called with the gradient of the batched result; holds the engine only as long as the graph lives."""
+
+    def __init__(self, engine: Engine, entry: Entry):
+        self.engine, self.entry = engine, entry
+
+    def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
+        engine, found = self.engine, self.engine.step.open
+        if engine.muted or found is None or gradients[0] is None or not engine.step.plan.individual:
+            return
+        with engine.guard("broadcast parameters"), torch.no_grad():
+            seeds = per_sample(gradients[0].detach() * self.entry.factor, engine.batch_dim, self.entry.tail_shape)
+            own = {name for held_call, names, _, _ in self.entry.calls for name in owned(engine, held_call, names)}
+            leaves = {n: p for n, p in self.entry.leaves.items() if n not in own}
+            edges = [edge for _, _, _, edge in self.entry.calls]
+            with engine.mute():
+                rows = pull_back(self.entry.tail, seeds, [*edges, *leaves.values()])
+            for (call, names, position, _), b in zip(self.entry.calls, rows, strict=False):
+                if b is not None:
+                    found.add(call, names, engine.cover, position, as_batch(b, engine.batch_dim))
+            for name, row in zip(leaves, rows[len(edges) :], strict=True):
+                if row is not None:
+                    found.direct[name] = found.direct[name] + row if name in found.direct else row
+
+
+def owned(engine: Engine, call: Call, names: list[str]) -> Iterator[str]:
+    parameters = dict(call.module.named_parameters(remove_duplicate=False))
+    for local in names:
+        yield engine.cover.names[id(parameters[local])]
+
+
+def per_sample(gradient: Tensor, batch_dim: int, tail: torch.Size) -> Tensor:
+    """[..., B, ...] to [B, *tail]: what each sample sends to the operand that all of them share."""
+    rows = gradient.movedim(batch_dim, 0).unsqueeze(batch_dim + 1)
+    while rows.dim() - 1 > len(tail):
+        rows = rows.sum(1)
+    for dim, size in enumerate(tail, 1):
+        if size == 1 and rows.shape[dim] != 1:
+            rows = rows.sum(dim, keepdim=True)
+    return rows
+
+
+def pull_back(tail: GradientEdge, seeds: Tensor, targets: list[Any]) -> list[Tensor | None]:
+    """Per-sample gradients of everything below the entry, in one pass over the few nodes there."""
+    done: list[Tensor | None] = [None] * len(targets)
+    rest = []
+    for k, target in enumerate(targets):
+        is_tail = isinstance(target, GradientEdge) and target.node is tail.node
+        if is_tail or getattr(tail.node, "variable", None) is target:
+            done[k] = seeds
+        else:
+            rest.append(k)
+    if rest:
+        wanted = [targets[k] for k in rest]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                found = torch.autograd.grad([tail], wanted, [seeds], retain_graph=True, allow_unused=True, is_grads_batched=True)
+            except RuntimeError:  # no batching rule for one of the nodes
+                singles = [torch.autograd.grad([tail], wanted, [s], retain_graph=True, allow_unused=True) for s in seeds]
+                found = tuple(None if c[0] is None else torch.stack(c) for c in zip(*singles, strict=True))  # type: ignore[arg-type]
+        for k, rows in zip(rest, found, strict=True):
+            done[k] = rows
+    return done
+
+
+def as_batch(rows: Tensor, batch_dim: int) -> Tensor:
+    """[B, *output shape] to the shape that the call's output has with every sample in it (see ``expand_call``)."""
+    if rows.dim() > batch_dim + 1 and rows.shape[batch_dim + 1] == 1:
+        rows = rows.squeeze(batch_dim + 1)
+    return rows.movedim(0, batch_dim)
