@@ -65,7 +65,7 @@ def own_name(layer: str) -> str:
 @pytest.mark.parametrize(
     ("name", "optimizer", "sizes"), [("cnn", "momentum", [3, 3]), ("residual_tanh", "adam", [2, 2, 2, 1])]
 )
-def test_global_batch_is_measured_as_one_process_would(
+def test_global_batch_is_measured_as_by_one_process(
     name: str, optimizer: str, sizes: list[int], tmp_path: Path
 ) -> None:
     run_ranks(tmp_path, name, optimizer, sizes)

@@ -78,6 +78,12 @@ def test_largest_sample_is_the_truth(case: Case) -> None:
     assert_close(by_step(case.data, "TopSampleNorm"), case.truth.scalars["TopSampleNorm"], "TopSampleNorm")
 
 
+def test_every_layer_is_measured_by_a_rule_of_its_own(case: Case) -> None:
+    """A rule that fails is replaced by the slow general way, with the same numbers: only the header shows it."""
+    measured = {layer.name: (layer.method, layer.reason) for layer in case.data.header.layers}
+    assert {measured[name][0] for name in case.truth.names} <= {"rule", "contribution"}, measured
+
+
 def test_time_runs_forward(case: Case) -> None:
     steps, seconds = case.data.scalars("Time")
     assert steps.tolist() == list(range(STEPS))
