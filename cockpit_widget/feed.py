@@ -57,6 +57,7 @@ class Feed:
         self._keyframes = KeyframeSchedule(pace.limits, clock)
         self._next_heavy = clock()
         self._in_keyframe: list[int] = []
+        self._ends: list[int] = []
         self._ending = False
 
     @property
@@ -70,7 +71,7 @@ class Feed:
         return ending
 
     def tick(self, deliver: Deliver, force: bool = False) -> None:
-        if not (force or self.pace.due() or any(s.ended and not s.announced for s in self.sources)):
+        if not (force or self.pace.due() or any(s.ended and not s.tried for s in self.sources)):
             return
         if not (self.lock.acquire(timeout=2.0) if force else self.lock.acquire(blocking=False)):
             return  # another thread is sending; what is new goes with a later message
@@ -114,6 +115,8 @@ class Feed:
 
     def _update(self, deliver: Deliver, force: bool) -> int:
         ending = [source for source in self.sources if source.ended and not source.announced]
+        for source in ending:
+            source.tried = True  # at once; if that fails, again when the pace allows it
         size = self._send_delta(deliver, bool(ending))
         advanced = [source.cursor for source in self.sources] != self._in_keyframe
         if advanced and (ending or force or self._keyframes.due()):
@@ -152,10 +155,19 @@ class Feed:
         try:
             with self.exclusively(2.0):
                 self.refresh()
+                self._ends = [source.end for source in self.sources]
                 return self._make_keyframe(HISTORY)
         except Exception as error:
             self.note(error)
             return None
+
+    def begin(self) -> None:
+        """The page was opened with a keyframe: only what came after it is news."""
+        if self._ends:
+            self._in_keyframe = self._ends
+            for source, end in zip(self.sources, self._ends, strict=True):
+                source.cursor = end
+                source.announced = source.tried = source.ended
 
     def refresh(self) -> None:
         for source in self.sources:

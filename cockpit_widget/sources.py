@@ -33,7 +33,7 @@ class Source:
         self.key, self.path = key, path
         self.data: RunData | None = None
         self.cursor = 0
-        self.announced = False  # the browser knows that the run ended
+        self.announced = self.tried = False  # the browser knows that the run ended; or was to be told
         self._run_id = ""
 
     @property
@@ -55,7 +55,7 @@ class Source:
         self.data.refresh()
         run_id = self.data.header.run_id
         if (run_id != self._run_id and self._run_id) or self.end < self.cursor:
-            self.cursor, self.announced = 0, False
+            self.cursor, self.announced, self.tried = 0, False, False
         self._run_id = run_id
 
     @property

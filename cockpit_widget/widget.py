@@ -86,6 +86,7 @@ class CockpitWidget(anywidget.AnyWidget):
         self.on_msg(_receive)
         self.observe(_remember, "ui")
         silence(self.comm)
+        self._feed.begin()
         self._start()
 
     def _start(self) -> None:

@@ -119,6 +119,29 @@ def test_failing_comm_never_reaches_training(run: FakeRun, make_widget: Make, cl
     assert comm_of(widget).messages[-1][0]["status"]["errors"] > 1
 
 
+@pytest.mark.filterwarnings("ignore:The cockpit could not be updated")
+def test_end_that_cannot_be_told_does_not_slow_the_other_run(
+    tmp_path: Path, make_widget: Make, clock: FakeClock
+) -> None:
+    first, second = FakeRun(tmp_path / "a"), FakeRun(tmp_path / "b")
+    widget = make_widget([first, second])
+    comm_of(widget).broken = OSError("gone")
+    first.close()
+    for _ in range(100):
+        second.step()
+        clock.advance(0.01)
+    assert widget._feed.errors <= 10
+
+
+def test_finished_run_is_not_sent_twice(tmp_path: Path, make_widget: Make) -> None:
+    synthetic.write_run(tmp_path / "a", steps=20)
+    widget = make_widget(str(tmp_path / "a"))
+    widget._poll()
+    widget._pause()
+    assert comm_of(widget).sent == []
+    assert widget._feed.ended
+
+
 def test_warnings_as_errors_do_not_reach_training_either(run: FakeRun, make_widget: Make) -> None:
     widget = make_widget(run)
     comm_of(widget).broken = OSError("gone")
