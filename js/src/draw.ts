@@ -1,5 +1,5 @@
 // Marks onto a canvas, and text marks into the page: letters in the DOM stay sharp, selectable and readable aloud.
-import type { Mark, Scene, TextMark } from "./scene.ts";
+import type { DotsMark, Mark, Scene, TextMark } from "./scene.ts";
 
 export const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 export const TEXT_SIZE = 11;
@@ -17,6 +17,18 @@ function trace(ctx: CanvasRenderingContext2D, xs: ArrayLike<number>, ys: ArrayLi
   }
 }
 
+// Small dots as squares: thousands of arcs are what makes a frame slow, and nobody sees the corners.
+function dots(ctx: CanvasRenderingContext2D, { xs, ys, radius }: DotsMark): void {
+  for (let i = 0; i < xs.length; i++) {
+    if (Number.isNaN(ys[i])) continue;
+    if (radius < 2) ctx.rect(xs[i] - radius, ys[i] - radius, 2 * radius, 2 * radius);
+    else {
+      ctx.moveTo(xs[i] + radius, ys[i]);
+      ctx.arc(xs[i], ys[i], radius, 0, 2 * Math.PI);
+    }
+  }
+}
+
 function shape(ctx: CanvasRenderingContext2D, mark: Exclude<Mark, TextMark>): void {
   ctx.beginPath();
   if (mark.type === "line") {
@@ -27,13 +39,7 @@ function shape(ctx: CanvasRenderingContext2D, mark: Exclude<Mark, TextMark>): vo
     const b = mark.boxes;
     for (let i = 0; i < b.length; i += 4) ctx.rect(b[i], b[i + 1], b[i + 2], b[i + 3]);
   } else if (mark.type === "ellipse") ctx.ellipse(mark.cx, mark.cy, mark.rx, mark.ry, 0, 0, 2 * Math.PI);
-  else if (mark.type === "dots") {
-    for (let i = 0; i < mark.xs.length; i++) {
-      if (Number.isNaN(mark.ys[i])) continue;
-      ctx.moveTo(mark.xs[i] + mark.radius, mark.ys[i]);
-      ctx.arc(mark.xs[i], mark.ys[i], mark.radius, 0, 2 * Math.PI);
-    }
-  }
+  else if (mark.type === "dots") dots(ctx, mark);
 }
 
 function drawImage(ctx: CanvasRenderingContext2D, mark: Extract<Mark, { type: "image" }>): void {
@@ -107,24 +113,24 @@ function drawMarks(canvas: HTMLCanvasElement, size: Scene, marks: Mark[], ratio:
   for (const mark of marks) drawMark(ctx, mark, withText);
 }
 
+const LONGEST_COMPARED = 4096;
 const isLive = (mark: Mark) => "live" in mark && mark.live === true;
 
-function sameValue(a: unknown, b: unknown): boolean {
-  if (a === b) return true;
-  if (!Array.isArray(a) || !Array.isArray(b))
-    return (
-      a instanceof Object && b instanceof Object && !ArrayBuffer.isView(a) && JSON.stringify(a) === JSON.stringify(b)
-    );
-  return a.length === b.length && a.length <= 16 && a.every((value, i) => Object.is(value, b[i]));
+function sameList(a: ArrayLike<unknown>, b: ArrayLike<unknown>): boolean {
+  if (a.length !== b.length || a.length > LONGEST_COMPARED) return false;
+  for (let i = 0; i < a.length; i++) if (!Object.is(a[i], b[i])) return false;
+  return true;
 }
 
-/** Whether two marks would be drawn alike. Long lists count as equal only if they are the same list. */
+/** Whether two marks would be drawn alike. Very long lists count as equal only if they are the same list. */
 function sameMark(a: Mark, b: Mark): boolean {
-  const keys = Object.keys(a);
+  const keys = Object.keys(a) as (keyof Mark)[];
   if (keys.length !== Object.keys(b).length) return false;
   return keys.every((key) => {
-    const [x, y] = [a[key as keyof Mark] as unknown, b[key as keyof Mark] as unknown];
-    return Array.isArray(x) && x.length > 16 ? x === y : sameValue(x, y);
+    const [x, y] = [a[key] as unknown, b[key] as unknown];
+    if (Object.is(x, y)) return true;
+    if (Array.isArray(x) && Array.isArray(y)) return sameList(x, y);
+    return key === ("clip" as string) && JSON.stringify(x) === JSON.stringify(y);
   });
 }
 

@@ -61,7 +61,17 @@ export function outsideShares(histogram: HistogramData): { gradient: number; par
 }
 
 /** Pixels, row 0 at the top: the largest gradient bin. `most` is the count that gets the brightest colour. */
-export function countPixels({ counts, shape }: HistogramData, most: number): Uint8ClampedArray {
+export function countPixels(histogram: HistogramData, most: number): Uint8ClampedArray {
+  const known = pictures.get(histogram);
+  if (known?.most === most) return known.rgba;
+  const rgba = colorCounts(histogram, most);
+  pictures.set(histogram, { most, rgba });
+  return rgba;
+}
+
+const pictures = new WeakMap<HistogramData, { most: number; rgba: Uint8ClampedArray }>();
+
+function colorCounts({ counts, shape }: HistogramData, most: number): Uint8ClampedArray {
   const [rows, columns] = shape;
   const rgba = new Uint8ClampedArray(rows * columns * 4);
   const scale = Math.log1p(Math.max(1, most));

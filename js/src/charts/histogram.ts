@@ -60,16 +60,29 @@ export interface StripColumn {
   histogram: HistogramData;
 }
 
+const strips = new WeakMap<HistogramData, { key: string; rgba: Uint8ClampedArray }>();
+
 /** Histograms over time: each step's log counts as one column of colour that reaches to the next step. */
 export function stripMarks(columns: StripColumn[], box: Box, xscale: Scale, theme: Theme): Mark[] {
   if (!columns.length) return [];
   const bins = columns[0].histogram.counts.length;
   const same = columns.filter(({ histogram }) => histogram.counts.length === bins);
-  const most = Math.log1p(Math.max(1, ...same.map(({ histogram }) => largest(histogram.counts))));
   const width = Math.max(1, Math.round(box.width));
-  const rgba = new Uint8ClampedArray(width * bins * 4);
   const starts = same.map(({ x }) => Math.round(xscale.to(x) - box.x));
-  same.forEach(({ histogram }, c) => {
+  const key = JSON.stringify([width, starts, same.map(({ histogram }) => histogram.step)]);
+  let known = strips.get(same[0].histogram);
+  if (known?.key !== key)
+    strips.set(same[0].histogram, (known = { key, rgba: stripPixels(same, starts, width, bins) }));
+  return [
+    { type: "rect", ...box, stroke: theme.line },
+    { type: "image", ...box, columns: width, rows: bins, rgba: known.rgba },
+  ];
+}
+
+function stripPixels(columns: StripColumn[], starts: number[], width: number, bins: number): Uint8ClampedArray {
+  const most = Math.log1p(Math.max(1, ...columns.map(({ histogram }) => largest(histogram.counts))));
+  const rgba = new Uint8ClampedArray(width * bins * 4);
+  columns.forEach(({ histogram }, c) => {
     const from = Math.max(0, starts[c]);
     const gap = c ? starts[c] - starts[c - 1] : (starts[1] ?? 12) - starts[0];
     const to = Math.min(width, c + 1 < starts.length ? starts[c + 1] : starts[c] + Math.max(6, gap));
@@ -80,10 +93,7 @@ export function stripMarks(columns: StripColumn[], box: Box, xscale: Scale, them
       for (let px = from; px < to; px++) rgba.set(color, ((bins - 1 - bin) * width + px) * 4);
     }
   });
-  return [
-    { type: "rect", ...box, stroke: theme.line },
-    { type: "image", ...box, columns: width, rows: bins, rgba },
-  ];
+  return rgba;
 }
 
 /** At most `wanted` of the steps, evenly, and the same ones again when more are added: every 1st, 2nd, 4th, ... */

@@ -172,7 +172,30 @@ function crossMark(x: number, y: number, color: string): Mark {
   };
 }
 
+interface Outline {
+  xs: number[];
+  ys: number[];
+}
+const outlines = new WeakMap<Series, { key: string; outline: Outline }>();
+
 function bandMark(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Mark {
+  const key = JSON.stringify([
+    curve.series.n,
+    curve.error?.n,
+    xscale.kind,
+    xscale.domain,
+    xscale.range,
+    yscale.kind,
+    yscale.domain,
+    yscale.range,
+  ]);
+  let known = outlines.get(curve.series);
+  if (known?.key !== key)
+    outlines.set(curve.series, (known = { key, outline: bandOutline(curve, box, xscale, yscale) }));
+  return { type: "line", ...known.outline, closed: true, fill: curve.color, alpha: 0.18, clip: box };
+}
+
+function bandOutline(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Outline {
   const { series } = curve;
   const error = curve.error as Series;
   const [from, to] = visibleRange(series, xscale.domain);
@@ -186,8 +209,7 @@ function bandMark(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Mark {
     upper.push(yscale.to(Math.max(series.y[i] + own.value, floor)));
     lower.push(yscale.to(Math.max(series.y[i] - own.value, floor)));
   }
-  const outline = { xs: [...xs, ...xs.slice().reverse()], ys: [...upper, ...lower.reverse()] };
-  return { type: "line", ...outline, closed: true, fill: curve.color, alpha: 0.18, clip: box };
+  return { xs: [...xs, ...xs.slice().reverse()], ys: [...upper, ...lower.reverse()] };
 }
 
 function cursorMarks(step: number, chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {

@@ -170,6 +170,7 @@ function fitMarks(fit: StandardFit, color: string, { box, theme }: ParabolaChart
     return [
       {
         type: "line",
+        live: true,
         xs: [px, px],
         ys: [y.to(height - error), y.to(height + error)],
         stroke: theme.text,
@@ -179,13 +180,14 @@ function fitMarks(fit: StandardFit, color: string, { box, theme }: ParabolaChart
       },
       {
         type: "line",
+        live: true,
         xs: [x.to(at - reach), x.to(at + reach)],
         ys: [y.to(height - slope * reach), y.to(height + slope * reach)],
         stroke: theme.text,
         weight: 1.8,
         clip: box,
       },
-      { type: "dots", xs: [px], ys: [py], radius: 4.5, fill, stroke: theme.text, weight: 1.4, clip: box },
+      { type: "dots", live: true, xs: [px], ys: [py], radius: 4.5, fill, stroke: theme.text, weight: 1.4, clip: box },
     ];
   });
 }

@@ -130,8 +130,8 @@ function bandMarks(
   const marks: Mark[] = [];
   const alpha = several ? 0.07 : 0.16;
   const band = (box: Box, color: string, dash?: number[]) => {
-    marks.push({ type: "rect", ...box, fill: color, alpha });
-    marks.push({ type: "rect", ...box, stroke: color, weight: 1.2, dash });
+    marks.push({ type: "rect", live: true, ...box, fill: color, alpha });
+    marks.push({ type: "rect", live: true, ...box, stroke: color, weight: 1.2, dash });
   };
   if (across !== null)
     band(
@@ -146,8 +146,8 @@ function bandMarks(
       several ? [6, 3] : undefined,
     );
   if (ball !== null) {
-    marks.push({ type: "ellipse", cx, cy, rx: ball, ry: ball, fill: colors.norm, alpha: alpha * 1.6 });
-    marks.push({ type: "ellipse", cx, cy, rx: ball, ry: ball, stroke: colors.norm, weight: 2 });
+    marks.push({ type: "ellipse", live: true, cx, cy, rx: ball, ry: ball, fill: colors.norm, alpha: alpha * 1.6 });
+    marks.push({ type: "ellipse", live: true, cx, cy, rx: ball, ry: ball, stroke: colors.norm, weight: 2 });
   }
   return marks;
 }

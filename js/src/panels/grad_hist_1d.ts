@@ -96,6 +96,7 @@ function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: F
     if (at !== null && at >= ctx.domain[0] && at <= ctx.domain[1])
       scene.marks.push({
         type: "line",
+        live: true,
         xs: [xscale.to(at), xscale.to(at)],
         ys: [box.y, box.y + box.height],
         stroke: theme.text,
