@@ -95,7 +95,7 @@ class Cache:
         if not entries:
             return None
         newest = {entry.segment for entry in entries.values()}
-        return {HEADER, records_tag(0)} | {records_tag(k) for segment in newest for k in (segment, segment + 1)}
+        return {HEADER} | {records_tag(k) for segment in newest for k in (segment, segment + 1)}
 
     def _drop_gone(self, experiment: str, found: dict[str, Any]) -> None:
         for run in set(self._entries[experiment]) - set(found):

@@ -256,3 +256,21 @@ def test_states_of_many_runs_are_found_out_over_several_listings(
     provider.reads.clear()
     cache.list_runs(asker)
     assert provider.reads == []
+
+
+def test_a_run_without_a_header_stays_in_the_list(provider: FakeProvider, asker: Asker) -> None:
+    provider.add_records("headless", 0, 3)
+    cache = Cache()
+    first, second = cache.list_runs(asker), cache.list_runs(asker)
+    assert [entry["run"] for entry in first] == [entry["run"] for entry in second] == ["a", "headless"]
+
+
+def test_a_new_run_is_listed_as_soon_as_its_header_is_there(provider: FakeProvider, asker: Asker) -> None:
+    provider.add_records("a", 0, 2 * PER_TAG)
+    cache = Cache()
+    cache.list_runs(asker)
+    provider.add_header("b", name="b")
+    assert cache.list_runs(asker)[-1] == {"run": "b", "run_id": "id-b", "seq": 0, "state": "waiting"}
+    provider.add_records("b", 0, 3)
+    assert cache.list_runs(asker)[-1]["seq"] in (0, 3)  # its tag is asked for from the next listing on
+    assert cache.list_runs(asker)[-1]["seq"] == 3
