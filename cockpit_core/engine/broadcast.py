@@ -34,6 +34,7 @@ class Entry:
     tail: GradientEdge
     tail_shape: torch.Size
     factor: float
+    batch_dim: int
     calls: list[tuple[Call, list[str], int, GradientEdge]] = field(default_factory=list)
     leaves: dict[str, Tensor] = field(default_factory=dict)
 
@@ -88,17 +89,27 @@ def find_entries(root: Any, B: int, batch_dim: int) -> tuple[list[tuple[Any, Ent
 def make_entry(node: Any, k: int, child: Any, index: int, B: int, batch_dim: int) -> Entry | None:
     """Does this operand lack the batch dimension that the result has?"""
     shape, tail = node._input_metadata[0].shape, child._input_metadata[index].shape
-    if len(shape) <= batch_dim or shape[batch_dim] != B:
+    dim = shared_dim(tuple(shape), tuple(tail), B, batch_dim)
+    if dim is None:
         return None
-    from_right = len(shape) - batch_dim
-    if len(tail) >= from_right and tail[len(tail) - from_right] != 1:
-        return None
-    if node.name() == "RepeatBackward0" and shape != torch.Size((*tail[:batch_dim], B, *tail[batch_dim + 1 :])):
+    if node.name() == "RepeatBackward0" and tuple(shape) != (*tail[:dim], B, *tail[dim + 1 :]):
         return None
     factor = float(node._saved_alpha) if k == 1 and node.name() in ("AddBackward0", "SubBackward0") else 1.0
     if k == 1 and node.name() == "SubBackward0":
         factor = -factor
-    return Entry(GradientEdge(child, index), torch.Size(tail), factor)
+    return Entry(GradientEdge(child, index), torch.Size(tail), factor, dim)
+
+
+def shared_dim(shape: tuple[int, ...], tail: tuple[int, ...], B: int, batch_dim: int) -> int | None:
+    """The one dimension of size B along which ``tail`` is repeated. Inside a network the batch may be in another place
+    than outside; where two dimensions could be it, nothing is guessed."""
+    padded = (1,) * (len(shape) - len(tail)) + tail
+    if len(shape) > batch_dim and padded[batch_dim] == B:
+        return None  # it has the batch where it belongs, and is repeated over something else of the same size
+    found = [dim for dim, (size, own) in enumerate(zip(shape, padded, strict=True)) if size == B and own == 1]
+    if len(found) != 1 or (max(tail, default=1) == 1 and found[0] != batch_dim):
+        return None
+    return found[0]
 
 
 def descend(tail: Any, batched: set[Any]) -> set[Any]:
@@ -133,12 +144,13 @@ def fill(engine: Engine, entry: Entry, region: set[Any], expanded: dict[int, Cal
 
 
 def expand_call(call: Call, B: int) -> Call:
-    """The same call as if every sample had made it; tensors share their memory."""
+    """The same call as if every sample had made it."""
     axis = call.batch_dim
 
     def widen(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
+        value = value.clone()  # it may be a parameter, which the optimizer is going to move
         if value.dim() > axis and value.shape[axis] == 1:
             return value.expand(*value.shape[:axis], B, *value.shape[axis + 1 :])
         return value.unsqueeze(axis).expand(*value.shape[:axis], B, *value.shape[axis:])
@@ -158,7 +170,7 @@ class Listener:
         if engine.muted or found is None or gradients[0] is None or not engine.step.plan.individual:
             return
         with engine.guard("broadcast parameters"), torch.no_grad():
-            seeds = per_sample(gradients[0].detach() * self.entry.factor, engine.batch_dim, self.entry.tail_shape)
+            seeds = per_sample(gradients[0].detach() * self.entry.factor, self.entry.batch_dim, self.entry.tail_shape)
             own = {name for held_call, names, _, _ in self.entry.calls for name in owned(engine, held_call, names)}
             leaves = {n: p for n, p in self.entry.leaves.items() if n not in own}
             edges = [edge for _, _, _, edge in self.entry.calls]
