@@ -20,7 +20,7 @@ from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.distributed import Group, open_log
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.hooks import Handles, Hook
-from cockpit_core.engine.measure import Measurement
+from cockpit_core.engine.measure import HEADLINES, Measurement
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.engine.spikes import Spikes
@@ -109,6 +109,7 @@ class Run:
         self.step_began = time.perf_counter()
         self.subscribers: list[Callable[[], None]] = []
         self.subscriber_errors = 0
+        self.latest: dict[str, float] = {}  # headline scalars of the last record, for other loggers
         self.single = len(self.optimizers) == 1
         self.stepped: set[int] = set()
         self.scaler: Any = None
@@ -217,9 +218,10 @@ class Run:
         with self.guard("before the step"):
             start = time.perf_counter()
             self._find_scaler()
-            if not state.passes:
-                self._wait_for_closure(args, kwargs)
-            if state.passes or (self.group is not None and not state.in_closure):
+            state.in_closure = has_closure(args, kwargs)  # then the (last) backward pass is still to come
+            if not state.passes and not state.in_closure:
+                self._note_no_loss()
+            if not state.in_closure and (state.passes or self.group is not None):
                 self.engine.measure()
             self.measurement = Measurement(self, optimizer)
             state.overhead += time.perf_counter() - start
@@ -262,13 +264,7 @@ class Run:
     def _loss_scale(self) -> float:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())
 
-    def _wait_for_closure(self, args: tuple, kwargs: dict) -> None:
-        closures = [
-            a for a in (*args, kwargs.get("closure")) if callable(a) and not isinstance(a, torch.optim.Optimizer)
-        ]
-        if closures:
-            self.engine.step.in_closure = True
-            return
+    def _note_no_loss(self) -> None:
         self.warn(
             "no loss",
             "Cockpit saw no backward pass of loss_fn before optimizer.step(). If the loss is a function, "
@@ -302,7 +298,8 @@ class Run:
         self.step += 1
         closure = self.engine.step.in_closure
         seen = len(self.engine.step.passes) or (self.backward_passes if self.engine.passes_per_step == 0 else 0)
-        self.engine.passes_per_step = 1 if closure else seen or self.engine.passes_per_step
+        measured = len(self.engine.step.passes) or 1  # a closure may be called again; only its first backward pass counts
+        self.engine.passes_per_step = measured if closure else seen or self.engine.passes_per_step
         self.backward_passes = 0
         self.loss_seen = False
         if not was_active and self._stays_idle():
@@ -340,6 +337,8 @@ class Run:
 
     def write(self, record: Record) -> None:
         self.writer.write_record(record)
+        if record.kind == "step":
+            self.latest = {name: record.scalars[name] for name in HEADLINES if name in record.scalars}
         self.status = "running"
         self._tell()
 
@@ -470,6 +469,11 @@ class Run:
             with warnings.catch_warnings():
                 warnings.simplefilter("always")
                 warnings.warn(message, stacklevel=3)
+
+
+def has_closure(args: tuple, kwargs: dict) -> bool:
+    """``optimizer.step(closure)``; the hooks get the optimizer itself among the arguments."""
+    return any(callable(a) and not isinstance(a, torch.optim.Optimizer) for a in (*args, kwargs.get("closure")))
 
 
 ALIVE: weakref.WeakSet[Run] = weakref.WeakSet()

@@ -189,6 +189,8 @@ class Measurement:
     def finish(self, began: float) -> None:
         """The optimizer has moved the parameters: measure the move, write the record."""
         if self.state.in_closure:
+            if not self.state.measured and (self.state.passes or self.run.group is not None):
+                self.run.engine.measure()  # the closure did no backward pass: the gradient was there before
             self._finish_alpha()
             self._measure_before()
         update = self._find_update()

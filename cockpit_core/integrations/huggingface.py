@@ -1,0 +1,88 @@
+"""Hugging Face: ``Trainer(..., callbacks=[CockpitCallback()])``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from cockpit_core.engine.functional import attach_function_loss
+from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.integrations.folders import choose_folder
+from cockpit_core.run import Run
+from cockpit_core.tracking import track
+
+
+class CockpitCallback(TrainerCallback):
+    """Tracks ``trainer.train()``; the options are those of ``cockpit_core.track``.
+
+    The model computes its own loss, so it is tracked as a function. individual_losses: a function of the model's
+    outputs and its inputs that gives one loss per sample [B], averaging (or adding up) to the loss; without it Alpha has
+    no value. logdir: by default the folder ``cockpit`` in the output directory. log: add headline scalars to what the
+    trainer logs, as ``cockpit/<name>``.
+    """
+
+    def __init__(
+        self,
+        logdir: str | Path | None = None,
+        *,
+        individual_losses: Callable[[Any, dict[str, Any]], Tensor] | None = None,
+        log: bool = True,
+        **options: Any,
+    ):
+        self.logdir, self.individual_losses, self.log, self.options = logdir, individual_losses, log, options
+        self.run: Run | None = None
+        self.handles = Handles()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
+        self._move_to_front()
+        folder = choose_folder(self.logdir, args.output_dir)
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+        self.run = track(model, None, optimizer, folder, **self.options)
+        self.handles.add(self.run.model.register_forward_hook(Hook(self, "on_forward"), with_kwargs=True))
+
+    def _move_to_front(self) -> None:
+        """What is added to the logs must be there before the reporters read them; ours was added behind them."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            handler = frame.f_locals.get("self")
+            if frame.f_code.co_name == "call_event" and self in getattr(handler, "callbacks", ()):
+                handler.callbacks = [self, *(other for other in handler.callbacks if other is not self)]
+                return
+            frame = frame.f_back  # type: ignore[assignment]
+
+    def on_forward(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        run = self.run
+        if run is None or run.closed or run.engine.muted or not torch.is_grad_enabled():
+            return
+        loss = output.get("loss") if hasattr(output, "get") else output[0] if isinstance(output, tuple) else None
+        if not isinstance(loss, Tensor) or loss.dim() != 0 or not loss.requires_grad:
+            return
+        individual = None
+        if self.individual_losses is not None and run.engine.step.plan.active:
+            with torch.no_grad():
+                individual = self.individual_losses(output, kwargs)
+        attach_function_loss(run, loss, individual)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.run is not None and state.epoch is not None:
+            self.run.epoch = float(state.epoch)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.run is not None and self.run.should_stop:
+            control.should_training_stop = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
+        if self.run is not None and self.log and logs is not None and self.run.latest:
+            logs.update({f"cockpit/{name}": value for name, value in self.run.latest.items()})
+            self.run.latest = {}
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.handles.remove()
+        if self.run is not None:
+            self.run.close()

@@ -1,0 +1,96 @@
+"""Lightning: ``Trainer(callbacks=[CockpitCallback()])``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.loss import _Loss
+
+from cockpit_core.engine.capture import find_batch_size
+from cockpit_core.engine.functional import attach_function_loss
+from cockpit_core.integrations.folders import choose_folder
+from cockpit_core.run import Run
+from cockpit_core.tracking import track
+
+try:
+    import lightning.pytorch as pl
+except ImportError:  # the older name of the same library
+    import pytorch_lightning as pl  # type: ignore[no-redef]
+
+
+class CockpitCallback(pl.Callback):
+    """Tracks ``trainer.fit``; the options are those of ``cockpit_core.track``.
+
+    loss_fn: the loss module that ``training_step`` calls, or the name of the attribute that holds it. By default the
+        only loss module of the LightningModule; where there is none, the loss that ``training_step`` returns is
+        tracked as a function: everything except Alpha, which needs individual losses.
+    logdir: by default the folder ``cockpit`` beside the logger's files.
+    log: hand headline scalars to the logger of the trainer, as ``cockpit/<name>``.
+    """
+
+    def __init__(
+        self, logdir: str | Path | None = None, *, loss_fn: nn.Module | str | None = None, log: bool = True, **options: Any
+    ):
+        self.logdir, self.loss_fn, self.log, self.options = logdir, loss_fn, log, options
+        self.run: Run | None = None
+        self.logged_step = -1
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.loss = find_loss(pl_module, self.loss_fn)
+        folder = choose_folder(self.logdir, trainer.log_dir or trainer.default_root_dir)
+        model = trainer.strategy.model if isinstance(trainer.strategy.model, nn.parallel.DistributedDataParallel) else pl_module
+        optimizers = [getattr(optimizer, "optimizer", optimizer) for optimizer in trainer.optimizers]
+        self.run = track(model, self.loss, optimizers, folder, **self.options)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        """``training_step`` may call a part of the module, so that the module's own inputs are never seen."""
+        run = self.run
+        if run is None or run.closed:
+            return
+        run.engine.forward_size = find_batch_size(batch, run.engine.batch_dim)
+        batches = trainer.num_training_batches
+        run.epoch = trainer.current_epoch + (batch_idx / batches if batches and batches != float("inf") else 0.0)
+
+    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
+        if self.run is not None and not self.run.closed and self.loss is None and torch.is_tensor(loss) and loss.dim() == 0:
+            attach_function_loss(self.run, loss, None)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        run = self.run
+        if run is None or run.closed:
+            return
+        if self.log and run.latest and run.step - 1 != self.logged_step:
+            self.logged_step = run.step - 1
+            values = {f"cockpit/{name}": value for name, value in run.latest.items()}
+            run.latest = {}
+            pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=1)
+        if run.should_stop:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.run is not None:
+            self.run.close()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        if self.run is not None:
+            self.run.__exit__(type(exception), exception, None)
+
+
+def find_loss(module: nn.Module, chosen: nn.Module | str | None) -> nn.Module | None:
+    """The user's choice; else the only loss module there is; with several of them the user has to choose."""
+    if isinstance(chosen, str):
+        found = getattr(module, chosen)
+        if not isinstance(found, nn.Module):
+            raise TypeError(f"CockpitCallback(loss_fn={chosen!r}): that attribute is no nn.Module")
+        return found
+    if chosen is not None:
+        return chosen
+    losses = {name: m for name, m in module.named_modules() if isinstance(m, _Loss)}
+    if len(losses) > 1:
+        raise ValueError(f"the module has several losses ({', '.join(losses)}): choose with CockpitCallback(loss_fn=...)")
+    return next(iter(losses.values()), None)
