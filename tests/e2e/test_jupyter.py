@@ -258,3 +258,40 @@ def test_two_runs_are_compared_and_scrubbed(page: Any, jupyter: str, folder: Pat
     for value in first.values():
         assert f"{value:.3g}" in card.inner_text()
     assert not lab.errors
+
+
+def test_page_reloaded_while_a_thread_trains_knows_the_whole_history(page: Any, jupyter: str, folder: Path) -> None:
+    code = """
+import threading, time
+from pathlib import Path
+from cockpit_widget import CockpitWidget
+from tests.widget.fakes import FakeRun
+run = FakeRun(Path("runs/thread"))
+
+def train():
+    while not run.should_stop:
+        run.step()
+        time.sleep(0.1)
+    run.close("stopped")
+
+threading.Thread(target=train).start()
+CockpitWidget(run)
+"""
+    lab = Lab(page, jupyter, write_notebook(folder / "thread.ipynb", code), "thread")
+    lab.run_and_wait(0)
+    wait_for_step(page, lab.cockpits().first, 10)
+    lab.command("docmanager:save")
+    page.wait_for_timeout(1000)
+    page.reload()
+    lab.wait_for_kernel()
+    cockpit = lab.cockpits().first
+    cockpit.wait_for()
+    wait_for_step(page, cockpit, 20, 10.0)
+    now = shown_step(cockpit)
+    wait_for_step(page, cockpit, now + 5)  # and it goes on
+    cockpit.get_by_role("button", name="Ask the training to end").click()
+    page.wait_for_timeout(2000)
+    wait_for_step(page, cockpit, int(load(folder / "runs/thread").scalars("Loss")[0][-1]))
+    assert load(folder / "runs/thread").status == "stopped"
+    assert_page_equals_log(page, cockpit, folder / "runs/thread", "thread")
+    assert not lab.errors

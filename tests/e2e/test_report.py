@@ -12,6 +12,7 @@ from cockpit_core.events.data import load
 from cockpit_core.report import write_report
 from tests import synthetic
 from tests.e2e.jupyter_server import ARTIFACTS, export_values, screenshot
+from tests.widget.test_report import write_hostile
 
 pytestmark = pytest.mark.browser
 
@@ -102,6 +103,21 @@ def test_report_follows_the_dark_mode_of_the_system(browser: Any, file: Path) ->
     report = Opened(browser, file, color_scheme="dark")
     assert "ck-dark" in (report.cockpit.get_attribute("class") or "")
     screenshot(report.page, "report-dark", full_page=True)
+    report.context.close()
+
+
+def test_hostile_names_are_shown_as_text(browser: Any, tmp_path: Path) -> None:
+    write_hostile(tmp_path / "evil")
+    report = Opened(browser, write_report([tmp_path / "evil"], tmp_path / "evil.html"))
+    dialogs: list[str] = []
+    report.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    report.page.reload()
+    report.cockpit.wait_for()
+    report.page.wait_for_timeout(1000)
+    assert dialogs == []
+    assert report.page.locator("img").count() == 0
+    assert "onerror=alert(1)" in report.page.locator("body").inner_text()  # as text
+    assert report.errors == []
     report.context.close()
 
 
