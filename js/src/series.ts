@@ -103,6 +103,7 @@ export class Series {
   y: Float64Array = new Float64Array(16);
   step: Float64Array = new Float64Array(16);
   extremes = new Extremes();
+  broken: number[] = []; // indices of values that are not finite
 
   push(x: number, y: number, step: number): void {
     if (this.n === this.x.length) {
@@ -113,6 +114,7 @@ export class Series {
     this.x[this.n] = x;
     this.y[this.n] = y;
     this.step[this.n] = step;
+    if (!Number.isFinite(y)) this.broken.push(this.n);
     this.n++;
   }
 

@@ -56,18 +56,25 @@ describe("decimation", () => {
     expect(Math.min(...line.ys)).toBe(0);
   });
 
+  it("loses no value that is not finite among many", () => {
+    const series = makeSeries(50_000, (i) => (i === 12_345 ? Number.NaN : i === 40_000 ? Number.POSITIVE_INFINITY : 1));
+    const line = decimate(series, makeScale("linear", [0, 49_999], [0, 300]), makeScale("linear", [0, 2], [100, 0]));
+    expect(line.broken).toEqual([74, 240]);
+    expect(line.xs.length).toBeLessThanOrEqual(4 * 304);
+  });
+
   it("is deterministic and draws every point when there is room", () => {
     const series = makeSeries(100, (i) => i * i);
     const scales = [makeScale("linear", [0, 99], [0, 99]), makeScale("linear", [0, 9801], [0, 9801])] as const;
     const line = decimate(series, ...scales);
-    expect(line.ys).toEqual(Array.from({ length: 100 }, (_, i) => i * i));
+    expect(Array.from(line.ys)).toEqual(Array.from({ length: 100 }, (_, i) => i * i));
     expect(decimate(series, ...scales)).toEqual(line);
   });
 
   it("breaks the line at NaN, and at zero and below on a log axis", () => {
     const series = makeSeries(4, (i) => [1, Number.NaN, -1, 10][i]);
     const line = decimate(series, makeScale("linear", [0, 3], [0, 3]), makeScale("log", [1, 10], [0, 1]));
-    expect(line.ys).toEqual([0, Number.NaN, Number.NaN, 1]);
+    expect(Array.from(line.ys)).toEqual([0, Number.NaN, Number.NaN, 1]);
     expect(line.broken).toEqual([1]);
   });
 });
