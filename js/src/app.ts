@@ -21,6 +21,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   state: UiState;
   status: SourceStatus = { connection: "connecting" };
   playing = false;
+  private printing = false;
   private readonly abort = new AbortController();
   private readonly colors = new RunColors();
   private readonly asked = new Set<string>();
@@ -65,6 +66,8 @@ export class App implements CardHost, BarHost, ScrubberHost {
       this.root.addEventListener(name, () => this.touch(), { signal, capture: true });
     this.root.addEventListener("keydown", (event) => event.key === "Escape" && this.escape(), { signal });
     this.media?.addEventListener?.("change", this.followSystem);
+    globalThis.addEventListener?.("beforeprint", () => this.print(true), { signal });
+    globalThis.addEventListener?.("afterprint", () => this.print(false), { signal });
     // A host that cannot pause goes on delivering; then the picture stands still instead.
     this.unsubscribe = store.subscribe(() => (this.state.paused && !source.pause ? undefined : this.invalidate()));
     this.invalidate();
@@ -82,11 +85,22 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.invalidate();
   }
 
+  // Paper has a width of its own and no fold: everything is drawn for it, at once, in light colours.
+  private print(on: boolean): void {
+    this.printing = on;
+    this.root.classList.toggle("ck-paper", on);
+    this.board.showAll = on;
+    this.board.markDirty();
+    this.draw();
+    if (!on) this.invalidate();
+  }
+
   private escape(): void {
     if (this.state.enlarged) this.set({ enlarged: "" });
   }
 
   get theme(): Theme {
+    if (this.printing) return light;
     const chosen = this.state.theme === "auto" ? this.hostTheme : this.state.theme;
     return chosen === "dark" ? dark : light;
   }

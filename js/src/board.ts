@@ -9,6 +9,7 @@ import { panels as ownPanels } from "./panels/index.ts";
 export class Board {
   readonly element = h("div", { class: "ck-board" });
   lists: string[][] = [];
+  showAll = false; // also what cannot be seen, for printing
   titles: { id: string; title: string }[] = [];
   private cards = new Map<string, Card>();
   private placed = "";
@@ -54,7 +55,7 @@ export class Board {
     this.place(shown, ctx, width);
     this.empty.hidden = shown.length > 0;
     if (!shown.length) this.empty.textContent = emptyWords(ctx, panels.length);
-    const due = [...this.cards.values()].filter((card) => card.visible && card.dirty);
+    const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
     for (const card of due) card.measure();
     for (const card of due) card.update(ctx);
   }

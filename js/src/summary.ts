@@ -18,7 +18,10 @@ const stateWords: Record<string, [Summary["tone"], string]> = {
   crashed: ["bad", "crashed"],
 };
 
-/** Seconds of tracking per second of training, over the records that have both. */
+// Sums of other columns: what the whole step took, and what tracking took since the run began.
+export const costSums = ["cost/step", "cost/run"];
+
+/** Seconds of tracking per second of training. */
 export function trackingShare(run: ShownRun): number | null {
   const known = shares.get(run.data);
   if (known?.version === run.data.version) return known.share;
@@ -30,12 +33,14 @@ export function trackingShare(run: ShownRun): number | null {
 const shares = new WeakMap<ShownRun["data"], { version: number; share: number | null }>();
 
 function computeShare(run: ShownRun): number | null {
+  const sofar = run.data.series("cost/run", "", "time");
+  if (sofar.n && sofar.x[sofar.n - 1] > 0) return sofar.y[sofar.n - 1] / sofar.x[sofar.n - 1];
   const whole = run.data.series("cost/step", "", "step");
   if (!whole.n) return null;
   let [cost, total] = [0, 0];
   for (let i = 0; i < whole.n; i++) total += whole.y[i];
   for (const name of run.data.columns.keys()) {
-    if (!name.startsWith("cost/") || name === "cost/step") continue;
+    if (!name.startsWith("cost/") || costSums.includes(name)) continue;
     const part = run.data.series(name, "", "step");
     for (let i = 0; i < part.n; i++) cost += part.y[i];
   }
@@ -100,6 +105,11 @@ function gaps({ data }: ShownRun, status: SourceStatus, broken: number): Summary
     words.push({
       text: `${formatNumber(records)} of ${formatNumber(expected)} records`,
       title: "The host does not have them all.",
+    });
+  if (data.decimated.size && data.rows.n < Math.min(records, expected))
+    words.push({
+      text: `${formatNumber(data.rows.n)} of ${formatNumber(records)} records drawn`,
+      title: "A long run is thinned for the screen; every extreme is among what is drawn.",
     });
   if (status.progress !== undefined && status.progress < 1)
     words.push({ text: `loading ${Math.round(status.progress * 100)} %` });

@@ -208,6 +208,13 @@ describe("the state of training", () => {
     if (state === "failed") expect(cockpit.text(".ck-status")).toContain("ValueError: x");
   });
 
+  it("says when a long run was thinned for the screen", () => {
+    const batch = makeBatch({ to: 9, change: { status: { ...status("running"), records: 5000, expected: 5000 } } });
+    for (const column of batch.columns) column.decimated = true;
+    cockpit = open([batch]);
+    expect(cockpit.text(".ck-status")).toContain("9 of 5,000 records drawn");
+  });
+
   it("says how many parameters are covered", () => {
     cockpit = open([makeBatch({ to: 9, change: { header: makeHeader({ covered: 0.85 }) } })]);
     expect(cockpit.text(".ck-status")).toContain("85 % of parameters covered");

@@ -3,7 +3,7 @@ import { columnsCsv } from "../export.ts";
 import { formatDuration, formatShare, shorten } from "../format.ts";
 import { type Context, type Panel, type ShownRun, type Size, valueAt } from "../panel.ts";
 import { emptyScene, messageScene, type Scene } from "../scene.ts";
-import { trackingShare } from "../summary.ts";
+import { costSums, trackingShare } from "../summary.ts";
 
 interface Item {
   name: string;
@@ -14,7 +14,7 @@ interface Item {
 export function costItems(ctx: Context, run: ShownRun): Item[] {
   const items: Item[] = [];
   for (const name of run.data.columns.keys()) {
-    if (!name.startsWith("cost/") || name === "cost/step") continue;
+    if (!name.startsWith("cost/") || costSums.includes(name)) continue;
     const series = run.data.series(name, "", "step");
     let sum = 0;
     for (let i = 0; i < series.n; i++) sum += Number.isFinite(series.y[i]) ? series.y[i] : 0;
