@@ -66,6 +66,7 @@ def track(
     stops and the budget are agreed upon at tracked steps and hold from the next step on.
     """
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    optimizers = [unwrap_optimizer(each) for each in optimizers]
     check_arguments(model, loss_fn, optimizers, on_error, budget)
     quantities, name = choose_quantities(config)
     model, group, compiled = unwrap(model)
@@ -96,6 +97,13 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
             stacklevel=3,
         )
     return model, group, compiled
+
+
+def unwrap_optimizer(optimizer: Any) -> Any:
+    """Accelerate and others hand out a wrapper that passes ``step`` on; hooks belong on the optimizer itself."""
+    while not hasattr(optimizer, "_optimizer_step_pre_hooks") and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 def _start(model: nn.Module, *args: Any, **options: Any) -> Run:

@@ -65,7 +65,7 @@ def scale_losses(individual: Tensor, value: Tensor, B: int) -> Tensor:
         return individual
     for losses in (individual, individual * B):
         try:
-            check_sum(losses, float(value))
+            check_sum(losses.to(value.dtype), float(value))  # models may compute their loss in a lower precision
             return losses
         except NoIndividualLosses:
             continue

@@ -1,0 +1,310 @@
+"""The real libraries, on the CPU: their loops are measured like any other, and their loggers get the headlines."""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import cockpit_core
+from tests import slow_truth
+from tests.training import ECONOMY, assert_true, by_step, start, truth_of
+
+
+def let_torchvision_be_imported() -> None:
+    """BackPACK asks for torchvision, nothing here uses it. One whose binary does not fit this torch fails on import, and
+    with it every library that looks for it: the two operators that it misses are declared (and never called)."""
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        return
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        for name in ("nms", "qnms"):
+            MISSING.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+MISSING = torch.library.Library("torchvision", "FRAGMENT")
+let_torchvision_be_imported()
+pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own advice about workers, devices and loggers
+
+
+class Batches(Dataset):
+    """Ready-made batches, so that the library trains on what the slow truth has seen."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = list(batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.batches[index]
+
+
+# ---- Lightning ------------------------------------------------------------------------------------------------------
+
+
+def make_lightning(name: str, as_function: bool = False) -> Any:
+    pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed (pip install torch-cockpit[integrations])")
+    training = start(name, "momentum")
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = training.model
+            self.loss_fn = None if as_function else training.loss_fn
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            inputs, targets = batch
+            return nn.functional.cross_entropy(self.net(inputs), targets) if as_function else self.loss_fn(self.net(inputs), targets)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return training.optimizer
+
+    return pl, Module(), training
+
+
+def fit(pl: Any, module: Any, batches: Any, folder: Path, callbacks: list, **options: Any) -> Any:
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, max_epochs=1, precision="64-true", default_root_dir=folder, callbacks=callbacks,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, log_every_n_steps=1, **options,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(Batches(batches), batch_size=None))
+    return trainer
+
+
+def rename(truth: slow_truth.RunTruth, prefix: str) -> slow_truth.RunTruth:
+    truth.layers = {name: {prefix + layer: v for layer, v in layers.items()} for name, layers in truth.layers.items()}
+    truth.names = [prefix + name for name in truth.names]
+    return truth
+
+
+def test_lightning_is_measured_as_a_plain_loop(tmp_path: Path) -> None:
+    pl, module, training = make_lightning("mlp")
+    from cockpit_core.integrations.lightning import CockpitCallback
+
+    logger = pl.loggers.CSVLogger(tmp_path, name="csv")
+    fit(pl, module, training.batches(4), tmp_path, [CockpitCallback(tmp_path / "run", on_error="raise")], logger=logger)
+    data = cockpit_core.load(tmp_path / "run")
+    assert data.status == "finished"
+    assert_true(data, rename(truth_of(start("mlp", "momentum"), training.batches(4)), "net."))
+    table = next((tmp_path / "csv").rglob("metrics.csv")).read_text()
+    assert "cockpit/NormTest" in table.splitlines()[0]
+    assert len(table.splitlines()) == 5
+
+
+def test_lightning_with_accumulation_and_clipping(tmp_path: Path) -> None:
+    """Lightning runs the last backward pass inside ``optimizer.step(closure)``, and clips there too."""
+    pl, module, training = make_lightning("mlp")
+    from cockpit_core.integrations.lightning import CockpitCallback
+
+    options = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.01, "logger": False}
+    fit(pl, module, training.batches(6), tmp_path, [CockpitCallback(tmp_path / "run", on_error="raise")], **options)
+    data = cockpit_core.load(tmp_path / "run")
+    model = start("mlp").model
+    batches = list(training.batches(6))[:2]
+    inputs, targets = torch.cat([b[0] for b in batches]), torch.cat([b[1] for b in batches])
+    losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+    rows = [torch.cat([g.flatten() for g in torch.autograd.grad(l, list(model.parameters()), retain_graph=True)]) for l in losses]
+    G = torch.stack(rows).numpy()
+    assert by_step(data, "NormTest")[0] == pytest.approx(slow_truth.norm_test(G), rel=1e-5)
+    assert by_step(data, "GradNorm")[0] == pytest.approx(slow_truth.grad_norm(G), rel=1e-5)
+    assert by_step(data, "GradNormClipped")[0] == pytest.approx(0.01, rel=1e-3)
+    assert data.scalars("NormTest")[0].tolist() == [0, 1, 2]
+    assert len(data.alphas) == 2
+
+
+def test_lightning_loss_that_is_a_function(tmp_path: Path) -> None:
+    pl, module, training = make_lightning("mlp", as_function=True)
+    from cockpit_core.integrations.lightning import CockpitCallback
+
+    fit(pl, module, training.batches(2), tmp_path, [CockpitCallback(tmp_path / "run")], logger=False)
+    data = cockpit_core.load(tmp_path / "run")
+    truth = truth_of(start("mlp", "momentum"), training.batches(2))
+    assert by_step(data, "NormTest") == pytest.approx(truth.scalars["NormTest"], rel=1e-5)
+    assert "Alpha" in {missing.name for missing in data.missing}
+
+
+def test_lightning_stops_when_asked_and_records_a_failure(tmp_path: Path) -> None:
+    pl, module, training = make_lightning("mlp")
+    from cockpit_core.integrations.lightning import CockpitCallback
+
+    ours = CockpitCallback(tmp_path / "run")
+
+    class Asks(pl.Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 1:
+                ours.run.request_stop()
+
+    fit(pl, module, training.batches(6), tmp_path, [Asks(), ours], logger=False)
+    assert cockpit_core.load(tmp_path / "run").status == "stopped"
+    assert list(by_step(cockpit_core.load(tmp_path / "run"), "Loss")) == [0, 1]
+
+    class Fails(pl.Callback):
+        def on_train_batch_end(self, *args: Any) -> None:
+            raise ValueError("the user's own")
+
+    pl, module, training = make_lightning("mlp")
+    with pytest.raises(ValueError, match="the user's own"):
+        fit(pl, module, training.batches(2), tmp_path, [CockpitCallback(tmp_path / "failed"), Fails()], logger=False)
+    assert cockpit_core.load(tmp_path / "failed").status == "failed"
+
+
+# ---- Hugging Face ---------------------------------------------------------------------------------------------------
+
+
+def make_gpt2() -> nn.Module:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (torch-cockpit[integrations])")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    drops = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **drops)).double()
+
+
+def make_bert() -> nn.Module:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (torch-cockpit[integrations])")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12, num_labels=3,
+        max_position_embeddings=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return transformers.BertForSequenceClassification(config).double()
+
+
+def gpt2_losses(output: Any, inputs: dict[str, Any]) -> Tensor:
+    """One loss per sample: all of them have as many tokens."""
+    logits, labels = output.logits[:, :-1], inputs["labels"][:, 1:]
+    return nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none").mean(1)
+
+
+def bert_losses(output: Any, inputs: dict[str, Any]) -> Tensor:
+    return nn.functional.cross_entropy(output.logits, inputs["labels"], reduction="none")
+
+
+MODELS = {"gpt2": (make_gpt2, gpt2_losses), "bert": (make_bert, bert_losses)}
+
+
+def make_inputs(name: str, seed: int) -> dict[str, Tensor]:
+    ids = torch.randint(11, (6, 6), generator=torch.Generator().manual_seed(seed))
+    return {"input_ids": ids, "labels": ids if name == "gpt2" else ids.sum(1) % 3}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_hugging_face_model_is_exact_through_run_backward(name: str, tmp_path: Path) -> None:
+    """As many positions as samples, tied weights, fused attention, and no loss module."""
+    make, losses_of = MODELS[name]
+    model, twin = make(), make()
+    optimizer, other = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, twin))
+    with cockpit_core.track(model, None, optimizer, tmp_path / "run", config="business", on_error="raise") as run:
+        for step in range(2):
+            inputs = make_inputs(name, step)
+            optimizer.zero_grad()
+            output = model(**inputs)
+            run.backward(output.loss, losses_of(output, inputs))
+            optimizer.step()
+    data = run.data
+    assert data.header.covered == 1.0
+    for step in range(2):
+        inputs = make_inputs(name, step)
+        output = twin(**inputs)
+        losses = losses_of(output, inputs)
+        named = {n: p for n, p in twin.named_parameters() if p.requires_grad}
+        rows = [torch.autograd.grad(l, list(named.values()), retain_graph=True, materialize_grads=True) for l in losses]
+        G = {n: torch.stack([row[i] for row in rows]).flatten(1).numpy() for i, n in enumerate(named)}
+        for layer, matrix in G.items():
+            if np.abs(matrix).max() > 1e-9:  # key biases have no effect on a softmax
+                measured = by_step(data, "NormTest", layer)[step]
+                assert measured == pytest.approx(slow_truth.norm_test(matrix), rel=1e-5, abs=1e-7), layer
+        whole = np.concatenate(list(G.values()), 1)
+        assert by_step(data, "NormTest")[step] == pytest.approx(slow_truth.norm_test(whole), rel=1e-5)
+        assert by_step(data, "InnerTest")[step] == pytest.approx(slow_truth.inner_test(whole), rel=1e-5)
+        assert by_step(data, "Loss")[step] == pytest.approx(float(output.loss), rel=1e-9)
+        other.zero_grad()
+        output.loss.backward()
+        other.step()
+    assert len(data.alphas) == 1
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+class Rows(Dataset):
+    def __init__(self, inputs: dict[str, Tensor]) -> None:
+        self.inputs = inputs
+
+    def __len__(self) -> int:
+        return len(self.inputs["labels"])
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: value[index] for name, value in self.inputs.items()}
+
+
+def train_with_trainer(folder: Path, callbacks: list, **options: Any) -> Any:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (torch-cockpit[integrations])")
+    pytest.importorskip("accelerate", reason="the Hugging Face Trainer needs accelerate (torch-cockpit[integrations])")
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), use_cpu=True, max_steps=4, logging_steps=1, report_to=[], save_strategy="no",
+        disable_tqdm=True, max_grad_norm=0.0, per_device_train_batch_size=3, **options,
+    )  # fmt: skip
+    model = make_gpt2()
+    trainer = transformers.Trainer(model, arguments, train_dataset=Rows(make_inputs("gpt2", 0)), callbacks=callbacks)
+    trainer.train()
+    return trainer
+
+
+def test_hugging_face_trainer_is_measured_and_logs_the_headlines(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (torch-cockpit[integrations])")
+    from cockpit_core.integrations.huggingface import CockpitCallback
+
+    seen: list[dict] = []
+
+    class Reporter(transformers.TrainerCallback):
+        """As the reporters do it: it stands before the user's own callbacks."""
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            seen.append(dict(logs))
+
+    ours = CockpitCallback(individual_losses=gpt2_losses, on_error="raise")
+    train_with_trainer(tmp_path, [Reporter(), ours])
+    data = cockpit_core.load(tmp_path / "cockpit")
+    assert data.status == "finished"
+    assert data.header.covered == 1.0
+    assert data.scalars("NormTest")[0].tolist() == [0, 1, 2, 3]
+    assert len(data.alphas) == 3
+    assert [logs["cockpit/GradNorm"] for logs in seen if "cockpit/GradNorm" in logs] == list(by_step(data, "GradNorm").values())
+
+
+def test_hugging_face_trainer_with_accumulation_stops_when_asked(tmp_path: Path) -> None:
+    from cockpit_core.integrations.huggingface import CockpitCallback
+
+    class Asking(CockpitCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 1:
+                self.run.request_stop()
+
+    train_with_trainer(tmp_path, [Asking(on_error="raise")], gradient_accumulation_steps=2)
+    data = cockpit_core.load(tmp_path / "cockpit")
+    assert data.status == "stopped"
+    assert data.scalars("Loss")[0].tolist() == [0, 1]
+    assert data.header.batch_size == 6
+
+
+# ---- Accelerate -----------------------------------------------------------------------------------------------------
+
+
+def test_accelerate_example_runs(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed (torch-cockpit[integrations])")
+    example = Path(__file__).parents[2] / "examples" / "accelerate_loop.py"
+    runpy.run_path(str(example))["main"](str(tmp_path / "run"), 1)
+    data = cockpit_core.load(tmp_path / "run")
+    assert set(ECONOMY) <= set(data.names)
+    assert data.header.covered == 1.0
+    assert len(data.scalars("Loss")[0]) == 8
