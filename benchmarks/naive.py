@@ -1,0 +1,54 @@
+"""The statistics of "economy" the obvious way: all individual gradients at once, with ``torch.func``.
+
+In its favour: the mean of the individual gradients serves as the gradient, so that there is no backward pass besides
+theirs, and nothing is written to disk.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from benchmarks.measure import Training
+
+
+class NaiveEconomy(Training):
+    """A training step that stores the individual gradients of the whole network, and reduces them afterwards."""
+
+    def __init__(self, model: nn.Module, optimizer: str = "SGD"):
+        super().__init__(model, optimizer)
+        self.start = self.copy()
+        self.update = {name: torch.zeros_like(p) for name, p in self.start.items()}
+
+        def loss_of(parameters: dict[str, Tensor], inputs: Tensor, label: Tensor) -> Tensor:
+            return self.loss_fn(functional_call(model, parameters, (inputs[None],)), label[None])
+
+        self.differentiate = vmap(grad_and_value(loss_of), in_dims=(None, 0, 0))
+
+    def copy(self) -> dict[str, Tensor]:
+        return {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> None:
+        before = self.copy()
+        individual, self.losses = self.differentiate(before, inputs, labels)
+        for name, p in self.model.named_parameters():
+            p.grad = individual[name].mean(0)
+        self.statistics = {name: self.reduce(name, G) for name, G in individual.items()}
+        del individual
+        self.optimizer.step()
+        after = self.copy()
+        self.update = {name: after[name] - before[name] for name in after}
+        self.distance = {name: (after[name] - self.start[name]).norm() for name in after}
+
+    def reduce(self, name: str, G: Tensor) -> dict[str, Tensor]:
+        """What the tests (norm, inner product, orthogonality), Alpha and the histogram need of [N, ...] gradients."""
+        flat = G.flatten(1)
+        mean = flat.mean(0)
+        return {
+            "norms": flat.square().sum(1),
+            "squares": flat.square().sum(0),
+            "on the gradient": flat @ mean,
+            "on the last step": flat @ self.update[name].flatten(),
+            "histogram": torch.histc(flat.clamp(-2, 2), 100, -2, 2),
+        }
