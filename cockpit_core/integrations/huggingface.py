@@ -22,8 +22,8 @@ class CockpitCallback(TrainerCallback):
     """Tracks ``trainer.train()``; the options are those of ``cockpit_core.track``.
 
     The model computes its own loss, so it is tracked as a function. individual_losses: a function of the model's
-    outputs and its inputs that gives one loss per sample [B], averaging (or adding up) to the loss; without it Alpha has
-    no value. logdir: by default the folder ``cockpit`` in the output directory. log: add headline scalars to what the
+    outputs and its inputs that gives one loss per sample [B], up to a common factor (the trainer divides by a number of
+    tokens of its own); without it Alpha has no value. logdir: by default the folder ``cockpit`` in the output directory. log: add headline scalars to what the
     trainer logs, as ``cockpit/<name>``.
     """
 
@@ -67,6 +67,7 @@ class CockpitCallback(TrainerCallback):
         if self.individual_losses is not None and run.engine.step.plan.active:
             with torch.no_grad():
                 individual = self.individual_losses(output, kwargs)
+                individual = individual * (loss.detach() / individual.mean())
         attach_function_loss(run, loss, individual)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
