@@ -216,9 +216,13 @@ def pull_back(tail: GradientEdge, seeds: Tensor, targets: list[Any]) -> list[Ten
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                found = torch.autograd.grad([tail], wanted, [seeds], retain_graph=True, allow_unused=True, is_grads_batched=True)
+                found = torch.autograd.grad(
+                    [tail], wanted, [seeds], retain_graph=True, allow_unused=True, is_grads_batched=True
+                )
             except RuntimeError:  # no batching rule for one of the nodes
-                singles = [torch.autograd.grad([tail], wanted, [s], retain_graph=True, allow_unused=True) for s in seeds]
+                singles = [
+                    torch.autograd.grad([tail], wanted, [s], retain_graph=True, allow_unused=True) for s in seeds
+                ]
                 found = tuple(None if c[0] is None else torch.stack(c) for c in zip(*singles, strict=True))  # type: ignore[arg-type]
         for k, rows in zip(rest, found, strict=True):
             done[k] = rows

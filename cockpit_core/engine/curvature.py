@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from cockpit_core.engine.engine import Engine
 
 
-TOLERANCE = 3e-4
-"""Relative error at which the eigenvalue's iteration may stop: a third of the 1e-3 that is promised."""
-
 SMALL = 1000
 """Up to so many parameters products are cheap, and eigenvalues a percent apart are told apart too."""
 
@@ -112,14 +109,20 @@ class Curvature:
 
         for kind in sorted({k or self.kind for k in kinds.get("eigenvalue", ())}) if self.group is not None else ():
             if not self._is_one_of_several(engine, kind):
-                self._attempt(engine, "eigenvalue", kind, partial(largest_together, self.group, make, None, self.generator))
+                self._attempt(
+                    engine, "eigenvalue", kind, partial(largest_together, self.group, make, None, self.generator)
+                )
 
     def measure_function(self, engine: Engine, batch_size: int, loss: Tensor) -> None:
         """For a loss that is not a module: the scalar itself is all we know."""
         kinds = engine.step.plan.curvature_kinds
         if kinds and not self._must_wait(engine, kinds):
             with torch.enable_grad(), engine.mute():
-                self._fill(engine, kinds, Point(loss, dict(engine.cover.trainable()), batch_size))
+                self._fill(
+                    engine,
+                    kinds,
+                    Point(loss, dict(engine.cover.trainable()), batch_size, samples_first=engine.batch_dim == 0),
+                )
 
     def _must_wait(self, engine: Engine, kinds: dict[str, set[str]]) -> bool:
         """Does a pass of ours through this graph disturb the other processes?"""
@@ -139,14 +142,14 @@ class Curvature:
         loss = engine.loss_fn.forward(*args, **kwargs) * factor
         parameters: dict[str, Tensor] = dict(engine.cover.trainable())
         if outputs is None:
-            return Point(loss, parameters, found.batch_size)
+            return Point(loss, parameters, found.batch_size, samples_first=engine.batch_dim == 0)
 
         def loss_of(values: Tensor) -> Tensor:
             return engine.loss_fn.forward(values, *args[1:], **kwargs) * factor
 
         mixed = engine.unbatched or mixes_samples(engine.cover.model)
         squares = None if mixed else partial(self._sum_of_squares, engine, outputs)
-        return Point(loss, parameters, found.batch_size, outputs, loss_of, squares)
+        return Point(loss, parameters, found.batch_size, outputs, loss_of, squares, engine.batch_dim == 0)
 
     def _separate_point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
         """The forward once more on (the first samples of) the batch: copies of the buffers, the same random state."""
@@ -170,7 +173,7 @@ class Curvature:
 
         if k < B:
             engine.step.curvature_part = f"{k} of {B} samples"
-        return Point(loss_of(outputs), dict(engine.cover.trainable()), k, outputs, loss_of)
+        return Point(loss_of(outputs), dict(engine.cover.trainable()), k, outputs, loss_of, None, engine.batch_dim == 0)
 
     def _fill(self, engine: Engine, kinds: dict[str, set[str]], point: Point) -> None:
         """Eigenvalue first: a diagonal that needs products too shares its gradient graph."""
@@ -219,18 +222,16 @@ class Curvature:
         known = self.eigenvectors.get(kind)
         start = [known[name] for name in names] if known and set(known) == set(names) else None
         small = sum(p.numel() for p in point.trainable.values()) <= SMALL
-        effort: dict[str, Any] = (
-            {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128} if small else {"tolerance": TOLERANCE}
-        )
+        effort: dict[str, Any] = {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128} if small else {}
         if self.group is None:
             made.append(make())
             pair = largest_eigenvalue(made[0], start, self.generator, **effort)
         else:
             pair, local = largest_together(self.group, make, start, self.generator, **effort)
             made.append(local)
-        if not pair.vector:
+        if not pair.start:
             return pair
-        self.eigenvectors[kind] = dict(zip(names, pair.vector, strict=True))
+        self.eigenvectors[kind] = dict(zip(names, pair.start, strict=True))
         return pair
 
     def _sum_of_squares(self, engine: Engine, outputs: Tensor, seed: Tensor) -> dict[str, Tensor]:

@@ -274,7 +274,9 @@ class SharedOperator:
         return image / self.group.size
 
 
-def largest_together(group: Group, make: Any, start: Any, generator: torch.Generator, **effort: Any) -> tuple[Eigenpair, Any]:
+def largest_together(
+    group: Group, make: Any, start: Any, generator: torch.Generator, **effort: Any
+) -> tuple[Eigenpair, Any]:
     """The largest eigenvalue of the global batch's matrix, on every rank; only rank 0 knows the vector."""
     local, problem = attempt(make)
     problem = first_problem(group.gather("eigenvalue", problem))
@@ -290,7 +292,7 @@ def largest_together(group: Group, make: Any, start: Any, generator: torch.Gener
     except Exception as error:
         group.broken = group.broken or f"another process cannot be reached: {error}"
         raise OutOfStep(group.broken) from error
-    answers = group.gather("eigenpair", (None if pair is None else replace(pair, vector=[]), operator.problem, failure))
+    answers = group.gather("eigenpair", (None if pair is None else replace(pair, vector=[], start=[]), operator.problem, failure))
     shared, _, failure = answers[0]
     if failure:
         raise NoCurvature(first_problem([answer[1] for answer in answers]) or failure)
