@@ -3,6 +3,7 @@
 import { h, popover, refill, setAttribute, setText } from "./dom.ts";
 import { shorten } from "./format.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
+import { groupWarnings } from "./notices.ts";
 import type { Context } from "./panel.ts";
 import { runList } from "./runlist.ts";
 import type { Source, SourceStatus } from "./source.ts";
@@ -178,7 +179,7 @@ export class Bar {
       h("i", { class: `ck-lamp ck-${summary.tone}` }),
       ...summary.words.map((word, i) => h("span", { class: i ? "ck-num" : "ck-state", title: word.title }, word.text)),
     ]);
-    const count = ctx.runs.reduce((sum, { data }) => sum + data.warnings.length, 0);
+    const count = groupWarnings(ctx).length;
     this.warnings.hidden = !count;
     setText(this.warnings, `▲ ${count} ${count === 1 ? "warning" : "warnings"}`);
   }

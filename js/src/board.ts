@@ -56,7 +56,7 @@ export class Board {
     this.empty.hidden = shown.length > 0;
     if (!shown.length) this.empty.textContent = emptyWords(ctx, panels.length);
     const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
-    for (const card of due) card.measure();
+    for (const card of due) card.measure(this.showAll);
     for (const card of due) card.update(ctx);
   }
 

@@ -152,7 +152,8 @@ export class Card {
   }
 
   /** Reads the size. All cards are measured before any is drawn: reading after writing would lay out the page anew. */
-  measure(): void {
+  measure(anew = false): void {
+    if (anew) this.painter.forget();
     this.size = { width: this.body.clientWidth || 320, height: this.body.clientHeight || this.panel.height };
   }
 

@@ -104,12 +104,13 @@ export function drawScene(canvas: HTMLCanvasElement, scene: Scene, ratio: number
 
 function drawMarks(canvas: HTMLCanvasElement, size: Scene, marks: Mark[], ratio: number, withText = false): void {
   const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
-  if (canvas.width !== width) canvas.width = width;
-  if (canvas.height !== height) canvas.height = height;
+  const fits = canvas.width === width && canvas.height === height;
+  if (!fits) [canvas.width, canvas.height] = [width, height]; // clears it, too
   const ctx = canvas.getContext("2d");
   if (!ctx) return;
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-  ctx.clearRect(0, 0, size.width, size.height);
+  // Printers replay what was drawn: clearing the upper canvas would wipe the lower one off the paper.
+  if (fits) ctx.clearRect(0, 0, size.width, size.height);
   for (const mark of marks) drawMark(ctx, mark, withText);
 }
 
@@ -141,6 +142,12 @@ export class Painter {
     private readonly rest: HTMLCanvasElement,
     private readonly moving: HTMLCanvasElement,
   ) {}
+
+  /** Draw everything anew next time, on blank canvases: what a printer needs. */
+  forget(): void {
+    this.drawn = null;
+    this.rest.width = this.moving.width = 0;
+  }
 
   draw(scene: Scene, ratio: number): void {
     const marks = scene.marks.filter((mark) => mark.type !== "text" && !isLive(mark));

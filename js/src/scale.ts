@@ -26,8 +26,16 @@ export function makeScale(kind: ScaleKind, domain: [number, number], range: [num
   const to = (value: number) => (slope ? range[0] + (forward[kind](value) - low) * slope : (range[0] + range[1]) / 2);
   const from = (pixel: number) => backward[kind](slope ? low + (pixel - range[0]) / slope : low);
   const ticks = (count: number) =>
-    tickValues(kind, domain, count).map((value) => ({ value, at: to(value), label: formatTick(value) }));
+    enoughTicks(kind, domain, count).map((value) => ({ value, at: to(value), label: formatTick(value) }));
   return { kind, domain, range, to, from, ticks };
+}
+
+// One label alone says nothing about a scale: there are two at least.
+function enoughTicks(kind: ScaleKind, domain: [number, number], count: number): number[] {
+  let values = tickValues(kind, domain, count);
+  for (let more = count * 2; values.length < 2 && more <= 32 && domain[1] > domain[0]; more *= 2)
+    values = tickValues(kind, domain, more);
+  return values;
 }
 
 function tickValues(kind: ScaleKind, [a, b]: [number, number], count: number): number[] {

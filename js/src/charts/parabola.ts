@@ -157,7 +157,8 @@ function medianMarks(group: AlphaGroup, { theme, groups }: ParabolaChart, x: Sca
   });
 }
 
-// Two noisy observations, each with its slope and one standard error.
+// Two noisy observations, each with its slope and one standard error. The losses come from different batches, so one may
+// lie far above or below the fitted valley: then a triangle at the edge points to it.
 function fitMarks(fit: StandardFit, color: string, { box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
   const ends = [
     { at: -1, ...fit.start, fill: color },
@@ -165,29 +166,30 @@ function fitMarks(fit: StandardFit, color: string, { box, theme }: ParabolaChart
   ];
   return ends.flatMap(({ at, y: height, slope, error, fill }): Mark[] => {
     if (!(Math.abs(at) <= EDGE) || !Number.isFinite(height)) return [];
-    const reach = Math.min(0.28, 0.9 / Math.max(0.1, Math.abs(slope)));
     const [px, py] = [x.to(at), y.to(height)];
+    const outline = { live: true, stroke: theme.text, weight: 1.4, fill } as const;
+    const bar: Mark = {
+      type: "line",
+      live: true,
+      xs: [px, px],
+      ys: [y.to(height - error), y.to(height + error)],
+      stroke: theme.text,
+      alpha: 0.4,
+      clip: box,
+    };
+    if (py < box.y || py > box.y + box.height) {
+      const [tip, base] = py < box.y ? [box.y + 1, box.y + 9] : [box.y + box.height - 1, box.y + box.height - 9];
+      return [bar, { type: "line", xs: [px - 5, px, px + 5], ys: [base, tip, base], closed: true, ...outline }];
+    }
+    const reach = Math.min(0.28, 0.9 / Math.max(0.1, Math.abs(slope)));
+    const tangent = {
+      xs: [x.to(at - reach), x.to(at + reach)],
+      ys: [y.to(height - slope * reach), y.to(height + slope * reach)],
+    };
     return [
-      {
-        type: "line",
-        live: true,
-        xs: [px, px],
-        ys: [y.to(height - error), y.to(height + error)],
-        stroke: theme.text,
-        weight: 1,
-        alpha: 0.55,
-        clip: box,
-      },
-      {
-        type: "line",
-        live: true,
-        xs: [x.to(at - reach), x.to(at + reach)],
-        ys: [y.to(height - slope * reach), y.to(height + slope * reach)],
-        stroke: theme.text,
-        weight: 1.8,
-        clip: box,
-      },
-      { type: "dots", live: true, xs: [px], ys: [py], radius: 4.5, fill, stroke: theme.text, weight: 1.4, clip: box },
+      bar,
+      { type: "line", live: true, ...tangent, stroke: theme.text, weight: 1.8, clip: box },
+      { type: "dots", xs: [px], ys: [py], radius: 4.5, ...outline, clip: box },
     ];
   });
 }

@@ -2,8 +2,8 @@
 import { h, refill } from "../dom.ts";
 import { csvLines } from "../export.ts";
 import { formatNumber, shorten } from "../format.ts";
-import type { Context, Panel, ShownRun } from "../panel.ts";
-import type { Notice } from "../wire.ts";
+import { groupWarnings, type Line } from "../notices.ts";
+import type { Context, Panel } from "../panel.ts";
 
 const words: Record<string, string> = {
   error: "error",
@@ -15,34 +15,6 @@ const words: Record<string, string> = {
   size: "size",
   note: "note",
 };
-const rank = ["error", "not_finite", "edge_of_stability", "outside_range", "coverage", "trigger", "size", "note"];
-
-interface Line {
-  run: ShownRun;
-  notice: Notice;
-  count: number;
-}
-
-/** The same thing again and again is one line with a count; what is worst comes first. */
-export function groupWarnings(ctx: Context): Line[] {
-  const lines = new Map<string, Line>();
-  for (const run of ctx.runs)
-    for (const notice of run.data.warnings) {
-      const key = JSON.stringify([
-        run.run,
-        notice.kind,
-        notice.quantity,
-        notice.layer,
-        notice.message.replace(/[\d.]+/g, "#"),
-      ]);
-      const known = lines.get(key);
-      if (known) known.count++;
-      else lines.set(key, { run, notice, count: 1 });
-    }
-  const place = (line: Line) => (rank.indexOf(line.notice.kind) + rank.length) % rank.length;
-  return [...lines.values()].sort((a, b) => place(a) - place(b) || a.notice.step - b.notice.step);
-}
-
 function row(ctx: Context, { run, notice, count }: Line): HTMLElement {
   const swatch = h("i", { class: "ck-swatch" });
   swatch.style.setProperty("--c", run.color);
