@@ -28,9 +28,18 @@ def make_header(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.optim
         created=time.time(),
         model=type(model).__name__,
         num_parameters=sum(p.numel() for p in model.parameters()),
-        loss="" if loss_fn is None else type(loss_fn).__name__ if isinstance(loss_fn, nn.Module) else getattr(loss_fn, "__name__", ""),
+        loss=""
+        if loss_fn is None
+        else type(loss_fn).__name__
+        if isinstance(loss_fn, nn.Module)
+        else getattr(loss_fn, "__name__", ""),
         optimizers=[describe_optimizer(optimizer, model) for optimizer in optimizers],
-        versions={"cockpit": __version__, "torch": torch.__version__, "python": platform.python_version(), "platform": sys.platform},
+        versions={
+            "cockpit": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "platform": sys.platform,
+        },
         git_commit=find_commit(),
     )
 

@@ -25,7 +25,11 @@ def linear(interval: int, offset: int = 0) -> Schedule:
     """Every ``interval``-th step, from ``offset`` on."""
     if interval < 1:
         raise ValueError(f"interval must be at least 1, got {interval}")
-    words = "every step" if interval == 1 and offset == 0 else f"every {interval} steps" + (f" from {offset}" if offset else "")
+    words = (
+        "every step"
+        if interval == 1 and offset == 0
+        else f"every {interval} steps" + (f" from {offset}" if offset else "")
+    )
     return _Named(lambda step: step >= offset and (step - offset) % interval == 0, words)
 
 
@@ -35,7 +39,9 @@ def logarithmic(start: float, end: float, steps: int = 300, base: float = 10, in
     ``logarithmic(0, 5)`` tracks densely at first and up to step 100,000.
     """
     if steps < 1 or base <= 1 or end < start:
-        raise ValueError(f"logarithmic needs steps >= 1, base > 1 and start <= end, got {steps}, {base}, {start}, {end}")
+        raise ValueError(
+            f"logarithmic needs steps >= 1, base > 1 and start <= end, got {steps}, {base}, {start}, {end}"
+        )
     gap = (end - start) / max(steps - 1, 1)
     points = {math.floor(base ** (start + k * gap) + 1e-9) for k in range(steps)}
     if init:
