@@ -88,6 +88,12 @@ def test_scrubbing_shows_the_histogram_of_that_step(opened: Opened, runs: list[P
 
 def test_report_prints(opened: Opened) -> None:
     ARTIFACTS.mkdir(exist_ok=True)
+    opened.page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    fit = "all => all.map(c => Math.round(c.width / devicePixelRatio - c.clientWidth))"
+    assert opened.cockpit.evaluate("root => root.clientWidth") == 718  # A4 without its margins
+    assert set(opened.cockpit.locator(".ck-chart canvas").evaluate_all(fit)) == {0}  # all drawn for that width
+    opened.page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert opened.cockpit.evaluate("root => root.clientWidth") > 1000
     opened.page.emulate_media(media="print")
     opened.page.wait_for_timeout(300)
     pdf = opened.page.pdf(path=str(ARTIFACTS / "report.pdf"), format="A4", print_background=True)
