@@ -81,13 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-memory", action="store_true", help="time only")
     options = parse(parser, arguments)
     network = NETWORKS["mnist_logreg" if options.quick else "cifar10_3c3d"]
-    results: dict[str, Any] = {"network": network.name, "naive": measure_naive(network, options)}
-    report("individual gradients with torch.func", results["naive"])
-    write_results("against_2021", results, options)
+    rows = measure_naive(network, options)
+    report("individual gradients with torch.func", rows)
+    write_results("against_naive", {"network": network.name, "rows": rows}, options)
     if options.titles:
         make_environment()
-        results["2021"] = measure_2021(network, options)
-        write_results("against_2021", results, options)
+        write_results("against_2021", {"network": network.name, "rows": measure_2021(network, options)}, options)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402  (the backend must be chosen first)
+from matplotlib import pyplot as plt  # the backend must be chosen first
 
 COLORS = ("#888888", "#3b6fb6", "#d1762c", "#4b9460", "#a04a7d", "#7a6a4f", "#2b2b2b")
 STYLE = {

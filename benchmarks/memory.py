@@ -2,7 +2,7 @@
 
 Extra peak: in a fresh process that has imported everything and compiled its kernels, the high-water mark of resident
 memory after some untracked steps, and how much further it rises by tracked ones. Then memory over time within one step,
-the paper's Figure 10, sampled from outside; there, malloc is told to hand freed memory back at once. Needs Linux (``/proc``).
+the paper's Figure 10, sampled from outside; there, malloc is told to hand freed memory back at once. Needs Linux.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from benchmarks.networks import NETWORKS
 STEPS = 3
 TIMELINES = ("untracked", "GradHist1d", "economy, SGD", "full, SGD", "torch.func, all at once")
 POINTS = 300
+EAGER = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "0"}
+"""Makes malloc hand freed memory back at once."""
 
 
 def read_status(field: str) -> float:
@@ -118,9 +120,7 @@ def measure_peak(title: str, options: Namespace) -> dict[str, Any]:
 
 def sample(title: str, options: Namespace) -> dict[str, list[float]]:
     """Milliseconds since the last step began, and MB above the level between steps."""
-    process = start(
-        title, options.network, options.threads, MALLOC_MMAP_THRESHOLD_="131072", MALLOC_TRIM_THRESHOLD_="0"
-    )
+    process = start(title, options.network, options.threads, **EAGER)
     watched, samples = psutil.Process(process.pid), []
     while process.poll() is None:
         try:
@@ -165,6 +165,7 @@ def measure_all(titles: Sequence[str], measure: Callable[[str, Namespace], Any],
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, rounds=3)
     parser.add_argument("--network", default="cifar10_3c3d", choices=tuple(NETWORKS))
+    parser.add_argument("--parts", nargs="+", choices=("peaks", "timelines"), default=["peaks", "timelines"])
     parser.add_argument("--worker", help="for the fresh process: what to measure there")
     options = parse(parser, arguments)
     if options.worker:
@@ -172,13 +173,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if options.quick:
         options.network = "mnist_logreg"
-    print(f"extra peak memory of a tracked step, {options.network}", flush=True)
-    titles = ["untracked", *CONFIGURATIONS, "torch.func, all at once"]
-    peaks = measure_all(titles[:2] if options.quick else titles, measure_peak, options)
-    print("highest point within one step, above the level between steps", flush=True)
-    timelines = measure_all(["GradHist1d"] if options.quick else TIMELINES, sample, options)
-    write_results("memory", {"network": options.network, "peaks": peaks, "timelines": timelines}, options)
-    draw(timelines, options)
+    if "peaks" in options.parts:
+        print(f"extra peak memory of a tracked step, {options.network}", flush=True)
+        titles = ["economy, SGD"] if options.quick else ["untracked", *CONFIGURATIONS, "torch.func, all at once"]
+        peaks = measure_all(titles, measure_peak, options)
+        write_results("memory_peaks", {"network": options.network, "rows": peaks}, options)
+    if "timelines" in options.parts:
+        print("highest point within one step, above the level between steps", flush=True)
+        timelines = measure_all(["GradHist1d"] if options.quick else TIMELINES, sample, options)
+        write_results("memory_timelines", {"network": options.network, "lines": timelines}, options)
+        draw(timelines, options)
 
 
 if __name__ == "__main__":

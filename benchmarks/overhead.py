@@ -1,7 +1,7 @@
 """What a tracked step costs, as a multiple of the untracked one: ``python -m benchmarks.overhead``.
 
-First the configurations on the paper's CIFAR-10 network, tracked at every step; then each quantity alone; then the other
-networks. An optimizer is compared with its own untracked step.
+First the configurations on the paper's CIFAR-10 network, tracked at every step; then each quantity alone; then the
+other networks. An optimizer is compared with its own untracked step.
 """
 
 from __future__ import annotations
@@ -60,63 +60,65 @@ def time_quantities(network: Network, names: Sequence[str], rounds: int, options
         return compare(take_turns(contestants, network.batch, rounds, clock=options.clock))
 
 
-def measure_main(options: Namespace, results: dict[str, Any]) -> None:
+def choose_network(options: Namespace) -> Network:
+    return NETWORKS["mnist_logreg" if options.quick else MAIN]
+
+
+def measure_configurations(options: Namespace) -> dict[str, Any]:
     """Expensive configurations apart and with fewer rounds: the cheap ones should not wait for them."""
-    network = NETWORKS["mnist_logreg" if options.quick else MAIN]
+    network = choose_network(options)
     cheap = [c for c in CONFIGURATIONS.values() if c.title not in EXPENSIVE]
     rows = time_configurations(network, cheap, options.rounds, options)
     expensive = [CONFIGURATIONS[title] for title in EXPENSIVE]
     again = time_configurations(network, expensive, max(1, options.rounds // 3), options)
-    results["network"] = network.name
-    results["configurations"] = rows | {title: again[title] for title in EXPENSIVE}
-    report(f"{network.name}, batch {network.batch_size}", results["configurations"])
+    rows |= {title: again[title] for title in EXPENSIVE}
+    report(f"{network.name}, batch {network.batch_size}", rows)
+    return {"network": network.name, "rows": rows}
 
 
-def measure_quantities(options: Namespace, results: dict[str, Any]) -> None:
+def measure_quantities(options: Namespace) -> dict[str, Any]:
     from cockpit_core.quantities import ALL
 
-    network = NETWORKS["mnist_logreg" if options.quick else MAIN]
+    network = choose_network(options)
     names = ["Loss", "GradHist1d"] if options.quick else [name for name in ALL if name != "HessMaxEV"]
     rows = time_quantities(network, names, max(1, options.rounds // 2), options)
     if not options.quick:
         rows["HessMaxEV"] = time_quantities(network, ["HessMaxEV"], max(1, options.rounds // 3), options)["HessMaxEV"]
-    results["quantities"] = rows
     report(f"{network.name}: each quantity alone", rows)
+    return {"network": network.name, "rows": rows}
 
 
-def measure_networks(options: Namespace, results: dict[str, Any]) -> None:
-    """The first network that is too slow for the time at hand is the one to leave out: cheapest first."""
-    results["networks"] = {}
-    for name in ["transformer"] if options.quick else [name for name in NETWORKS if name != MAIN]:
+def measure_networks(options: Namespace) -> dict[str, Any]:
+    """All but the one that has the fuller measurement, with fewer rounds."""
+    results = {}
+    for name in options.networks or ([] if options.quick else [name for name in NETWORKS if name != MAIN]):
         configurations = [c for c in CONFIGURATIONS.values() if c.optimizer == "SGD"]
-        rounds = max(1, options.rounds // 4)
-        rows = time_configurations(NETWORKS[name], configurations, rounds, options)
-        results["networks"][name] = rows
-        report(f"{name}, batch {NETWORKS[name].batch_size}", rows)
+        results[name] = time_configurations(NETWORKS[name], configurations, max(1, options.rounds // 4), options)
+        report(f"{name}, batch {NETWORKS[name].batch_size}", results[name])
+    return {"networks": results}
 
 
-PARTS = {"configurations": measure_main, "quantities": measure_quantities, "networks": measure_networks}
+PARTS = {"configurations": measure_configurations, "quantities": measure_quantities, "networks": measure_networks}
 
 
-def draw(results: dict[str, Any], options: Namespace) -> None:
+def draw(name: str, results: dict[str, Any], options: Namespace) -> None:
     from benchmarks.figures import draw_bars, figure
 
-    for part in ("configurations", "quantities"):
-        if part in results:
-            rows = {name: row["multiple"] for name, row in results[part].items() if not name.startswith("untracked")}
-            with figure(options.results, f"overhead_{part}", size=(6, 0.8 + 0.27 * len(rows))) as axes:
-                draw_bars(axes, rows, f"multiple of the untracked step, {results['network']}")
+    rows = {title: row["multiple"] for title, row in results["rows"].items() if not title.startswith("untracked")}
+    with figure(options.results, name, size=(6, 0.8 + 0.27 * len(rows))) as axes:
+        draw_bars(axes, rows, f"multiple of the untracked step, {results['network']}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, rounds=21)
     parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
+    parser.add_argument("--networks", nargs="+", choices=tuple(NETWORKS), help="the networks of the last part")
     options = parse(parser, arguments)
-    results: dict[str, Any] = {}
     for part in options.parts:
-        PARTS[part](options, results)
-        write_results("overhead", results, options)  # after each part: what was measured is kept
-    draw(results, options)
+        results = PARTS[part](options)
+        write_results(f"overhead_{part}", results, options)
+        if "rows" in results:
+            draw(f"overhead_{part}", results, options)
 
 
 if __name__ == "__main__":
