@@ -130,7 +130,7 @@ def measure_browser(board: TensorBoard, runs: int) -> dict[str, float]:
         page.wait_for_function(shown)
         page.wait_for_function(f"document.querySelectorAll('.ck-run').length >= {min(5, runs)}")
         whole = time.perf_counter() - start
-        page.wait_for_timeout(2000)  # histograms and layers come after the first picture
+        page.wait_for_timeout(8000)  # histograms, layers and whole runs come after the first picture
         chrome = page.context.new_cdp_session(page)
         chrome.send("Performance.enable", {"timeDomain": "threadTicks"})
         before = _script_seconds(chrome)
