@@ -21,8 +21,13 @@ from torch.func import functional_call, vjp, vmap
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.registry import Call, NotCovered
 
-ATOMIC: tuple[type[nn.Module], ...] = (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
-"""Modules that use their children's parameters without calling the children."""
+ATOMIC: tuple[type[nn.Module], ...] = (
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.AdaptiveLogSoftmaxWithLoss,
+)
+"""Modules that use their children's parameters without calling the children, or call them on a part of the batch."""
 
 
 def flatten_tensors(value: Any) -> list[Tensor]:
@@ -72,6 +77,7 @@ class ModuleGradients:
         self.ways = ["masks"] if self.is_random or isinstance(call.module, ATOMIC) else ["vmap", "masks"]
         self.graph: tuple[list[Tensor], dict[str, Tensor]] | None = None
         self.held: dict[str, Tensor] = {}
+        self.seeds = outputs
 
     @property
     def is_random(self) -> bool:
@@ -149,7 +155,7 @@ class ModuleGradients:
         outputs, parameters = self.rerun()
         wanted = [parameters[name] for name in names]
         seeds = []
-        for (k, b), out in zip(self.outputs.items(), outputs, strict=True):
+        for (k, b), out in zip(self.seeds.items(), outputs, strict=True):
             dim = sample_dim(b, self.call, k)
             seed = out.new_zeros(hi - lo, *out.shape)
             picked = b.to(out.dtype).movedim(dim, 0)
@@ -177,8 +183,49 @@ class ModuleGradients:
                 copies = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
                 buffers = {name: buffer.clone() for name, buffer in call.module.named_buffers()}
                 result = flatten_tensors(functional_call(call.module, self.held | copies | buffers, call.inputs, call.kwargs))
-            self.graph = [result[k] for k in self.outputs], copies
+            self.seeds = external_seeds({k: result[k] for k in self.outputs}, self.outputs, call)
+            self.graph = [result[k] for k in self.seeds], copies
         return self.graph
+
+
+def external_seeds(outputs: dict[int, Tensor], totals: dict[int, Tensor], call: Call) -> dict[int, Tensor]:
+    """What came to each output from outside the module.
+
+    Where one output is computed from another (the cell state and the hidden state of an LSTM cell), the gradient seen at
+    the latter has passed the former already, and would count twice. An output without samples (a mean loss) is dropped:
+    what it sends to the others is in their gradients.
+    """
+    batched = [k for k, b in totals.items() if has_samples(b, call, k)] or list(totals)
+    if len(batched) == 1:
+        return {k: totals[k] for k in batched}
+    reached = {k: dependents(outputs, batched, k) for k in batched}
+    seeds: dict[int, Tensor] = {}
+    for k in sorted(batched, key=lambda k: len(reached[k])):
+        seeds[k] = totals[k]
+        if reached[k]:
+            later = [(outputs[j], seeds[j].to(outputs[j].dtype)) for j in reached[k] if j in seeds]
+            inner = torch.autograd.grad([o for o, _ in later], outputs[k], [s for _, s in later], retain_graph=True)[0]
+            seeds[k] = totals[k] - inner
+    return {k: seeds[k] for k in batched}
+
+
+def dependents(outputs: dict[int, Tensor], batched: list[int], k: int) -> list[int]:
+    """Which other outputs were computed from output k."""
+    others = [j for j in batched if j != k and outputs[j].requires_grad and outputs[k].requires_grad]
+    found = []
+    for j in others:
+        seed = torch.ones_like(outputs[j])
+        if torch.autograd.grad(outputs[j], outputs[k], seed, retain_graph=True, allow_unused=True)[0] is not None:
+            found.append(j)
+    return found
+
+
+def has_samples(tensor: Tensor, call: Call, position: int) -> bool:
+    try:
+        sample_dim(tensor, call, position)
+    except NotCovered:
+        return False
+    return True
 
 
 def stack_rows(column: tuple[Tensor | None, ...]) -> Any:
