@@ -35,6 +35,7 @@ from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.quantities.norms import measure_norms
 
 Guard = Callable[[str], Any]
+COSTLY = 3.0  # a fallback that takes longer than so many backward passes of its layer is worth a note
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3}
 
 
@@ -52,6 +53,9 @@ class Engine:
         self.muted = 0
         self.forward_size: int | None = None
         self.forward_inputs: tuple[tuple, dict, Tensor] | None = None  # for curvature that repeats the forward
+        self.fallback_steps: dict[nn.Module, int] = {}
+        self.timed: set[int] = set()
+        self.cost_notes: dict[str, str] = {}
         self.unbatched = False  # some module of this step was called without the batch
         self.passes_per_step = 0  # seen at the last step; 0 = not known yet
         self.previous_update: dict[str, Tensor] = {}  # s_{t-1}, for the far end of its Alpha
@@ -276,6 +280,7 @@ class Engine:
                 if not all(others):
                     raise NotCovered(problem)
             self.cover.methods.setdefault(name, self._method(passes, name))
+            self.note_costs(parts)
             if plan.alpha_start and (self.keeps_contributions or state.stale):
                 state.kept[name] = parts
                 for part in parts:
@@ -285,6 +290,23 @@ class Engine:
             state.failures[name] = str(reason)
         for found in passes:
             free(found, name)
+
+    def note_costs(self, parts: list) -> None:
+        """A fallback that takes much longer than its layer says so in the header. Timed at its second step: not cold."""
+        for part in parts:
+            if not isinstance(part, PerSample) or id(part.gradients) in self.timed:
+                continue
+            module = part.gradients.call.module
+            seen = self.fallback_steps[module] = self.fallback_steps.get(module, 0) + 1
+            self.timed = {id(part.gradients)}
+            ratio = part.gradients.cost_ratio() if seen == 2 else None
+            if ratio is not None and ratio > COSTLY:
+                path = self.cover.paths.get(id(module)) or "the whole model"
+                name = type(module).__name__
+                self.cost_notes[path] = (
+                    f"{path} ({name}) has no rule of its own: its individual gradients take {ratio:.0f} times as long "
+                    "as its backward pass"
+                )
 
     def _reduce_parts(self, name: str, parts: list, directions: dict[str, Tensor]) -> LayerStatistics:
         request = self.step.plan.request()

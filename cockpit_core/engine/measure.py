@@ -88,6 +88,7 @@ class Measurement:
         for name, reason in run.engine.settle_cover():
             run.notices.append(Notice(run.step, "coverage", f"{name} is not covered: {reason}", layer=name))
             run.warn(f"coverage {name}", f"Cockpit: individual gradients of {name} are left out: {reason}.")
+        run.header.notes = list(run.engine.cost_notes.values())
         trainable = run.cover.trainable()
         run.without_gradient = {n for n in trainable if n not in self.state.gradient_norms}
         if self.state.batch_size and not run.header.batch_size:

@@ -174,6 +174,7 @@ def add_sums(engine: Engine, group: Group) -> None:
 def settle(engine: Engine, parts: dict[str, list[Contribution]]) -> None:
     state = engine.step
     for name in state.reduced:
+        engine.note_costs(parts[name])
         engine.cover.methods.setdefault(name, engine._method(state.passes, name))
         if state.plan.alpha_start and (engine.keeps_contributions or state.stale):
             state.kept[name] = parts[name]

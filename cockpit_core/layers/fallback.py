@@ -9,6 +9,7 @@ add up to ``p.grad``.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,6 +79,7 @@ class ModuleGradients:
         self.graph: tuple[list[Tensor], dict[str, Tensor]] | None = None
         self.held: dict[str, Tensor] = {}
         self.seeds = outputs
+        self.seconds = 0.0
 
     @property
     def is_random(self) -> bool:
@@ -92,6 +94,25 @@ class ModuleGradients:
         return self.compute(lo, hi, [name])[name]
 
     def compute(self, lo: int, hi: int, names: list[str]) -> dict[str, Tensor]:
+        start = time.perf_counter()
+        try:
+            return self.try_ways(lo, hi, names)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def cost_ratio(self) -> float | None:
+        """How much longer this took than one backward pass of the module, which is timed here; None if it took nothing."""
+        if not self.seconds:
+            return None
+        with self.mute(), torch.enable_grad():
+            outputs, parameters = self.rerun()
+            seeds = [b.to(out.dtype) for b, out in zip(self.seeds.values(), outputs, strict=True)]
+            start = time.perf_counter()
+            torch.autograd.grad(outputs, list(parameters.values()), seeds, retain_graph=True, allow_unused=True)
+            own = time.perf_counter() - start
+        return self.seconds / max(own, 1e-9)
+
+    def try_ways(self, lo: int, hi: int, names: list[str]) -> dict[str, Tensor]:
         while self.ways:
             try:
                 with self.mute(), warnings.catch_warnings():
