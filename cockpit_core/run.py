@@ -66,7 +66,8 @@ class Run:
         self.schedules = {q.name: as_schedule(q.schedule) if q.schedule is not None else schedule for q in quantities}
         self.on_error, self.steps_per_epoch, self.memory_budget = on_error, steps_per_epoch, memory_budget
         self.group = group
-        settings = f"{config}, {[q.name for q in quantities]}, {describe(schedule)}, {curvature}, {sorted(self.cover.selected)}"
+        told = ([q.name for q in quantities], describe(schedule), curvature, sorted(self.cover.selected))
+        settings = f"{config}, {told}"
         self.writer, self.logdir = open_log(logdir, resume, group, settings)
         past = self.writer.past
         self.step = step if step is not None else past.last_step + 1 if past else 0
@@ -298,7 +299,9 @@ class Run:
         self.step += 1
         closure = self.engine.step.in_closure
         seen = len(self.engine.step.passes) or (self.backward_passes if self.engine.passes_per_step == 0 else 0)
-        measured = len(self.engine.step.passes) or 1  # a closure may be called again; only its first backward pass counts
+        measured = (
+            len(self.engine.step.passes) or 1
+        )  # a closure may be called again; only its first backward pass counts
         self.engine.passes_per_step = measured if closure else seen or self.engine.passes_per_step
         self.backward_passes = 0
         self.loss_seen = False

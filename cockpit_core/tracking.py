@@ -140,7 +140,9 @@ def check_arguments(model: Any, loss_fn: Any, optimizers: list[Any], on_error: s
         raise ValueError(f"budget is a share of the training time between 0 and 1, got {budget!r}")
     lazy = [name for name, p in model.named_parameters() if isinstance(p, torch.nn.parameter.UninitializedParameter)]
     if lazy:
-        raise ValueError(f"{lazy[0]} is not initialised yet (a lazy module): run one batch through the model, then track it")
+        raise ValueError(
+            f"{lazy[0]} is not initialised yet (a lazy module): run one batch through the model, then track it"
+        )
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("no parameter of the model requires a gradient; there is nothing to track")
     mine = {id(p) for p in model.parameters()}

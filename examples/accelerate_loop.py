@@ -1,6 +1,6 @@
 """Accelerate: the loop is yours, so ``cockpit_core.track`` comes after ``prepare``, on what ``prepare`` returned.
 
-    accelerate launch examples/accelerate_loop.py        # one process or several: every number is the global batch's
+accelerate launch examples/accelerate_loop.py        # one process or several: every number is the global batch's
 """
 
 from __future__ import annotations

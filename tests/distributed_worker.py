@@ -113,7 +113,8 @@ def accumulation_and_clipping(rank: int, processes: int, folder: Path) -> None:
 @scenario
 def neutrality(rank: int, processes: int, folder: Path) -> list[list[float]]:
     models = [
-        train("cnn", rank, processes, logdir, optimizer="adam", steps=6, schedule=2)[1] for logdir in (None, folder / "neutral")
+        train("cnn", rank, processes, logdir, optimizer="adam", steps=6, schedule=2)[1]
+        for logdir in (None, folder / "neutral")
     ]
     return [fingerprint(model) for model in models]
 
@@ -189,12 +190,12 @@ def join(rank: int, processes: int, folder: Path) -> int:
     model, loss_fn, batches = problem_of("mlp").make()
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with warnings.catch_warnings(record=True), cockpit_core.track(wrapped, loss_fn, optimizer, folder / "join") as run:
-        with wrapped.join():
-            for inputs, targets in batches(2 + rank):
-                optimizer.zero_grad()
-                loss_fn(wrapped(inputs), targets).backward()
-                optimizer.step()
+    tracked = cockpit_core.track(wrapped, loss_fn, optimizer, folder / "join")
+    with warnings.catch_warnings(record=True), tracked as run, wrapped.join():
+        for inputs, targets in batches(2 + rank):
+            optimizer.zero_grad()
+            loss_fn(wrapped(inputs), targets).backward()
+            optimizer.step()
     return run.step
 
 
@@ -246,7 +247,7 @@ def death(rank: int, processes: int, folder: Path) -> str:
     model, loss_fn, batches = problem_of("mlp").make()
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    cockpit_core.track(wrapped, loss_fn, optimizer, folder / "death", config="full")
+    run = cockpit_core.track(wrapped, loss_fn, optimizer, folder / "death", config="full")
     try:
         for step, (inputs, targets) in enumerate(batches(6)):
             optimizer.zero_grad()
@@ -257,7 +258,7 @@ def death(rank: int, processes: int, folder: Path) -> str:
             optimizer.step()
     except RuntimeError as error:
         return f"user: {error}"
-    return "survived"
+    return f"survived to step {run.step}"
 
 
 def message_of(function: Callable[[], Any]) -> str:
@@ -272,7 +273,11 @@ def main(rank: int, processes: int, folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=processes, timeout=timedelta(seconds=30)
+        "gloo",
+        init_method=f"file://{folder / 'meeting'}",
+        rank=rank,
+        world_size=processes,
+        timeout=timedelta(seconds=30),
     )
     for name in names:
         result = SCENARIOS[name](rank, processes, folder)

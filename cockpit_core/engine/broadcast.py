@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from cockpit_core.layers.fallback import stack_rows
 from cockpit_core.layers.registry import Call
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class Entry:
 def tag(output: Tensor, call: Call, names: list[str], position: int) -> None:
     """Mark a hooked call's node. The node holds the call, never the other way round: that would leak."""
     if output.grad_fn is not None:
-        output.grad_fn.metadata.setdefault(TAG, []).append((call, names, position))
+        marks: Any = output.grad_fn.metadata
+        marks.setdefault(TAG, []).append((call, names, position))
 
 
 def watch_entries(engine: Engine, root: Any) -> None:
@@ -223,7 +225,7 @@ def pull_back(tail: GradientEdge, seeds: Tensor, targets: list[Any]) -> list[Ten
                 singles = [
                     torch.autograd.grad([tail], wanted, [s], retain_graph=True, allow_unused=True) for s in seeds
                 ]
-                found = tuple(None if c[0] is None else torch.stack(c) for c in zip(*singles, strict=True))  # type: ignore[arg-type]
+                found = tuple(stack_rows(column) for column in zip(*singles, strict=True))
         for k, rows in zip(rest, found, strict=True):
             done[k] = rows
     return done

@@ -36,12 +36,12 @@ class EagerForAWhile:
         self.forwards = [(w, w.forward) for w in (*wrappers, *(m for m in modules if is_wrapper(m)))]
         self.calls = [(m, m._compiled_call_impl) for m in (*wrappers, *modules) if m._compiled_call_impl is not None]
         for wrapper, _ in self.forwards:
-            wrapper.forward = wrapper._orig_mod.__call__  # type: ignore[operator, union-attr]
+            wrapper.forward = wrapper._orig_mod.__call__  # type: ignore[operator]
         for module, _ in self.calls:
             module._compiled_call_impl = None
 
     def remove(self) -> None:
         for wrapper, forward in self.forwards:
-            wrapper.forward = forward  # type: ignore[method-assign]
+            wrapper.forward = forward
         for module, call in self.calls:
             module._compiled_call_impl = call

@@ -107,11 +107,12 @@ class Curvature:
         def make() -> Any:
             raise reason
 
-        for kind in sorted({k or self.kind for k in kinds.get("eigenvalue", ())}) if self.group is not None else ():
+        group = self.group
+        if group is None:
+            return
+        for kind in sorted({k or self.kind for k in kinds.get("eigenvalue", ())}):
             if not self._is_one_of_several(engine, kind):
-                self._attempt(
-                    engine, "eigenvalue", kind, partial(largest_together, self.group, make, None, self.generator)
-                )
+                self._attempt(engine, "eigenvalue", kind, partial(largest_together, group, make, None, self.generator))
 
     def measure_function(self, engine: Engine, batch_size: int, loss: Tensor) -> None:
         """For a loss that is not a module: the scalar itself is all we know."""

@@ -187,8 +187,8 @@ def open_log(logdir: Path, resume: bool, group: Group | None, settings: str) -> 
     writer: Any = None
     try:
         writer = EventWriter(logdir, resume=resume) if group.rank == 0 else None
-    except Exception as problem:
-        error = problem
+    except Exception as raised:
+        error = raised
     past = None if writer is None else writer.past
     answers = group.gather(
         "start", ("" if error is None else f"{type(error).__name__}: {error}", settings, logdir, past)

@@ -125,7 +125,8 @@ def reduce_locally(
             found[name] = engine._reduce_parts(name, parts[name], directions)
         except Exception as error:
             state.failures[name] = reason_of(error)
-        held = parts[name][0].gradients if isinstance(parts[name][0], PerSample) else None
+        part = parts[name][0]
+        held = part.gradients if isinstance(part, PerSample) else None
         if last is not None and last is not held and not keep:
             last.whole = None
         last = held
@@ -148,7 +149,7 @@ def replace_vectors(mine: LayerStatistics, vectors: list[Any], samples: int) -> 
 
 def choose_retries(engine: Engine, group: Group, parts: dict, again: list[tuple[str, str]]) -> list[str]:
     """Contributions that did not add up are tried the other way, if every rank has one left."""
-    can = {n: all([isinstance(part, PerSample) and part.gradients.next_way() for part in parts[n]]) for n, _ in again}
+    can = {name: use_next_way(parts[name]) for name, _ in again}
     answers = group.gather("ways", can)
     retry = [name for name, _ in again if all(answer[name] for answer in answers)]
     for name, problem in again:
@@ -156,6 +157,12 @@ def choose_retries(engine: Engine, group: Group, parts: dict, again: list[tuple[
         if name not in retry:
             engine.step.failures[name] = problem
     return retry
+
+
+def use_next_way(parts: list[Contribution]) -> bool:
+    """Every part moves on, also behind one that cannot."""
+    moved = [isinstance(part, PerSample) and part.gradients.next_way() for part in parts]
+    return all(moved)
 
 
 def add_sums(engine: Engine, group: Group) -> None:
@@ -255,6 +262,13 @@ class SharedOperator:
         self.group.send_from_first(flat)
         return unflatten(self._product(flat).to(self.parameters[0].device), self.parameters)
 
+    def matmat(self, vectors: Any) -> list[Tensor]:
+        columns = [self.matvec([v[k] for v in vectors]) for k in range(len(vectors[0]))]
+        return [torch.stack(parts) for parts in zip(*columns, strict=True)]
+
+    def close(self) -> None:
+        self.local.close()
+
     def serve(self) -> None:
         """Until rank 0 has converged."""
         go_on = torch.ones(1)
@@ -293,7 +307,9 @@ def largest_together(
     except Exception as error:
         group.broken = group.broken or f"another process cannot be reached: {error}"
         raise OutOfStep(group.broken) from error
-    answers = group.gather("eigenpair", (None if pair is None else replace(pair, vector=[], start=[]), operator.problem, failure))
+    answers = group.gather(
+        "eigenpair", (None if pair is None else replace(pair, vector=[], start=[]), operator.problem, failure)
+    )
     shared, _, failure = answers[0]
     if failure:
         raise NoCurvature(first_problem([answer[1] for answer in answers]) or failure)

@@ -23,8 +23,8 @@ class CockpitCallback(TrainerCallback):
 
     The model computes its own loss, so it is tracked as a function. individual_losses: a function of the model's
     outputs and its inputs that gives one loss per sample [B], up to a common factor (the trainer divides by a number of
-    tokens of its own); without it Alpha has no value. logdir: by default the folder ``cockpit`` in the output directory. log: add headline scalars to what the
-    trainer logs, as ``cockpit/<name>``.
+    tokens of its own); without it Alpha has no value. logdir: by default the folder ``cockpit`` in the output
+    directory. log: add headline scalars to what the trainer logs, as ``cockpit/<name>``.
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class CockpitCallback(TrainerCallback):
         self.run: Run | None = None
         self.handles = Handles()
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
+    ) -> None:
         self._move_to_front()
         folder = choose_folder(self.logdir, args.output_dir)
         optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
@@ -50,7 +52,7 @@ class CockpitCallback(TrainerCallback):
         """What is added to the logs must be there before the reporters read them; ours was added behind them."""
         frame = sys._getframe(1)
         while frame is not None:
-            handler = frame.f_locals.get("self")
+            handler: Any = frame.f_locals.get("self")
             if frame.f_code.co_name == "call_event" and self in getattr(handler, "callbacks", ()):
                 handler.callbacks = [self, *(other for other in handler.callbacks if other is not self)]
                 return

@@ -32,7 +32,12 @@ class CockpitCallback(pl.Callback):
     """
 
     def __init__(
-        self, logdir: str | Path | None = None, *, loss_fn: nn.Module | str | None = None, log: bool = True, **options: Any
+        self,
+        logdir: str | Path | None = None,
+        *,
+        loss_fn: nn.Module | str | None = None,
+        log: bool = True,
+        **options: Any,
     ):
         self.logdir, self.loss_fn, self.log, self.options = logdir, loss_fn, log, options
         self.run: Run | None = None
@@ -41,11 +46,17 @@ class CockpitCallback(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.loss = find_loss(pl_module, self.loss_fn)
         folder = choose_folder(self.logdir, trainer.log_dir or trainer.default_root_dir)
-        model = trainer.strategy.model if isinstance(trainer.strategy.model, nn.parallel.DistributedDataParallel) else pl_module
+        model = (
+            trainer.strategy.model
+            if isinstance(trainer.strategy.model, nn.parallel.DistributedDataParallel)
+            else pl_module
+        )
         optimizers = [getattr(optimizer, "optimizer", optimizer) for optimizer in trainer.optimizers]
         self.run = track(model, self.loss, optimizers, folder, **self.options)
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """``training_step`` may call a part of the module, so that the module's own inputs are never seen."""
         run = self.run
         if run is None or run.closed:
@@ -55,7 +66,13 @@ class CockpitCallback(pl.Callback):
         run.epoch = trainer.current_epoch + (batch_idx / batches if batches and batches != float("inf") else 0.0)
 
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
-        if self.run is not None and not self.run.closed and self.loss is None and torch.is_tensor(loss) and loss.dim() == 0:
+        if (
+            self.run is not None
+            and not self.run.closed
+            and self.loss is None
+            and torch.is_tensor(loss)
+            and loss.dim() == 0
+        ):
             attach_function_loss(self.run, loss, None)
 
     def on_train_batch_end(
@@ -92,5 +109,7 @@ def find_loss(module: nn.Module, chosen: nn.Module | str | None) -> nn.Module | 
         return chosen
     losses = {name: m for name, m in module.named_modules() if isinstance(m, _Loss)}
     if len(losses) > 1:
-        raise ValueError(f"the module has several losses ({', '.join(losses)}): choose with CockpitCallback(loss_fn=...)")
+        raise ValueError(
+            f"the module has several losses ({', '.join(losses)}): choose with CockpitCallback(loss_fn=...)"
+        )
     return next(iter(losses.values()), None)

@@ -30,7 +30,7 @@ class Contribution(ABC):
         """How many numbers forming one sample's gradient takes, working space included."""
         return self.shape.numel()
 
-    def hold(self) -> None:
+    def hold(self) -> None:  # noqa: B027  (nothing to do for most)
         """Stay right after the optimizer has moved the parameters: the step itself is projected on later."""
 
     def form(self, lo: int, hi: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -136,8 +137,9 @@ def test_training_is_bit_for_bit_the_same(name: str, tmp_path: Path) -> None:
     for tracked in (False, True):
         model, loss_fn, batches = PROBLEMS[name].make()
         optimizer = OPTIMIZERS["adam"](list(model.parameters()))
-        if tracked:
-            cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config="economy", on_error="raise", schedule=2)
-        loop(model, loss_fn, optimizer, batches(5))
+        options = {"config": "economy", "on_error": "raise", "schedule": 2}
+        run = cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options) if tracked else nullcontext()
+        with run:
+            loop(model, loss_fn, optimizer, batches(5))
         results.append([*model.parameters(), *(p.grad for p in model.parameters())])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

@@ -55,7 +55,9 @@ class Batches(Dataset):
 
 
 def make_lightning(name: str, as_function: bool = False) -> Any:
-    pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed (pip install torch-cockpit[integrations])")
+    pl = pytest.importorskip(
+        "lightning.pytorch", reason="Lightning is not installed (pip install torch-cockpit[integrations])"
+    )
     training = start(name, "momentum")
 
     class Module(pl.LightningModule):
@@ -66,7 +68,11 @@ def make_lightning(name: str, as_function: bool = False) -> Any:
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
             inputs, targets = batch
-            return nn.functional.cross_entropy(self.net(inputs), targets) if as_function else self.loss_fn(self.net(inputs), targets)
+            return (
+                nn.functional.cross_entropy(self.net(inputs), targets)
+                if as_function
+                else self.loss_fn(self.net(inputs), targets)
+            )
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return training.optimizer
@@ -115,7 +121,10 @@ def test_lightning_with_accumulation_and_clipping(tmp_path: Path) -> None:
     batches = list(training.batches(6))[:2]
     inputs, targets = torch.cat([b[0] for b in batches]), torch.cat([b[1] for b in batches])
     losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
-    rows = [torch.cat([g.flatten() for g in torch.autograd.grad(l, list(model.parameters()), retain_graph=True)]) for l in losses]
+    rows = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)])
+        for loss in losses
+    ]
     G = torch.stack(rows).numpy()
     assert by_step(data, "NormTest")[0] == pytest.approx(slow_truth.norm_test(G), rel=1e-5)
     assert by_step(data, "GradNorm")[0] == pytest.approx(slow_truth.grad_norm(G), rel=1e-5)
@@ -164,7 +173,9 @@ def test_lightning_stops_when_asked_and_records_a_failure(tmp_path: Path) -> Non
 
 
 def make_gpt2() -> nn.Module:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed (torch-cockpit[integrations])")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed (torch-cockpit[integrations])"
+    )
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
     drops = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
@@ -172,7 +183,9 @@ def make_gpt2() -> nn.Module:
 
 
 def make_bert() -> nn.Module:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed (torch-cockpit[integrations])")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed (torch-cockpit[integrations])"
+    )
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12, num_labels=3,
@@ -219,7 +232,10 @@ def test_hugging_face_model_is_exact_through_run_backward(name: str, tmp_path: P
         output = twin(**inputs)
         losses = losses_of(output, inputs)
         named = {n: p for n, p in twin.named_parameters() if p.requires_grad}
-        rows = [torch.autograd.grad(l, list(named.values()), retain_graph=True, materialize_grads=True) for l in losses]
+        rows = [
+            torch.autograd.grad(loss, list(named.values()), retain_graph=True, materialize_grads=True)
+            for loss in losses
+        ]
         G = {n: torch.stack([row[i] for row in rows]).flatten(1).numpy() for i, n in enumerate(named)}
         for layer, matrix in G.items():
             if np.abs(matrix).max() > 1e-9:  # key biases have no effect on a softmax
@@ -248,7 +264,9 @@ class Rows(Dataset):
 
 
 def train_with_trainer(folder: Path, callbacks: list, **options: Any) -> Any:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed (torch-cockpit[integrations])")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed (torch-cockpit[integrations])"
+    )
     pytest.importorskip("accelerate", reason="the Hugging Face Trainer needs accelerate (torch-cockpit[integrations])")
     arguments = transformers.TrainingArguments(
         output_dir=str(folder), use_cpu=True, max_steps=4, logging_steps=1, report_to=[], save_strategy="no",
@@ -261,7 +279,9 @@ def train_with_trainer(folder: Path, callbacks: list, **options: Any) -> Any:
 
 
 def test_hugging_face_trainer_is_measured_and_logs_the_headlines(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed (torch-cockpit[integrations])")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed (torch-cockpit[integrations])"
+    )
     from cockpit_core.integrations.huggingface import CockpitCallback
 
     seen: list[dict] = []
@@ -279,7 +299,9 @@ def test_hugging_face_trainer_is_measured_and_logs_the_headlines(tmp_path: Path)
     assert data.header.covered == 1.0
     assert data.scalars("NormTest")[0].tolist() == [0, 1, 2, 3]
     assert len(data.alphas) == 3
-    assert [logs["cockpit/GradNorm"] for logs in seen if "cockpit/GradNorm" in logs] == list(by_step(data, "GradNorm").values())
+    assert [logs["cockpit/GradNorm"] for logs in seen if "cockpit/GradNorm" in logs] == list(
+        by_step(data, "GradNorm").values()
+    )
 
 
 def test_hugging_face_trainer_with_accumulation_stops_when_asked(tmp_path: Path) -> None:

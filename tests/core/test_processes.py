@@ -196,7 +196,13 @@ def test_wishes_of_one_process_reach_all_at_the_same_step(two: Path) -> None:
     first, second = result(two, "wishes", 0), result(two, "wishes", 1)
     assert first == second
     assert first["stopped"] == 12
-    assert first["steps"] == [0, 2, 4, 8, 12]  # wished at step 1, agreed there (the end of step 0's Alpha), tracked at 2
+    assert first["steps"] == [
+        0,
+        2,
+        4,
+        8,
+        12,
+    ]  # wished at step 1, agreed there (the end of step 0's Alpha), tracked at 2
     assert cockpit_core.load(two / "wishes").status == "stopped"
 
 
