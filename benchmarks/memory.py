@@ -153,10 +153,14 @@ def draw(timelines: dict[str, dict[str, list[float]]], options: Namespace) -> No
         axes.legend(frameon=False, fontsize=8)
 
 
-def measure_all(titles: Sequence[str], measure: Callable[[str, Namespace], Any], options: Namespace) -> dict[str, Any]:
-    results = {}
+def measure_all(
+    titles: Sequence[str], measure: Callable[[str, Namespace], Any], save: Callable[[dict], None], options: Namespace
+) -> dict[str, Any]:
+    """Saved after each title: what was measured is kept if time runs out."""
+    results: dict[str, Any] = {}
     for title in titles:
         results[title] = measure(title, options)
+        save(results)
         shown = results[title].get("extra MB", {}).get("median") or max(results[title].get("MB", [0]))
         print(f"  {title:28s} {shown:8.0f} MB", flush=True)
     return results
@@ -173,16 +177,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if options.quick:
         options.network = "mnist_logreg"
+
+    def save(part: str, **found: Any) -> None:
+        write_results(f"memory_{part}", {"network": options.network, **found}, options)
+
     if "peaks" in options.parts:
         print(f"extra peak memory of a tracked step, {options.network}", flush=True)
         titles = ["economy, SGD"] if options.quick else ["untracked", *CONFIGURATIONS, "torch.func, all at once"]
-        peaks = measure_all(titles, measure_peak, options)
-        write_results("memory_peaks", {"network": options.network, "rows": peaks}, options)
+        measure_all(titles, measure_peak, lambda found: save("peaks", rows=found), options)
     if "timelines" in options.parts:
         print("highest point within one step, above the level between steps", flush=True)
-        timelines = measure_all(["GradHist1d"] if options.quick else TIMELINES, sample, options)
-        write_results("memory_timelines", {"network": options.network, "lines": timelines}, options)
-        draw(timelines, options)
+        titles = ["GradHist1d"] if options.quick else list(TIMELINES)
+        draw(measure_all(titles, sample, lambda found: save("timelines", lines=found), options), options)
 
 
 if __name__ == "__main__":
