@@ -75,9 +75,10 @@ class Run:
         self.start = (
             {name: p.detach().clone() for name, p in self.cover.trainable().items()} if self._asks("start") else {}
         )
+        own_seed = seed + (group.rank if group else 0)  # probes of different processes are independent
         self.engine = Engine(
             self.cover, loss_fn, batch_dim=batch_dim, memory_budget=memory_budget, guard=self.guard,
-            curvature=Curvature(curvature, samples=curvature_samples, memory_budget=memory_budget, seed=seed + (group.rank if group else 0)),
+            curvature=Curvature(curvature, samples=curvature_samples, memory_budget=memory_budget, seed=own_seed),
         )  # fmt: skip
         self.engine.group = self.engine.curvature.group = group
         self.engine.compiled = list(compiled)
