@@ -203,7 +203,9 @@ class ModuleGradients:
             with torch.enable_grad(), restored_random_state(call.random_state):
                 copies = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
                 buffers = {name: buffer.clone() for name, buffer in call.module.named_buffers()}
-                result = flatten_tensors(functional_call(call.module, self.held | copies | buffers, call.inputs, call.kwargs))
+                result = flatten_tensors(
+                    functional_call(call.module, self.held | copies | buffers, call.inputs, call.kwargs)
+                )
             self.seeds = external_seeds({k: result[k] for k in self.outputs}, self.outputs, call)
             self.graph = [result[k] for k in self.seeds], copies
         return self.graph

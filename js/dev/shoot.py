@@ -23,12 +23,12 @@ VIEWS = [("wide", 1480, "light"), ("wide", 1480, "dark"), ("medium", 1000, "ligh
 
 def make_pages(folder: Path) -> dict[str, Path]:
     write_run(folder / "lenet-sgd", steps=2000, layers=8, seed=1, every=4)
-    write_run(folder / "lenet-sigmoid", steps=1500, layers=8, seed=2, every=4, sick_layer="conv1.weight", finished=False)
+    write_run(
+        folder / "lenet-sigmoid", steps=1500, layers=8, seed=2, every=4, sick_layer="conv1.weight", finished=False
+    )
     write_run(folder / "first", steps=1, layers=4, seed=3, finished=False)
     pages = {"one": ["lenet-sgd"], "sick": ["lenet-sigmoid"], "two": ["lenet-sgd", "lenet-sigmoid"], "first": ["first"]}
-    return {
-        name: write_report([folder / run for run in runs], folder / f"{name}.html") for name, runs in pages.items()
-    }
+    return {name: write_report([folder / run for run in runs], folder / f"{name}.html") for name, runs in pages.items()}
 
 
 def main(target: Path) -> None:
