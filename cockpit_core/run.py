@@ -289,8 +289,7 @@ class Run:
             start = time.perf_counter()
             with self.guard("after the step"):
                 measurement.finish(start)
-            if state.plan.record:
-                self.tracking_seconds += state.overhead + time.perf_counter() - start
+            self.tracking_seconds += state.overhead + time.perf_counter() - start
         if self.group is not None and state.plan.active:
             with self.guard("agreeing with the other processes"):
                 self._agree()
