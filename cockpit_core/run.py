@@ -129,7 +129,7 @@ class Run:
             self.handles.add(self.loss_fn.register_forward_hook(Hook(self.engine, "on_loss"), with_kwargs=True))
         for optimizer in self.optimizers:
             self.handles.add(optimizer.register_step_pre_hook(Hook(self, "before_step")))
-            self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step")))
+            self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
         self.ending = Ending(self)

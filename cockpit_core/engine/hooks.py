@@ -11,10 +11,13 @@ def _inert(*args: Any, **kwargs: Any) -> None:
 
 
 class Hook:
-    """``owner.method(*args)`` while the owner lives. ``copy.deepcopy`` and ``pickle`` give an inert function."""
+    """``owner.method(*args)`` while the owner lives. ``copy.deepcopy`` and ``pickle`` give an inert function.
 
-    def __init__(self, owner: Any, method: str):
-        self.owner, self.method = weakref.ref(owner), method
+    ``keeps`` holds the owner: a run that nobody gave a name lives as long as its optimizer.
+    """
+
+    def __init__(self, owner: Any, method: str, *, keeps: bool = False):
+        self.owner, self.method, self.kept = weakref.ref(owner), method, owner if keeps else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         owner = self.owner()

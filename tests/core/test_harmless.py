@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -178,3 +179,11 @@ def test_error_in_the_loss_is_not_hidden(tmp_path: Path) -> None:
     (inputs, targets), *_ = training.batches(1)
     with pytest.raises(IndexError), training.track(tmp_path / "run", config="full"):
         training.run([(inputs, targets + 100)])
+
+
+def test_run_that_nobody_named_is_tracked_all_the_same(tmp_path: Path) -> None:
+    training = start("mlp")
+    training.track(tmp_path / "run", config="economy")
+    gc.collect()
+    training.run(training.batches(3))
+    assert len(by_step(cockpit_core.load(tmp_path / "run"), "Loss")) == 3
