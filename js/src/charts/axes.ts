@@ -27,8 +27,11 @@ export function axisMarks(chart: AxisOptions, box: Box, xscale: Scale, yscale: S
   const right = box.x + box.width;
   const bottom = box.y + box.height;
   const yticks = yscale.ticks(chart.ticks ?? Math.max(2, Math.floor(box.height / 44)));
+  let labelled = Number.NEGATIVE_INFINITY; // in a low chart ticks come closer than their labels are high
   for (const tick of yticks) {
     marks.push({ type: "line", xs: [box.x, right], ys: [tick.at, tick.at], stroke: theme.line });
+    if (Math.abs(tick.at - labelled) < 11) continue;
+    labelled = tick.at;
     marks.push({ type: "text", x: box.x - 6, y: tick.at, text: tick.label, anchor: "end", color: theme.quiet });
   }
   if (chart.ylabel)
