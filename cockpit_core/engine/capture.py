@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
+from cockpit_core.layers.attention import self_attention
 from cockpit_core.layers.contribution import Contribution, Rows, Summed
 from cockpit_core.layers.fallback import fallback, flatten_tensors
 from cockpit_core.layers.registry import Call, NotCovered, find_rule
@@ -73,6 +74,10 @@ def make_contributions(
             rule = find_rule(call.module)
             assert rule is not None
             parts = {name: part for name, part in rule(call, seeds[0], scale).items() if name in ruled}
+        if rest and type(call.module).forward is nn.MultiheadAttention.forward:
+            known = self_attention(call, seeds, scale) or {}
+            parts |= {local: known[local] for local in rest if local in known}
+            rest = [local for local in rest if local not in known]
         if rest:
             method = call.method
             parts |= fallback(call, seeds, rest, scale, keep_bytes, mute)
