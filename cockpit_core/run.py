@@ -132,6 +132,7 @@ class Run:
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
+        self.engine.passes_by = Hook(self, "passes_by")
         self.ending = Ending(self)
         self.write_header()
         self.writer.write_record(Record("start", self.step, time.time(), self.elapsed))
@@ -183,15 +184,29 @@ class Run:
             self.wants_trigger = ""
             self.notices.append(Notice(self.step, "trigger", f"tracked off schedule: {reason}"))
 
+    def passes_by(self, output: Tensor) -> bool:
+        """Idle steps, in microseconds: only a loss that breaks is worth a hook. On other devices reading would wait."""
+        self.loss_seen = True
+        if not output.is_cpu or output.dim():
+            return True
+        reason = self.spikes.sees(output.item())
+        if reason is None or self.wants_trigger:
+            return True
+        self._note_spike(reason)
+        return False
+
     def notice_loss(self, value: Tensor, factor: Tensor) -> None:
-        """Every backward pass of every step comes by here."""
+        """The backward passes of tracked steps come by here, and those of a model that trains in eval mode."""
         self.loss_seen = True
         self.backward_passes += 1
-        if value.device.type != "cpu" or value.dim():
-            return  # reading it would wait for the device
-        reason = self.spikes.sees(float(value))
-        if reason is None or self.wants_trigger:
+        if not value.is_cpu or value.dim():
             return
+        reason = self.spikes.sees(float(value))
+        if reason is not None and not self.wants_trigger:
+            self._note_spike(reason)
+
+    def _note_spike(self, reason: str) -> None:
+        """The step that breaks is put on record as far as it can be had by now, and the next one in full."""
         if self.group is not None:  # the other processes have seen another loss, and would not follow
             self.wish.trigger = self.wish.trigger or reason
             return

@@ -139,6 +139,8 @@ class Engine:
         """Always on: wait for this loss to be differentiated. Nothing happens if it never is (validation)."""
         if self.muted or not isinstance(output, Tensor) or not output.requires_grad:
             return
+        if not self.step.plan.active and self.cover.model.training and self.passes_by(output):
+            return
         self.look_for_broadcasts(output.grad_fn)
         output.register_hook(partial(self.on_loss_gradient, args, kwargs, output.detach()))
 
@@ -170,6 +172,9 @@ class Engine:
             with self.guard("loss hook"):
                 raise error
         return self.step.plan.active
+
+    passes_by: Callable[[Tensor], bool] = staticmethod(lambda output: False)
+    """Set by the run: a glance at the loss of a step that nobody scheduled; True if nothing is wrong with it."""
 
     loss_scale: Callable[[], float] = staticmethod(lambda: 1.0)
     """Set by the run: the factor of a GradScaler, once one has been seen."""

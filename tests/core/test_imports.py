@@ -37,7 +37,10 @@ def test_core_imports_no_host_no_plotting_and_no_pandas() -> None:
     names = [name for name in list_modules("cockpit_core") if not name.startswith("cockpit_core.integrations.")]
     code = "\n".join(f"import {name}" for name in names)
     libraries = ("lightning", "transformers", "accelerate")
-    assert find_imported(code, (*HOSTS, *libraries, "matplotlib", "pandas", "anywidget", "ipywidgets", "tensorboard")) == []
+    assert (
+        find_imported(code, (*HOSTS, *libraries, "matplotlib", "pandas", "anywidget", "ipywidgets", "tensorboard"))
+        == []
+    )
 
 
 def test_importing_the_core_loads_nothing_heavy() -> None:
