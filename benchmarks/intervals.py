@@ -1,15 +1,14 @@
 """Configuration by tracking interval, the paper's Figure 6b: ``python -m benchmarks.intervals``.
 
-Interval 1 and interval 4 are measured. In a cycle of four steps the first is tracked, the second completes Alpha, and
-the others are idle; an interval n costs one tracked step, one that completes Alpha, and n - 2 idle ones, so that the
-longer intervals follow from these three. ``--direct`` measures "full" at 64 as well, to check that they do.
+Interval 1 is measured. An interval n costs one tracked step, one that completes Alpha, and n - 2 idle ones: the first two
+are measured in a run with interval 2, and an idle step counts as an untracked one (``idle.py`` measures the microseconds
+between them). ``--direct`` measures "full" at 64 as well, to check that this holds.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -28,35 +27,31 @@ from benchmarks.measure import (
 from benchmarks.networks import NETWORKS, Network
 
 INTERVALS = (1, 4, 16, 64, 256)
-CYCLE = 4
+CYCLE = 2
 
 
 def time_phases(network: Network, configuration: Configuration, rounds: int, clock: str) -> dict[str, float]:
-    """Median seconds: of an untracked step, of one where every step is tracked, and of each kind of step in a cycle."""
+    """Median multiples: of a step where every step is tracked, of one tracked in a cycle, and of the one after it.
+
+    One tracked contestant at a time: the step after an expensive one pays for the memory that it gave back.
+    """
     c = configuration
-    options = {"config": c.config, "curvature": c.curvature}
-    with ExitStack() as stack:
-        contestants: dict[str, Step] = {"untracked": Training(network.make(), c.optimizer)}
-        for name, interval in (("every step", 1), ("cycle", CYCLE)):
-            training = Training(network.make(), c.optimizer)
-            contestants[name] = stack.enter_context(tracked(training, schedule=interval, **options))
-        times = take_turns(contestants, network.batch, CYCLE * rounds, warm=CYCLE, clock=clock)
-    cycles = np.reshape(times["cycle"], (rounds, CYCLE))
-    return {
-        "untracked": float(np.median(times["untracked"])),
-        "every step": float(np.median(times["every step"])),
-        "tracked": float(np.median(cycles[:, 0])),
-        "after": float(np.median(cycles[:, 1])),
-        "idle": float(np.median(cycles[:, 2:])),
-    }
+    found = {}
+    for name, interval in (("every step", 1), ("cycle", CYCLE)):
+        training = Training(network.make(), c.optimizer)
+        with tracked(training, schedule=interval, config=c.config, curvature=c.curvature):
+            contestants: dict[str, Step] = {"untracked": Training(network.make(), c.optimizer), name: training}
+            times = take_turns(contestants, network.batch, CYCLE * rounds, warm=CYCLE, clock=clock)
+        found[name] = np.reshape(times[name], (rounds, CYCLE)) / np.median(times["untracked"])
+    cycle = np.median(found["cycle"], axis=0)
+    return {"every step": float(np.median(found["every step"])), "tracked": float(cycle[0]), "after": float(cycle[1])}
 
 
 def fill_matrix(phases: dict[str, float]) -> dict[str, float]:
     """Multiples of the untracked step, by interval."""
-    row = {"1": phases["every step"] / phases["untracked"]}
+    row = {"1": phases["every step"]}
     for interval in INTERVALS[1:]:
-        cycle = phases["tracked"] + phases["after"] + (interval - 2) * phases["idle"]
-        row[str(interval)] = cycle / interval / phases["untracked"]
+        row[str(interval)] = (phases["tracked"] + phases["after"] + interval - 2) / interval
     return row
 
 
@@ -89,17 +84,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--direct", action="store_true", help='measure "full" at interval 64 as well')
     options = parse(parser, arguments)
     network = NETWORKS["mnist_logreg" if options.quick else "cifar10_3c3d"]
-    phases: dict[str, Any] = {}
+    content: dict[str, Any] = {"network": network.name, "matrix": {}, "multiples": {}}
     for title, configuration in list(CONFIGURATIONS.items())[: 1 if options.quick else None]:
         rounds = max(1, options.rounds // 2) if configuration.config == "full" else options.rounds
-        phases[title] = time_phases(network, configuration, rounds, options.clock)
-        print(title, {name: round(value, 2) for name, value in fill_matrix(phases[title]).items()}, flush=True)
-    matrix = {title: fill_matrix(row) for title, row in phases.items()}
-    content = {"network": network.name, "matrix": matrix, "seconds": phases}
+        content["multiples"][title] = phases = time_phases(network, configuration, rounds, options.clock)
+        content["matrix"][title] = row = fill_matrix(phases)
+        print(title, {name: round(value, 2) for name, value in row.items()}, flush=True)
+        write_results("intervals", content, options)
     if options.direct:
         content["full every 64th step, measured"] = measure_directly(network, 64, options.clock)
     write_results("intervals", content, options)
-    draw(matrix, options)
+    draw(content["matrix"], options)
 
 
 if __name__ == "__main__":
