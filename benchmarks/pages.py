@@ -150,11 +150,15 @@ def write_peaks(results: dict[str, Results]) -> str:
     found = results["memory_peaks"]
     base = found["rows"].get("untracked", {"once per process MB": {"median": 0}})["once per process MB"]["median"]
     rows = [
-        [title, f"{row['extra MB']['median']:.0f}", f"{max(0, row['once per process MB']['median'] - base):.0f}"]
+        [title, format_spread(row["extra MB"]), f"{max(0, row['once per process MB']['median'] - base):.0f}"]
         for title, row in found["rows"].items()
     ]
     head = ["", "extra peak of a tracked step, MB", "once per process (imports, compiled kernels), MB"]
     return make_table(head, rows) + "\n\n" + say_when(found)
+
+
+def format_spread(row: Results) -> str:
+    return f"{row['median']:.0f} ({row['low']:.0f} to {row['high']:.0f})"
 
 
 def write_intervals(results: dict[str, Results]) -> str:
