@@ -209,6 +209,7 @@ def write_idle(results: dict[str, Results]) -> str:
 BLOCKS: dict[str, Callable[[dict[str, Results]], str]] = {
     "costs": write_costs,
     "configurations": write_configurations,
+    "one thread": write_multiples("overhead_one_thread"),
     "quantities": write_multiples("overhead_quantities"),
     "networks": write_networks,
     "naive": write_multiples("against_naive"),
