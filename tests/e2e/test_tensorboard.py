@@ -102,11 +102,16 @@ def value_at(data: RunData, name: str, step: int | None, layer: str | None = Non
     return float(values[np.flatnonzero(steps == step)[-1]])
 
 
+def is_compared(reading: Reading) -> bool:
+    return reading.panel not in ("cost", "warnings", "about", "grad_hist_layers") and "last" not in reading.label
+
+
 def check_all(data: RunData, tab: Tab, step: int) -> set[str]:
     """Every number on the page against the log; returns the panels that showed one."""
     panels = set()
+    tab.wait(lambda: all(r.step is None or r.step <= step for r in tab.readings() if is_compared(r)), "histograms")
     for reading in tab.readings():
-        if reading.panel in ("cost", "warnings", "about", "grad_hist_layers") or "last" in reading.label:
+        if not is_compared(reading):
             continue
         assert reading.step is None or reading.step <= step, reading
         assert reading.value == pytest.approx(expect(data, reading), rel=1e-12), reading
