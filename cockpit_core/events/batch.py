@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.data import RunData
-from cockpit_core.events.table import Rows, since_seq
+from cockpit_core.events.table import Dated, Rows
 from cockpit_core.schema import wire
 
 
@@ -21,16 +23,19 @@ def encode_batch(
     layers: Collection[str] | None = None,
     max_points: int | None = None,
     histograms: bool | int = False,
+    until: int | None = None,
 ) -> bytes:
     """Everything with ``seq >= since`` (0: the whole run, which replaces what a page has).
 
+    ``until`` ends the part before that record: more detail of a stretch that a page already knows thinned.
     ``names`` and ``layers`` restrict the columns (None = all, ``layers=[]`` = the network only). ``max_points`` thins
     each column to about that many values, always the same ones, with every extreme among them. ``histograms=True``
     adds the last histogram of each kind, a number that many, evenly spread over the run.
     """
-    return wire.encode_batch(
-        make_batch(data, since, run=run, names=names, layers=layers, max_points=max_points, histograms=histograms)
+    batch = make_batch(
+        data, since, run=run, names=names, layers=layers, max_points=max_points, histograms=histograms, until=until
     )
+    return wire.encode_batch(batch)
 
 
 def make_batch(
@@ -42,52 +47,60 @@ def make_batch(
     layers: Collection[str] | None = None,
     max_points: int | None = None,
     histograms: bool | int = False,
+    until: int | None = None,
 ) -> records.Batch:
     """The same before it becomes bytes."""
     table = data.table
     if since > table.next_seq:  # the run was started anew under the same name
         since = 0
     first = table.find_row(since)
-    columns = [_decimate(column, max_points) for column in _select(data, first, names, layers)]
-    rows = table.rows(first)
+    last = None if until is None else max(first, table.find_row(until))
+    columns = [_decimate(column, max_points) for column in _select(data, first, last, names, layers)]
+    rows = table.rows(first, last)
     kept = _choose_rows(columns, rows)
+    end = table.next_seq if until is None else max(since, min(until, table.next_seq))
     batch = records.Batch(
         run=run,
         run_id=data.header.run_id,
         from_seq=since,
-        to_seq=table.next_seq,
+        to_seq=end,
         seq=rows.seq[kept],
         step=rows.step[kept],
         time=rows.time[kept],
         wall_time=rows.wall_time[kept],
         epoch=None if np.isnan(rows.epoch).all() else rows.epoch[kept],
         triggered=rows.triggered[kept] if rows.triggered.any() else None,
-        replace=since == 0,
-        header=data.header if table.header is not None and table.header_seq >= since else None,
+        replace=since == 0 and until is None,
+        header=data.header if table.header is not None and since <= table.header_seq <= end else None,
         columns=[_renumber(column, kept) for column in columns],
-        notices=[x.item for x in since_seq(table.notices, since)],
+        notices=[x.item for x in _between(table.notices, since, end)],
         drop_from_step=min((drop.step for drop in table.drops if drop.seq >= since > 0), default=-1),
     )
-    _add_lists(batch, data, since, names, max_points)
-    _add_histograms(batch, data, layers, histograms)
+    _add_lists(batch, data, names, max_points)
+    if until is None:
+        _add_histograms(batch, data, layers, histograms)
     _add_status(batch, data)
     return batch
 
 
+def _between(items: list[Dated], since: int, until: int) -> list[Dated]:
+    return items[slice(*(bisect.bisect_left(items, seq, key=lambda x: x.seq) for seq in (since, until)))]
+
+
 def _select(
-    data: RunData, first: int, names: Collection[str] | None, layers: Collection[str] | None
+    data: RunData, first: int, last: int | None, names: Collection[str] | None, layers: Collection[str] | None
 ) -> Iterator[records.BatchColumn]:
     """All wanted columns, with rows counted from ``first``; those without a value are left out."""
     table = data.table
     for name, column in table.columns.items():
         if _wanted(name, names):
-            rows, values = column.get(first)
+            rows, values = column.get(first, last)
             if rows.size:
                 yield records.BatchColumn(name, values, rows=rows - first)
     for name, matrix in table.layer_columns.items():
         for layer, index in table.layer_index.items():
             if _wanted(name, names) and (layers is None or layer in layers):
-                rows, values = matrix.get(index, first)
+                rows, values = matrix.get(index, first, last)
                 if rows.size:
                     yield records.BatchColumn(name, values, layer, rows - first)
 
@@ -105,14 +118,14 @@ def decimate(values: np.ndarray, max_points: int | None) -> np.ndarray:
     buckets = max(1, (max_points or count) // 2)
     if max_points is None or count <= max(max_points, 2):
         return np.arange(count)
-    starts = np.arange(buckets) * count // buckets
-    bucket = np.searchsorted(starts, np.arange(count), side="right") - 1
+    starts, bucket = _buckets(count, buckets)
     finite = np.isfinite(values)
     low = _first_of(np.where(finite, values, np.inf), bucket, starts)
     high = _first_of(np.where(finite, -values, np.inf), bucket, starts)
-    odd = np.flatnonzero(~finite)
-    odd = odd[np.unique(bucket[odd], return_index=True)[1]]
-    return np.unique(np.concatenate(([0, count - 1], low, high, odd)))
+    keep = np.zeros(count, dtype=bool)
+    for some in ([0, count - 1], low, high, _first_each(np.flatnonzero(~finite), bucket)):
+        keep[some] = True
+    return np.flatnonzero(keep)
 
 
 def sample(values: np.ndarray, max_points: int | None) -> np.ndarray:
@@ -128,10 +141,21 @@ def sample(values: np.ndarray, max_points: int | None) -> np.ndarray:
     return np.unique(np.concatenate((even, np.array(ends, dtype=int))))
 
 
+@lru_cache(4)
+def _buckets(count: int, buckets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each bucket starts, and the bucket of every index; the columns of a run mostly share one length."""
+    starts = np.arange(buckets) * count // buckets
+    return starts, np.repeat(np.arange(buckets), np.diff(starts, append=count))
+
+
 def _first_of(keys: np.ndarray, bucket: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """The first index in each bucket with the smallest key."""
-    hits = np.flatnonzero(keys == np.minimum.reduceat(keys, starts)[bucket])
-    return hits[np.unique(bucket[hits], return_index=True)[1]]
+    return _first_each(np.flatnonzero(keys == np.minimum.reduceat(keys, starts)[bucket]), bucket)
+
+
+def _first_each(indices: np.ndarray, bucket: np.ndarray) -> np.ndarray:
+    """The first of these indices (in order) in each bucket that has one."""
+    return indices[np.diff(bucket[indices], prepend=-1) != 0]
 
 
 def _decimate(column: records.BatchColumn, max_points: int | None) -> records.BatchColumn:
@@ -159,18 +183,17 @@ def _renumber(column: records.BatchColumn, kept: np.ndarray) -> records.BatchCol
     return column
 
 
-def _add_lists(
-    batch: records.Batch, data: RunData, since: int, names: Collection[str] | None, max_points: int | None
-) -> None:
+def _add_lists(batch: records.Batch, data: RunData, names: Collection[str] | None, max_points: int | None) -> None:
+    since, end = batch.from_seq, batch.to_seq
     if names is None or "Alpha" in names:
-        fits = [x.item for x in since_seq(data.table.alphas, since)]
+        fits = [x.item for x in _between(data.table.alphas, since, end)]
         values = np.array([np.nan if fit.alpha is None else fit.alpha for fit in fits])
         batch.alphas = [fits[i] for i in sample(values, max_points)]
     row_of = {seq: row for row, seq in enumerate(batch.seq.tolist())}
-    for entry in since_seq(data.table.missing, since):
+    for entry in _between(data.table.missing, since, end):
         if entry.seq in row_of and _wanted(entry.item.name, names):
             batch.missing.setdefault(row_of[entry.seq], {})[entry.item.name] = entry.item.reason
-    for entry in since_seq(data.table.top_samples, since):
+    for entry in _between(data.table.top_samples, since, end):
         if entry.seq in row_of:
             batch.top_samples[row_of[entry.seq]] = entry.item
 

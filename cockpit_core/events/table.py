@@ -50,6 +50,12 @@ def since_seq(items: list[Dated], seq: int) -> list[Dated]:
     return items[bisect.bisect_left(items, seq, key=lambda x: x.seq) :]
 
 
+def _between(rows: array[int], first: int, last: int | None) -> slice:
+    """Where the values of rows ``first`` to ``last`` (exclusive) stand; ``rows`` is in order."""
+    start = bisect.bisect_left(rows, first)
+    return slice(start, len(rows) if last is None else bisect.bisect_left(rows, last, start))
+
+
 class Drop(NamedTuple):
     """At record ``seq`` a resumed run replaced everything earlier from ``step`` on."""
 
@@ -70,11 +76,11 @@ class Column:
         self.rows.append(row)
         self.values.append(value)
 
-    def get(self, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of rows and values, from row ``first`` on."""
-        start = bisect.bisect_left(self.rows, first)
-        rows = np.frombuffer(self.rows, np.uint32)[start:].copy() if self.rows else np.empty(0, np.uint32)
-        values = np.frombuffer(self.values, np.float64)[start:].copy() if self.values else np.empty(0)
+    def get(self, first: int = 0, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of rows and values, from row ``first`` on, before row ``last``."""
+        part = _between(self.rows, first, last)
+        rows = np.frombuffer(self.rows, np.uint32)[part].copy() if self.rows else np.empty(0, np.uint32)
+        values = np.frombuffer(self.values, np.float64)[part].copy() if self.values else np.empty(0)
         return rows, values
 
     def extend(self, rows: np.ndarray, values: np.ndarray, texts: list[str]) -> None:
@@ -140,11 +146,11 @@ class LayerColumn:
         values[:old_height, :old_width], present[:old_height, :old_width] = self._values, self._present
         self._values, self._present = values, present
 
-    def get(self, layer: int, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        start, count = bisect.bisect_left(self.rows, first), len(self.rows)
-        mask = self._present[start:count, layer]
-        rows = np.frombuffer(self.rows, np.uint32)[start:][mask] if count else np.empty(0, np.uint32)
-        return rows, self._values[start:count, layer][mask].astype(np.float64)
+    def get(self, layer: int, first: int = 0, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        part = _between(self.rows, first, last)
+        mask = self._present[part, layer]
+        rows = np.frombuffer(self.rows, np.uint32)[part][mask] if self.rows else np.empty(0, np.uint32)
+        return rows, self._values[part, layer][mask].astype(np.float64)
 
     def has(self, layer: int) -> bool:
         return bool(self._present[: len(self.rows), layer].any())
@@ -298,9 +304,9 @@ class Table:
         for matrix in self.layer_columns.values():
             matrix.keep(kept, renumber)
 
-    def rows(self, first: int = 0) -> Rows:
-        """Copies, from row ``first`` on."""
-        return Rows(*(np.array(rows[first:], dtype=rows.typecode) for rows in self._rows))
+    def rows(self, first: int = 0, last: int | None = None) -> Rows:
+        """Copies, from row ``first`` on, before row ``last``."""
+        return Rows(*(np.array(rows[first:last], dtype=rows.typecode) for rows in self._rows))
 
     def steps(self) -> np.ndarray:
         return np.array(self._rows[1], dtype=np.int64)

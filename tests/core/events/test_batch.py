@@ -185,3 +185,26 @@ def test_thinned_alphas_keep_the_shape_of_their_distribution() -> None:
     np.testing.assert_allclose(np.quantile(kept, [0.25, 0.5, 0.75]), np.quantile(values, [0.25, 0.5, 0.75]), atol=0.05)
     assert kept.max() == values.max()
     assert kept.min() == values.min()
+
+
+def test_a_stretch_is_that_part_of_the_whole(run: RunData) -> None:
+    whole, part = make_batch(run, run="demo"), make_batch(run, 20, run="demo", until=60)
+    inside = (whole.seq >= 20) & (whole.seq < 60)
+    assert (part.from_seq, part.to_seq, part.replace, part.header) == (20, 60, False, None)
+    assert part.seq.tolist() == whole.seq[inside].tolist()
+    for column in part.columns:
+        twin = next(x for x in whole.columns if (x.name, x.layer) == (column.name, column.layer))
+        rows = np.arange(whole.seq.size) if twin.rows is None else twin.rows
+        chosen = (whole.seq[rows] >= 20) & (whole.seq[rows] < 60)
+        np.testing.assert_array_equal(column.values, twin.values[chosen])
+    assert 0 < len(part.alphas) < len(whole.alphas)
+    assert all(20 <= seq < 60 for seq in part.seq[sorted(part.missing)].tolist())
+
+
+def test_a_stretch_may_be_thinned_empty_or_beyond_the_end(run: RunData) -> None:
+    thinned = make_batch(run, 20, run="demo", until=80, max_points=8, names=["Loss"], layers=[])
+    assert thinned.columns[0].decimated
+    assert len(thinned.columns[0].values) <= 10
+    assert make_batch(run, 50, run="demo", until=50).seq.size == 0
+    assert make_batch(run, 50, run="demo", until=30).seq.size == 0
+    assert make_batch(run, 50, run="demo", until=10**9).to_seq == run.expected
