@@ -92,10 +92,11 @@ class CockpitWidget(anywidget.AnyWidget):
     def _start(self) -> None:
         """Follow the runs. Whoever calls us back holds us weakly: no run and no thread keeps a dead widget alive."""
         me = weakref.ref(self)
-        for source in self._feed.sources:
-            unsubscribe = source.subscribe(_weakly(me, CockpitWidget._tick))
-            if unsubscribe is not None:
-                self._endings.append(unsubscribe)
+        with self._feed.lock:  # a run that trains in another thread may call back before the last one is subscribed
+            for source in self._feed.sources:
+                unsubscribe = source.subscribe(_weakly(me, CockpitWidget._tick))
+                if unsubscribe is not None:
+                    self._endings.append(unsubscribe)
         if any(source.tailed for source in self._feed.sources):
             tail = Tail(_weakly(me, CockpitWidget._poll))
             tail.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +18,8 @@ from cockpit_core.schema import wire
 
 if TYPE_CHECKING:
     import pandas
+
+    from cockpit_core.events.writer import Written
 
 QUIET = 60.0  # seconds without a sign of life before a run counts as crashed
 _HEADER = "cockpit/header"
@@ -107,7 +109,7 @@ class RunData:
                 self._generations[path] = wire.decode_series(value.content)[1]
             if value.tag.startswith(_HEAVY):
                 generation = self._generations.get(path, self.table.generation)
-                fetch = _make_fetch(path, located, value.tag)
+                fetch = _make_fetch(path, located.offset, located.end, value.tag)
                 self.feed_heavy(heavy_quantity(value.tag), located.event.step, fetch, generation)
             elif value.tag.startswith(_RECORDS):
                 waiting += value.strings()
@@ -157,6 +159,23 @@ class RunData:
         while entries and entries[-1].step >= step:  # a resumed run went back: the later one counts
             entries.pop()
         entries.append(Heavy(step, self.table.generation if generation is None else generation, fetch))
+
+    def feed_written(self, path: Path, written: Iterable[Written]) -> None:
+        """What the writer of ``path`` told its listener, in order: the same as reading it there, without the reading.
+
+        It may overlap with what is known already, as long as it holds everything after its own beginning.
+        """
+        waiting: list[bytes] = []
+        for kind, tag, step, payload, offset, end in written:
+            if isinstance(payload, list):
+                generation = self._generations.get(path, self.table.generation)
+                self.feed_heavy(heavy_quantity(tag), step, _make_fetch(path, offset, end, tag), generation)
+            elif kind == "records":
+                waiting.append(payload)
+            elif kind == "header":
+                self._flush(waiting)
+                self.feed_header(payload)
+        self._flush(waiting)
 
     @property
     def files(self) -> list[EventFile]:
@@ -337,9 +356,7 @@ class RunData:
         return make_frame(self)
 
 
-def _make_fetch(path: Path, located: Located, tag: str) -> Fetch:
-    offset, end = located.offset, located.end
-
+def _make_fetch(path: Path, offset: int, end: int, tag: str) -> Fetch:
     def fetch(index: int) -> bytes:
         for value in read_one(path, offset, end).values:
             blobs = value.strings() if value.tag == tag else []

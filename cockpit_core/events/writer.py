@@ -12,9 +12,10 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cockpit_core import records
 from cockpit_core.events import summary
@@ -35,6 +36,17 @@ LONGEST_TEXT = 2000  # characters
 LARGE_RUN = 1_000_000_000
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class Written(NamedTuple):
+    """What a listener is told: one payload, and where in the file its event stands."""
+
+    kind: str  # "header", "records" or "heavy"
+    tag: str
+    step: int
+    payload: bytes | list[bytes]
+    offset: int
+    end: int
 
 
 class EventWriter:
@@ -64,6 +76,8 @@ class EventWriter:
         self._layers_every = 1
         self._step_records = 0
         self._tags: set[str] = set()
+        self._listeners: list[Callable[[Written], object]] = []
+        self._end = 0  # of our own file
         self._lock = threading.Lock()
         self.path, self._file = self._create(earlier)
         self._append(summary.encode_version(time.time()))
@@ -131,6 +145,19 @@ class EventWriter:
             with self._lock:
                 self._append(summary.encode_event(time.time(), step, encoded))
 
+    def listen(self, listener: Callable[[Written], object]) -> Callable[[], None]:
+        """Call with all that is written from now on: whoever shows a run of this process need not read the file again.
+
+        It must not raise. Returns how to end it, which may be called from anywhere, also by the garbage collector in the
+        middle of a write: hence no lock, and a new list each time.
+        """
+        self._listeners = [*self._listeners, listener]
+
+        def end() -> None:
+            self._listeners = [other for other in self._listeners if other is not listener]
+
+        return end
+
     def close(self) -> None:
         with self._lock:
             if self._file >= 0:
@@ -173,8 +200,11 @@ class EventWriter:
             data_class = summary.CLASS_TENSOR if isinstance(payload, bytes) else summary.CLASS_BLOB_SEQUENCE
             metadata = summary.encode_metadata(wire.encode_series(kind, self.generation, quantity), data_class)
         value = summary.encode_tensor(tag, payload, metadata)
+        offset = self._end
         self._append(summary.encode_event(time.time() if wall_time is None else wall_time, step, [value]))
         self._tags.add(tag)
+        for listener in self._listeners:
+            listener(Written(kind, tag, step, payload, offset, self._end))
 
     def _append(self, event: bytes) -> None:
         if self._file < 0:
@@ -188,6 +218,7 @@ class EventWriter:
             self._undo(done)
             raise
         self._bytes += len(data)
+        self._end += len(data)
 
     def _undo(self, done: int) -> None:
         """A full disk may take half a record: cut it off, so that what comes later can be read."""

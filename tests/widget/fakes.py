@@ -75,9 +75,9 @@ class FakeComm:
 class FakeRun:
     """A run of this process, with the real writer and no training: ``step()`` writes one record and calls back."""
 
-    def __init__(self, logdir: Path, layers: int = 2) -> None:
+    def __init__(self, logdir: Path, layers: int = 2, resume: bool = False) -> None:
         self.logdir = logdir
-        self.writer = EventWriter(logdir)
+        self.writer = EventWriter(logdir, resume=resume)
         self.should_stop = False
         self.status = "running"
         self.callbacks: list[Callable[[], Any]] = []

@@ -1,0 +1,119 @@
+"""A run of this process tells the widget what it writes; nobody reads the file again."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cockpit_core.events.batch import encode_batch
+from cockpit_core.events.data import RunData, load
+from cockpit_core.events.reader import EventFile
+from cockpit_core.records import Record
+from cockpit_widget.sources import RunSource
+from tests.widget.fakes import FakeRun
+
+
+def assert_same_as_the_log(data: RunData, logdir: Path) -> None:
+    stored = load(logdir)
+    data._last_event = stored._last_event = 0.0  # of plain scalars, which nobody is told of
+    assert encode_batch(data, run="x", histograms=3) == encode_batch(stored, run="x", histograms=3)
+    for name in stored.histogram_names:
+        assert data.histogram_steps(name) == stored.histogram_steps(name)
+        for step in stored.histogram_steps(name):
+            for layer in (None, *stored.layers):
+                assert data.histogram_bytes(name, step, layer) == stored.histogram_bytes(name, step, layer)
+
+
+def subscribe(run: FakeRun) -> RunSource:
+    source = RunSource(run, "lenet")
+    source.subscribe(lambda: True)
+    return source
+
+
+@pytest.mark.parametrize("before", [0, 7])
+def test_what_was_told_equals_what_was_written(run: FakeRun, before: int) -> None:
+    run.step(before)
+    source = subscribe(run)
+    for count in (1, 40, 3):
+        run.step(count)
+        source.refresh()
+        assert_same_as_the_log(source.data, run.logdir)
+    run.close()
+    source.refresh()
+    assert_same_as_the_log(source.data, run.logdir)
+    assert load(run.logdir).histogram_names
+
+
+def test_resumed_run_replaces_what_came_after_its_checkpoint(run: FakeRun) -> None:
+    run.step(30)
+    run.close()
+    again = FakeRun(run.logdir, resume=True)
+    source = subscribe(again)
+    again.step(12)  # from step 0 on
+    source.refresh()
+    assert_same_as_the_log(source.data, run.logdir)
+    assert source.data.scalars("Loss")[0].tolist() == list(range(12))
+
+
+def test_records_written_between_subscribing_and_reading_are_not_lost_and_not_twice(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.step(5)
+    source = RunSource(run, "lenet")
+    listen = run.writer.listen
+
+    def listen_and_train(listener):
+        end = listen(listener)
+        run.step(20)  # told, and read from the file as well
+        return end
+
+    monkeypatch.setattr(run.writer, "listen", listen_and_train)
+    source.subscribe(lambda: True)
+    run.step(2)
+    source.refresh()
+    assert_same_as_the_log(source.data, run.logdir)
+
+
+def test_file_is_not_read_while_the_run_tells(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = subscribe(run)
+    monkeypatch.setattr(EventFile, "read", lambda self: pytest.fail("the file was read again"))
+    run.step(3)
+    source.refresh()
+    assert source.end == run.writer.next_seq
+
+
+def test_source_that_unsubscribed_is_told_nothing_and_reads_the_file(run: FakeRun) -> None:
+    source = RunSource(run, "lenet")
+    end = source.subscribe(lambda: True)
+    assert end is not None
+    run.step(3)
+    end()
+    run.step(4)
+    assert len(source._written) <= 3 * 3 + 1  # a record and two histograms per step, not one more
+    source.refresh()
+    assert_same_as_the_log(source.data, run.logdir)
+
+
+def test_run_that_trains_in_a_thread_is_told_completely(run: FakeRun) -> None:
+    trainer = threading.Thread(target=run.step, args=(60,))
+    trainer.start()
+    source = subscribe(run)
+    while trainer.is_alive():
+        source.refresh()
+    source.refresh()
+    assert_same_as_the_log(source.data, run.logdir)
+
+
+def test_writer_says_where_in_its_file_each_event_stands(run: FakeRun) -> None:
+    told = []
+    run.writer.listen(told.append)
+    run.step(2)
+    run.writer.write_record(Record("log", 2, 0.0, 0.0, scalars={"log/a": float(np.pi)}))
+    whole = run.writer.path.read_bytes()
+    for item in told:
+        payload = item.payload if isinstance(item.payload, bytes) else item.payload[0]
+        assert payload in whole[item.offset : item.end]
+    assert told[-1].end == len(whole)
