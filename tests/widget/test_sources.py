@@ -35,8 +35,9 @@ def subscribe(run: FakeRun) -> RunSource:
 
 @pytest.mark.parametrize("before", [0, 7])
 def test_what_was_told_equals_what_was_written(run: FakeRun, before: int) -> None:
+    source = RunSource(run, "lenet")
     run.step(before)
-    source = subscribe(run)
+    source.subscribe(lambda: True)
     for count in (1, 40, 3):
         run.step(count)
         source.refresh()
