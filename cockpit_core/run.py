@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,13 @@ from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.measure import HEADLINES, Measurement
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.scaler import find_scaler
-from cockpit_core.engine.spikes import Spikes
-from cockpit_core.engine.together import Wish, agree, rest_until
 from cockpit_core.events.data import RunData
+from cockpit_core.faults import Faults
 from cockpit_core.header import describe_quantity, make_header
+from cockpit_core.pace import Pace
 from cockpit_core.quantities import Quantity
 from cockpit_core.records import AlphaFit, Notice, Record
-from cockpit_core.schedules import Schedule, as_schedule, describe
+from cockpit_core.schedules import Schedule, describe
 
 
 class Run:
@@ -61,10 +59,10 @@ class Run:
     ):
         self.cover = Cover(model, layers)
         self.model, self.loss_fn, self.optimizers, self.logdir = model, loss_fn, list(optimizers), logdir
-        self.quantities, self.schedule, self.budget = quantities, schedule, budget
-        self.own_schedules = {q.name: as_schedule(q.schedule) for q in quantities if q.schedule is not None}
-        self.schedules = {q.name: as_schedule(q.schedule) if q.schedule is not None else schedule for q in quantities}
-        self.on_error, self.steps_per_epoch, self.memory_budget = on_error, steps_per_epoch, memory_budget
+        self.quantities, self.steps_per_epoch = quantities, steps_per_epoch
+        self.pace = Pace(quantities, schedule, budget=budget, memory_budget=memory_budget, group=group)
+        self.faults = Faults(on_error, Hook(self, "note_error"))
+        self.guard, self.warn = self.faults.guard, self.faults.warn
         self.group = group
         told = ([q.name for q in quantities], describe(schedule), curvature, sorted(self.cover.selected))
         settings = f"{config}, {told}"
@@ -84,7 +82,7 @@ class Run:
         self.engine.compiled = list(compiled)
         self.header = make_header(model, loss_fn, self.optimizers, self.logdir)
         self.header.config, self.header.schedule, self.header.curvature = config, describe(schedule), curvature
-        self.header.quantities = [describe_quantity(q, self.schedules[q.name]) for q in quantities]
+        self.header.quantities = [describe_quantity(q, self.pace.schedule_of(q)) for q in quantities]
         self.header.steps_per_epoch = steps_per_epoch or 0.0
         self.header.options = {"batch_dim": str(batch_dim), "memory_budget": str(memory_budget)}
         if group is not None:
@@ -97,17 +95,11 @@ class Run:
         self.should_stop = False
         self.status = "waiting"
         self.epoch: float | None = None
-        self.wants_trigger = ""
-        self.wish = Wish("", False, 0.0, 0.0)  # what this process would like the others to agree to
-        self.rests_until = 0
         self.loss_seen = False
-        self.spikes = Spikes()
         self.pending: Pending | None = None
         self.alphas: list[AlphaFit] = []
         self.notices: list[Notice] = []
-        self.warned: set[str] = set()
         self.backward_passes = 0
-        self.tracking_seconds = 0.0
         self.step_began = time.perf_counter()
         self.subscribers: list[Callable[[], None]] = []
         self.subscriber_errors = 0
@@ -126,13 +118,12 @@ class Run:
         """Two light hooks for the whole run: on the loss and on the optimizer."""
         self.handles = Handles()
         if isinstance(self.loss_fn, nn.Module):
-            self.handles.add(self.loss_fn.register_forward_hook(Hook(self.engine, "on_loss"), with_kwargs=True))
+            self.handles.add(self.loss_fn.register_forward_hook(Hook(self, "on_loss"), with_kwargs=True))
         for optimizer in self.optimizers:
             self.handles.add(optimizer.register_step_pre_hook(Hook(self, "before_step")))
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
-        self.engine.passes_by = self.passes_by
         self.ending = Ending(self)
         self.write_header()
         self.writer.write_record(Record("start", self.step, time.time(), self.elapsed))
@@ -145,30 +136,7 @@ class Run:
         return time.monotonic() - self.began
 
     def make_plan(self) -> Plan:
-        """What to measure at the coming step."""
-        if self.group is not None and (self.group.broken or (self.step < self.rests_until and not self.wants_trigger)):
-            return Plan(
-                [], False, False, self.pending is not None and not self.group.broken, memory_budget=self.memory_budget
-            )
-        triggered = bool(self.wants_trigger)
-        if triggered:
-            due = list(self.quantities)
-        elif (
-            self.budget is not None
-            and self.group is None
-            and self.tracking_seconds > self.budget * (self.elapsed + 1e-9)
-            and self.step > 0
-        ):
-            due = []
-        else:
-            shared = self.schedule(self.step)
-            due = [
-                q
-                for q in self.quantities
-                if (self.own_schedules[q.name](self.step) if q.name in self.own_schedules else shared)
-            ]
-        alpha = any("alpha" in q.needs for q in due)
-        return Plan(due, bool(due), alpha, self.pending is not None, triggered, memory_budget=self.memory_budget)
+        return self.pace.plan(self.step, self.elapsed, self.pending is not None)
 
     def trigger(self, reason: str = "run.trigger()") -> None:
         """Track the next step in full, whatever the schedule; if this step's loss was evaluated already, the one after.
@@ -176,24 +144,31 @@ class Run:
         With several processes the next tracked step of the schedule carries the wish, and the step after it is tracked.
         """
         if self.group is not None:
-            self.wish.trigger = reason
+            self.pace.wish.trigger = reason
             return
-        self.wants_trigger = reason
+        self.pace.trigger = reason
         if not self.closed and not self.loss_seen and not self.engine.step.passes:
             self.engine.begin(self.make_plan())
-            self.wants_trigger = ""
+            self.pace.trigger = ""
             self.notices.append(Notice(self.step, "trigger", f"tracked off schedule: {reason}"))
 
-    def passes_by(self, output: Tensor) -> bool:
-        """Idle steps, in microseconds: only a loss that breaks is worth a hook. On other devices reading would wait."""
-        self.loss_seen = True
-        if not output.is_cpu or output.dim():
-            return True
-        reason = self.spikes.sees(output.item())
-        if reason is None or self.wants_trigger:
-            return True
-        self._note_spike(reason)
-        return False
+    def on_loss(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        """Every forward of the loss comes by here; on idle steps only to glance at its value, in microseconds.
+
+        On other devices than the CPU reading it would wait for the device.
+        """
+        engine = self.engine
+        if not engine.step.plan.active and engine.cover.model.training and not engine.muted:
+            if not isinstance(output, Tensor) or not output.requires_grad:
+                return
+            self.loss_seen = True
+            if not output.is_cpu or output.dim():
+                return
+            reason = self.pace.spikes.sees(output.item())
+            if reason is None or self.pace.trigger:
+                return
+            self._note_spike(reason)
+        engine.on_loss(module, args, kwargs, output)
 
     def notice_loss(self, value: Tensor, factor: Tensor) -> None:
         """The backward passes of tracked steps come by here, and those of a model that trains in eval mode."""
@@ -201,23 +176,19 @@ class Run:
         self.backward_passes += 1
         if not value.is_cpu or value.dim():
             return
-        reason = self.spikes.sees(float(value))
-        if reason is not None and not self.wants_trigger:
+        reason = self.pace.spikes.sees(float(value))
+        if reason is not None and not self.pace.trigger:
             self._note_spike(reason)
 
     def _note_spike(self, reason: str) -> None:
         """The step that breaks is put on record as far as it can be had by now, and the next one in full."""
         if self.group is not None:  # the other processes have seen another loss, and would not follow
-            self.wish.trigger = self.wish.trigger or reason
+            self.pace.wish.trigger = self.pace.wish.trigger or reason
             return
-        self.wants_trigger = reason
+        self.pace.trigger = reason
         self.notices.append(Notice(self.step, "trigger", f"{reason}; this step and the next are on record"))
         if not self.engine.step.plan.record:
-            cheap = [
-                q for q in self.quantities if set(q.needs) <= {"parameters", "start", "update"} and q.kind == "scalar"
-            ]
-            alpha_end = self.engine.step.plan.alpha_end
-            self.engine.step.plan = Plan(cheap, True, False, alpha_end, True, not alpha_end, self.memory_budget)
+            self.engine.step.plan = self.pace.plan_for_spike(self.engine.step.plan.alpha_end)
 
     # ---- the step -----------------------------------------------------------------------------------------------
 
@@ -260,15 +231,10 @@ class Run:
         self.warn(reason, f"Cockpit: {reason}.")
         return True
 
-    def _agree(self) -> None:
-        """Triggers, stops and the budget: what one process wants, all of them do, from the next step on."""
-        assert self.group is not None
-        self.wish.seconds, self.wish.elapsed = self.tracking_seconds, self.elapsed
-        agreed, self.wish = agree(self.group, self.wish), Wish("", False, 0.0, 0.0)
+    def _agree(self, group: Group) -> None:
+        agreed = self.pace.agree(group, self.step, self.elapsed)
         self.should_stop = self.should_stop or agreed.stop
-        self.rests_until = rest_until(agreed, self.step, self.budget) if self.budget is not None else 0
         if agreed.trigger:
-            self.wants_trigger = agreed.trigger
             self.notices.append(Notice(self.step, "trigger", f"{agreed.trigger}; the next step is on record"))
 
     def _find_scaler(self) -> None:
@@ -291,7 +257,8 @@ class Run:
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self.single and not self.engine.step.plan.active:
-            self._next_step(False)
+            if not self._stays_idle():
+                self._next_step(False)
             return
         self.stepped.add(id(optimizer))
         if len(self.stepped) == len(self.optimizers):
@@ -304,10 +271,10 @@ class Run:
             start = time.perf_counter()
             with self.guard("after the step"):
                 measurement.finish(start)
-            self.tracking_seconds += state.overhead + time.perf_counter() - start
+            self.pace.seconds += state.overhead + time.perf_counter() - start
         if self.group is not None and state.plan.active:
             with self.guard("agreeing with the other processes"):
-                self._agree()
+                self._agree(self.group)
         self._next_step(state.plan.active)
 
     def _next_step(self, was_active: bool) -> None:
@@ -320,25 +287,28 @@ class Run:
         self.engine.passes_per_step = measured if closure else seen or self.engine.passes_per_step
         self.backward_passes = 0
         self.loss_seen = False
-        if not was_active and self._stays_idle():
-            self.step_began = time.perf_counter()
-            return
         with self.guard("planning"):
             plan = self.make_plan()
-            if self.wants_trigger:
-                self.wants_trigger = ""
+            self.pace.trigger = ""
             if plan.active or was_active:
                 self.engine.begin(plan)
         self.step_began = time.perf_counter()
 
     def _stays_idle(self) -> bool:
-        """Nothing is due at the coming step either: the quick way through a step that nobody scheduled."""
-        if self.wants_trigger or self.pending is not None or self.engine.step.passes:
+        """Nothing was due and nothing will be: on to the next step, in a microsecond, if that is all there is to do."""
+        pace = self.pace
+        if pace.trigger or self.backward_passes or self.pending is not None or self.engine.step.passes:
             return False
+        following = self.step + 1
         try:
-            return not self.schedule(self.step) and not any(own(self.step) for own in self.own_schedules.values())
+            if pace.is_due(following):
+                return False
         except Exception:
-            return False  # the long way reports it
+            return False  # the long way asks again, and reports it
+        self.step = following
+        self.loss_seen = False
+        self.step_began = time.perf_counter()
+        return True
 
     def backward(self, loss: Tensor, individual_losses: Tensor | None = None, **kwargs: Any) -> None:
         """``loss.backward(**kwargs)`` for a loss that is not a module.
@@ -434,7 +404,7 @@ class Run:
     @property
     def cost_share(self) -> float:
         """Share of the elapsed time that tracking took."""
-        return self.tracking_seconds / max(self.elapsed, 1e-9)
+        return self.pace.seconds / max(self.elapsed, 1e-9)
 
     def request_stop(self) -> None:
         """Ask the training loop to end: it should look at ``run.should_stop`` at each step.
@@ -442,7 +412,7 @@ class Run:
         With several processes it turns True on all of them together, at the end of the next tracked step.
         """
         if self.group is not None:
-            self.wish.stop = True
+            self.pace.wish.stop = True
         else:
             self.should_stop = True
 
@@ -466,27 +436,8 @@ class Run:
 
     # ---- faults -------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def guard(self, where: str) -> Iterator[None]:
-        """An error of ours must not reach the user's training: warn once, put it on record, go on."""
-        try:
-            yield
-        except Exception as error:
-            if self.on_error == "raise":
-                raise
-            self.note_error(where, error)
-
-    def note_error(self, where: str, error: Exception) -> None:
-        message = f"{type(error).__name__}: {error}"
+    def note_error(self, where: str, message: str) -> None:
         self.notices.append(Notice(self.step, "error", message, where))
-        self.warn(f"error {where}", f"Cockpit: {where} failed and is skipped ({message}); training goes on.")
-
-    def warn(self, key: str, message: str) -> None:
-        if key not in self.warned:
-            self.warned.add(key)
-            with warnings.catch_warnings():
-                warnings.simplefilter("always")
-                warnings.warn(message, stacklevel=3)
 
 
 def has_closure(args: tuple, kwargs: dict) -> bool:

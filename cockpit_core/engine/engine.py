@@ -28,9 +28,9 @@ from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
 from cockpit_core.engine.step import StepState
-from cockpit_core.engine.together import measure_together
+from cockpit_core.engine.together import measure_together, use_next_way
 from cockpit_core.kernels import prepare_parameter
-from cockpit_core.layers.fallback import PerSample, flatten_tensors
+from cockpit_core.layers.fallback import flatten_tensors, gradients_of
 from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.quantities.norms import measure_norms
 
@@ -47,6 +47,7 @@ class Engine:
     ):
         self.cover, self.loss_fn, self.batch_dim = cover, loss_fn, batch_dim
         self.curvature, self.memory_budget, self.guard = curvature, memory_budget, guard
+        cover.guard = guard
         self.step = StepState(Plan())
         self.clock = Clock()
         self.layer_handles = Handles()
@@ -136,10 +137,8 @@ class Engine:
     # ---- loss ---------------------------------------------------------------------------------------------------
 
     def on_loss(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        """Always on: wait for this loss to be differentiated. Nothing happens if it never is (validation)."""
+        """Wait for this loss to be differentiated. Nothing happens if it never is (validation)."""
         if self.muted or not isinstance(output, Tensor) or not output.requires_grad:
-            return
-        if not self.step.plan.active and self.cover.model.training and self.passes_by(output):
             return
         self.look_for_broadcasts(output.grad_fn)
         output.register_hook(partial(self.on_loss_gradient, args, kwargs, output.detach()))
@@ -172,9 +171,6 @@ class Engine:
             with self.guard("loss hook"):
                 raise error
         return self.step.plan.active
-
-    passes_by: Callable[[Tensor], bool] = staticmethod(lambda output: False)
-    """Set by the run: a glance at the loss of a step that nobody scheduled; True if nothing is wrong with it."""
 
     loss_scale: Callable[[], float] = staticmethod(lambda: 1.0)
     """Set by the run: the factor of a GradScaler, once one has been seen."""
@@ -281,8 +277,7 @@ class Engine:
                 problem = self._check(name, gradient, samples)
                 if problem is None:
                     break
-                others = [isinstance(part, PerSample) and part.gradients.next_way() for part in parts]
-                if not all(others):
+                if not use_next_way(parts):
                     raise NotCovered(problem)
             self.cover.methods.setdefault(name, self._method(passes, name))
             self.note_costs(parts)
@@ -299,12 +294,13 @@ class Engine:
     def note_costs(self, parts: list) -> None:
         """A fallback that takes much longer than its layer says so in the header. Timed at its second step: not cold."""
         for part in parts:
-            if not isinstance(part, PerSample) or id(part.gradients) in self.timed:
+            gradients = gradients_of(part)
+            if gradients is None or id(gradients) in self.timed:
                 continue
-            module = part.gradients.call.module
+            module = gradients.call.module
             seen = self.fallback_steps[module] = self.fallback_steps.get(module, 0) + 1
-            self.timed = {id(part.gradients)}
-            ratio = part.gradients.cost_ratio() if seen == 2 else None
+            self.timed = {id(gradients)}
+            ratio = gradients.cost_ratio() if seen == 2 else None
             if ratio is not None and ratio > COSTLY:
                 path = self.cover.paths.get(id(module)) or "the whole model"
                 name = type(module).__name__

@@ -19,9 +19,9 @@ class Hook:
     def __init__(self, owner: Any, method: str, *, keeps: bool = False):
         self.owner, self.method, self.kept = weakref.ref(owner), method, owner if keeps else None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         owner = self.owner()
-        return None if owner is None else getattr(owner, self.method)(*args, **kwargs)
+        return None if owner is None else getattr(owner, self.method)(*args)
 
     def __deepcopy__(self, memo: dict) -> Any:
         return _inert

@@ -251,8 +251,6 @@ class Measurement:
         layers = [h for _, per_layer in self.heavy for h in per_layer if h is not None and h.edges.size]
         record.notices = [*run.notices, *find_notices(record, networks, limit), *worst_layers(layers)]
         record.alphas, run.alphas, run.notices = run.alphas, [], []
-        for name, reason in record.missing.items():
-            run.warn(f"missing {name}", f"Cockpit: {name} has no value: {reason}.") if name in run.warned else None
         total = self.state.overhead + time.perf_counter() - began
         record.costs = self._costs(total)
         run.write(record)
@@ -265,7 +263,7 @@ class Measurement:
         own = {f"own {q.name}": [q.name] for q in self.plan.quantities}
         costs = split_costs(seconds, self.plan.users() | own, total)
         costs["step"] = time.perf_counter() - self.run.step_began
-        costs["run"] = self.run.tracking_seconds + total
+        costs["run"] = self.run.pace.seconds + total
         return costs
 
 

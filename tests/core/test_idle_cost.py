@@ -17,19 +17,16 @@ def seconds_of_one_step(training: Training, batch: tuple) -> float:
 
 
 def test_step_that_is_not_scheduled_costs_next_to_nothing(tmp_path: Path) -> None:
-    """Promised: 1 % or 20 microseconds, which benchmarks/idle.py measures on a quiet machine; here twice that.
-
-    The quickest of many, in turns: what other processes do only ever adds.
-    """
+    """Promised: 1 % or 20 microseconds. The quickest of many, in turns: what other processes do only ever adds."""
     plain, tracked = start("cnn"), start("cnn")
     batch = next(iter(plain.batches(1)))
     with tracked.track(tmp_path / "run", config="full", schedule=10**9):
         for training in (plain, tracked):
             training.run([batch] * 50)
-        for _attempt in range(5):
+        for _attempt in range(10):
             quickest = [min(seconds_of_one_step(t, batch) for _ in range(20)) for t in (plain, tracked) * 40]
             extra = min(quickest[1::2]) - min(quickest[::2])
-            if extra < max(40e-6, 0.01 * min(quickest[::2])):
+            if extra < max(20e-6, 0.01 * min(quickest[::2])):
                 return
     pytest.fail(f"a step that is not scheduled costs {1e6 * extra:.0f} microseconds more")
 
