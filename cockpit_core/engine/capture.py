@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
-from cockpit_core.layers.attention import self_attention
-from cockpit_core.layers.contribution import Contribution, Rows, Summed
+from cockpit_core.layers.attention import attention
+from cockpit_core.layers.contribution import Contribution, Rows, Summed, Tried
 from cockpit_core.layers.fallback import fallback, flatten_tensors
 from cockpit_core.layers.registry import Call, NotCovered, find_rule
 
@@ -67,22 +68,51 @@ def make_contributions(
     call, seeds = held.call, held.gradients if gradients is None else gradients
     call.check_unchanged()
     with torch.no_grad():
-        ruled = [local for local in held.names if cover.has_rule(call.module, local)]
-        rest = [local for local in held.names if local not in ruled]
-        parts: dict[str, Contribution] = {}
-        if ruled:
-            rule = find_rule(call.module)
-            assert rule is not None
-            parts = {name: part for name, part in rule(call, seeds[0], scale).items() if name in ruled}
-        if rest and type(call.module).forward is nn.MultiheadAttention.forward:
-            known = self_attention(call, seeds, scale) or {}
-            parts |= {local: known[local] for local in rest if local in known}
-            rest = [local for local in rest if local not in known]
+        parts = apply_rule(call, seeds, held.names, scale, cover)
+        rest, method = [local for local in held.names if local not in parts], call.method
         if rest:
-            method = call.method
-            parts |= fallback(call, seeds, rest, scale, keep_bytes, mute)
-            call.method = "fallback" if not ruled else method
+            others = fallback(call, seeds, rest, scale, keep_bytes, mute)
+            call.method = "fallback" if not parts else method
+            return parts | others
+    if isinstance(call.module, nn.MultiheadAttention):
+        behind = Behind(partial(fallback, call, seeds, held.names, scale, keep_bytes, mute), call, cover)
+        return {local: Tried(part, partial(behind.get, local)) for local, part in parts.items()}
     return parts
+
+
+def apply_rule(
+    call: Call, seeds: dict[int, Tensor], names: list[str], scale: float, cover: Cover
+) -> dict[str, Contribution]:
+    """What the module's own rule gives. Nothing where it has none, or where it fails: then the fallback serves."""
+    rule = find_rule(call.module)
+    try:
+        if any(cover.has_rule(call.module, local) for local in names):
+            assert rule is not None
+            found = rule(call, seeds[0], scale)
+            return {name: part for name, part in found.items() if name in names and cover.has_rule(call.module, name)}
+        if type(call.module).forward is nn.MultiheadAttention.forward and cover.trusts(call.module):
+            return {name: part for name, part in (attention(call, seeds, scale) or {}).items() if name in names}
+    except NotCovered:
+        raise
+    except Exception as error:
+        call.reason = f"its rule failed: {type(error).__name__}: {error}"
+        cover.distrust(call.module, error)
+    return {}
+
+
+class Behind:
+    """The fallback of one call whose rule did not add up; made once for all its parameters."""
+
+    def __init__(self, make: Callable[[], dict[str, Contribution]], call: Call, cover: Cover):
+        self.make, self.call, self.cover = make, call, cover
+        self.parts: dict[str, Contribution] | None = None
+
+    def get(self, local: str) -> Contribution:
+        if self.parts is None:
+            self.parts = self.make()
+            self.call.reason = "its rule did not add up to its gradient"
+            self.cover.distrust(self.call.module)
+        return self.parts[local]
 
 
 def contribution_of(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
 
 from torch import nn
 
@@ -38,6 +40,8 @@ class Cover:
         self.names = {id(p): name for name, p in self.parameters.items()}
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.methods: dict[str, tuple[str, str]] = {}
+        self.distrusted: set[nn.Module] = set()
+        self.guard: Callable[[str], Any] = nullcontext  # set by the engine: what to do with an error of ours
         self.hosts: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in self.parameters}
         self._assign(model, "")
 
@@ -65,7 +69,20 @@ class Cover:
         return modules
 
     def has_rule(self, module: nn.Module, local: str) -> bool:
-        return "." not in local and find_rule(module) is not None
+        return "." not in local and self.trusts(module) and find_rule(module) is not None
+
+    def trusts(self, module: nn.Module) -> bool:
+        return module not in self.distrusted
+
+    def distrust(self, module: nn.Module, error: Exception | None = None) -> None:
+        """The module's own rule gave an error or a wrong sum: its fallback serves from now on. An error is told."""
+        self.distrusted.add(module)
+        for name, hosts in self.hosts.items():
+            if any(host is module for host, _ in hosts):
+                self.methods.pop(name, None)  # it is found anew
+        if error is not None:
+            with self.guard(f"the rule of {self.paths.get(id(module)) or 'the model'} ({type(module).__name__})"):
+                raise error
 
     def escalate(self, name: str, reason: str) -> bool:
         """Measure this parameter at the enclosing module from now on; False if there is none left."""

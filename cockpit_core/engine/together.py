@@ -15,7 +15,7 @@ from cockpit_core.engine.capture import contribution_of, free
 from cockpit_core.engine.distributed import Group, OutOfStep, attempt, first_problem, reason_of
 from cockpit_core.engine.reduce import LayerStatistics
 from cockpit_core.layers.contribution import Contribution
-from cockpit_core.layers.fallback import PerSample
+from cockpit_core.layers.fallback import gradients_of
 
 if TYPE_CHECKING:
     from cockpit_core.engine.engine import Engine
@@ -125,8 +125,7 @@ def reduce_locally(
             found[name] = engine._reduce_parts(name, parts[name], directions)
         except Exception as error:
             state.failures[name] = reason_of(error)
-        part = parts[name][0]
-        held = part.gradients if isinstance(part, PerSample) else None
+        held = gradients_of(parts[name][0])
         if last is not None and last is not held and not keep:
             last.whole = None
         last = held
@@ -161,7 +160,7 @@ def choose_retries(engine: Engine, group: Group, parts: dict, again: list[tuple[
 
 def use_next_way(parts: list[Contribution]) -> bool:
     """Every part moves on, also behind one that cannot."""
-    moved = [isinstance(part, PerSample) and part.gradients.next_way() for part in parts]
+    moved = [part.next_way() for part in parts]
     return all(moved)
 
 

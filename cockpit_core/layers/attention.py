@@ -1,7 +1,8 @@
-"""Self-attention: its two linear maps have individual gradients like any Linear, once their output gradients are known.
+"""Attention: its linear maps have individual gradients like any Linear, once their output gradients are known.
 
 ``MultiheadAttention`` never calls its children, so the gradient at the projected queries, keys and values is not seen. It
-is found by repeating what lies between the two maps, once for the whole batch and with the random state of the call.
+is found by repeating what lies between the maps, once for the whole batch and with the random state of the call. Queries,
+keys and values may be three different sequences.
 """
 
 from __future__ import annotations
@@ -12,75 +13,117 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cockpit_core.layers.contribution import Contribution, Positions, Rows
+from cockpit_core.layers.contribution import Contribution, Positions, Rows, Stacked
 from cockpit_core.layers.fallback import restored_random_state
 from cockpit_core.layers.registry import Call, match_dtype
 
 ORDER = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
+SIDES = ("query", "key", "value")
 
 
-def self_attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
-    """Contributions by local parameter name; None where the call is not plain self-attention (the fallback serves)."""
+def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
+    """Contributions by local parameter name; None where the call has no rule (the fallback serves)."""
     module: nn.MultiheadAttention = call.module  # type: ignore[assignment]
     given = dict(zip(ORDER, call.inputs, strict=False)) | call.kwargs
-    if not is_plain(module, given, call, outputs):
+    if not has_rule(module, given, outputs):
         return None
-    swap = not module.batch_first
-    x = given["query"].transpose(0, 1) if swap else given["query"]  # [B, S, E]
-    b = outputs[0].transpose(0, 1) if swap else outputs[0]
-    if len(x) != call.batch_size:
+    swap, like = not module.batch_first, module.out_proj.weight
+    sides = [given[side].transpose(0, 1) if swap else given[side] for side in SIDES]  # [B, S, E] each
+    if any(len(side) != call.batch_size for side in sides):
         return None
-    x, b = (match_dtype(t, module.in_proj_weight) for t in (x, b))
+    sides = [match_dtype(side, like) for side in sides]
+    b = match_dtype(outputs[0].transpose(0, 1) if swap else outputs[0], like)
     with torch.enable_grad():
-        projected = F.linear(x, module.in_proj_weight.detach(), detached(module.in_proj_bias)).requires_grad_()
+        maps = zip(sides, split_weights(module), split_biases(module), strict=True)
+        projected = [F.linear(x, weight, bias).requires_grad_() for x, weight, bias in maps]
         with restored_random_state(call.random_state):
-            joined = attend(module, projected, given.get("attn_mask"), call.training)
-        between = b @ module.out_proj.weight.detach()
-        (at_projection,) = torch.autograd.grad(joined, projected, between)
-    parts: dict[str, Contribution] = {
-        "in_proj_weight": Positions(at_projection, x, module.in_proj_weight.shape, scale),
-        "out_proj.weight": Positions(b, joined.detach(), module.out_proj.weight.shape, scale),
-    }
-    if module.in_proj_bias is not None:
-        parts["in_proj_bias"] = Rows(at_projection.sum(1), module.in_proj_bias.shape, scale)
+            joined, weights = attend(module, projected, given, call.training)
+        ends, seeds = [joined], [b @ like.detach()]
+        if 1 in outputs:
+            ends, seeds = [joined, weights], [*seeds, match_dtype(outputs[1], like)]  # type: ignore[list-item]
+        at_projections = torch.autograd.grad(ends, projected, seeds)
+    same = all(given[side] is given["query"] or is_same(given[side], given["query"]) for side in SIDES)
+    parts = input_parts(module, list(at_projections), sides, same, scale)
+    parts["out_proj.weight"] = Positions(b, joined.detach(), like.shape, scale)
+    if module.out_proj.bias is not None:
         parts["out_proj.bias"] = Rows(b.sum(1), module.out_proj.bias.shape, scale)
     return parts
 
 
-def is_plain(module: nn.MultiheadAttention, given: dict[str, Any], call: Call, outputs: dict[int, Tensor]) -> bool:
-    query = given.get("query")
-    same = isinstance(query, Tensor) and all(
-        isinstance(given.get(name), Tensor)
-        and given[name].data_ptr() == query.data_ptr()
-        and given[name].shape == query.shape
-        for name in ("key", "value")
-    )
-    drops = module.dropout > 0 and call.training
+def has_rule(module: nn.MultiheadAttention, given: dict[str, Any], outputs: dict[int, Tensor]) -> bool:
     return (
-        same
-        and query is not None
-        and query.dim() == 3
-        and module._qkv_same_embed_dim
+        all(isinstance(given.get(side), Tensor) and given[side].dim() == 3 for side in SIDES)
         and module.bias_k is None
         and not module.add_zero_attn
-        and given.get("key_padding_mask") is None
-        and set(outputs) == {0}
-        and not (drops and given.get("need_weights", True))  # there dropout is drawn in another order
+        and 0 in outputs
     )
 
 
-def attend(module: nn.MultiheadAttention, projected: Tensor, mask: Tensor | None, training: bool) -> Tensor:
-    """Softmax attention of all heads, joined: [B, S, 3 E] to [B, S, E]."""
-    B, S, width = projected.shape
-    heads, each = module.num_heads, width // 3 // module.num_heads
-    q, k, v = (part.reshape(B, S, heads, each).transpose(1, 2) for part in projected.chunk(3, dim=-1))
-    if mask is not None and mask.dtype == torch.bool:  # True means "must not be seen" here
-        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, float("-inf"))
+def is_same(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+
+
+def split_weights(module: nn.MultiheadAttention) -> list[Tensor]:
+    if module._qkv_same_embed_dim:
+        return list(module.in_proj_weight.detach().chunk(3))
+    weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    return [weight.detach() for weight in weights]  # type: ignore[union-attr]
+
+
+def split_biases(module: nn.MultiheadAttention) -> list[Tensor | None]:
+    return [None] * 3 if module.in_proj_bias is None else list(module.in_proj_bias.detach().chunk(3))
+
+
+def input_parts(
+    module: nn.MultiheadAttention, gradients: list[Tensor], sides: list[Tensor], same: bool, scale: float
+) -> dict[str, Contribution]:
+    """The maps before the heads: one matrix of three blocks, or three matrices where widths differ."""
+    parts: dict[str, Contribution] = {}
+    pairs = zip(gradients, sides, split_weights(module), strict=True)
+    blocks: list[Contribution] = [Positions(b, x, weight.shape, scale) for b, x, weight in pairs]
+    if not module._qkv_same_embed_dim:
+        parts |= dict(zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), blocks, strict=True))
+    elif same:
+        whole = torch.cat(gradients, -1)
+        parts["in_proj_weight"] = Positions(whole, sides[0], module.in_proj_weight.shape, scale)
+    else:
+        parts["in_proj_weight"] = Stacked(blocks, module.in_proj_weight.shape)
+    if module.in_proj_bias is not None:
+        rows = torch.cat([b.sum(1) for b in gradients], -1)
+        parts["in_proj_bias"] = Rows(rows, module.in_proj_bias.shape, scale)
+    return parts
+
+
+def attend(
+    module: nn.MultiheadAttention, projected: list[Tensor], given: dict[str, Any], training: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Softmax attention of all heads, joined [B, L, E], and its weights where the caller asked for them."""
+    B, heads = len(projected[0]), module.num_heads
+    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in projected)  # [B, heads, S, each]
+    mask, dropout = join_masks(given, B, heads, q), module.dropout if training else 0.0
+    if not given.get("need_weights", True):
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        return out.transpose(1, 2).flatten(2), None
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+    weights = torch.softmax(scores if mask is None else scores + mask, -1)
+    weights = F.dropout(weights, dropout) if dropout > 0 else weights
+    shown = weights.mean(1) if given.get("average_attn_weights", True) else weights
+    return (weights @ v).transpose(1, 2).flatten(2), shown
+
+
+def join_masks(given: dict[str, Any], B: int, heads: int, like: Tensor) -> Tensor | None:
+    """What is added to the scores; True means "must not be seen" in the masks that the module takes."""
+    mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+    mask, padding = (None if m is None else as_addend(m, like) for m in (mask, padding))
     if mask is not None and mask.dim() == 3:
-        mask = mask.reshape(B, heads, S, S)
-    dropout = module.dropout if training else 0.0
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).reshape(B, S, -1)
+        mask = mask.unflatten(0, (B, heads))
+    if padding is not None:
+        padding = padding[:, None, None, :]
+        mask = padding if mask is None else mask + padding
+    return mask
 
 
-def detached(bias: Tensor | None) -> Tensor | None:
-    return None if bias is None else bias.detach()
+def as_addend(mask: Tensor, like: Tensor) -> Tensor:
+    if mask.dtype == torch.bool:
+        return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))
+    return mask.to(like.dtype)

@@ -8,6 +8,7 @@ A contribution stands for ``g_n``, n = 1..B, of one parameter tensor from one ca
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -32,6 +33,10 @@ class Contribution(ABC):
 
     def hold(self) -> None:  # noqa: B027  (nothing to do for most)
         """Stay right after the optimizer has moved the parameters: the step itself is projected on later."""
+
+    def next_way(self) -> bool:
+        """What was found does not add up to the gradient: go another way, if there is one."""
+        return False
 
     def form(self, lo: int, hi: int) -> Tensor:
         formed = self.make(lo, hi)
@@ -150,8 +155,69 @@ class Summed(Contribution):
         for part in self.parts:
             part.hold()
 
+    def next_way(self) -> bool:
+        moved = [part.next_way() for part in self.parts]
+        return any(moved)
+
     def project(self, direction: Tensor) -> Tensor | None:
         projections = [part.project(direction) for part in self.parts]
         if any(projection is None for projection in projections):
             return None
         return torch.stack(projections).sum(0)  # type: ignore[arg-type]
+
+
+class Stacked(Contribution):
+    """Blocks of rows with contributions of their own: the three projections that attention keeps in one matrix."""
+
+    def __init__(self, parts: list[Contribution], shape: torch.Size):
+        self.parts = parts
+        super().__init__(parts[0].samples, shape, 1.0)
+
+    def make(self, lo: int, hi: int) -> Tensor:
+        return torch.cat([part.form(lo, hi) for part in self.parts], 1)
+
+    def norms(self) -> Tensor | None:
+        norms = [part.norms() for part in self.parts]
+        return None if any(norm is None for norm in norms) else torch.stack(norms).sum(0)  # type: ignore[arg-type]
+
+    def project(self, direction: Tensor) -> Tensor | None:
+        pieces = direction.reshape(self.shape).split([part.shape[0] for part in self.parts])
+        found = [part.project(piece) for part, piece in zip(self.parts, pieces, strict=True)]
+        return None if any(f is None for f in found) else torch.stack(found).sum(0)  # type: ignore[arg-type]
+
+
+class Tried(Contribution):
+    """A rule that knows its module only as well as the library's next release allows, and the fallback behind it."""
+
+    def __init__(self, part: Contribution, other: Callable[[], Contribution]):
+        self.part, self.other = part, other
+        self.moved = False
+        super().__init__(part.samples, part.shape, 1.0)
+
+    def next_way(self) -> bool:
+        if self.moved:
+            return self.part.next_way()
+        self.part, self.moved = self.other(), True
+        return True
+
+    def make(self, lo: int, hi: int) -> Tensor:
+        return self.part.form(lo, hi)
+
+    @property
+    def floats_per_sample(self) -> int:
+        return self.part.floats_per_sample
+
+    def hold(self) -> None:
+        self.part.hold()
+
+    def norms(self) -> Tensor | None:
+        return self.part.norms()
+
+    def project(self, direction: Tensor) -> Tensor | None:
+        return self.part.project(direction)
+
+    def squares(self) -> Tensor | None:
+        return self.part.squares()
+
+    def count(self, parameter: ParameterBins | None, spec: Spec, into: Counts) -> bool:
+        return self.part.count(parameter, spec, into)

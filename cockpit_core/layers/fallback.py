@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.contribution import Contribution, Tried
 from cockpit_core.layers.registry import Call, NotCovered
 
 ATOMIC: tuple[type[nn.Module], ...] = (
@@ -277,10 +277,19 @@ class PerSample(Contribution):
     def hold(self) -> None:
         self.gradients.hold()
 
+    def next_way(self) -> bool:
+        return self.gradients.next_way()
+
     @property
     def floats_per_sample(self) -> int:
         outputs = sum(b.numel() for b in self.gradients.outputs.values())
         return self.shape.numel() + outputs
+
+
+def gradients_of(part: Contribution) -> ModuleGradients | None:
+    """What stands behind this contribution, if it comes from the fallback."""
+    part = part.part if isinstance(part, Tried) else part
+    return part.gradients if isinstance(part, PerSample) else None
 
 
 def refuse_shared_statistics(call: Call) -> None:
