@@ -171,7 +171,21 @@ def detach_inputs(values: Any) -> Any:
     return values
 
 
-def make_call(module: nn.Module, args: tuple, kwargs: dict, batch_size: int, batch_dim: int, states: Any) -> Call:
+def make_call(
+    module: nn.Module, args: tuple, kwargs: dict, batch_size: int, batch_dim: int, states: Any, output: Any = None
+) -> Call:
     inputs, named = detach_inputs(args), detach_inputs(kwargs)
     versions = tuple((t, t._version) for t in flatten_tensors((inputs, named)))  # a detached tensor shares its counter
-    return Call(module, inputs, named, batch_size, batch_dim, versions, states, module.training)
+    call = Call(module, inputs, named, batch_size, batch_dim, versions, states, module.training)
+    if isinstance(module, nn.SyncBatchNorm):
+        call.statistics = find_shared_statistics(output)
+    return call
+
+
+def find_shared_statistics(output: Any) -> tuple[Tensor, Tensor] | None:
+    """What SyncBatchNorm has kept for its own backward pass; None where it ran as an ordinary BatchNorm."""
+    node: Any = getattr(output, "grad_fn", None)
+    if type(node).__name__ != "SyncBatchNormBackward":
+        return None
+    _, _, mean, inverse_deviation, _ = node.saved_tensors
+    return mean.detach(), inverse_deviation.detach()

@@ -52,10 +52,13 @@ class Curvature:
         self.eigenvectors: dict[str, dict[str, Tensor]] = {}
         self.group: Group | None = None
         self.packed = False
+        self.due: list[str] | None = None
+        """Eigenvalues that the other processes will ask this one about at this step; None: not known yet."""
         self.edges: list[tuple[Call, list[str], int, Any]] = []
 
     def forget_step(self) -> None:
         self.edges.clear()
+        self.due = None
 
     def note(self, call: Call, names: list[str], position: int, output: Tensor) -> None:
         """Remember where this output sits in the graph; the edge survives that the tensor is overwritten in place."""
@@ -68,7 +71,7 @@ class Curvature:
         repeated instead. So it is where fused attention has no second derivative, with the plain kernels.
         """
         kinds = engine.step.plan.curvature_kinds
-        if not kinds or self._must_wait(engine, kinds):
+        if not self._begin(engine, kinds):
             return
         calls = args, kwargs, factor
         with torch.enable_grad(), engine.mute():
@@ -85,6 +88,7 @@ class Curvature:
                     }
                     for name in again:
                         engine.step.no_value.pop(name)
+                    self.due = self._eigenvalues(engine, wanted)
                     self._attempt_fill(engine, wanted, lambda: self._separate_point(engine, found, *calls))
             found.curved = True
 
@@ -96,34 +100,55 @@ class Curvature:
         except NoCurvature as reason:
             names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
             engine.step.no_value.update(dict.fromkeys(names, str(reason)))
-            self._tell_others(engine, kinds, reason)
+            self.answer_others(engine, reason)
             return
         self.packed = engine.step.packed
         self._fill(engine, kinds, point)
 
-    def _tell_others(self, engine: Engine, kinds: dict[str, set[str]], reason: NoCurvature) -> None:
+    def answer_others(self, engine: Engine, reason: Exception) -> None:
         """Other processes are about to ask this one for products: it answers with the reason why it has none."""
+        if self.group is None or self.group.broken:
+            return
+        if self.due is None and not self._begin(engine, engine.step.plan.curvature_kinds):
+            return
 
         def make() -> Any:
             raise reason
 
-        group = self.group
-        if group is None:
-            return
-        for kind in sorted({k or self.kind for k in kinds.get("eigenvalue", ())}):
-            if not self._is_one_of_several(engine, kind):
-                self._attempt(engine, "eigenvalue", kind, partial(largest_together, group, make, None, self.generator))
+        while self.due:
+            self._attempt(engine, "eigenvalue", self.due[0], partial(self._ask_all, self.due[0], make, None))
+
+    def _ask_all(self, kind: str, make: Callable[[], Any], start: Any, **effort: Any) -> tuple[Eigenpair, Any]:
+        assert self.group is not None
+        if self.due and kind in self.due:
+            self.due.remove(kind)
+        return largest_together(self.group, make, start, self.generator, **effort)
+
+    def _begin(self, engine: Engine, kinds: dict[str, set[str]]) -> bool:
+        """Is there anything to measure, and if so, what will the processes ask each other for?"""
+        self.due = []
+        if not kinds or self._must_wait(engine, kinds):
+            return False
+        self.due = self._eigenvalues(engine, kinds)
+        return True
+
+    def _eigenvalues(self, engine: Engine, kinds: dict[str, set[str]]) -> list[str]:
+        asked = sorted({kind or self.kind for kind in kinds.get("eigenvalue", ())})
+        return [kind for kind in asked if not self._is_one_of_several(engine, kind)]
 
     def measure_function(self, engine: Engine, batch_size: int, loss: Tensor) -> None:
         """For a loss that is not a module: the scalar itself is all we know."""
         kinds = engine.step.plan.curvature_kinds
-        if kinds and not self._must_wait(engine, kinds):
+        if not self._begin(engine, kinds):
+            return
+        try:
             with torch.enable_grad(), engine.mute():
-                self._fill(
-                    engine,
-                    kinds,
-                    Point(loss, dict(engine.cover.trainable()), batch_size, samples_first=engine.batch_dim == 0),
-                )
+                parameters: dict[str, Tensor] = dict(engine.cover.trainable())
+                point = Point(loss, parameters, batch_size, samples_first=engine.batch_dim == 0)
+                self._fill(engine, kinds, point)
+        except Exception as error:
+            self.answer_others(engine, error)
+            raise
 
     def _must_wait(self, engine: Engine, kinds: dict[str, set[str]]) -> bool:
         """Does a pass of ours through this graph disturb the other processes?"""
@@ -132,7 +157,7 @@ class Curvature:
         reason = ""
         if self.group.delays_reduction:
             reason = "the first backward pass of DistributedDataParallel(static_graph=True) must be the user's own"
-        elif any(isinstance(module, torch.nn.SyncBatchNorm) for module in engine.cover.model.modules()):
+        elif any(isinstance(m, nn.SyncBatchNorm) and m.training for m in engine.cover.model.modules()):
             reason = "SyncBatchNorm mixes the samples of several processes and has no second derivative"
         names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
         engine.step.no_value.update(dict.fromkeys(names, reason) if reason else {})
@@ -193,7 +218,8 @@ class Curvature:
         """Eigenvalues of micro-batches do not add up to the eigenvalue of the batch."""
         state = engine.step
         curved = state.open is not None and state.open.curved
-        if not state.passes and not curved and engine.passes_per_step < 2:
+        usual = engine.passes_per_step if self.group is None else self.group.most_passes
+        if not state.passes and not curved and usual < 2:
             return False
         state.eigenpairs.pop(kind, None)
         state.no_value[f"eigenvalue {kind}"] = (
@@ -228,7 +254,7 @@ class Curvature:
             made.append(make())
             pair = largest_eigenvalue(made[0], start, self.generator, **effort)
         else:
-            pair, local = largest_together(self.group, make, start, self.generator, **effort)
+            pair, local = self._ask_all(kind, make, start, **effort)
             made.append(local)
         if not pair.start:
             return pair

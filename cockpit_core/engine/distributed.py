@@ -5,7 +5,8 @@ local batches differ in size, because that is how the gradient is reduced. The b
 B = sum_r B_r, in the order of the ranks, and ``g_n = (B/R) dL_r/dtheta^(n)`` for a sample n of rank r.
 
 Ranks only talk at steps that all of them track, and every message carries the place in the step where it was sent: a
-rank that is somewhere else is noticed at once, and measuring stops for good instead of waiting. Rank 0 writes.
+rank that is somewhere else is noticed at once, and measuring stops for good instead of waiting. An error on one rank is
+its answer to the others, so that nobody waits for it. Rank 0 writes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from cockpit_core.events.writer import EventWriter
 from cockpit_core.layers.registry import NotCovered
 
 HANDSHAKE_SECONDS = 120.0
+ANSWER_SECONDS = 300.0
+"""How long a process waits for the others' numbers. Then it says so, measures nothing more, and training goes on."""
 _calls = itertools.count()
 
 
@@ -39,6 +42,7 @@ class Group:
 
     def __init__(self, wrapped: nn.Module, group: Any):
         self.group, self.broken = group, ""
+        self.most_passes = 0  # backward passes of the last measured step, on the process that did most
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.wrapped = weakref.ref(wrapped)
 
@@ -122,7 +126,8 @@ def find_group(model: nn.Module) -> Group | None:
         return None
     shake_hands(ranks)
     backend = "gloo" if dist.is_gloo_available() else None
-    group = dist.new_group(ranks, backend=backend, use_local_synchronization=True)
+    patience = timedelta(seconds=ANSWER_SECONDS)
+    group = dist.new_group(ranks, timeout=patience, backend=backend, use_local_synchronization=True)
     return Group(wrapped, group)
 
 

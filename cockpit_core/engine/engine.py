@@ -125,7 +125,7 @@ class Engine:
             names = list(self.hooked[module])
             state = self.random_states.pop(id(module), None)
             states = None if state is None else (state, torch.get_rng_state())
-            call = make_call(module, args, kwargs, self.forward_size or 0, self.batch_dim, states)
+            call = make_call(module, args, kwargs, self.forward_size or 0, self.batch_dim, states, output)
             for position, tensor in enumerate(tensors):
                 if tensor.requires_grad:
                     if self.step.plan.curvature_kinds:
@@ -156,11 +156,15 @@ class Engine:
             if self.step.measured and self.step.in_closure:
                 return
             start = time.perf_counter()
-            found = self._open_pass(find_batch_size((args, kwargs), self.batch_dim))
-            factor = factor / self.step.loss_scale
-            self._take_losses(found, args, kwargs, value, factor)
-            if value.dim() == 0:
-                self.curvature.measure(self, found, args, kwargs, factor)
+            try:
+                found = self._open_pass(find_batch_size((args, kwargs), self.batch_dim))
+                factor = factor / self.step.loss_scale
+                self._take_losses(found, args, kwargs, value, factor)
+                if value.dim() == 0:
+                    self.curvature.measure(self, found, args, kwargs, factor)
+            except Exception as error:
+                self.curvature.answer_others(self, error)  # else they would wait for this process
+                raise
             self.step.overhead += time.perf_counter() - start
 
     def _is_of_interest(self, value: Tensor, factor: Tensor) -> bool:

@@ -16,6 +16,7 @@ from cockpit_core.engine.distributed import Group, OutOfStep, attempt, first_pro
 from cockpit_core.engine.reduce import LayerStatistics
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.fallback import gradients_of
+from cockpit_core.layers.registry import NotCovered
 
 if TYPE_CHECKING:
     from cockpit_core.engine.engine import Engine
@@ -46,9 +47,12 @@ def measure_together(engine: Engine) -> None:
     mine = (len(state.passes), state.batch_size, state.loss, state.losses(), state.why_no_losses())
     answers = group.gather("batch", mine)
     silent = [str(rank) for rank, answer in enumerate(answers) if not answer[0]]
+    group.most_passes = max(answer[0] for answer in answers)
     if silent:
-        if state.passes:
-            state.no_value["individual"] = f"rank {', '.join(silent)} saw no backward pass of its loss"
+        reason = f"rank {', '.join(silent)} saw no backward pass of its loss"
+        state.no_value["individual"] = reason
+        for found in state.passes:  # the losses of some ranks are not those of the batch
+            found.losses, found.no_losses = None, reason
         return
     state.joint = join_batches(answers)
     if state.plan.individual:
@@ -69,10 +73,11 @@ def join_batches(answers: list[Any]) -> Joint:
 def reduce_together(engine: Engine, group: Group, samples: int) -> None:
     """Every layer's statistics over the global batch, with the same check that contributions add up to the gradient."""
     state = engine.step
-    parts = collect_parts(engine, samples / group.size / state.loss_scale)
+    errors: list[Exception] = []
+    parts = collect_parts(engine, samples / group.size / state.loss_scale, errors)
     pending = [n for n in state.gradients if n in parts or n in state.failures]
     while pending:
-        local = reduce_locally(engine, parts, pending)
+        local = reduce_locally(engine, parts, pending, errors)
         vectors = {n: vectors_of(s) for n, s in local.items()}
         answers = group.gather("layers", (vectors, dict(state.failures)))
         again = []
@@ -89,9 +94,13 @@ def reduce_together(engine: Engine, group: Group, samples: int) -> None:
         pending = choose_retries(engine, group, parts, again) if again else []
     add_sums(engine, group)
     settle(engine, parts)
+    if errors:  # only now: the other processes have had their answers
+        with engine.guard("individual gradients"):
+            raise errors[0]
 
 
-def collect_parts(engine: Engine, scale: float) -> dict[str, list[Contribution]]:
+def collect_parts(engine: Engine, scale: float, errors: list[Exception]) -> dict[str, list[Contribution]]:
+    """By parameter, one per pass. What cannot be had is a failure; what is an error of ours goes to ``errors`` too."""
     state, parts = engine.step, {}
     for name in state.gradients:
         if engine.cover.methods.get(name, ("",))[0] == "not covered":
@@ -99,8 +108,14 @@ def collect_parts(engine: Engine, scale: float) -> dict[str, list[Contribution]]
         try:
             parts[name] = [part_of(engine, found, name, scale) for found in state.passes]
         except Exception as error:
-            state.failures[name] = reason_of(error)
+            note_failure(engine, name, error, errors)
     return parts
+
+
+def note_failure(engine: Engine, name: str, error: Exception, errors: list[Exception]) -> None:
+    engine.step.failures[name] = reason_of(error)
+    if not isinstance(error, NotCovered):
+        errors.append(error)
 
 
 def part_of(engine: Engine, found: Any, name: str, scale: float) -> Contribution:
@@ -110,7 +125,7 @@ def part_of(engine: Engine, found: Any, name: str, scale: float) -> Contribution
 
 
 def reduce_locally(
-    engine: Engine, parts: dict[str, list[Contribution]], names: list[str]
+    engine: Engine, parts: dict[str, list[Contribution]], names: list[str], errors: list[Exception]
 ) -> dict[str, LayerStatistics]:
     """This rank's samples; formed gradients of one module are dropped before the next one's are made."""
     state, plan, found, last = engine.step, engine.step.plan, {}, None
@@ -124,7 +139,7 @@ def reduce_locally(
         try:
             found[name] = engine._reduce_parts(name, parts[name], directions)
         except Exception as error:
-            state.failures[name] = reason_of(error)
+            note_failure(engine, name, error, errors)
         held = gradients_of(parts[name][0])
         if last is not None and last is not held and not keep:
             last.whole = None

@@ -67,7 +67,7 @@ def split_weights(module: nn.MultiheadAttention) -> list[Tensor]:
     if module._qkv_same_embed_dim:
         return list(module.in_proj_weight.detach().chunk(3))
     weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-    return [weight.detach() for weight in weights]  # type: ignore[union-attr]
+    return [weight.detach() for weight in weights]
 
 
 def split_biases(module: nn.MultiheadAttention) -> list[Tensor | None]:

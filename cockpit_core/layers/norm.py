@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cockpit_core.layers.contribution import Contribution, Rows
-from cockpit_core.layers.registry import Call, match_dtype, rule, samples_first
+from cockpit_core.layers.registry import Call, NotCovered, match_dtype, rule, samples_first
 
 
 def affine_rows(call: Call, b: Tensor, normalised: Tensor, scale: float, features: int) -> dict[str, Contribution]:
@@ -91,3 +91,26 @@ def batch_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     with torch.no_grad():
         x_hat = F.batch_norm(call.input, mean, var, None, None, training=own, momentum=0.0, eps=module.eps)
     return channel_rows(call, b, x_hat, scale)
+
+
+@rule(nn.SyncBatchNorm)
+def sync_batch_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
+    """As BatchNorm, with mean and variance of the samples of all processes, as the module itself has used them."""
+    module: nn.SyncBatchNorm = call.module  # type: ignore[assignment]
+    if module.weight is None:
+        return {}
+    if call.statistics is None:
+        if is_shared(module, call.training):
+            raise NotCovered("the statistics that SyncBatchNorm shares between processes were not found in its graph")
+        return batch_norm(call, b, scale)
+    call.method, call.reason = "contribution", "SyncBatchNorm in training mode mixes samples of all processes"
+    channels = (1, -1, *(1,) * (call.input.dim() - 2))
+    mean, inverse_deviation = (s.reshape(channels) for s in call.statistics)
+    return channel_rows(call, b, (call.input - mean) * inverse_deviation, scale)
+
+
+def is_shared(module: nn.SyncBatchNorm, training: bool) -> bool:
+    """Does this module talk to other processes in its forward pass?"""
+    if not (training and torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    return torch.distributed.get_world_size(module.process_group) > 1

@@ -34,6 +34,8 @@ class Call:
     """It was called once for all samples (learned positions); its gradients are taken where they meet the batch."""
     adds_up: bool = False
     """Several places of the graph send gradients to the same output (else a later one replaces an earlier one)."""
+    statistics: tuple[Tensor, Tensor] | None = None
+    """Mean and 1 / standard deviation per channel where they were taken over the samples of several processes."""
 
     @property
     def input(self) -> Any:

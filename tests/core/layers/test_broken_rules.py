@@ -36,7 +36,10 @@ def test_rule_that_raises_is_told_once_and_replaced_by_the_fallback(
 ) -> None:
     monkeypatch.setitem(registry.RULES, nn.Linear, raise_an_error)
     training = start("mlp", "momentum")
-    with pytest.warns(UserWarning, match="the rule of") as caught, training.track(tmp_path / "run", on_error="warn") as run:
+    with (
+        pytest.warns(UserWarning, match="the rule of") as caught,
+        training.track(tmp_path / "run", on_error="warn") as run,
+    ):
         training.run(training.batches(4))
     told = [str(warning.message) for warning in caught]
     assert len(told) == 2, told  # one of each Linear, at the first step only
