@@ -12,7 +12,7 @@ from tensorboard import errors
 
 from cockpit_core.events.data import QUIET
 from cockpit_core.schema import wire
-from tb_plugin.follower import HEADER, Follower, records_tag, segments
+from tb_plugin.follower import HEADER, Follower, Wanted, records_tag, segments
 from tb_plugin.provider import Asker
 
 # How long a listing may spend on finding out how runs ended; those it does not reach have the state "" until the
@@ -53,10 +53,8 @@ class Cache:
         self._followers: dict[tuple[str, str], Follower] = {}
         self._entries: dict[str, dict[str, Entry]] = defaultdict(dict)
 
-    def encode_batch(
-        self, asker: Asker, run: str, since: int, names: list[str] | None, layers: bool, max_points: int | None
-    ) -> tuple[bytes, int]:
-        return self._follow(asker, run).encode_batch(asker, since, names, layers, max_points)
+    def encode_batch(self, asker: Asker, run: str, wanted: Wanted) -> tuple[bytes, int]:
+        return self._follow(asker, run).encode_batch(asker, wanted)
 
     def read_histogram(self, asker: Asker, run: str, quantity: str, step: int, layer: str) -> bytes:
         return self._follow(asker, run).read_histogram(asker, quantity, step, layer)

@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorboard import errors
 
@@ -37,6 +37,16 @@ def segments(tags: dict[str, Any]) -> list[int]:
 # Decoding holds the interpreter: three first requests side by side would all be answered when the last one is done.
 # One after the other, the first picture is there in a third of the time.
 _FIRST = threading.Lock()
+
+
+class Wanted(NamedTuple):
+    """Which part of a run a page asks for: records ``since`` to ``until``, columns, and how finely."""
+
+    since: int = 0
+    until: int | None = None
+    names: list[str] | None = None
+    layers: bool = True
+    max_points: int | None = None
 
 
 class FedRun(RunData):
@@ -75,15 +85,20 @@ class Follower:
 
     # ---- what the routes ask ----
 
-    def encode_batch(
-        self, asker: Asker, since: int, names: list[str] | None, layers: bool, max_points: int | None
-    ) -> tuple[bytes, int]:
+    def encode_batch(self, asker: Asker, wanted: Wanted) -> tuple[bytes, int]:
         """The bytes, and the record to go on from."""
+        since, until, names, layers, max_points = wanted
         with self.lock, nullcontext() if self._segment >= 0 else _FIRST:
-            self._refresh(asker)
+            if (
+                until is None or until > self.data.table.next_seq
+            ):  # a stretch that is decoded needs no look at the files
+                self._refresh(asker)
             only = None if layers else ()
-            content = encode_batch(self.data, since, run=self.run, names=names, layers=only, max_points=max_points)
-            return content, self.data.table.next_seq
+            content = encode_batch(
+                self.data, since, run=self.run, names=names, layers=only, max_points=max_points, until=until
+            )
+            known = self.data.table.next_seq
+            return content, known if until is None else min(until, known)
 
     def read_histogram(self, asker: Asker, quantity: str, step: int, layer: str) -> bytes:
         with self.lock:

@@ -15,10 +15,13 @@ from werkzeug.wrappers import Request, Response
 from tb_plugin import arguments
 from tb_plugin.assets import Assets
 from tb_plugin.cache import Cache
+from tb_plugin.follower import Wanted
 from tb_plugin.loader import PLUGIN_NAME
 from tb_plugin.provider import Asker
 
 BINARY = "application/octet-stream"
+SAMPLE = 65_536  # bytes that are tried
+WORTH = 0.8  # compressed only if that leaves less than this part
 Handler = Callable[[Request], Response]
 
 
@@ -55,11 +58,15 @@ class CockpitPlugin(base_plugin.TBPlugin):
     def _serve_batch(self, request: Request) -> Response:
         run = arguments.text(request, "run")
         since = arguments.integer(request, "since", 0)
+        until = arguments.integer(request, "until", arguments.UINT32_MAX)
+        if until < since:
+            raise errors.InvalidArgumentError("until must not be less than since")
         max_points = arguments.integer(request, "max_points", 0, largest=arguments.MAX_POINTS)
         layers = arguments.flag(request, "layers", True)
         names = arguments.names(request)
         asker = Asker.of(self._provider, request)
-        content, to_seq = self._cache.encode_batch(asker, run, since, names, layers, max_points or None)
+        wanted = Wanted(since, until if until < arguments.UINT32_MAX else None, names, layers, max_points or None)
+        content, to_seq = self._cache.encode_batch(asker, run, wanted)
         return _respond_binary(request, content, [("X-Cockpit-To-Seq", str(to_seq))])
 
     def _serve_histogram(self, request: Request) -> Response:
@@ -75,7 +82,11 @@ class CockpitPlugin(base_plugin.TBPlugin):
 
 
 def _respond_binary(request: Request, content: bytes, headers: Sequence[tuple[str, str]] = ()) -> Response:
-    # TensorBoard compresses text only. Level 1: the time to the first picture counts, not the last few bytes.
+    """TensorBoard compresses text only. Numbers that do not get smaller are sent as they are, which is quicker."""
+    sample = content[:SAMPLE]
+    if len(gzip.compress(sample, 1)) > WORTH * len(sample):
+        return http_util.Respond(request, content, BINARY, headers=list(headers))
+    # Level 1: the time to the first picture counts, not the last few bytes.
     packed = gzip.compress(content, 1, mtime=0)
     return http_util.Respond(request, packed, BINARY, content_encoding="gzip", headers=list(headers))
 

@@ -17,7 +17,7 @@ from cockpit_core.schema import wire
 from tb_plugin import cache as cache_module
 from tb_plugin import follower as follower_module
 from tb_plugin.cache import Cache
-from tb_plugin.follower import HEADER, Follower, records_tag
+from tb_plugin.follower import HEADER, Follower, Wanted, records_tag
 from tb_plugin.provider import Asker
 from tests.tb import logs
 
@@ -107,7 +107,7 @@ def asker(provider: FakeProvider) -> Asker:
 
 
 def read(follower: Follower, asker: Asker, since: int = 0) -> pb.Batch:
-    content, to_seq = follower.encode_batch(asker, since, None, True, None)
+    content, to_seq = follower.encode_batch(asker, Wanted(since))
     batch = pb.Batch.FromString(content)
     assert batch.to_seq == to_seq
     return batch
@@ -224,20 +224,20 @@ def test_requests_for_unknown_runs_leave_nothing_behind(asker: Asker) -> None:
     cache = Cache()
     for number in range(50):
         with pytest.raises(errors.NotFoundError):
-            cache.encode_batch(asker, f"nobody {number}", 0, None, True, None)
+            cache.encode_batch(asker, f"nobody {number}", Wanted())
     assert cache._followers == {}
 
 
 def test_a_run_that_vanished_is_forgotten(provider: FakeProvider, asker: Asker) -> None:
     provider.add_records("a", 0, 3)
     cache = Cache()
-    cache.encode_batch(asker, "a", 0, None, True, None)
+    cache.encode_batch(asker, "a", Wanted())
     assert [entry["run"] for entry in cache.list_runs(asker)] == ["a"]
     del provider.tensors["a"]
     assert cache.list_runs(asker) == []
     assert cache._followers == {}
     with pytest.raises(errors.NotFoundError):
-        cache.encode_batch(asker, "a", 0, None, True, None)
+        cache.encode_batch(asker, "a", Wanted())
 
 
 def test_states_of_many_runs_are_found_out_over_several_listings(

@@ -111,6 +111,17 @@ def test_names_layers_and_points_can_be_chosen(board: TensorBoard) -> None:
     assert steps[-1] == 4999
 
 
+def test_a_stretch_of_a_long_run_comes_in_more_detail(board: TensorBoard) -> None:
+    thin = pb.Batch.FromString(board.get(BATCH, run="long", layers=0, names="GradNorm", max_points=100))
+    part = pb.Batch.FromString(board.get(BATCH, run="long", layers=0, names="GradNorm", since=1000, until=1500))
+    assert (part.from_seq, part.to_seq, part.replace) == (1000, 1500, False)
+    inside = [seq for seq in np.frombuffer(thin.seq.data, "<u4") if 1000 <= seq < 1500]
+    assert len(inside) < 30
+    assert np.frombuffer(part.seq.data, "<u4").tolist() == list(range(1000, 1500))
+    assert len(part.columns[0].values.data) == 8 * 500
+    assert not part.columns[0].decimated
+
+
 def test_a_cursor_gets_only_what_is_new(board: TensorBoard) -> None:
     batch = get_batch(board, "small", since=40)
     assert not batch.replace
@@ -180,6 +191,9 @@ REFUSED = [
     (BATCH, {"run": "small", "since": "-1"}, 400),
     (BATCH, {"run": "small", "since": "4294967296"}, 400),
     (BATCH, {"run": "small", "since": "NaN"}, 400),
+    (BATCH, {"run": "small", "until": "-1"}, 400),
+    (BATCH, {"run": "small", "until": "99999999999"}, 400),
+    (BATCH, {"run": "small", "since": "20", "until": "10"}, 400),
     (BATCH, {"run": "small", "max_points": "-5"}, 400),
     (BATCH, {"run": "small", "max_points": "1e99"}, 400),
     (BATCH, {"run": "small", "max_points": "99999999"}, 400),
