@@ -3,11 +3,12 @@ import { Bar, type BarHost } from "./bar.ts";
 import { Board } from "./board.ts";
 import type { Card, CardHost } from "./card.ts";
 import { axisDomain, type ContextParts, HistogramFetcher, makeContext, RunColors } from "./context.ts";
-import { closePopovers, h, setText } from "./dom.ts";
+import { DetailFetcher } from "./detail.ts";
+import { closePopovers, h, setAttribute, setText } from "./dom.ts";
 import { columnsCsv, exportCsv } from "./export.ts";
 import { movePanel, nudgePanel } from "./layout.ts";
 import type { MountOptions } from "./mount.ts";
-import { axisToStep, longest, neighbourStep, zoomRange } from "./navigation.ts";
+import { axisToStep, longest, neighbourStep, panBy, stepToAxis, zoomAround } from "./navigation.ts";
 import type { Context } from "./panel.ts";
 import { Scrubber, type ScrubberHost } from "./scrubber.ts";
 import type { Source, SourceStatus } from "./source.ts";
@@ -15,6 +16,8 @@ import { defaults, type UiState } from "./state.ts";
 import { ROW, type Store } from "./store.ts";
 import styles from "./styles.css";
 import { dark, light, type Theme, themeVariables } from "./theme.ts";
+
+const REST = 300; // ms without a new picture before it is put into words
 
 export class App implements CardHost, BarHost, ScrubberHost {
   readonly root = h("div", { class: "ck-root", role: "region", "aria-label": "Cockpit" });
@@ -26,6 +29,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private readonly colors = new RunColors();
   private readonly asked = new Set<string>();
   private readonly fetcher: HistogramFetcher;
+  private readonly details: DetailFetcher;
   private readonly bar: Bar;
   private readonly scrubber: Scrubber;
   private readonly board: Board;
@@ -34,6 +38,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private hovered: number | null = null;
   private frame = 0;
   private saved = 0;
+  private resting = 0;
   private focused = "";
   private hostTheme: "light" | "dark";
   private playedFrom = 0;
@@ -53,6 +58,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.state = { ...defaults, ...options.state };
     this.hostTheme = options.theme ?? preferred();
     this.fetcher = new HistogramFetcher(source, () => this.invalidate());
+    this.details = new DetailFetcher(source);
     this.bar = new Bar(this, signal);
     this.scrubber = new Scrubber(this, signal);
     this.board = new Board(this, options.panels ?? null, () => this.invalidate());
@@ -169,11 +175,15 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.paintTheme(ctx.theme);
     this.tellFocus(ctx);
     this.fetcher.beginPicture();
-    const full = axisDomain(ctx.runs, { ...this.state, axis: ctx.axis, zoom: null });
+    const full = this.full(ctx);
     this.board.update(ctx, width);
     this.bar.update(ctx, this.status, this.names, this.store.broken);
     this.scrubber.update(ctx, full, this.playing, track);
     this.fetcher.endPicture();
+    this.details.look(ctx);
+    setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now
+    clearTimeout(this.resting);
+    this.resting = setTimeout(() => this.board.tell(), REST) as unknown as number;
   }
 
   private paintTheme(theme: Theme): void {
@@ -207,9 +217,22 @@ export class App implements CardHost, BarHost, ScrubberHost {
   zoom(range: [number, number] | null): void {
     this.set({ zoom: range });
   }
-  zoomBy(factor: number): void {
+  private full(ctx: Context): [number, number] {
+    return axisDomain(ctx.runs, { ...this.state, axis: ctx.axis, zoom: null });
+  }
+  /** Around `x`, or around the step in question. */
+  zoomBy(factor: number, x?: number): void {
     const ctx = this.context();
-    this.set({ zoom: zoomRange(ctx, factor, axisDomain(ctx.runs, { ...this.state, axis: ctx.axis, zoom: null })) });
+    const middle = x ?? (ctx.step === null ? null : stepToAxis(ctx, ctx.step)) ?? ctx.domain[0];
+    this.set({ zoom: zoomAround(ctx.domain, this.full(ctx), factor, middle, this.state.xlog) });
+  }
+  pan(share: number, from?: [number, number]): void {
+    if (!this.state.zoom) return;
+    const ctx = this.context();
+    this.set({ zoom: panBy(from ?? ctx.domain, this.full(ctx), share, this.state.xlog) });
+  }
+  get view(): [number, number] {
+    return this.context().domain;
   }
   stepBy(records: number): void {
     const step = neighbourStep(this.context(), records);
@@ -282,9 +305,11 @@ export class App implements CardHost, BarHost, ScrubberHost {
   destroy(): void {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.saved);
+    clearTimeout(this.resting);
     this.unsubscribe();
     this.media?.removeEventListener?.("change", this.followSystem);
     this.fetcher.stop();
+    this.details.stop();
     this.board.destroy();
     this.abort.abort();
     this.root.remove();

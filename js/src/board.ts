@@ -37,6 +37,11 @@ export class Board {
     if (entries.some((entry) => entry.isIntersecting)) redraw();
   }
 
+  /** Screen readers hear of a picture that has come to rest, not of every frame. */
+  tell(): void {
+    for (const card of this.cards.values()) if (card.visible || this.showAll) card.tell();
+  }
+
   card(id: string): Card | undefined {
     return this.cards.get(id);
   }

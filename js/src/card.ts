@@ -4,7 +4,7 @@ import { h, popover, refill, setAttribute, setText } from "./dom.ts";
 import { Painter, TextLayer } from "./draw.ts";
 import { formatNumber } from "./format.ts";
 import type { Context, Panel, Reading } from "./panel.ts";
-import { Pointer, type PointerHost } from "./pointer.ts";
+import { gestures, Pointer, type PointerHost } from "./pointer.ts";
 import { emptyScene, messageScene, type Scene } from "./scene.ts";
 
 export interface CardHost extends PointerHost {
@@ -14,6 +14,11 @@ export interface CardHost extends PointerHost {
   drop(id: string, target: string, after: boolean): void;
   announce(text: string): void;
 }
+
+const MOST_SPOTS = 60;
+const heading = (scope: string, text: string) => h("th", { scope }, text);
+const tableRow = (what: string, ...cells: string[]) =>
+  h("tr", {}, heading("row", what), ...cells.map((text) => h("td", {}, text)));
 
 export class Card {
   readonly element: HTMLElement;
@@ -29,8 +34,10 @@ export class Card {
   private readonly readings = h("div", { class: "ck-readings" });
   private readonly legend = h("div", { class: "ck-legend", hidden: true });
   private readonly note = h("p", { class: "ck-note" });
+  private readonly values = h("div", { class: "ck-sr ck-values" });
   private readonly abort = new AbortController();
   private ctx: Context | null = null;
+  private reserved = { runs: "", lines: 0 };
 
   constructor(
     readonly panel: Panel,
@@ -43,7 +50,13 @@ export class Card {
       ? h("div", { class: "ck-table", tabindex: 0, role: "group", "aria-labelledby": titleId })
       : h(
           "div",
-          { class: "ck-chart", tabindex: 0, role: "group", "aria-roledescription": "chart" },
+          {
+            class: "ck-chart",
+            tabindex: 0,
+            role: "group",
+            "aria-roledescription": "chart",
+            "aria-label": `${panel.title}: chart`,
+          },
           this.canvas,
           this.overlay,
           layer,
@@ -64,6 +77,7 @@ export class Card {
       this.legend,
       this.body,
       this.note,
+      panel.draw ? this.values : null,
     );
     this.element.style.flexGrow = String(panel.height);
     this.listenToDrag(header);
@@ -80,11 +94,7 @@ export class Card {
     const text = () => [
       h("h4", {}, `How to read “${this.panel.title}”`),
       ...this.panel.help.map((line) => h("p", {}, line)),
-      h(
-        "p",
-        { class: "ck-fine" },
-        "Drag across a time chart to zoom, double-click to zoom out, click to choose the step; arrow keys do the same.",
-      ),
+      ...(this.panel.draw ? gestures.map((line) => h("p", { class: "ck-fine" }, line)) : []),
     ];
     return popover(button, text, this.abort.signal, { label: `How to read ${this.panel.title}`, className: "ck-help" });
   }
@@ -141,14 +151,27 @@ export class Card {
     try {
       this.showReadings(this.panel.readings(ctx));
       const note = this.panel.note?.(ctx) ?? "";
-      setText(this.note, note);
-      this.note.hidden = !note;
+      this.showNote(note, ctx);
       if (this.panel.fill) this.panel.fill(ctx, this.body);
       else this.paint(ctx);
     } catch (error) {
       const { width, height } = this.size;
       this.show(messageScene(width, height, `This panel failed: ${error}`, ctx.theme.warn));
     }
+  }
+
+  // A sentence that comes, goes or grows by a line while the user scrubs would move every card below it: the place that it
+  // once needed is kept.
+  private showNote(note: string, ctx: Context): void {
+    const runs = ctx.runs.map(({ run }) => run).join("\n");
+    if (runs !== this.reserved.runs) this.reserved = { runs, lines: 0 };
+    const lines = note ? (note.length * 6.1 > this.size.width ? 2 : 1) : 0;
+    this.reserved.lines = Math.max(this.reserved.lines, lines);
+    setText(this.note, note);
+    setAttribute(this.note, "title", note); // where two lines are not enough
+    this.note.hidden = !this.reserved.lines;
+    const height = `${this.reserved.lines * 1.35 + 0.25}em`;
+    if (this.note.style.height !== height) this.note.style.height = height;
   }
 
   /** Reads the size. All cards are measured before any is drawn: reading after writing would lay out the page anew. */
@@ -205,11 +228,27 @@ export class Card {
           return span;
         }),
     );
-    setAttribute(
-      this.body,
-      "aria-label",
-      `${this.panel.title}: ${readings.map((r) => `${r.label} ${words(r)}`).join(", ") || "no value"}`,
-    );
+  }
+
+  /** What the chart shows, as a table that only screen readers see. Called when the picture has come to rest. */
+  tell(): void {
+    const { ctx, panel } = this;
+    if (!ctx || !panel.draw) return;
+    const words = (reading: Reading) => reading.text ?? (reading.value === null ? "no value" : String(reading.value));
+    const rows = panel.readings(ctx).map((own) => [own.label, words(own), own.step === undefined ? "" : `${own.step}`]);
+    for (const spot of this.scene.spots.slice(0, MOST_SPOTS)) rows.push([spot.layer ?? "", spot.hint, ""]);
+    const note = panel.note?.(ctx) ?? "";
+    const where = ctx.step === null ? "before the first record" : `at step ${ctx.step}`;
+    setAttribute(this.body, "aria-label", `${panel.title} ${where}: ${rows.map((row) => row.join(" ")).join(", ")}`);
+    refill(this.values, JSON.stringify([where, note, rows]), () => [
+      h(
+        "table",
+        {},
+        h("caption", {}, `${panel.title} ${where}. ${note}`),
+        h("thead", {}, h("tr", {}, ...["what", "value", "measured at step"].map((text) => heading("col", text)))),
+        h("tbody", {}, ...rows.map(([what, value, step]) => tableRow(what, value, step))),
+      ),
+    ]);
   }
 
   /** What a hover or a focused chart says about the step in question. */

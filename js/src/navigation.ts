@@ -55,11 +55,31 @@ export function neighbourStep(ctx: Context, records: number): number | null {
   return steps[row];
 }
 
-/** The visible part made smaller or larger around the current step; null = the whole. */
-export function zoomRange(ctx: Context, factor: number, full: [number, number]): [number, number] | null {
-  const [low, high] = ctx.domain;
-  const middle = (ctx.step === null ? null : stepToAxis(ctx, ctx.step)) ?? (low + high) / 2;
-  const from = Math.max(full[0], middle - (middle - low) * factor);
-  const to = Math.min(full[1], middle + (high - middle) * factor);
-  return to <= from || (from <= full[0] && to >= full[1]) ? null : [from, to];
+const onScale = {
+  linear: { to: (x: number) => x, from: (t: number) => t },
+  log1p: { to: (x: number) => Math.log1p(Math.max(x, 0)), from: (t: number) => Math.expm1(t) },
+};
+
+/** The visible part made smaller or larger around a place that stays where it is on the screen; null = the whole. */
+export function zoomAround(
+  view: [number, number],
+  full: [number, number],
+  factor: number,
+  x: number,
+  log: boolean,
+): [number, number] | null {
+  const { to, from } = onScale[log ? "log1p" : "linear"];
+  const [low, high, middle] = [to(view[0]), to(view[1]), to(Math.max(view[0], Math.min(view[1], x)))];
+  const ends = [middle - (middle - low) * factor, middle + (high - middle) * factor].map(from);
+  const [a, b] = [Math.max(full[0], ends[0]), Math.min(full[1], ends[1])];
+  if (a <= full[0] && b >= full[1]) return null;
+  return b > a && b - a > 1e-9 * (full[1] - full[0]) ? [a, b] : view;
+}
+
+/** The visible part moved by a share of its width, to the right if positive, but never beyond what there is. */
+export function panBy(view: [number, number], full: [number, number], share: number, log: boolean): [number, number] {
+  const { to, from } = onScale[log ? "log1p" : "linear"];
+  const [low, high, first, last] = [...view, ...full].map(to);
+  const shift = Math.max(first - low, Math.min(last - high, share * (high - low)));
+  return [from(low + shift), from(high + shift)];
 }

@@ -27,6 +27,8 @@ export interface Source {
   histogram(run: string, quantity: string, step: number, layer: string | null): Promise<Uint8Array | null>;
   /** Asks that the layer-wise columns of one name be delivered from now on; resolves when the first have been. */
   layers(run: string, name: string): Promise<void>;
+  /** Asks for the records `from` to `to` of a thinned run again, with about `points` values per column. */
+  detail?(run: string, from: number, to: number, points: number): Promise<void>;
   /** Which runs the user looks at; the host need not deliver others. */
   focus?(runs: string[]): void;
   /** The user paused or resumed live updates. */

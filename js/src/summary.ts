@@ -1,4 +1,5 @@
 // The state of training in a few words: what it does, how fast, what tracking costs, what is missing.
+import { drawnRecords } from "./detail.ts";
 import { formatDuration, formatNumber, formatShare } from "./format.ts";
 import type { Context, ShownRun } from "./panel.ts";
 import type { SourceStatus } from "./source.ts";
@@ -88,12 +89,13 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
     });
   if (status.message && status.connection !== "disconnected")
     words.push({ text: status.message.slice(0, 80), title: status.message });
-  words.push(...gaps(run, status, broken));
+  words.push(...gaps(ctx, run, status, broken));
   return { tone, words };
 }
 
-function gaps({ data }: ShownRun, status: SourceStatus, broken: number): Summary["words"] {
+function gaps(ctx: Context, run: ShownRun, status: SourceStatus, broken: number): Summary["words"] {
   const words: Summary["words"] = [];
+  const { data } = run;
   const { records, expected } = data.status;
   const covered = data.header?.covered ?? 1;
   if (covered < 0.9995)
@@ -106,10 +108,12 @@ function gaps({ data }: ShownRun, status: SourceStatus, broken: number): Summary
       text: `${formatNumber(records)} of ${formatNumber(expected)} records`,
       title: "The host does not have them all.",
     });
-  if (data.decimated.size && data.rows.n < Math.min(records, expected))
+  const [drawn, inSight] = data.decimated.size ? drawnRecords(ctx, run) : [0, 0];
+  const there = ctx.state.zoom ? Math.min(inSight, records) : records;
+  if (data.decimated.size && drawn < there)
     words.push({
-      text: `${formatNumber(data.rows.n)} of ${formatNumber(records)} records drawn`,
-      title: "A long run is thinned for the screen; every extreme is among what is drawn.",
+      text: `${formatNumber(drawn)} of ${formatNumber(there)} records drawn`,
+      title: `A long run is thinned for the screen; every extreme is among what is drawn.${ctx.source.detail ? " Zoom in to see them all." : ""}`,
     });
   if (status.progress !== undefined && status.progress < 1)
     words.push({ text: `loading ${Math.round(status.progress * 100)} %` });

@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { columnsCsv, csvField } from "../src/export.ts";
+import { panBy, zoomAround } from "../src/navigation.ts";
 import type { UiState } from "../src/state.ts";
 import { decodeState, encodeState } from "../src/state.ts";
 import { type Cockpit, makeBatch, makeHeader, open } from "./helpers.ts";
@@ -108,6 +109,134 @@ describe("hovering and zooming", () => {
     at("pointermove", 0.6);
     at("pointerup", 0.75);
     expect(own.app.state.zoom?.map(Math.round)).toEqual([25, 75]);
+  });
+});
+
+describe("moving a zoomed chart", () => {
+  const chart = (own: Cockpit) => {
+    own.app.zoom([40, 60]);
+    own.app.draw();
+    const card = own.app.card("loss");
+    const frame = card?.scene.frames[0];
+    if (!card || !frame) throw new Error("no chart");
+    const at = (type: string, part: number, more: Record<string, unknown> = {}) => {
+      const place = { clientX: frame.x + frame.width * part, clientY: frame.y + 5, button: 0, bubbles: true };
+      const event = new MouseEvent(type, { ...place, cancelable: true, ...more });
+      for (const [name, value] of Object.entries({ pointerId: 1, deltaMode: 0, deltaX: 0, deltaY: 0, ...more }))
+        if (!(name in event)) Object.defineProperty(event, name, { value });
+      card.body.dispatchEvent(event);
+      return event;
+    };
+    const zoom = () => own.app.state.zoom?.map((x) => Math.round(x * 1000) / 1000);
+    return { at, zoom, below: frame.y + frame.height + 12 };
+  };
+
+  it("works by dragging with Shift, and stops at both ends of the training", () => {
+    const { at, zoom } = chart(start());
+    at("pointerdown", 0.5, { shiftKey: true });
+    at("pointermove", 0.25);
+    expect(zoom()).toEqual([45, 65]);
+    at("pointermove", -9);
+    expect(zoom()).toEqual([80, 100]);
+    at("pointermove", 9);
+    expect(zoom()).toEqual([0, 20]);
+    at("pointerup", 9);
+    at("pointermove", 0.5);
+    expect(zoom()).toEqual([0, 20]);
+  });
+
+  it("works by dragging the axis; a click there does nothing", () => {
+    const own = start();
+    const { at, zoom, below } = chart(own);
+    at("pointerdown", 0.5, { clientY: below });
+    at("pointerup", 0.5, { clientY: below });
+    expect(own.app.state.step).toBeNull();
+    at("pointerdown", 0.5, { clientY: below });
+    at("pointermove", 0.75, { clientY: below });
+    at("pointerup", 0.75, { clientY: below });
+    expect(zoom()).toEqual([35, 55]);
+  });
+
+  it("leaves the bare wheel to the page, zooms with Ctrl around the pointer, moves with Shift", () => {
+    const { at, zoom } = chart(start());
+    expect(at("wheel", 0.5, { deltaY: 100 }).defaultPrevented).toBe(false);
+    expect(zoom()).toEqual([40, 60]);
+    expect(at("wheel", 0.25, { deltaY: -240 * Math.LN2, ctrlKey: true }).defaultPrevented).toBe(true);
+    const [low, high] = zoom() ?? [];
+    expect((45 - low) / (high - low)).toBeCloseTo(0.25); // what was under the pointer still is
+    expect(high - low).toBeLessThan(20);
+    at("wheel", 0.5, { deltaY: 100, shiftKey: true });
+    expect(zoom()?.[0]).toBeGreaterThan(low);
+  });
+
+  it("works with one finger, and two fingers zoom", () => {
+    const own = start();
+    const { at, zoom } = chart(own);
+    const touch = (pointerId: number) => ({ pointerId, pointerType: "touch" });
+    at("pointerdown", 0.5, touch(1));
+    at("pointermove", 0.25, touch(1));
+    at("pointerup", 0.25, touch(1));
+    expect(zoom()).toEqual([45, 65]);
+    own.app.draw();
+    at("pointerdown", 0.4, touch(1));
+    at("pointerdown", 0.6, touch(2));
+    at("pointermove", 0.3, touch(1));
+    at("pointermove", 0.7, touch(2));
+    const [low, high] = zoom() ?? [];
+    expect(high - low).toBeCloseTo(10); // twice as far apart
+    expect((55 - low) / (high - low)).toBeCloseTo(0.5);
+    at("pointerup", 0.3, touch(1));
+    at("pointerup", 0.7, touch(2));
+  });
+
+  it("works with keys", () => {
+    const own = start();
+    const { at, zoom } = chart(own);
+    const press = (key: string) =>
+      own.app.card("loss")?.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    press("]");
+    expect(zoom()).toEqual([45, 65]);
+    press("[");
+    press("[");
+    expect(zoom()).toEqual([35, 55]);
+    press("0");
+    expect(own.app.state.zoom).toBeNull();
+    at("pointerdown", 0.5, { shiftKey: true }); // there is nowhere to go
+    at("pointermove", 0.25);
+    expect(own.app.state.zoom).toBeNull();
+  });
+
+  it("keeps its width on a log axis, as the eye sees it", () => {
+    const moved = panBy([9, 99], [0, 999], 0.5, true);
+    expect(moved[0]).toBeCloseTo(10 ** 1.5 - 1);
+    expect(moved[1]).toBeCloseTo(10 ** 2.5 - 1);
+    expect(zoomAround([0, 100], [0, 100], 2, 50, false)).toBeNull();
+    expect(zoomAround([0, 99], [0, 99], 0.5, 9, true)?.[1]).toBeCloseTo(10 ** 1.5 - 1);
+  });
+});
+
+describe("a screen reader", () => {
+  it("finds the values of every chart in a table, and a name on every control", () => {
+    const own = start();
+    own.app.set({ step: 37 });
+    own.app.draw();
+    for (const card of own.element.querySelectorAll<HTMLElement>(".ck-card"))
+      own.app.card(card.dataset.panel ?? "")?.tell();
+    const rows = [...own.card("loss").querySelectorAll(".ck-values tbody tr")].map((row) =>
+      [...row.children].map((cell) => cell.textContent),
+    );
+    expect(rows).toEqual([["loss", String(value(37, "Loss")), "37"]]);
+    expect(own.card("loss").querySelector(".ck-chart")?.getAttribute("aria-label")).toContain("at step 37");
+    const layers = own.card("grad_hist_layers").querySelector(".ck-values")?.textContent ?? "";
+    expect(layers).toContain("fc.weight");
+    for (const control of own.element.querySelectorAll<HTMLElement>("button, select, input, [tabindex]")) {
+      const name =
+        control.getAttribute("aria-label") ||
+        control.textContent?.trim() ||
+        control.closest("label")?.textContent ||
+        document.getElementById(control.getAttribute("aria-labelledby") ?? "")?.textContent;
+      expect(name, control.outerHTML).toBeTruthy();
+    }
   });
 });
 

@@ -132,6 +132,7 @@ export function makeBatch({
 export class FakeSource implements Source {
   asked: unknown[][] = [];
   stopped = 0;
+  detail?: Source["detail"];
   onBatch: (bytes: Uint8Array) => void = () => {};
   onStatus: (status: SourceStatus) => void = () => {};
   start(onBatch: (bytes: Uint8Array) => void, onStatus: (status: SourceStatus) => void): void {

@@ -217,6 +217,22 @@ describe("the HTTP source", () => {
     source.stop();
   });
 
+  it("fetches a stretch of a long run again, finer, with the layers that are shown", async () => {
+    runs[0].seq = 1_000_000;
+    const { source, batches } = begin();
+    await vi.advanceTimersByTimeAsync(50);
+    await source.layers("lenet-sgd", "GradNorm");
+    requests = [];
+    const before = batches.length;
+    await source.detail("lenet-sgd", 2048, 4096, 1024);
+    expect(requests).toEqual([
+      "./batch?run=lenet-sgd&since=2048&until=4096&max_points=1024&layers=0",
+      "./batch?run=lenet-sgd&since=2048&until=4096&max_points=1024&names=GradNorm&layers=1",
+    ]);
+    expect(batches.length).toBe(before + 2);
+    source.stop();
+  });
+
   it("loads only chosen runs out of many", async () => {
     runs = Array.from({ length: 100 }, (_, i) => ({ run: `r${i}`, run_id: `${i}`, seq: 5, state: "finished" }));
     const { source } = begin();

@@ -5,12 +5,10 @@ import { decodeBatch } from "../src/wire.ts";
 import { type Cockpit, fixture, makeBatch, open } from "./helpers.ts";
 
 const nan = (seq: number) => [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, -1, 0][seq % 5];
-const many = makeBatch({
-  to: 100_000,
-  names: ["Loss", "GradNorm", "NormTest", "HessMaxEV", "UpdateSize", "ParamNorm"],
-  layers: [],
-});
+const many = makeBatch({ to: 100_000, layers: ["fc.weight"] });
 const data: Record<string, () => Batch[]> = {
+  "no run": () => [],
+  "a run without a record": () => [makeBatch({ to: 0 })],
   "one record": () => [makeBatch({ to: 1 })],
   "a run": () => [makeBatch({ to: 200 })],
   "two runs": () => [makeBatch({ to: 120 }), makeBatch({ run: "b", to: 80 })],
@@ -60,6 +58,23 @@ afterEach(() => {
   document.body.replaceChildren();
 });
 
+/** Listeners on whatever outlives the cockpit that nobody took away. */
+const leftovers = () =>
+  listeners.filter(({ target, signal, removed }) => {
+    if (target instanceof AbortSignal) return !target.aborted; // where this DOM keeps its own
+    const outside = !(target instanceof Element) || target === document.body || document.contains(target);
+    return outside && !removed && !signal?.aborted;
+  });
+
+/** Ten records more of the first run, and a picture of them. */
+function grow({ store, app }: Cockpit): void {
+  const [run] = store.runs.values();
+  if (!run) return;
+  const { run: name, run_id, to_seq } = run;
+  store.merge(makeBatch({ run: name, run_id, from: to_seq, to: to_seq + 10 }));
+  app.draw();
+}
+
 describe.each(Object.keys(data))("with %s", (kind) => {
   it.each(panels.map((panel) => panel.id))("the panel %s mounts, updates, resizes and is destroyed", (id) => {
     cockpit = open(data[kind](), { panels: [id] });
@@ -73,6 +88,7 @@ describe.each(Object.keys(data))("with %s", (kind) => {
     const card = cockpit.card(id);
     expect(card).toBeTruthy();
     expect(card.textContent).not.toContain("This panel failed");
+    expect(card.textContent).not.toBe("");
     for (const size of [
       { width: 1200, height: 700 },
       { width: 150, height: 90 },
@@ -95,6 +111,13 @@ describe.each(Object.keys(data))("with %s", (kind) => {
     expect(card.textContent).not.toContain("This panel failed");
     expect(panel.csv(app.context()).split("\n").length).toBeGreaterThanOrEqual(1);
     expect(panel.help.join(" ").length).toBeGreaterThan(40);
+    grow(cockpit);
+    expect(card.textContent).not.toContain("This panel failed");
+    app.card(id)?.tell();
+    if (panel.draw) expect(card.querySelector(".ck-values caption")?.textContent).toContain(panel.title);
+    cockpit.destroy();
+    expect(leftovers()).toEqual([]);
+    expect(cockpit.element.childNodes).toHaveLength(0);
   });
 });
 
@@ -107,12 +130,7 @@ describe("a panel", () => {
     for (const button of element.querySelectorAll<HTMLButtonElement>(".ck-head button")) button.click();
     const store = cockpit.store;
     cockpit.destroy();
-    const left = listeners.filter(({ target, signal, removed }) => {
-      if (target instanceof AbortSignal) return !target.aborted; // where this DOM keeps its own
-      const outside = !(target instanceof Element) || target === document.body || document.contains(target);
-      return outside && !removed && !signal?.aborted;
-    });
-    expect(left).toEqual([]);
+    expect(leftovers()).toEqual([]);
     expect(element.childNodes).toHaveLength(0);
     const draw = vi.spyOn(globalThis, "requestAnimationFrame");
     store.merge(makeBatch({ from: 50, to: 60 }));

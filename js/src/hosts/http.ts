@@ -10,7 +10,8 @@ const PARALLEL = 3;
 interface Cursor {
   run_id: string;
   seq: number; // everything before it was fetched
-  whole: boolean;
+  whole: boolean; // nothing more is to be fetched
+  complete: boolean; // every record is here, not only every extreme
   layers: Map<string, number>; // name -> cursor of its layer-wise columns
 }
 
@@ -145,6 +146,7 @@ export class HttpSource implements Source {
         run_id: info.run_id,
         seq: 0,
         whole: true,
+        complete: false,
         layers: new Map([...(cursor?.layers.keys() ?? [])].map((name) => [name, 0])),
       };
       this.cursors.set(info.run, cursor);
@@ -185,7 +187,8 @@ export class HttpSource implements Source {
     const first = cursor.seq === 0;
     const since = first ? 0 : Math.min(cursor.seq, info.seq);
     cursor.seq = await this.fetchParts(info, since, { layers: 0, ...(first ? { max_points: FIRST_POINTS } : {}) });
-    if (first) cursor.whole = info.seq <= FIRST_POINTS || info.seq > WHOLE_LIMIT;
+    if (first) cursor.complete = info.seq <= FIRST_POINTS;
+    if (first) cursor.whole = cursor.complete || info.seq > WHOLE_LIMIT;
     this.states.set(info.run, info.state);
   }
 
@@ -194,6 +197,7 @@ export class HttpSource implements Source {
     if (!cursor) return;
     cursor.whole = true;
     await this.fetchBatch({ run: info.run, since: 0, layers: 0 });
+    cursor.complete = true;
   }
 
   private async fetchLayers(info: RunInfo, cursor: Cursor, name: string): Promise<void> {
@@ -207,6 +211,14 @@ export class HttpSource implements Source {
     if (response.status === 404) return null;
     if (!response.ok) throw new Error(`histogram: ${response.status}`);
     return new Uint8Array(await response.arrayBuffer());
+  }
+
+  async detail(run: string, from: number, to: number, points: number): Promise<void> {
+    const cursor = this.cursors.get(run);
+    if (!cursor) throw new Error("unknown run");
+    const stretch = { run, since: from, until: to, max_points: points };
+    if (!cursor.complete) await this.fetchBatch({ ...stretch, layers: 0 });
+    for (const name of cursor.layers.keys()) await this.fetchBatch({ ...stretch, names: name, layers: 1 });
   }
 
   async layers(run: string, name: string): Promise<void> {
