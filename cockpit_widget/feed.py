@@ -70,18 +70,28 @@ class Feed:
         ending, self._ending = self._ending, False
         return ending
 
-    def tick(self, deliver: Deliver, force: bool = False) -> None:
-        if not (force or self.pace.due() or any(s.ended and not s.tried for s in self.sources)):
-            return
+    def tick(self, deliver: Deliver, force: bool = False) -> bool:
+        """Whether there was anything to do: mostly not, and then this must cost next to nothing."""
+        if not (force or self.pace.due() or self._is_ending()):
+            return False
         if not (self.lock.acquire(timeout=2.0) if force else self.lock.acquire(blocking=False)):
-            return  # another thread is sending; what is new goes with a later message
+            return False  # another thread is sending; what is new goes with a later message
         try:
-            self.guard(self.refresh)  # its cost goes with the records, not with the messages: no reason to slow down
             began = self._clock()
+            self.guard(self.refresh)
+            if any(source.tailed for source in self.sources):
+                began = self._clock()  # a thread of ours read somebody's log: training did not wait for that
             size = self.guard(lambda: self._update(deliver, force)) or 0
             self.pace.sent(size, self._clock() - began)
         finally:
             self.lock.release()
+        return True
+
+    def _is_ending(self) -> bool:
+        for source in self.sources:  # noqa: SIM110 - this runs at every step, and a generator costs as much again
+            if not source.tried and source.ended:
+                return True
+        return False
 
     @contextlib.contextmanager
     def exclusively(self, seconds: float) -> Iterator[None]:
@@ -146,7 +156,9 @@ class Feed:
         return len(message.frames)
 
     def _make_keyframe(self, histograms: int) -> Message:
-        limit = self.pace.limits.keyframe_bytes // max(1, len(self.sources))
+        limits = self.pace.limits
+        limit = limits.keyframe_bytes if histograms == HISTORY else min(limits.interim_bytes, limits.keyframe_bytes)
+        limit //= max(1, len(self.sources))
         frames = join_frames(source.encode(since=0, limit=limit, histograms=histograms) for source in self.sources)
         return Message(frames, self.status(), keyframe=True)
 

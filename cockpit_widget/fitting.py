@@ -18,6 +18,7 @@ HISTORY = 40  # histograms of the network over time, for a page that may never b
 FEWEST_POINTS = 20  # per curve; with fewer it says nothing
 ROW_BYTES = 36  # seq, step, time, wall time, epoch and what the framing takes
 LIST_BYTES = 160  # the alpha fit and the notes of one row
+POINT_BYTES = 12  # of a thinned curve: value and row number
 
 
 def encode_within(data: RunData, since: int = 0, *, run: str, limit: int, histograms: int = 0) -> list[bytes]:
@@ -56,15 +57,42 @@ def estimate_bytes(data: RunData, since: int) -> int:
 def thin(
     data: RunData, since: int, run: str, names: Collection[str] | None, layers: Collection[str] | None, limit: int
 ) -> bytes | None:
-    """The batch with the most points per curve that fits; None if even the fewest do not."""
-    points: int | None = None
+    """The batch with about the most points per curve that fits; None if even the fewest do not.
+
+    Each try encodes everything, so the first is already a guess, and one that fits is taken.
+    """
     rows = data.expected - since
+    points: int | None = guess_points(rows, count_columns(data, names, layers), names is None, int(0.82 * limit))
     while points is None or points >= FEWEST_POINTS:
+        points = None if points is None or points >= rows else points
         batch = encode_batch(data, since, run=run, names=names, layers=layers, max_points=points)
         if len(batch) <= limit:
             return batch
-        points = int(min(points or rows, rows) * min(0.8, 0.9 * limit / len(batch)))
+        points = int((points or rows) * min(0.8, 0.9 * limit / len(batch)))
     return None
+
+
+def count_columns(data: RunData, names: Collection[str] | None, layers: Collection[str] | None) -> int:
+    table = data.table
+    network = [name for name in table.columns if names is None or name in names]
+    layered = [name for name in table.layer_columns if names is None or name in names]
+    return max(1, len(network) + len(layered) * len(table.layer_index if layers is None else layers))
+
+
+def guess_points(rows: int, columns: int, lists: bool, limit: int) -> int:
+    """How many points per curve make ``limit`` bytes, if the curves keep independent rows."""
+
+    def size(points: float) -> float:
+        used = rows * (1 - (1 - points / rows) ** columns)  # rows that some curve refers to
+        return POINT_BYTES * points * columns + ROW_BYTES * used + (LIST_BYTES * points if lists else 0)
+
+    low, high = 0.0, float(max(1, rows))
+    if rows < 1 or size(high) <= limit:
+        return rows
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if size(middle) <= limit else (low, middle)
+    return int(low)
 
 
 def choose_histograms(data: RunData, count: int, limit: int) -> Iterator[records.Histogram]:

@@ -22,15 +22,16 @@ class Limits:
     minute_rate: float = 1.0  # after a minute
     hour_rate: float = 0.2  # after an hour
     message_bytes: int = 256_000
-    keyframe_bytes: int = 512_000
+    keyframe_bytes: int = 512_000  # at the end of a run or a cell, and for a page that loads
+    interim_bytes: int = 256_000  # of a keyframe in between, which only heals what was lost
     bytes_per_second: float = 50_000.0
     burst_bytes: float = 3_000_000.0  # one minute's worth
-    share_of_time: float = 0.012  # of the wall clock, for encoding and sending; reading the log comes on top
-    burst_seconds: float = 0.1
+    share_of_time: float = 0.009  # of the wall clock, for taking in records, encoding and sending
+    burst_seconds: float = 0.02
     longest_pause: float = 60.0
     keyframe_first: float = 1.0  # seconds after the first message
-    keyframe_growth: float = 1.25
-    keyframe_gap: float = 2.0
+    keyframe_growth: float = 1.5
+    keyframe_gap: float = 5.0
     keyframe_longest: float = 600.0
     heavy_gap: float = 2.0  # seconds between messages that carry histograms
 
@@ -88,7 +89,7 @@ class Pace:
 
 
 class KeyframeSchedule:
-    """When to send everything again: after a second, then whenever the age grew by a quarter, O(log T) in all."""
+    """When to send everything again: after a second, then whenever the age grew by half, O(log T) in all."""
 
     def __init__(self, limits: Limits, clock: Clock) -> None:
         self._limits, self._clock = limits, clock

@@ -139,6 +139,10 @@ class RunSource(Source):
         return "running" if self.end > 1 else "waiting"
 
     @property
+    def ended(self) -> bool:
+        return self._run.status in ENDINGS
+
+    @property
     def stop_requested(self) -> bool:
         return bool(self._run.should_stop)
 

@@ -116,8 +116,7 @@ class CockpitWidget(anywidget.AnyWidget):
 
     def _tick(self) -> bool:
         """On the training thread, after every record: returns at once unless a message is due. Never raises."""
-        self._feed.tick(self._deliver)
-        if self._feed.take_ending():
+        if self._feed.tick(self._deliver) and self._feed.take_ending():
             self._feed.guard(self._renew_posters)
         return True
 

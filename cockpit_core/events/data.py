@@ -262,9 +262,16 @@ class RunData:
         """ "waiting", "running", "finished", "failed", "stopped" or "crashed" (no end, and silent for too long)."""
         if self.table.end is not None:
             return self.table.end.status or "finished"
-        if time.time() - max(self.last_wall_time, self._modified()) > self._patience():
+        if self._is_silent():
             return "crashed"
         return "running" if self.table.steps_taken else "waiting"
+
+    def _is_silent(self) -> bool:
+        """The quick answer first: a live run is asked several times a second."""
+        now = time.time()
+        if now - self.last_wall_time <= QUIET:
+            return False
+        return now - max(self.last_wall_time, self._modified()) > self._patience()
 
     def _modified(self) -> float:
         times = [0.0]
