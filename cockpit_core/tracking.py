@@ -55,7 +55,8 @@ def track(
     budget: 0.05 spends at most 5 % of the training time: tracked steps of the schedule are left out when it is used up.
     batch_dim: which dimension counts samples.
     curvature_samples: measure curvature on that many samples of the batch only, marked as an estimate.
-    memory_budget: bytes for blocks of individual gradients.
+    memory_budget: bytes for blocks of individual gradients, and for what Alpha keeps of a step until the optimizer has
+        taken it; beyond them the forward and backward pass of that step is repeated, and the header says so.
     steps_per_epoch: gives the epoch axis (or log it: ``run.log(epoch=...)``).
     resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded.
     seed: of Cockpit's own random generator; torch's is never touched.

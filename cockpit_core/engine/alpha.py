@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cockpit_core.engine.reduce import project
 from cockpit_core.engine.step import StepState
-from cockpit_core.layers.contribution import Contribution
 from cockpit_core.quantities.alpha import End, fit_alpha
 from cockpit_core.records import AlphaFit
 
@@ -50,8 +50,8 @@ def project_on_update(state: StepState, update: dict[str, Tensor]) -> tuple[dict
             slopes[name] = statistics.projections["gradient"] * factor
             continue
         all_parallel = False
-        if name in state.kept:
-            slopes[name] = torch.cat([project(part, update[name]) for part in state.kept[name]])
+        if name in state.kept.parts:
+            slopes[name] = torch.cat([project(part, update[name]) for part in state.kept.parts[name]])
     return slopes, all_parallel
 
 
@@ -65,20 +65,6 @@ def along_gradient(s: Tensor, g: Tensor, theta: Tensor) -> float | None:
     eps = torch.finfo(theta.dtype).eps
     allowed = eps * (float(torch.linalg.vector_norm(theta)) + 4 * float(torch.linalg.vector_norm(s)))
     return factor if rest <= allowed else None
-
-
-def project(contribution: Contribution, direction: Tensor) -> Tensor:
-    projection = contribution.project(direction)
-    if projection is not None:
-        return projection.double()
-    flat = direction.reshape(-1)
-    blocks = range(0, contribution.samples, 8)
-    return torch.cat(
-        [
-            (contribution.form(lo, min(lo + 8, contribution.samples)).reshape(-1, flat.numel()) @ flat).double()
-            for lo in blocks
-        ]
-    )
 
 
 def finish(pending: Pending, state: StepState) -> AlphaFit | str:

@@ -42,6 +42,12 @@ class Pass:
     """Some parameter's gradient was added to: False means the user called ``torch.autograd.grad``, no training."""
     captured: dict[int, Captured] = field(default_factory=dict)
     by_parameter: dict[str, list[tuple[Captured, str]]] = field(default_factory=dict)
+    bytes: int = 0
+    """What has been captured so far: inputs and output gradients."""
+    arrived: list[str] = field(default_factory=list)
+    """Parameters whose gradient is there, and whose individual gradients are still to be reduced."""
+    forwards: list[Any] = field(default_factory=list)
+    """Calls of the model that this pass went back through (``keeping.Forward``), if Alpha may have to repeat them."""
     direct: dict[str, Tensor] = field(default_factory=dict)
     """Individual gradients [B, *shape] of parameters that are broadcast over the batch (see ``broadcast``)."""
 

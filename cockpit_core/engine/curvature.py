@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import (
@@ -27,6 +26,7 @@ from cockpit_core.curvature import (
 from cockpit_core.engine.capture import Captured, Pass, make_contributions
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.distributed import Group
+from cockpit_core.engine.keeping import NotRepeatable
 from cockpit_core.engine.reduce import Request, reduce_layer
 from cockpit_core.engine.together import largest_together
 from cockpit_core.layers.contribution import Summed
@@ -288,13 +288,14 @@ def mixes_samples(model: nn.Module) -> bool:
 
 
 def rerun_model(engine: Engine, cut: Callable[[Any], Any]) -> Any:
-    if engine.forward_inputs is None:
+    forward = engine.forward
+    if forward is None:
         raise NoCurvature("the model itself was not called, so its forward pass cannot be repeated")
-    model, (inputs, named, state) = engine.cover.model, engine.forward_inputs
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(state)
-        return functional_call(model, buffers, tuple(cut(v) for v in inputs), {key: cut(v) for key, v in named.items()})
+    args, kwargs = tuple(cut(v) for v in forward.args), {key: cut(v) for key, v in forward.kwargs.items()}
+    try:
+        return forward.repeat(engine.cover.model, args, kwargs)
+    except NotRepeatable as reason:
+        raise NoCurvature(str(reason)) from reason
 
 
 def add_diagonals(first: Diagonal, second: Diagonal) -> Diagonal:

@@ -24,12 +24,14 @@ from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.engine.keeping import Forward, Repetition, rows_are_smaller
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
 from cockpit_core.engine.step import StepState
 from cockpit_core.engine.together import measure_together, use_next_way
 from cockpit_core.kernels import prepare_parameter
+from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.fallback import flatten_tensors, gradients_of
 from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.quantities.norms import measure_norms
@@ -53,7 +55,9 @@ class Engine:
         self.layer_handles = Handles()
         self.muted = 0
         self.forward_size: int | None = None
-        self.forward_inputs: tuple[tuple, dict, Tensor] | None = None  # for curvature that repeats the forward
+        self.forward: Forward | None = None  # the last call of the model, where it may have to be repeated
+        self.repetition: Repetition | None = None  # while one runs
+        self.never_repeats = ""  # why not
         self.fallback_steps: dict[nn.Module, int] = {}
         self.timed: set[int] = set()
         self.cost_notes: dict[str, str] = {}
@@ -80,7 +84,7 @@ class Engine:
         """Start the next step. Layer hooks go on if individual gradients are wanted, and off if not."""
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None)
         self.curvature.forget_step()
-        self.forward_inputs, self.unbatched = None, False
+        self.forward, self.unbatched = None, False
         wanted = plan.individual or bool(plan.curvature_kinds)
         if wanted and not self.layer_handles:
             self._hook_layers()
@@ -91,6 +95,7 @@ class Engine:
         handles = self.layer_handles
         handles.add(EagerForAWhile(self.cover.model, self.compiled))
         handles.add(self.cover.model.register_forward_pre_hook(Hook(self, "on_model"), with_kwargs=True))
+        handles.add(self.cover.model.register_forward_hook(Hook(self, "on_model_output")))
         for module in self.cover.hooked_modules():
             if any(not self.cover.has_rule(module, local) for local in self.cover.hooked_modules()[module]):
                 handles.add(module.register_forward_pre_hook(Hook(self, "on_random_state")))
@@ -108,10 +113,32 @@ class Engine:
     # ---- forward ------------------------------------------------------------------------------------------------
 
     def on_model(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        if not self.muted:
-            self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
-            if self.step.plan.curvature_kinds and torch.is_grad_enabled():
-                self.forward_inputs = args, kwargs, torch.get_rng_state()
+        if self.muted or self.repetition is not None:
+            return
+        self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
+        if torch.is_grad_enabled() and (self.step.plan.curvature_kinds or self.may_repeat):
+            self.forward = Forward.of(args, kwargs, self.forward_size or 0)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Can what Alpha needs at the end of this step be computed again, rather than kept?"""
+        keeps = self.step.plan.alpha_start and (self.keeps_contributions or self.step.stale)
+        return keeps and self.group is None and not self.step.in_closure and not self.never_repeats
+
+    def on_model_output(self, module: nn.Module, args: tuple, output: Any) -> None:
+        if self.muted or self.repetition is not None or self.forward is None or not self.may_repeat:
+            return
+        with self.guard("output of the model"):
+            for position, tensor in enumerate(flatten_tensors(output)):
+                if tensor.requires_grad:
+                    tensor.register_hook(partial(self.on_model_gradient, self.forward, position))
+
+    def on_model_gradient(self, forward: Forward, position: int, gradient: Tensor) -> None:
+        found = self.step.open
+        if not self.muted and self.repetition is None and found is not None:
+            if forward not in found.forwards:
+                found.forwards.append(forward)
+            forward.gradients[position] = gradient.detach()
 
     def on_random_state(self, module: nn.Module, args: tuple) -> None:
         if not self.muted and torch.is_grad_enabled():
@@ -126,13 +153,16 @@ class Engine:
             state = self.random_states.pop(id(module), None)
             states = None if state is None else (state, torch.get_rng_state())
             call = make_call(module, args, kwargs, self.forward_size or 0, self.batch_dim, states, output)
+            if self.repetition is not None:
+                self.repetition.saw(call, len(tensors))
             for position, tensor in enumerate(tensors):
                 if tensor.requires_grad:
-                    if self.step.plan.curvature_kinds:
+                    if self.step.plan.curvature_kinds and self.repetition is None:
                         self.step.packed |= has_saved_tensor_hooks()
                         self.curvature.note(call, names, position, tensor)
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
-                    tag(tensor, call, names, position)
+                    if self.repetition is None:
+                        tag(tensor, call, names, position)
 
     # ---- loss ---------------------------------------------------------------------------------------------------
 
@@ -237,25 +267,42 @@ class Engine:
     def on_output_gradient(self, call: Call, names: list[str], position: int, gradient: Tensor) -> None:
         if self.muted:
             return
+        if self.repetition is not None:
+            self.repetition.take(call, names, position, gradient.detach())
+            return
         found = self.step.open
         if found is None or call.unbatched or not self.step.plan.individual:
             return
         with self.guard("output hooks"):
             call.batch_size = call.batch_size or found.batch_size
             self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
+            found.bytes += gradient.nbytes + sum(tensor.nbytes for tensor, _ in call.versions)
             found.add(call, names, self.cover, position, gradient.detach())
 
     def on_parameter(self, p: Tensor) -> None:
         found = self.step.open
-        if found is not None:
-            found.accumulated = True
-        if self.muted or found is None or self.step.deferred or self.step.passes or not self.step.plan.individual:
+        if found is None:
             return
-        name = self.cover.names[id(p)]
+        found.accumulated = True
+        if self.muted or self.step.passes or not self.step.plan.individual:
+            return
+        found.arrived.append(self.cover.names[id(p)])
+        if self.step.deferred and not self._stops_waiting(found):
+            return
         start = time.perf_counter()
         with self.guard("individual gradients"):
-            self._reduce(name, [found], found.batch_size, self._gradient(name))
+            while found.arrived:
+                name = found.arrived.pop(0)
+                self._reduce(name, [found], found.batch_size, self._gradient(name))
         self.step.overhead += time.perf_counter() - start
+
+    def _stops_waiting(self, found: Pass) -> bool:
+        """Whether the first step has one backward pass or several shows at its end; too much memory cannot wait for it.
+
+        If more passes come after all, the step has no individual gradients, and the next one is measured again.
+        """
+        self.step.deferred = self.passes_per_step != 0 or self.group is not None or found.bytes <= self.memory_budget
+        return not self.step.deferred
 
     def _gradient(self, name: str) -> Tensor:
         """What the backward passes of this step added to ``p.grad``."""
@@ -276,8 +323,9 @@ class Engine:
         try:
             scale = samples / state.loss_scale
             parts = [contribution_of(f, name, scale, self.cover, self.memory_budget, self.mute) for f in passes]
+            keep = plan.alpha_start and (self.keeps_contributions or state.stale)
             while True:
-                state.reduced[name] = self._reduce_parts(name, parts, directions)
+                state.reduced[name], small = self._reduce_parts(name, parts, directions, keep=keep)
                 problem = self._check(name, gradient, samples)
                 if problem is None:
                     break
@@ -285,10 +333,9 @@ class Engine:
                     raise NotCovered(problem)
             self.cover.methods.setdefault(name, self._method(passes, name))
             self.note_costs(parts)
-            if plan.alpha_start and (self.keeps_contributions or state.stale):
-                state.kept[name] = parts
-                for part in parts:
-                    part.hold()
+            if keep:
+                repeatable = self.may_repeat and all(len(f.forwards) == 1 and name not in f.direct for f in passes)
+                state.kept.add(name, small, may_repeat=repeatable)
         except NotCovered as reason:
             state.reduced.pop(name, None)
             state.failures[name] = str(reason)
@@ -313,12 +360,21 @@ class Engine:
                     "as its backward pass"
                 )
 
-    def _reduce_parts(self, name: str, parts: list, directions: dict[str, Tensor]) -> LayerStatistics:
+    def _reduce_parts(
+        self, name: str, parts: list[Contribution], directions: dict[str, Tensor], *, keep: bool = False
+    ) -> tuple[LayerStatistics, list[Contribution]]:
+        """The statistics, and what to keep of the parts: their gradients, where those were formed and are smaller."""
         request = self.step.plan.request()
         bins = None
         if request.spec is not None:
             bins = self.clock.timed("histogram", prepare_parameter, self.cover.parameters[name], request.spec)
-        return join([reduce_layer(part, directions, request, bins, self.clock) for part in parts])
+        found, small = [], []
+        for part in parts:
+            rows = keep and rows_are_smaller(part)
+            found.append(reduce_layer(part, directions, request, bins, self.clock, keep_rows=rows))
+            formed, found[-1].rows = found[-1].rows, None
+            small.append(part if formed is None else Rows(formed, part.shape, 1.0))
+        return join(found), small
 
     def _check(self, name: str, gradient: Tensor, samples: int) -> str | None:
         """Do the contributions add up to the gradient? ``mean(g_n . g) = ||g||^2`` costs nothing extra."""
@@ -329,10 +385,13 @@ class Engine:
             return f"{len(dots)} samples were seen, but the batch has {samples}"
         mean, scale = float(dots.mean()), float(dots.abs().mean())
         squared = float(torch.linalg.vector_norm(gradient).double().square())
-        tolerance = 5e-2 if self.step.half else TOLERANCE.get(gradient.dtype, 5e-2)
+        tolerance = self.tolerance(gradient)
         if not (abs(mean - squared) <= tolerance * (scale + squared)) and torch.isfinite(dots).all():
             return "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
         return None
+
+    def tolerance(self, gradient: Tensor) -> float:
+        return 5e-2 if self.step.half else TOLERANCE.get(gradient.dtype, 5e-2)
 
     def _method(self, passes: list[Pass], name: str) -> tuple[str, str]:
         calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from cockpit_core.engine import alpha
 from cockpit_core.engine.clock import split_costs
+from cockpit_core.engine.keeping import NotRepeatable, project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.kernels import Counts
+from cockpit_core.layers.registry import NotCovered
 from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine, measure_norms
 from cockpit_core.records import AlphaFit, Histogram, Notice, Record
@@ -88,7 +90,6 @@ class Measurement:
         for name, reason in run.engine.settle_cover():
             run.notices.append(Notice(run.step, "coverage", f"{name} is not covered: {reason}", layer=name))
             run.warn(f"coverage {name}", f"Cockpit: individual gradients of {name} are left out: {reason}.")
-        run.header.notes = list(run.engine.cost_notes.values())
         trainable = run.cover.trainable()
         run.without_gradient = {n for n in trainable if n not in self.state.gradient_norms}
         if self.state.batch_size and not run.header.batch_size:
@@ -228,9 +229,10 @@ class Measurement:
             slopes, parallel = alpha.project_on_update(state, update)
         else:
             slopes, parallel = join_slopes(engine.group, len(losses), lambda: alpha.project_on_update(state, update))
+        self._repeat_for_alpha(slopes, update)
         measured = [n for n in state.reduced if n in update]
         if len(slopes) < len(measured) or not slopes:
-            self.record.missing["Alpha"] = state.no_value.get(
+            self.record.missing["Alpha"] = engine.never_repeats or state.no_value.get(
                 "individual", "the step was not along the gradient as before; measured from the next step on"
             )
             engine.keeps_contributions = True
@@ -243,8 +245,25 @@ class Measurement:
         self.run.pending = alpha.Pending(self.run.step, length, start, frozenset(slopes))
         engine.previous_update = {n: update[n] for n in slopes}
 
+    def _repeat_for_alpha(self, slopes: dict[str, Tensor], update: dict[str, Tensor]) -> None:
+        """What was not kept, because it would exceed the memory budget, is computed again at the parameters before."""
+        engine, kept = self.run.engine, self.state.kept
+        again = [n for n in kept.repeated if n in update and n not in slopes]
+        if not again or engine.never_repeats:
+            return
+        megabytes = sum(kept.repeated[n] for n in again) / 2**20
+        first = f"{again[0]} and {len(again) - 1} more" if len(again) > 1 else again[0]
+        try:
+            slopes.update(project_again(engine, again, update))
+            note = f"the forward and backward pass is repeated for {first}, rather than keeping {megabytes:.0f} MB"
+        except (NotRepeatable, NotCovered) as reason:
+            engine.never_repeats = str(reason)
+            note = f"{megabytes:.0f} MB are kept beyond memory_budget for {first}, because {reason}"
+        engine.cost_notes["Alpha"] = f"Alpha: {note}"
+
     def _write(self, began: float) -> None:
         run, record = self.run, self.record
+        run.header.notes = list(run.engine.cost_notes.values())
         run.write_header()
         limit = stability_limit(self.optimizer) if len(run.optimizers) == 1 else None
         networks = [histogram for histogram, _ in self.heavy if histogram.edges.size]

@@ -41,6 +41,7 @@ class LayerStatistics:
     projections: dict[str, Tensor] = field(default_factory=dict)  # name of the direction -> g_n . V [B]
     squares: Tensor | None = None  # sum_n g_n^2 [*shape]
     counts: Counts | None = None
+    rows: Tensor | None = None  # g_n [B, D], where Alpha keeps them until the step is known
 
 
 @torch.no_grad()
@@ -50,8 +51,10 @@ def reduce_layer(
     request: Request,
     parameter_bins: ParameterBins | None,
     clock: Clock,
+    *,
+    keep_rows: bool = False,
 ) -> LayerStatistics:
-    """All statistics of one parameter from one backward pass."""
+    """All statistics of one parameter from one backward pass. ``keep_rows``: the gradients too, if they are formed."""
     result = LayerStatistics(contribution.samples)
     device = next(iter(directions.values())).device if directions else torch.device("cpu")
     waiting = set()
@@ -71,7 +74,7 @@ def reduce_layer(
                 result.projections[name] = projection.double()
                 pending.pop(name)
     if waiting or pending:
-        form_and_reduce(contribution, pending, request, parameter_bins, waiting, result, clock)
+        form_and_reduce(contribution, pending, request, parameter_bins, waiting, result, clock, keep_rows)
     return result
 
 
@@ -90,6 +93,7 @@ def form_and_reduce(
     waiting: set[str],
     result: LayerStatistics,
     clock: Clock,
+    keep_rows: bool,
 ) -> None:
     names = list(directions)
     V = torch.stack([directions[name].reshape(-1) for name in names], 1) if names else None  # [D, k]
@@ -99,6 +103,9 @@ def form_and_reduce(
     for lo in range(0, contribution.samples, block):
         hi = min(lo + block, contribution.samples)
         G = clock.timed("form", contribution.form, lo, hi).reshape(hi - lo, -1)  # [n, D]
+        if keep_rows:
+            result.rows = G.new_empty(contribution.samples, G.shape[1]) if result.rows is None else result.rows
+            result.rows[lo:hi] = G
         if "norms" in waiting:
             norms.append(clock.timed("norms", lambda G=G: torch.linalg.vector_norm(G, dim=1).double().square_()))
         if V is not None:
@@ -117,6 +124,21 @@ def form_and_reduce(
 def add_squares(result: LayerStatistics, G: Tensor, shape: torch.Size) -> None:
     squared = (G * G).sum(0).reshape(shape)
     result.squares = squared if result.squares is None else result.squares.add_(squared)
+
+
+def project(contribution: Contribution, direction: Tensor) -> Tensor:
+    """``g_n . V`` [B] in float64, whichever way."""
+    projection = contribution.project(direction)
+    if projection is not None:
+        return projection.double()
+    flat = direction.reshape(-1)
+    blocks = range(0, contribution.samples, 8)
+    return torch.cat(
+        [
+            (contribution.form(lo, min(lo + 8, contribution.samples)).reshape(-1, flat.numel()) @ flat).double()
+            for lo in blocks
+        ]
+    )
 
 
 def block_size(contribution: Contribution, memory_budget: int, like: Tensor | None) -> int:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.keeping import Kept
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics
-from cockpit_core.layers.contribution import Contribution
 
 
 @dataclass(eq=False)
@@ -27,7 +27,7 @@ class StepState:
     before: dict[str, Tensor | None] = field(default_factory=dict)
     """``p.grad`` when the step's first backward pass began: what a forgotten ``zero_grad`` left there."""
     reduced: dict[str, LayerStatistics] = field(default_factory=dict)
-    kept: dict[str, list[Contribution]] = field(default_factory=dict)
+    kept: Kept = field(init=False)
     """Contributions that wait for the step, to be projected on it."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     gradient_norms: dict[str, float] = field(default_factory=dict)
@@ -53,6 +53,9 @@ class StepState:
     """The graph hands out saved tensors only once, or from elsewhere: checkpointing, offloading."""
     stale: bool = False
     """``zero_grad`` was forgotten: the optimizer's gradient is not this step's."""
+
+    def __post_init__(self) -> None:
+        self.kept = Kept(self.plan.memory_budget)
 
     def unscale(self, scale: float) -> None:
         """A GradScaler was found only at the step: divide what was taken with its factor in it."""

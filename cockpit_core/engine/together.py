@@ -137,7 +137,7 @@ def reduce_locally(
         if plan.alpha_end and name in engine.previous_update:
             directions["step"] = engine.previous_update[name]
         try:
-            found[name] = engine._reduce_parts(name, parts[name], directions)
+            found[name], _ = engine._reduce_parts(name, parts[name], directions)
         except Exception as error:
             note_failure(engine, name, error, errors)
         held = gradients_of(parts[name][0])
@@ -198,9 +198,7 @@ def settle(engine: Engine, parts: dict[str, list[Contribution]]) -> None:
         engine.note_costs(parts[name])
         engine.cover.methods.setdefault(name, engine._method(state.passes, name))
         if state.plan.alpha_start and (engine.keeps_contributions or state.stale):
-            state.kept[name] = parts[name]
-            for part in parts[name]:
-                part.hold()
+            state.kept.add(name, parts[name], may_repeat=False)
     for name in state.gradients:
         for found in state.passes:
             free(found, name)

@@ -122,3 +122,45 @@ def test_individual_gradients_of_the_whole_model_never_exist_at_once(kind: str, 
     extra, individual = map(float, subprocess.check_output(command, text=True).split())
     assert individual > 200, "the network is too small to show anything"
     assert extra < individual / 4
+
+
+KEPT = """
+import resource, sys, torch, cockpit_core
+from torch import nn
+
+def megabytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+def train(depth, logdir=None):
+    model = nn.Sequential(*[nn.Conv2d(32, 32, 3, padding=1) for _ in range(depth)], nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters(), lr=1e-3)
+    inputs, targets = torch.randn(64, 32, 16, 16), torch.zeros(64, dtype=torch.long)
+    config = [cockpit_core.quantities.Alpha()]
+    options = dict(config=config, memory_budget=int(sys.argv[1]) * 2**20, on_error="raise")
+    run = cockpit_core.track(model, loss_fn, optimizer, logdir, **options) if logdir else None
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_fn(model(inputs), targets).backward()
+        optimizer.step()
+    if run:
+        run.close()
+        assert len(run.data.alphas) == 2
+
+torch.set_num_threads(1)
+train(1, sys.argv[2] + "/warm")
+train(24)
+untracked = megabytes()
+train(24, sys.argv[2] + "/run")
+print(megabytes() - untracked)
+"""
+
+
+@pytest.mark.slow
+def test_what_alpha_keeps_stays_within_the_budget_however_deep_the_network(tmp_path: Path) -> None:
+    """Inputs and output gradients of 24 layers are 100 MB. In 8 MB, the pass is repeated instead."""
+    extra = {}
+    for budget in (8, 1000):
+        command = [sys.executable, "-c", KEPT, str(budget), str(tmp_path / str(budget))]
+        extra[budget] = float(subprocess.check_output(command, text=True))
+    assert extra[1000] > 50, "the network is too small to show anything"
+    assert extra[8] < 25

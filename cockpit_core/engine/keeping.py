@@ -1,0 +1,209 @@
+"""What Alpha keeps from the backward pass until the step is known, within the memory budget.
+
+``g_n . s`` needs the individual gradients of a step that the optimizer has not taken yet. For each parameter the smaller
+of two exact things is kept: what its gradients are made of (inputs and output gradients of its layer), or, where they were
+formed anyway and take less, the gradients. What does not fit the budget is not kept: once the step is known, the forward
+and the backward pass are repeated at the parameters before the step, and each layer is projected as it comes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from cockpit_core.engine.capture import Captured, Pass, detach_inputs, make_call, make_contributions
+from cockpit_core.engine.reduce import project
+from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.layers.fallback import ModuleGradients, external_seeds, flatten_tensors
+from cockpit_core.layers.registry import Call
+
+if TYPE_CHECKING:
+    from cockpit_core.engine.engine import Engine
+
+
+class NotRepeatable(RuntimeError):
+    """The forward pass cannot be repeated, or did not come out the same; the message says why."""
+
+
+@dataclass(eq=False)
+class Forward:
+    """One call of the model: what it takes to repeat it, and the gradients that came back to its outputs."""
+
+    args: tuple
+    kwargs: dict
+    batch_size: int
+    random_state: Tensor
+    autocast: list[tuple[str, torch.dtype]]
+    versions: list[tuple[Tensor, int]]
+    gradients: dict[int, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, args: tuple, kwargs: dict, batch_size: int) -> Forward:
+        inputs, named = detach_inputs(args), detach_inputs(kwargs)
+        tensors = flatten_tensors((inputs, named))
+        devices = {"cpu", *(tensor.device.type for tensor in tensors)}
+        autocast = [
+            (device, torch.get_autocast_dtype(device)) for device in devices if torch.is_autocast_enabled(device)
+        ]
+        versions = [(tensor, tensor._version) for tensor in tensors]
+        return cls(inputs, named, batch_size, torch.get_rng_state(), autocast, versions)
+
+    def repeat(self, model: nn.Module, args: tuple | None = None, kwargs: dict | None = None) -> Any:
+        """The model's output once more: copies of the buffers, the same random state and precision."""
+        if any(tensor._version != version for tensor, version in self.versions):
+            raise NotRepeatable("the model's inputs were changed in place after the forward pass")
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        args, kwargs = self.args if args is None else args, self.kwargs if kwargs is None else kwargs
+        with ExitStack() as stack:
+            for device, dtype in self.autocast:
+                stack.enter_context(torch.autocast(device, dtype))
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            stack.enter_context(torch.enable_grad())
+            torch.set_rng_state(self.random_state)
+            return functional_call(model, buffers, args, kwargs)
+
+
+class Kept:
+    """Of one step: the contributions that wait for it, and the parameters whose turn comes in the repetition."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget, self.bytes = budget, 0
+        self.parts: dict[str, list[Contribution]] = {}
+        self.repeated: dict[str, int] = {}  # name -> bytes that were not kept
+        self.storages: set[int] = set()
+
+    def add(self, name: str, parts: list[Contribution], *, may_repeat: bool) -> None:
+        storages = {pointer: size for part in parts for pointer, size in storages_of(part)}
+        size = sum(size for pointer, size in storages.items() if pointer not in self.storages)
+        if may_repeat and self.bytes + size > self.budget:
+            self.repeated[name] = size
+            return
+        self.bytes += size
+        self.storages |= set(storages)
+        self.parts[name] = parts
+        for part in parts:
+            part.hold()
+
+    def clear(self) -> None:
+        self.__init__(self.budget)  # type: ignore[misc]
+
+
+def storages_of(value: Any) -> Iterator[tuple[int, int]]:
+    """(address, bytes) of all memory that a contribution keeps alive. Parameters and buffers are there anyway."""
+    if isinstance(value, Tensor):
+        storage = value.untyped_storage()
+        yield storage.data_ptr(), storage.nbytes()
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from storages_of(item)
+    elif isinstance(value, dict):
+        yield from storages_of(list(value.values()))
+    elif isinstance(value, (Contribution, ModuleGradients, Call)):
+        for item in vars(value).values():
+            yield from storages_of(item)
+
+
+def rows_are_smaller(part: Contribution) -> bool:
+    """Do its individual gradients take less memory than what they are made of?"""
+    if isinstance(part, Rows):
+        return False
+    formed = part.samples * part.shape.numel() * 4  # bytes, of the usual single precision
+    return formed < sum(dict(storages_of(part)).values())
+
+
+@contextmanager
+def at(parameters: Mapping[str, Tensor], values: dict[str, Tensor]) -> Iterator[None]:
+    """The parameters have other values for a moment; their own memory is put back untouched."""
+    own = {name: parameters[name].data for name in values}
+    try:
+        for name, value in values.items():
+            parameters[name].data = value
+        yield
+    finally:
+        for name, data in own.items():
+            parameters[name].data = data
+
+
+class Repetition:
+    """Forward and backward of one pass once more; ``g_n . s`` of the wanted parameters is taken layer by layer."""
+
+    def __init__(self, engine: Engine, update: dict[str, Tensor], scale: float):
+        self.engine, self.update, self.scale = engine, update, scale
+        self.slopes: dict[str, Tensor] = {}
+        self.outputs: dict[int, int] = {}
+        self.waiting: dict[int, Captured] = {}
+
+    def run(self, found: Pass) -> dict[str, Tensor]:
+        forward, engine = found.forwards[0], self.engine
+        result = forward.repeat(engine.cover.model)
+        outputs, gradients = dict(enumerate(flatten_tensors(result))), forward.gradients
+        if any(k not in outputs or outputs[k].shape != b.shape for k, b in gradients.items()):
+            raise NotRepeatable("the model gives other outputs when its forward pass is repeated")
+        call = make_call(
+            engine.cover.model, forward.args, forward.kwargs, forward.batch_size, engine.batch_dim, None, result
+        )
+        with engine.mute():
+            seeds = external_seeds({k: outputs[k] for k in gradients}, gradients, call)
+        wanted = [engine.cover.parameters[name] for name in self.update]
+        ends = [(outputs[k], seed.to(outputs[k].dtype)) for k, seed in seeds.items()]
+        torch.autograd.grad([out for out, _ in ends], wanted, [seed for _, seed in ends], allow_unused=True)
+        for held in self.waiting.values():
+            self._project(held)
+        return self.slopes
+
+    def saw(self, call: Call, outputs: int) -> None:
+        self.outputs[id(call)] = outputs
+
+    def take(self, call: Call, names: list[str], position: int, gradient: Tensor) -> None:
+        held = self.waiting.setdefault(id(call), Captured(call, names))
+        held.gradients[position] = gradient
+        if self.outputs.get(id(call)) == 1 and not call.adds_up:
+            self._project(self.waiting.pop(id(call)))
+
+    def _project(self, held: Captured) -> None:
+        engine, own = self.engine, dict(held.call.module.named_parameters(remove_duplicate=False))
+        held.names = [local for local in held.names if engine.cover.names[id(own[local])] in self.update]
+        if not held.names:
+            return
+        made = make_contributions(held, self.scale, engine.cover, engine.memory_budget, engine.mute)
+        for local, part in made.items():
+            name = engine.cover.names[id(own[local])]
+            slopes = project(part, self.update[name])
+            self.slopes[name] = self.slopes[name] + slopes if name in self.slopes else slopes
+
+
+def project_again(engine: Engine, names: list[str], update: dict[str, Tensor]) -> dict[str, Tensor]:
+    """``g_n . s`` [B] of parameters that were not kept: all passes of the step are repeated, before the step's move."""
+    state = engine.step
+    wanted, size = {name: update[name] for name in names}, engine.forward_size
+    parts: dict[str, list[Tensor]] = {name: [] for name in names}
+    try:
+        with at(engine.cover.parameters, state.theta):
+            for found in state.passes:
+                engine.repetition = Repetition(engine, wanted, state.batch_size / state.loss_scale)
+                engine.forward_size = found.forwards[0].batch_size
+                seen = engine.repetition.run(found)
+                for name in names:
+                    if name not in seen:
+                        raise NotRepeatable(f"{name} was not seen when the forward pass was repeated")
+                    parts[name].append(seen[name])
+    finally:
+        engine.repetition, engine.forward_size = None, size
+    slopes = {name: torch.cat(found) for name, found in parts.items()}
+    for name in names:
+        check_mean(name, slopes[name], state.gradients[name], update[name], engine.tolerance(state.gradients[name]))
+    return slopes
+
+
+def check_mean(name: str, slopes: Tensor, gradient: Tensor, step: Tensor, tolerance: float) -> None:
+    """The slopes average to ``g . s``, which is known: a repetition that took another course shows here."""
+    expected = float(torch.linalg.vecdot(gradient.reshape(-1).double(), step.reshape(-1).double()))
+    mean, scale = float(slopes.mean()), float(slopes.abs().mean())
+    if abs(mean - expected) > tolerance * (scale + abs(expected)):
+        raise NotRepeatable(f"the forward pass did not come out the same when it was repeated (seen at {name})")
