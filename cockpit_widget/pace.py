@@ -27,7 +27,7 @@ class Limits:
     bytes_per_second: float = 50_000.0
     burst_bytes: float = 3_000_000.0  # one minute's worth
     share_of_time: float = 0.009  # of the wall clock, for taking in records, encoding and sending
-    burst_seconds: float = 0.02
+    burst_seconds: float = 0.1  # for a lively start
     longest_pause: float = 60.0
     keyframe_first: float = 1.0  # seconds after the first message
     keyframe_growth: float = 1.5

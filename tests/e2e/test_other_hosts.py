@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from cockpit_widget import CockpitWidget
 from tests.widget.fakes import FakeRun
 run = FakeRun(Path("runs/lenet"))
 display(CockpitWidget(run))
-for _ in range(60):
+for _ in range(100):
     run.step()
     time.sleep(0.1)
 run.close()
@@ -57,7 +57,7 @@ def _(CockpitWidget, FakeRun, Path, mo):
 
 @app.cell
 def _(run, time, widget):
-    for _ in range(60):
+    for _ in range(100):
         run.step()
         time.sleep(0.1)
     run.close()
@@ -74,8 +74,9 @@ if __name__ == "__main__":
 def watch(page: Any, cockpit: Any) -> set[int]:
     cockpit.wait_for(timeout=60_000)
     wait_for_step(page, cockpit, 1, 20.0)
-    seen = set()
-    for _ in range(20):
+    seen: set[int] = set()
+    end = time.monotonic() + 8.0  # enough for a machine that others use; mostly it takes one second
+    while len(seen) < 4 and time.monotonic() < end:
         seen.add(shown_step(cockpit))
         page.wait_for_timeout(100)
     return seen
@@ -91,13 +92,12 @@ def test_notebook_7_shows_the_cockpit_while_the_cell_is_busy(page: Any, tmp_path
         assert lab.prompt(0).strip() == "[*]:"
         assert len(seen) >= 3
         lab.wait_for_cell(0)
-        wait_for_step(page, lab.cockpits().first, 59)
+        wait_for_step(page, lab.cockpits().first, 99)
         assert_page_equals_log(page, lab.cockpits().first, tmp_path / "runs/lenet", "lenet")
         screenshot(page, "notebook7")
         assert not lab.errors
 
 
-@pytest.mark.skipif(importlib.util.find_spec("marimo") is None, reason="marimo is no dependency; install it to try")
 def test_marimo_shows_the_cockpit_while_the_cell_is_busy(page: Any, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "app.py").write_text(MARIMO)
@@ -110,7 +110,7 @@ def test_marimo_shows_the_cockpit_while_the_cell_is_busy(page: Any, tmp_path: Pa
         seen = watch(page, cockpit)
         assert "training has ended" not in page.locator("body").inner_text()
         assert len(seen) >= 3
-        wait_for_step(page, cockpit, 59, 20.0)
+        wait_for_step(page, cockpit, 99, 20.0)
         page.get_by_text("training has ended").wait_for()
         page.wait_for_timeout(1000)
         assert_page_equals_log(page, cockpit, tmp_path / "runs/lenet", "lenet")
