@@ -108,7 +108,7 @@ class Run:
         self.stepped: set[int] = set()
         self.scaler: Any = None
         self.without_gradient: set[str] = set()
-        self.header_shown = ""
+        self.told: tuple | None = None  # what the last header said of the things that change
         self._data: RunData | None = None
 
     def _asks(self, need: str) -> bool:
@@ -332,12 +332,14 @@ class Run:
 
     def write_header(self) -> None:
         """Again whenever something in it has changed: coverage, batch size."""
-        self.header.layers = self.cover.describe(self.without_gradient)
-        self.header.covered = self.cover.share(self.header.layers)
-        shown = repr(self.header)
-        if shown != self.header_shown:
-            self.header_shown = shown
-            self.writer.write_header(self.header)
+        header, methods = self.header, tuple(self.cover.methods.items())
+        told = methods, frozenset(self.without_gradient), tuple(header.notes), header.batch_size
+        if told == self.told:
+            return
+        self.told = told
+        header.layers = self.cover.describe(self.without_gradient)
+        header.covered = self.cover.share(header.layers)
+        self.writer.write_header(header)
 
     def log(self, **values: Any) -> None:
         """Anything else worth plotting, any time; ``epoch=`` sets the epoch of the steps that follow."""

@@ -34,18 +34,24 @@ def observe_end(losses: Tensor, slopes: Tensor) -> End:
     )  # fmt: skip
 
 
-def project_on_update(state: StepState, update: dict[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+def project_on_update(
+    state: StepState, update: dict[str, Tensor], update_norms: dict[str, float], gradients: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], bool]:
     """``g_n . s`` [B] per layer for the step just taken, and whether every layer moved along its gradient.
 
     Where the step is ``c g`` up to the rounding of the parameters (plain SGD, with or without clipping), the known
-    projections on ``g`` serve; otherwise the kept contributions are projected.
+    projections on ``g`` serve; otherwise the kept contributions are projected. ``gradients`` are those of the backward
+    pass, as far as they are still known.
     """
     slopes: dict[str, Tensor] = {}
     all_parallel = True
     for name, statistics in state.reduced.items():
         if name not in update or "gradient" not in statistics.projections:
             continue
-        factor = along_gradient(update[name], state.gradients[name], state.theta[name])
+        factor = None
+        if name in gradients:
+            lengths = update_norms[name], state.gradient_norms[name]
+            factor = along_gradient(update[name], gradients[name], state.theta[name], *lengths)
         if factor is not None:
             slopes[name] = statistics.projections["gradient"] * factor
             continue
@@ -55,16 +61,37 @@ def project_on_update(state: StepState, update: dict[str, Tensor]) -> tuple[dict
     return slopes, all_parallel
 
 
-def along_gradient(s: Tensor, g: Tensor, theta: Tensor) -> float | None:
+CHUNK = 2**17
+"""So many elements are compared at a time: they stay in the cache, and no large memory is taken for the difference."""
+
+
+def along_gradient(s: Tensor, g: Tensor, theta: Tensor, s_norm: float, g_norm: float) -> float | None:
     """c with ``s = c g`` up to what rounding ``theta + s`` to its dtype explains, else None."""
-    squared = float(torch.linalg.vecdot(g.reshape(-1), g.reshape(-1)))
+    squared = g_norm * g_norm
     if squared == 0 or not math.isfinite(squared):
         return None if bool((s != 0).any()) else 0.0
-    factor = float(torch.linalg.vecdot(s.reshape(-1), g.reshape(-1))) / squared
-    rest = float(torch.linalg.vector_norm(s - factor * g))
+    s, g, theta = s.reshape(-1), g.reshape(-1), theta.reshape(-1)
+    if len(s) > 8192 and not may_be_along(s[:1024], g[:1024], theta[:1024]):
+        return None
+    factor = float(torch.linalg.vecdot(s, g)) / squared
+    rest = math.sqrt(sum(rest_along(s[k : k + CHUNK], g[k : k + CHUNK], factor) for k in range(0, len(s), CHUNK)))
     eps = torch.finfo(theta.dtype).eps
-    allowed = eps * (float(torch.linalg.vector_norm(theta)) + 4 * float(torch.linalg.vector_norm(s)))
+    allowed = eps * (float(torch.linalg.vector_norm(theta)) + 4 * s_norm)
     return factor if rest <= allowed else None
+
+
+def rest_along(s: Tensor, g: Tensor, factor: float) -> float:
+    return float(torch.linalg.vector_norm(torch.sub(s, g, alpha=factor))) ** 2
+
+
+def may_be_along(s: Tensor, g: Tensor, theta: Tensor) -> bool:
+    """A few elements show most steps that do not run along the gradient, at no cost; the others remain to be seen."""
+    squared = float(torch.linalg.vecdot(g, g))
+    if squared == 0 or not math.isfinite(squared):
+        return True
+    rest = math.sqrt(rest_along(s, g, float(torch.linalg.vecdot(s, g)) / squared))
+    lengths = float(torch.linalg.vector_norm(theta)) + 4 * float(torch.linalg.vector_norm(s))
+    return rest <= 16 * torch.finfo(theta.dtype).eps * lengths
 
 
 def finish(pending: Pending, state: StepState) -> AlphaFit | str:

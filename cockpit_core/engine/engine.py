@@ -28,7 +28,7 @@ from cockpit_core.engine.keeping import Forward, Repetition, rows_are_smaller
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
-from cockpit_core.engine.step import StepState
+from cockpit_core.engine.step import GradientMark, StepState
 from cockpit_core.engine.together import measure_together, use_next_way
 from cockpit_core.kernels import prepare_parameter
 from cockpit_core.layers.contribution import Contribution, Rows
@@ -64,6 +64,9 @@ class Engine:
         self.unbatched = False  # some module of this step was called without the batch
         self.passes_per_step = 0  # seen at the last step; 0 = not known yet
         self.previous_update: dict[str, Tensor] = {}  # s_{t-1}, for the far end of its Alpha
+        self.gradients_change = (
+            True  # False while nobody touches a gradient between the backward pass and the step's end
+        )
         self.keeps_contributions = True  # False while the steps are known to run along the gradient
         self.random_states: dict[int, Tensor] = {}
         self.compiled: list[nn.Module] = []  # wrappers of the model that torch.compile made
@@ -384,11 +387,18 @@ class Engine:
         if len(dots) != samples:
             return f"{len(dots)} samples were seen, but the batch has {samples}"
         mean, scale = float(dots.mean()), float(dots.abs().mean())
-        squared = float(torch.linalg.vector_norm(gradient).double().square())
+        norm = float(torch.linalg.vector_norm(gradient))
+        squared = norm * norm
+        self.step.seen_norms[name] = norm, GradientMark.of(self.cover.parameters[name])
         tolerance = self.tolerance(gradient)
         if not (abs(mean - squared) <= tolerance * (scale + squared)) and torch.isfinite(dots).all():
             return "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
         return None
+
+    def is_unchanged(self, name: str) -> bool:
+        """Is ``p.grad`` still what the backward pass left there?"""
+        mark = self.step.marks.get(name)
+        return mark is not None and mark.fits(self.cover.parameters[name])
 
     def tolerance(self, gradient: Tensor) -> float:
         return 5e-2 if self.step.half else TOLERANCE.get(gradient.dtype, 5e-2)
@@ -426,12 +436,23 @@ class Engine:
         """Norms (and, if asked for, elements) of the gradient before anybody clips it."""
         state = self.step
         gradients = {n: self._gradient(n) for n, p in self.cover.trainable().items() if p.grad is not None}
-        state.gradient_norms = measure_norms(gradients)
-        if "gradients" in state.plan.needs or state.plan.alpha_start or (state.plan.individual and state.deferred):
-            fresh = state.loss_scale != 1
-            state.gradients = {
-                n: g if fresh or state.before.get(n) is not None else g.clone() for n, g in gradients.items()
-            }
+        state.marks = {n: GradientMark.of(self.cover.parameters[n]) for n in gradients}
+        state.gradient_norms = self._norms(gradients)
+        copies = state.copied = (
+            "gradients" in state.plan.needs
+            or (state.plan.alpha_start and self.gradients_change)
+            or (state.plan.individual and state.deferred)
+        )
+        if copies or state.plan.alpha_start:
+            own = {n: state.loss_scale != 1 or state.before.get(n) is not None or not copies for n in gradients}
+            state.gradients = {n: g if own[n] else g.clone() for n, g in gradients.items()}
+
+    def _norms(self, gradients: dict[str, Tensor]) -> dict[str, float]:
+        """Of all gradients; those of this very pass that the check has measured are known."""
+        seen = self.step.seen_norms
+        known = {n: seen[n][0] for n in gradients if n in seen and seen[n][1].fits(self.cover.parameters[n])}
+        rest = measure_norms({n: g for n, g in gradients.items() if n not in known})
+        return {n: known[n] if n in known else rest[n] for n in gradients}
 
     # ---- the step -----------------------------------------------------------------------------------------------
 

@@ -178,7 +178,9 @@ class Repetition:
             self.slopes[name] = self.slopes[name] + slopes if name in self.slopes else slopes
 
 
-def project_again(engine: Engine, names: list[str], update: dict[str, Tensor]) -> dict[str, Tensor]:
+def project_again(
+    engine: Engine, names: list[str], update: dict[str, Tensor], gradients: dict[str, Tensor]
+) -> dict[str, Tensor]:
     """``g_n . s`` [B] of parameters that were not kept: all passes of the step are repeated, before the step's move."""
     state = engine.step
     wanted, size = {name: update[name] for name in names}, engine.forward_size
@@ -196,8 +198,8 @@ def project_again(engine: Engine, names: list[str], update: dict[str, Tensor]) -
     finally:
         engine.repetition, engine.forward_size = None, size
     slopes = {name: torch.cat(found) for name, found in parts.items()}
-    for name in names:
-        check_mean(name, slopes[name], state.gradients[name], update[name], engine.tolerance(state.gradients[name]))
+    for name in [name for name in names if name in gradients]:
+        check_mean(name, slopes[name], gradients[name], update[name], engine.tolerance(gradients[name]))
     return slopes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class Measurement:
         self.record = Record(
             "step", run.step, time.time(), run.elapsed, epoch=run.epoch_at(run.step), triggered=self.plan.triggered
         )
+        self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
         self.heavy: list[tuple[Histogram, list[Histogram | None]]] = []
         self.rates = tuple(float(g["lr"]) for o in run.optimizers for g in o.param_groups if "lr" in g)
         self._copy_parameters()
@@ -112,7 +114,7 @@ class Measurement:
             counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
             diagonals=state.diagonals, eigenpairs=state.eigenpairs, curvature=self.run.engine.curvature.kind,
             curvature_part=state.curvature_part,
-            learning_rates=self.rates, no_value=state.no_value, **more,
+            learning_rates=self.rates, no_value=state.no_value, known_norms=self.norms, **more,
         )  # fmt: skip
 
     def _measure(self, quantity: Quantity, statistics: Statistics) -> None:
@@ -175,8 +177,7 @@ class Measurement:
         record.batch_size = statistics.batch_size
         for index, rate in enumerate(self.rates):
             record.scalars["LearningRate" if index == 0 else f"LearningRate/{index}"] = rate
-        seen = {n: p.grad for n, p in self.run.cover.trainable().items() if p.grad is not None and not p.grad.is_sparse}
-        record.scalars["GradNormClipped"] = combine(measure_norms(seen))
+        record.scalars["GradNormClipped"] = combine(self._norms_at_the_step())
         if statistics.norms:
             total = sum(statistics.norms.values())
             assert isinstance(total, Tensor)
@@ -185,6 +186,18 @@ class Measurement:
             record.scalars["TopSampleNorm"] = (
                 math.sqrt(max(float(values[0]), 0.0)) if not math.isnan(float(values[0])) else math.nan
             )
+
+    def _norms_at_the_step(self) -> dict[str, float]:
+        """Of ``p.grad`` as the optimizer gets it. Where nobody wrote into it since the backward pass, they are known."""
+        state, engine = self.state, self.run.engine
+        known = {
+            n: norm
+            for n, norm in state.gradient_norms.items()
+            if engine.is_unchanged(n) and state.before.get(n) is None and state.loss_scale == 1
+        }
+        gradients = {n: p.grad for n, p in self.run.cover.trainable().items() if p.grad is not None}
+        rest = {n: g for n, g in gradients.items() if n not in known and not g.is_sparse}
+        return known | measure_norms(rest)
 
     # ---- after the step -----------------------------------------------------------------------------------------
 
@@ -225,11 +238,11 @@ class Measurement:
         if losses is None:
             self.record.missing["Alpha"] = state.why_no_losses()
             return
-        if engine.group is None:
-            slopes, parallel = alpha.project_on_update(state, update)
-        else:
-            slopes, parallel = join_slopes(engine.group, len(losses), lambda: alpha.project_on_update(state, update))
-        self._repeat_for_alpha(slopes, update)
+        self.norms["update"] = measure_norms(update)
+        gradients = self._known_gradients()
+        project = partial(alpha.project_on_update, state, update, self.norms["update"], gradients)
+        slopes, parallel = project() if engine.group is None else join_slopes(engine.group, len(losses), project)
+        self._repeat_for_alpha(slopes, update, gradients)
         measured = [n for n in state.reduced if n in update]
         if len(slopes) < len(measured) or not slopes:
             self.record.missing["Alpha"] = engine.never_repeats or state.no_value.get(
@@ -238,14 +251,23 @@ class Measurement:
             engine.keeps_contributions = True
             return
         engine.keeps_contributions = not parallel
-        length = combine(measure_norms({n: update[n] for n in slopes}))
+        length = combine({n: self.norms["update"][n] for n in slopes})
         total = sum(slopes.values())
         assert isinstance(total, Tensor)
         start = alpha.observe_end(losses, total / length if length > 0 else total)
         self.run.pending = alpha.Pending(self.run.step, length, start, frozenset(slopes))
         engine.previous_update = {n: update[n] for n in slopes}
 
-    def _repeat_for_alpha(self, slopes: dict[str, Tensor], update: dict[str, Tensor]) -> None:
+    def _known_gradients(self) -> dict[str, Tensor]:
+        """Those of the backward pass: copies, if somebody is known to write into ``p.grad``, else ``p.grad`` itself."""
+        state, engine = self.state, self.run.engine
+        unchanged = {n: g for n, g in state.gradients.items() if engine.is_unchanged(n)}
+        engine.gradients_change = len(unchanged) < len(state.gradients)
+        return state.gradients if state.copied else unchanged
+
+    def _repeat_for_alpha(
+        self, slopes: dict[str, Tensor], update: dict[str, Tensor], gradients: dict[str, Tensor]
+    ) -> None:
         """What was not kept, because it would exceed the memory budget, is computed again at the parameters before."""
         engine, kept = self.run.engine, self.state.kept
         again = [n for n in kept.repeated if n in update and n not in slopes]
@@ -254,7 +276,7 @@ class Measurement:
         megabytes = sum(kept.repeated[n] for n in again) / 2**20
         first = f"{again[0]} and {len(again) - 1} more" if len(again) > 1 else again[0]
         try:
-            slopes.update(project_again(engine, again, update))
+            slopes.update(project_again(engine, again, update, gradients))
             note = f"the forward and backward pass is repeated for {first}, rather than keeping {megabytes:.0f} MB"
         except (NotRepeatable, NotCovered) as reason:
             engine.never_repeats = str(reason)

@@ -15,6 +15,21 @@ from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics
 
 
+@dataclass(frozen=True)
+class GradientMark:
+    """Tells whether ``p.grad`` has been replaced or written into since."""
+
+    gradient: Tensor | None
+    version: int
+
+    @classmethod
+    def of(cls, p: Tensor) -> GradientMark:
+        return cls(p.grad, -1 if p.grad is None else p.grad._version)
+
+    def fits(self, p: Tensor) -> bool:
+        return p.grad is self.gradient and (p.grad is None or p.grad._version == self.version)
+
+
 @dataclass(eq=False)
 class StepState:
     """Everything that belongs to one step and is freed with it."""
@@ -31,6 +46,12 @@ class StepState:
     """Contributions that wait for the step, to be projected on it."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     gradient_norms: dict[str, float] = field(default_factory=dict)
+    seen_norms: dict[str, tuple[float, GradientMark]] = field(default_factory=dict)
+    """Norms of gradients that the check has measured already."""
+    marks: dict[str, GradientMark] = field(default_factory=dict)
+    """Of ``p.grad`` at the end of the backward pass."""
+    copied: bool = False
+    """``gradients`` are copies; if not, they are ``p.grad`` itself, and right as long as nobody writes into it."""
     failures: dict[str, str] = field(default_factory=dict)
     """Layers whose individual gradients could not be had at this step, with the reason."""
     no_value: dict[str, str] = field(default_factory=dict)

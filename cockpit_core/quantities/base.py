@@ -63,6 +63,15 @@ class Statistics:
     curvature_part: str = ""
     learning_rates: tuple[float, ...] = ()
     no_value: Mapping[str, str] = field(default_factory=dict)
+    known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def norms_of(self, what: str) -> dict[str, float]:
+        """``||x||_2`` per layer of "parameters", "update", "gradients": measured once, whoever asks."""
+        if what not in self.known_norms:
+            from cockpit_core.quantities.norms import measure_norms
+
+            self.known_norms[what] = measure_norms(getattr(self, what))
+        return self.known_norms[what]
 
     def reason(self, need: str, default: str = "it was not measured") -> str:
         """Why a statistic is not there."""

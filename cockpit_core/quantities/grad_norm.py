@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
-from cockpit_core.quantities.norms import combine
+from cockpit_core.quantities.base import Quantity, Statistics, Value
+from cockpit_core.quantities.norms import norm_value
 
 
 class GradNorm(Quantity):
@@ -12,7 +12,4 @@ class GradNorm(Quantity):
     description = "Length of the mini-batch gradient, before the user's clipping."
 
     def measure(self, statistics: Statistics) -> Value:
-        layers = dict(statistics.gradient_norms)
-        if not layers:
-            raise NoValue("no parameter has a gradient")
-        return Value(combine(layers), layers)
+        return norm_value(dict(statistics.gradient_norms))

@@ -23,8 +23,7 @@ def combine(layers: Mapping[str, float]) -> float:
     return math.sqrt(sum(norm * norm for norm in layers.values()))
 
 
-def norm_value(tensors: Mapping[str, Tensor]) -> Value:
-    if not tensors:
+def norm_value(layers: dict[str, float]) -> Value:
+    if not layers:
         raise NoValue("no parameter has a gradient")
-    layers = measure_norms(tensors)
     return Value(combine(layers), layers)

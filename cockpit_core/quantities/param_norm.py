@@ -13,4 +13,4 @@ class ParamNorm(Quantity):
     description = "Length of the parameter vector before the step."
 
     def measure(self, statistics: Statistics) -> Value:
-        return norm_value(statistics.parameters)
+        return norm_value(statistics.norms_of("parameters"))

@@ -13,4 +13,4 @@ class UpdateSize(Quantity):
     description = "Length of the step that the optimizer took."
 
     def measure(self, statistics: Statistics) -> Value:
-        return norm_value(statistics.update)
+        return norm_value(statistics.norms_of("update"))

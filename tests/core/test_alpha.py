@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests import slow_truth
-from tests.training import assert_alphas_close, by_step, quantities, start, truth_of
+from tests.training import Training, assert_alphas_close, by_step, quantities, start, truth_of
 
 
 def test_step_of_no_length_stands_still(tmp_path: Path) -> None:
@@ -69,3 +72,41 @@ def test_alpha_of_a_chosen_part_of_the_network_is_none_of_the_whole(tmp_path: Pa
     for fit in run.data.alphas:
         assert fit.length == pytest.approx(part[fit.step]["length"])
         assert fit.slope_start == pytest.approx(part[fit.step]["slope_start"])
+
+
+def change_in_place(p: Tensor) -> None:
+    assert p.grad is not None
+    p.grad.clamp_(-0.01, 0.02)
+
+
+def replace_by_another(p: Tensor) -> None:
+    assert p.grad is not None
+    p.grad = p.grad.clamp(-0.01, 0.02)
+
+
+@pytest.mark.parametrize("change", [change_in_place, replace_by_another])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_gradients_that_somebody_begins_to_change_before_the_step(optimizer: str, change: Any, tmp_path: Path) -> None:
+    """As long as nobody does, no copy of them is kept; the first time costs at most one alpha, and no later one is wrong."""
+
+    def prepare() -> Training:
+        training, steps = start("cnn", optimizer), itertools.count()
+
+        def meddle(optim: torch.optim.Optimizer, *_: Any) -> None:
+            if next(steps) >= 2:
+                for group in optim.param_groups:
+                    for p in group["params"]:
+                        change(p)
+
+        training.optimizer.register_step_pre_hook(meddle)
+        return training
+
+    training, twin = prepare(), prepare()
+    truth = truth_of(twin, twin.batches(6))
+    with training.track(tmp_path / "run", config="economy") as run:
+        training.run(training.batches(6))
+    fits = {fit.step: fit.alpha for fit in run.data.alphas}
+    assert {0, 1, 3, 4} <= fits.keys()
+    assert fits == pytest.approx({step: truth.alphas[step]["alpha"] for step in fits}, rel=1e-5)
+    changed = by_step(run.data, "GradNormClipped")
+    assert changed[5] < 0.9 * by_step(run.data, "GradNorm")[5]
