@@ -1,8 +1,8 @@
-"""Against the tool of 2021 and against ``torch.func``: ``python -m benchmarks.against_2021``.
+"""Against the tool of 2021: ``python -m benchmarks.against_2021``.
 
 ``cockpit-for-pytorch`` 1.0.2 runs in an environment of its own (``.venv-2021``, made at the first call: 1 GB), on the
-same network and batch, each configuration beside its own untracked step in one process. ``torch.func`` takes turns
-with us.
+same network and batches, each configuration beside its own untracked step in one process: first some untracked steps,
+then both in turn. Its extra memory is how far that raised the high-water mark. Needs Linux.
 """
 
 from __future__ import annotations
@@ -15,21 +15,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.measure import (
-    CONFIGURATIONS,
-    ROOT,
-    Step,
-    Training,
-    compare,
-    make_parser,
-    parse,
-    report,
-    take_turns,
-    tracked,
-    write_results,
-)
-from benchmarks.naive import NaiveEconomy
-from benchmarks.networks import NETWORKS, Network
+from benchmarks.measure import CONFIGURATIONS, compare
+from benchmarks.networks import PAPER
+from benchmarks.results import ROOT, kept, make_parser, parse, report
 
 ENVIRONMENT = ROOT / ".venv-2021"
 PYTHON = ENVIRONMENT / "bin" / "python"
@@ -46,49 +34,50 @@ def make_environment() -> None:
         subprocess.check_call([PYTHON, "-m", "pip", "install", "-q", *REQUIREMENTS])
 
 
-def ask(title: str, network: Network, options: Namespace, *more: str) -> dict[str, Any]:
+def make_command(title: str, network: str, *more: str) -> list[str]:
     c = CONFIGURATIONS[title]
-    command = [str(PYTHON), "-m", "benchmarks.worker_2021", c.config, c.optimizer, "--network", network.name]
+    return [str(PYTHON), "-m", "benchmarks.worker_2021", c.config, c.optimizer, "--network", network, *more]
+
+
+def measure(title: str, network: str, options: Namespace) -> dict[str, Any]:
+    """Its "full" step takes up to half a minute: two of them must do, without one to warm up."""
+    rounds = ("--rounds", "2", "--warm", "0") if CONFIGURATIONS[title].expensive else ("--rounds", str(options.rounds))
     variables = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
-    output = subprocess.check_output([*command, "--clock", options.clock, *more], cwd=ROOT, text=True, env=variables)
-    return json.loads(output.splitlines()[-1])
+    command = make_command(title, network, "--clock", options.clock, *rounds)
+    output = subprocess.check_output(command, cwd=ROOT, text=True, env=variables)
+    found = json.loads(output.splitlines()[-1])
+    return {**compare(found["times"])["tracked"], "extra MB": found["extra"]}
 
 
-def measure_2021(network: Network, options: Namespace) -> None:
-    """Its "full" step takes half a minute: two of them must do, without one to warm up."""
-    results: dict[str, Any] = {}
-    for title in options.titles:
-        slow = CONFIGURATIONS[title].config == "full"
-        repeat = ("--rounds", "2", "--warm", "0") if slow else ("--rounds", str(options.rounds))
-        row = compare(ask(title, network, options, *repeat))["tracked"]
-        row["extra MB"] = None if options.no_memory else ask(title, network, options, "--memory")["extra"]
-        results[title] = row
-        write_results("against_2021", {"network": network.name, "rows": results}, options)
-        report("cockpit-for-pytorch 1.0.2", {title: row})
+def draw(content: dict[str, Any], options: Namespace) -> None:
+    """Both tools, where both were measured by the same clock."""
+    from benchmarks.figures import draw_dots, figure
 
-
-def measure_naive(network: Network, options: Namespace) -> dict[str, Any]:
-    with tracked(Training(network.make()), config="economy") as training:
-        contestants: dict[str, Step] = {
-            "untracked": Training(network.make()),
-            "economy": training,
-            "torch.func, all at once": NaiveEconomy(network.make()),
-        }
-        return compare(take_turns(contestants, network.batch, options.rounds, clock=options.clock))
+    path = options.results / "overhead_configurations.json"
+    ours = json.loads(path.read_text()) if path.exists() else {"rows": {}, "machine": {"clock": options.clock}}
+    old, new = "cockpit-for-pytorch 1.0.2", "Cockpit"
+    rows: dict[str, dict[str, Any]] = {title: {old: row} for title, row in content["rows"].items()}
+    for title in rows:
+        if title in ours["rows"] and ours["machine"]["clock"] == options.clock:
+            rows[title][new] = ours["rows"][title]
+    if rows:
+        titles = [title for title in (new, old) if any(title in row for row in rows.values())]
+        with figure(options.results, "against_2021", size=(6, 1.1 + 0.3 * len(rows))) as axes:
+            draw_dots(axes, rows, titles, f"multiple of the untracked step, {content['network']}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, rounds=7)
+    parser = make_parser(__doc__, rounds=5)
     parser.add_argument("--titles", nargs="*", choices=TITLES, default=TITLES, metavar="CONFIGURATION")
-    parser.add_argument("--no-memory", action="store_true", help="time only")
     options = parse(parser, arguments)
-    network = NETWORKS["mnist_logreg" if options.quick else "cifar10_3c3d"]
-    rows = measure_naive(network, options)
-    report("individual gradients with torch.func", rows)
-    write_results("against_naive", {"network": network.name, "rows": rows}, options)
-    if options.titles:
-        make_environment()
-        measure_2021(network, options)
+    network = PAPER["mnist_logreg" if options.quick else "cifar10_3c3d"].name
+    make_environment()
+    content: dict[str, Any] = {"network": network, "rows": {}}
+    with kept("against_2021", content, options, draw) as save:
+        for title in options.titles:
+            content["rows"][title] = row = measure(title, network, options)
+            report(f"cockpit-for-pytorch 1.0.2, {network}, +{row['extra MB']:.0f} MB", {title: row})
+            save()
 
 
 if __name__ == "__main__":

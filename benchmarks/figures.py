@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # the backend must be chosen first
+from matplotlib.ticker import FuncFormatter
 
 COLORS = ("#888888", "#3b6fb6", "#d1762c", "#4b9460", "#a04a7d", "#7a6a4f", "#2b2b2b")
+MARKERS = ("o", "s", "D", "^", "v", "X")
 STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -34,7 +36,7 @@ def figure(folder: Path, name: str, columns: int = 1, size: tuple[float, float] 
         plt.close(made)
 
 
-def draw_bars(axes: Any, rows: dict[str, dict[str, float]], label: str) -> None:
+def draw_bars(axes: Any, rows: dict[str, dict[str, float]], label: str, *, logarithmic: bool = False) -> None:
     """Horizontal bars from 1 (the untracked step) to the median, whiskers at the quartiles."""
     names = list(rows)
     median = [rows[name]["median"] for name in names]
@@ -45,7 +47,35 @@ def draw_bars(axes: Any, rows: dict[str, dict[str, float]], label: str) -> None:
     axes.barh(names, median, xerr=errors, color=COLORS[1], error_kw={"elinewidth": 1})
     axes.axvline(1, color="black", linewidth=0.8)
     for name, value in zip(names, median, strict=True):
-        axes.annotate(f"{value:.2f}", (value, name), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(f"{value:.3g}", (value, name), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8)
+    if logarithmic:
+        count_in_powers(axes.xaxis, axes.set_xscale)
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.margins(x=0.12)
+
+
+def draw_dots(axes: Any, rows: dict[str, dict[str, Any]], titles: Sequence[str], label: str) -> None:
+    """One line per name, one mark per title, on a logarithmic axis that starts at 1."""
+    names = list(rows)
+    for k, title in enumerate(titles):
+        found = [(rows[name][title]["multiple"]["median"], y) for y, name in enumerate(names) if title in rows[name]]
+        if not found:
+            continue
+        axes.scatter(*zip(*found, strict=True), color=COLORS[k + 1], marker=MARKERS[k], s=28, label=title, zorder=3)
+        for x, y in found if len(titles) <= 2 else ():
+            axes.annotate(f"{x:.3g}", (x, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_yticks(range(len(names)), names)
+    count_in_powers(axes.xaxis, axes.set_xscale)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.grid(axis="both", color="#e4e4e4", linewidth=0.7)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.margins(x=0.1)
+    axes.set_xlabel(label)
+    axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(titles))
+
+
+def count_in_powers(axis: Any, set_scale: Any) -> None:
+    """Logarithmic, with numbers rather than powers of ten at the ticks."""
+    set_scale("log")
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

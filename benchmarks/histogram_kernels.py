@@ -1,51 +1,56 @@
-"""What histograms of individual gradients cost, in nanoseconds per element: ``python benchmarks/histogram_kernels.py``.
+"""What histograms of individual gradients cost, in nanoseconds per element: ``python -m benchmarks.histogram_kernels``.
 
-All contestants take turns in one process, and the median over the rounds is reported with its quartiles. The layer is
-the widest of CIFAR-10 3C3D (1152 to 512, batch 128: 75 million products). The balance b of the second part is the
-share of elements in the hottest bin, the rest being spread evenly (the 2021 paper's Figure 15: there, the GPU slows
-down as b grows). Runs on a GPU if there is one.
+The layer is the widest of CIFAR-10 3C3D (1152 to 512, batch 128: 75 million products). The balance b of the second part is
+the share of elements in the hottest bin, the rest being spread evenly (the 2021 paper's Figure 15: there, the GPU slows
+down as b grows). Runs on a GPU if there is one, with the Triton kernels beside plain torch.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from collections.abc import Callable
-from pathlib import Path
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.measure import CLOCKS, Progress, Row, summarise
+from benchmarks.results import kept, make_parser, parse
 from cockpit_core.kernels import Bins, Counts, Spec, count_outer, count_values, prepare_parameter
 from cockpit_core.kernels.count import choose_path
 
-RESULTS = Path(__file__).parent / "results"
 GRADIENT, JOINT = Bins(-2, 2, 100), (Bins(-1, 1, 40), Bins(-2, 2, 50))
 SPECS = {"1D": Spec(GRADIENT), "2D": Spec(None, JOINT)}
 SAMPLES, OUT, INNER, STORED = 128, 512, 1152, 8
-Row = dict[str, float]
+BALANCES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.99, 1.0)
+SECONDS = 6.0
 Contestants = dict[str, tuple[Callable[[], object], int]]
 
 
-def take_turns(contestants: Contestants, rounds: int, device: torch.device) -> dict[str, Row]:
-    """Nanoseconds per element of each contestant: median and quartiles over rounds in which each runs once."""
+def take_turns(title: str, contestants: Contestants, device: torch.device, options: Namespace) -> dict[str, Row]:
+    """Nanoseconds per element of each contestant over rounds in which each runs once; three at least."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(rounds + 1):
+    progress, began = Progress(title), time.monotonic()
+    for turn in range(options.rounds + 1):
+        if turn > 3 and time.monotonic() - began > SECONDS:
+            break
+        progress.say(turn, options.rounds + 1)
         for name, (work, elements) in contestants.items():
-            start = read_clock(device)
+            start = read_clock(device, options)
             work()
             if turn:  # the first turn compiles and warms up
-                times[name].append(1e9 * (read_clock(device) - start) / elements)
-    quartiles = {name: np.percentile(values, [25, 50, 75]) for name, values in times.items()}
-    return {name: dict(zip(("low", "median", "high"), map(float, q), strict=True)) for name, q in quartiles.items()}
+                times[name].append(1e9 * (read_clock(device, options) - start) / elements)
+    progress.clear()
+    found = {name: {**summarise(values), "rounds": len(values)} for name, values in times.items()}
+    report(title, found)
+    return found
 
 
-def read_clock(device: torch.device) -> float:
+def read_clock(device: torch.device, options: Namespace) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter()
+    return CLOCKS[options.clock]()
 
 
 def count_with(
@@ -60,7 +65,7 @@ def clamp_and_histc(values: Tensor) -> Tensor:
     return torch.histc(values.clamp(GRADIENT.low, GRADIENT.high), GRADIENT.count, GRADIENT.low, GRADIENT.high)
 
 
-def compare_kernels(scale: float, rounds: int, device: torch.device) -> dict[str, Row]:
+def enter_kernels(scale: float, device: torch.device) -> Contestants:
     """Gradients of about ``scale``: both kernels, both dimensions, the best path here against plain torch and
     ``histc``.
     """
@@ -79,7 +84,7 @@ def compare_kernels(scale: float, rounds: int, device: torch.device) -> dict[str
             contestants[f"stored {dimension}, {path}"] = (stored, values.numel())
     contestants["stored 1D, clamp + torch.histc"] = (lambda: clamp_and_histc(values), values.numel())
     contestants["storing the products"] = (lambda: b[:STORED, :, None] * a[:STORED, None, :], values.numel())
-    return take_turns(contestants, rounds, device)
+    return contestants
 
 
 def make_balanced(balance: float, device: torch.device) -> Tensor:
@@ -94,73 +99,53 @@ def make_balanced(balance: float, device: torch.device) -> Tensor:
     return torch.where(torch.rand(shape, generator=generator) < balance, hot, spread).to(device)
 
 
-def compare_balances(balances: list[float], rounds: int, device: torch.device) -> dict[str, dict[str, Row]]:
-    """The 2D histogram of stored values against the balance."""
+def enter_balance(balance: float, device: torch.device) -> Contestants:
+    """The 2D histogram of stored values, by every path that works here."""
     parameter = (0.05 * torch.randn(OUT * INNER, generator=torch.Generator().manual_seed(2))).to(device)
-    results = {}
-    for balance in balances:
-        values = make_balanced(balance, device)
-        contestants: Contestants = {}
-        for path in dict.fromkeys((choose_path(device), "plain")):
-            work = count_with(count_values, values, parameter=parameter, spec=SPECS["2D"], path=path)
-            contestants[path] = (work, values.numel())
-        results[f"{balance:g}"] = take_turns(contestants, rounds, device)
-    return results
+    values = make_balanced(balance, device)
+    contestants: Contestants = {}
+    for path in dict.fromkeys((choose_path(device), "plain")):
+        work = count_with(count_values, values, parameter=parameter, spec=SPECS["2D"], path=path)
+        contestants[path] = (work, values.numel())
+    return contestants
 
 
-def draw(balances: dict[str, dict[str, Row]], folder: Path) -> None:
-    """The figure, where matplotlib is installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("matplotlib is not installed: no figure")
+def draw(content: dict[str, Any], options: Namespace) -> None:
+    from benchmarks.figures import figure
+
+    balances = content["balances"]
+    if not balances:
         return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
-    x = [float(balance) for balance in balances]
-    for path in next(iter(balances.values())):
-        low, median, high = ([row[path][key] for row in balances.values()] for key in ("low", "median", "high"))
-        axes.plot(x, median, marker="o", label=path)
-        axes.fill_between(x, low, high, alpha=0.2)
-    axes.set(xlabel="balance b (share of elements in the hottest bin)", ylabel="ns per element", ylim=(0, None))
-    axes.set_title("2D histogram of stored individual gradients")
-    axes.legend()
-    for kind in ("png", "svg"):
-        figure.savefig(folder / f"histogram_balance.{kind}", dpi=150)
-    plt.close(figure)
+    with figure(options.results, "histogram_balance", size=(5.5, 3.2)) as axes:
+        x = [float(balance) for balance in balances]
+        for path in next(iter(balances.values())):
+            low, median, high = ([row[path][key] for row in balances.values()] for key in ("low", "median", "high"))
+            axes.plot(x, median, marker="o", label=path)
+            axes.fill_between(x, low, high, alpha=0.2)
+        axes.set(xlabel="balance b (share of elements in the fullest bin)", ylabel="ns per element", ylim=(0, None))
+        axes.set_title("2D histogram of stored individual gradients", fontsize=9)
+        axes.legend(frameon=False)
 
 
 def report(title: str, results: dict[str, Row]) -> None:
     print(f"\n{title}")
     for name, row in results.items():
-        print(f"  {name:34s} {row['median']:8.3f} ns/element  ({row['low']:.3f} to {row['high']:.3f})")
+        print(f"  {name:34s} {row['median']:8.3f} ns/element  ({row['low']:.3f} to {row['high']:.3f})", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--quick", action="store_true", help="few rounds and points, to see that it runs")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    rounds = 2 if options.quick else options.rounds
-    torch.set_num_threads(options.threads)
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(make_parser(__doc__, rounds=9), arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    machine = {"device": str(device), "threads": options.threads, "torch": torch.__version__}
-    kernels = {}
-    for scale in (0.01,) if options.quick else (0.001, 0.01, 0.1, 1.0):
-        kernels[f"{scale:g}"] = compare_kernels(scale, rounds, device)
-        report(f"gradients of about {scale:g} on {device}, {options.threads} threads", kernels[f"{scale:g}"])
-    points = [0.0, 0.9] if options.quick else [0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.99, 1.0]
-    balances = compare_balances(points, rounds, device)
-    for balance, row in balances.items():
-        report(f"2D, balance b = {balance}", row)
-    options.results.mkdir(parents=True, exist_ok=True)
-    content = {"machine": machine, "rounds": rounds, "kernels": kernels, "balances": balances}
-    (options.results / "histogram_kernels.json").write_text(json.dumps(content, indent=1) + "\n")
-    draw(balances, options.results)
+    content: dict[str, Any] = {"balances": {}, "kernels": {}}
+    with kept("histogram_kernels", content, options, draw) as save:
+        for balance in BALANCES[::7] if options.quick else BALANCES:
+            rows = take_turns(f"2D, balance b = {balance:g}", enter_balance(balance, device), device, options)
+            content["balances"][f"{balance:g}"] = rows
+            save()
+        for scale in () if options.quick else (0.001, 0.01, 0.1, 1.0):
+            rows = take_turns(f"gradients of about {scale:g}", enter_kernels(scale, device), device, options)
+            content["kernels"][f"{scale:g}"] = rows
+            save()
 
 
 if __name__ == "__main__":

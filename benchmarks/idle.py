@@ -6,13 +6,14 @@ Blocks of steps take turns; a block counts by its fastest step, which is the one
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.measure import CLOCKS, Batch, Step, Training, make_parser, parse, summarise, tracked, write_results
+from benchmarks.measure import CLOCKS, Batch, Progress, Step, Training, summarise, tracked
+from benchmarks.results import make_parser, parse, write_results
 
 BLOCK = 30
 NEVER = 10**9
@@ -33,19 +34,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     batch = torch.rand(8, 16), torch.randint(0, 4, (8,))
     plain = Training(nn.Linear(16, 4))
     seconds: dict[str, list[float]] = {"untracked": [], "idle": []}
+    progress = Progress("rounds")
     with tracked(Training(nn.Linear(16, 4)), config="full", schedule=NEVER) as idle:
         for step in (plain, idle, plain, idle):
             fastest(step, batch, now)
-        for _ in range(options.rounds):
-            seconds["untracked"].append(fastest(plain, batch, now))
-            seconds["idle"].append(fastest(idle, batch, now))
-    extra = 1e6 * (np.array(seconds["idle"]) - np.array(seconds["untracked"]))
-    result = {
-        "extra microseconds": summarise(list(extra)),
-        "untracked microseconds": summarise([1e6 * s for s in seconds["untracked"]]),
-    }
+        try:
+            for turn in range(options.rounds):
+                progress.say(turn, options.rounds)
+                seconds["untracked"].append(fastest(plain, batch, now))
+                seconds["idle"].append(fastest(idle, batch, now))
+        finally:
+            write_down(seconds, options)
+
+
+def write_down(seconds: dict[str, list[float]], options: Namespace) -> None:
+    extra = [1e6 * (a - b) for a, b in zip(seconds["idle"], seconds["untracked"], strict=False)]
+    if not extra:
+        return
+    plain = [1e6 * s for s in seconds["untracked"]]
+    result = {"extra microseconds": summarise(extra), "untracked microseconds": summarise(plain)}
     print(f"a step that is not scheduled costs {result['extra microseconds']['median']:.1f} microseconds more")
-    write_results("idle", result, options)
+    write_results("idle", {**result, "rounds": len(extra)}, options)
 
 
 if __name__ == "__main__":

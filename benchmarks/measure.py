@@ -1,4 +1,4 @@
-"""What all benchmarks share: a training step to time, contestants that take turns, facts about the machine, results.
+"""What all benchmarks share: a training step to time, and contestants that take turns.
 
 Every number is a median with quartiles over rounds in which each contestant makes one step on the same new batch, in
 one process: whatever slows the machine down for a while slows all of them down.
@@ -6,13 +6,10 @@ one process: whatever slows the machine down for a while slows all of them down.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 Batch = tuple[Tensor, Tensor]
 Step = Callable[[Tensor, Tensor], object]
+Losses = Callable[[nn.Module, Tensor, Tensor], Tensor]
 Row = dict[str, float]
 
 
@@ -37,6 +33,11 @@ class Configuration:
     config: str
     optimizer: str = "SGD"
     curvature: str = "hessian"
+
+    @property
+    def expensive(self) -> bool:
+        """Takes so long that the cheap ones should not wait for it."""
+        return self.config == "full"
 
 
 CONFIGURATIONS = {
@@ -52,16 +53,34 @@ CONFIGURATIONS = {
 
 
 class Training:
-    """A model, a loss and an optimizer; calling it makes one training step."""
+    """A model, a loss and an optimizer; calling it makes one training step.
 
-    def __init__(self, model: nn.Module, optimizer: str = "SGD", learning_rate: float = 1e-3):
-        self.model, self.loss_fn = model, nn.CrossEntropyLoss()
+    losses: a function of (model, inputs, labels) that gives one loss per sample, for a loss that is not a module.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: str = "SGD", learning_rate: float = 1e-3, losses: Losses | None = None
+    ):
+        self.model, self.losses = model, losses
+        self.loss_fn: nn.Module | None = nn.CrossEntropyLoss() if losses is None else None
         self.optimizer = getattr(torch.optim, optimizer)(model.parameters(), lr=learning_rate)
+        self.run: Any = None
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> None:
         self.optimizer.zero_grad()
-        self.loss_fn(self.model(inputs), labels).backward()
+        if self.loss_fn is not None:
+            self.loss_fn(self.model(inputs), labels).backward()
+        else:
+            self.differentiate(inputs, labels)
         self.optimizer.step()
+
+    def differentiate(self, inputs: Tensor, labels: Tensor) -> None:
+        assert self.losses is not None
+        losses = self.losses(self.model, inputs, labels)
+        if self.run is None:
+            losses.mean().backward()
+        else:
+            self.run.backward(losses.mean(), losses)
 
 
 @contextmanager
@@ -70,29 +89,89 @@ def tracked(training: Training, **options: Any) -> Iterator[Training]:
     import cockpit_core  # not above: the environment of the 2021 tool has none
 
     with tempfile.TemporaryDirectory() as folder:
-        run = cockpit_core.track(
+        training.run = run = cockpit_core.track(
             training.model, training.loss_fn, training.optimizer, Path(folder) / "run", on_error="raise", **options
         )
         try:
             yield training
         finally:
             run.close()
+            training.run = None
+
+
+# ---- taking turns ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How often to measure: ``rounds``, or as many of them (``least`` at any rate) as fit into ``seconds``.
+
+    warm: rounds before that, which compile and fill caches.
+    """
+
+    rounds: int
+    least: int = 1
+    seconds: float = float("inf")
+    warm: int = 2
+    clock: str = "wall"
+
+
+class Progress:
+    """Says how far it is, once that has taken two seconds: in place on a terminal, else a line now and then."""
+
+    def __init__(self, title: str):
+        self.title, self.began = title, time.monotonic()
+        self.in_place = sys.stderr.isatty()
+        self.shown = self.began + 2 - self.pause
+
+    @property
+    def pause(self) -> float:
+        return 0.5 if self.in_place else 20.0
+
+    def say(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self.shown < self.pause:
+            return
+        self.shown = now
+        text = f"  {self.title}: {done} of {total}, {now - self.began:.0f} s"
+        print(
+            f"\r{text:<78}" if self.in_place else text, end="" if self.in_place else "\n", file=sys.stderr, flush=True
+        )
+
+    def clear(self) -> None:
+        if self.in_place and self.shown > self.began:
+            print(f"\r{'':78}\r", end="", file=sys.stderr, flush=True)
 
 
 def take_turns(
-    contestants: dict[str, Step], make_batch: Callable[[], Batch], rounds: int, *, warm: int = 2, clock: str = "wall"
+    contestants: Mapping[str, Step], make_batch: Callable[[], Batch], effort: Effort
 ) -> dict[str, list[float]]:
-    """Seconds of each step, after ``warm`` rounds that compile and fill caches."""
-    now = CLOCKS[clock]
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(warm + rounds):
-        batch = make_batch()
-        for name, step in contestants.items():
-            start = now()
-            step(*batch)
-            if turn >= warm:
-                times[name].append(now() - start)
-    return times
+    """Seconds of each step. A round to warm up that takes longer than all of them may is the measurement."""
+    progress = Progress(list(contestants)[-1])
+    found: list[dict[str, float]] = []
+    began = time.monotonic()
+    for turn in range(effort.warm + effort.rounds):
+        progress.say(turn, effort.warm + effort.rounds)
+        found.append(time_round(contestants, make_batch(), CLOCKS[effort.clock]))
+        late = time.monotonic() - began > effort.seconds
+        if turn < effort.warm:
+            if late and effort.least == 1:
+                break
+            found.clear()
+            began = time.monotonic() if turn + 1 == effort.warm else began
+        elif late and len(found) >= effort.least:
+            break
+    progress.clear()
+    return {name: [row[name] for row in found] for name in contestants}
+
+
+def time_round(contestants: Mapping[str, Step], batch: Batch, now: Callable[[], float]) -> dict[str, float]:
+    seconds = {}
+    for name, step in contestants.items():
+        start = now()
+        step(*batch)
+        seconds[name] = now() - start
+    return seconds
 
 
 def summarise(values: Sequence[float], unit: float = 1.0) -> Row:
@@ -102,77 +181,8 @@ def summarise(values: Sequence[float], unit: float = 1.0) -> Row:
 
 
 def compare(times: dict[str, list[float]], base: str = "untracked") -> dict[str, dict[str, Any]]:
-    """Per contestant: seconds, and multiples of the base's median."""
+    """Per contestant: seconds, multiples of the base's median, and how many rounds."""
     unit = float(np.median(times[base]))
-    return {name: {"seconds": summarise(v), "multiple": summarise(v, unit)} for name, v in times.items()}
-
-
-# ---- options and results ---------------------------------------------------------------------------------------------
-
-
-def make_parser(description: str | None, rounds: int) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"steps of each contestant ({rounds})")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: for a machine that others use")
-    parser.add_argument("--quick", action="store_true", help="as little as possible, to see that it runs")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    return parser
-
-
-def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser.parse_args(arguments)
-    if options.quick:
-        options.rounds = 1
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    options.load = os.getloadavg()
-    options.began = time.perf_counter()
-    return options
-
-
-def describe_machine(options: argparse.Namespace) -> dict[str, Any]:
-    """What a reader needs to judge the numbers; nothing that names the machine."""
     return {
-        "cores": os.cpu_count(),
-        "processor": find_processor(),
-        "threads": options.threads,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "clock": options.clock,
-        "load before": round(options.load[0], 1),
-        "load after": round(os.getloadavg()[0], 1),
-        "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
-        "took": round(time.perf_counter() - options.began),
+        name: {"seconds": summarise(v), "multiple": summarise(v, unit), "rounds": len(v)} for name, v in times.items()
     }
-
-
-def find_processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-
-
-def shorten(value: Any) -> Any:
-    """Four digits: more would be noise, and churn in the repository."""
-    if isinstance(value, dict):
-        return {str(key): shorten(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [shorten(item) for item in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-def write_results(name: str, content: dict[str, Any], options: argparse.Namespace) -> None:
-    options.results.mkdir(parents=True, exist_ok=True)
-    full = {"machine": describe_machine(options), "rounds": options.rounds, **content}
-    (options.results / f"{name}.json").write_text(json.dumps(shorten(full), indent=1) + "\n")
-
-
-def report(title: str, rows: dict[str, dict[str, Any]]) -> None:
-    print(f"\n{title}", flush=True)
-    for name, row in rows.items():
-        multiple, seconds = row["multiple"], row["seconds"]["median"]
-        spread = f"({multiple['low']:.2f} to {multiple['high']:.2f})"
-        print(f"  {name:28s} {multiple['median']:7.2f}x {spread:20s} {1e3 * seconds:9.2f} ms", flush=True)

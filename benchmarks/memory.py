@@ -24,12 +24,17 @@ import numpy as np
 import psutil
 from torch import nn
 
-from benchmarks.measure import CONFIGURATIONS, ROOT, Training, make_parser, parse, summarise, tracked, write_results
+from benchmarks import against_2021
+from benchmarks.measure import CONFIGURATIONS, Training, summarise, tracked
+from benchmarks.naive import TITLE as NAIVE
 from benchmarks.naive import NaiveEconomy
-from benchmarks.networks import NETWORKS
+from benchmarks.networks import PAPER
+from benchmarks.results import ROOT, Draw, kept, make_parser, parse
 
 STEPS = 3
-TIMELINES = ("untracked", "GradHist1d", "economy, SGD", "full, SGD", "torch.func, all at once")
+OLD = "cockpit-for-pytorch 1.0.2, "
+PEAKS = ("untracked", *CONFIGURATIONS, NAIVE)
+TIMELINES = ("untracked", "GradHist1d", "economy, SGD", "business, SGD", "full, SGD", NAIVE, f"{OLD}economy, SGD")
 POINTS = 300
 EAGER = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "0"}
 """Makes malloc hand freed memory back at once."""
@@ -56,7 +61,7 @@ def reset_peak() -> None:
 def attach(title: str, model: nn.Module) -> AbstractContextManager[Training]:
     if title == "untracked":
         return nullcontext(Training(model))
-    if title == "torch.func, all at once":
+    if title == NAIVE:
         return nullcontext(NaiveEconomy(model))
     if title in CONFIGURATIONS:
         c = CONFIGURATIONS[title]
@@ -68,11 +73,11 @@ def attach(title: str, model: nn.Module) -> AbstractContextManager[Training]:
 
 def work(title: str, network_name: str) -> None:
     """Prints the extra peak, and when each tracked step began and ended."""
-    network = NETWORKS[network_name]
+    network = PAPER[network_name]
     optimizer = CONFIGURATIONS[title].optimizer if title in CONFIGURATIONS else "SGD"
     batch = network.batch()
     imported = read_status("VmRSS")
-    small = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, network.classes))
+    small = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, int(batch[1].max()) + 1))
     with attach(title, small) as training:
         for _ in range(STEPS):
             training(batch[0].new_ones(len(batch[1]), 2, 5, 5), batch[1])
@@ -101,6 +106,8 @@ def work(title: str, network_name: str) -> None:
 
 def start(title: str, network: str, threads: int, **environment: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.memory", "--worker", title, "--network", network]
+    if title.startswith(OLD):
+        command = against_2021.make_command(title.removeprefix(OLD), network, "--rounds", "1")
     variables = {**os.environ, "OMP_NUM_THREADS": str(threads), **environment}
     return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
 
@@ -142,11 +149,13 @@ def thin(x: np.ndarray, y: np.ndarray) -> dict[str, list[float]]:
     return {"ms": [float(v) for v in x[best]], "MB": [float(v) for v in y[best]]}
 
 
-def draw(timelines: dict[str, dict[str, list[float]]], options: Namespace) -> None:
+def draw(content: dict[str, Any], options: Namespace) -> None:
     from benchmarks.figures import figure
 
-    with figure(options.results, "memory_timeline") as axes:
-        for title, line in timelines.items():
+    if not content["lines"]:
+        return
+    with figure(options.results, "memory_timeline", size=(7, 3.8)) as axes:
+        for title, line in content["lines"].items():
             axes.plot(line["ms"], line["MB"], linewidth=1.2, label=f"{title}: {max(line['MB']):.0f} MB")
         axes.set_xscale("symlog", linthresh=100)
         axes.set(xlabel="ms since the step began (logarithmic beyond 100)", ylabel="MB above the level between steps")
@@ -154,21 +163,22 @@ def draw(timelines: dict[str, dict[str, list[float]]], options: Namespace) -> No
 
 
 def measure_all(
-    titles: Sequence[str], measure: Callable[[str, Namespace], Any], save: Callable[[dict], None], options: Namespace
-) -> dict[str, Any]:
-    """Saved after each title: what was measured is kept if time runs out."""
+    name: str, part: str, titles: Sequence[str], measure: Callable[[str, Namespace], Any], options: Namespace
+) -> None:
+    """Each title in turn; what was measured is kept if time runs out."""
     results: dict[str, Any] = {}
-    for title in titles:
-        results[title] = measure(title, options)
-        save(results)
-        shown = results[title].get("extra MB", {}).get("median") or max(results[title].get("MB", [0]))
-        print(f"  {title:28s} {shown:8.0f} MB", flush=True)
-    return results
+    drawing: Draw | None = draw if part == "lines" else None
+    with kept(name, {"network": options.network, part: results}, options, drawing) as save:
+        for title in titles:
+            results[title] = measure(title, options)
+            save()
+            shown = results[title].get("extra MB", {}).get("median") or max(results[title].get("MB", [0]))
+            print(f"  {title:42s} {shown:8.0f} MB", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, rounds=3)
-    parser.add_argument("--network", default="cifar10_3c3d", choices=tuple(NETWORKS))
+    parser.add_argument("--network", default="cifar10_3c3d", choices=tuple(PAPER))
     parser.add_argument("--parts", nargs="+", choices=("peaks", "timelines"), default=["peaks", "timelines"])
     parser.add_argument("--worker", help="for the fresh process: what to measure there")
     options = parse(parser, arguments)
@@ -177,18 +187,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if options.quick:
         options.network = "mnist_logreg"
-
-    def save(part: str, **found: Any) -> None:
-        write_results(f"memory_{part}", {"network": options.network, **found}, options)
-
     if "peaks" in options.parts:
         print(f"extra peak memory of a tracked step, {options.network}", flush=True)
-        titles = ["economy, SGD"] if options.quick else ["untracked", *CONFIGURATIONS, "torch.func, all at once"]
-        measure_all(titles, measure_peak, lambda found: save("peaks", rows=found), options)
+        measure_all("memory_peaks", "rows", PEAKS[1:2] if options.quick else PEAKS, measure_peak, options)
     if "timelines" in options.parts:
         print("highest point within one step, above the level between steps", flush=True)
-        titles = ["GradHist1d"] if options.quick else list(TIMELINES)
-        draw(measure_all(titles, sample, lambda found: save("timelines", lines=found), options), options)
+        lines = [title for title in TIMELINES if against_2021.PYTHON.exists() or not title.startswith(OLD)]
+        measure_all("memory_timelines", "lines", lines[1:2] if options.quick else lines, sample, options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The networks of the paper's Figure 6 (sizes as in DeepOBS) and a small transformer, with random data."""
+"""The networks of the paper's Figure 6 (sizes as in DeepOBS) and a small transformer, on random data."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from benchmarks.measure import Batch, Losses, Training
+
+MakeBatch = Callable[[int], Batch]
+
 
 @dataclass(frozen=True)
 class Network:
+    """How to build it, what a batch looks like, and how many parameters it must have: a check of our copy of it.
+
+    losses: as for ``Training``, where the loss is not the cross-entropy of the outputs.
+    """
+
     name: str
     build: Callable[[], nn.Module]
-    input_shape: tuple[int, ...]
-    classes: int
+    make_batch: MakeBatch
     batch_size: int
     parameters: int
-    """How many the architecture must have: a check of our copy of it."""
+    losses: Losses | None = None
 
     def make(self) -> nn.Module:
         torch.manual_seed(0)
@@ -27,21 +35,30 @@ class Network:
         assert count == self.parameters, f"{self.name} has {count} parameters, not {self.parameters}"
         return model
 
-    def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:
-        size = size or self.batch_size
-        return torch.rand(size, *self.input_shape), torch.randint(0, self.classes, (size,))
+    def train(self, optimizer: str = "SGD", learning_rate: float = 1e-3) -> Training:
+        return Training(self.make(), optimizer, learning_rate, self.losses)
+
+    def batch(self, size: int | None = None) -> Batch:
+        return self.make_batch(size or self.batch_size)
+
+
+def classify(input_shape: tuple[int, ...], classes: int, *label_shape: int) -> MakeBatch:
+    return lambda size: (torch.rand(size, *input_shape), torch.randint(0, classes, (size, *label_shape)))
 
 
 def logistic_regression() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 
-def mlp() -> nn.Module:
-    sizes = (784, 1000, 500, 100, 10)
-    layers: list[nn.Module] = [nn.Flatten()]
+def make_dense(*sizes: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
     for inner, outer in pairwise(sizes):
         layers += [nn.Linear(inner, outer), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *make_dense(784, 1000, 500, 100, 10))
 
 
 def two_conv_two_dense() -> nn.Module:
@@ -86,14 +103,14 @@ class SmallTransformer(nn.Module):
         return self.head(self.encoder(self.embed(inputs)).mean(1))
 
 
-NETWORKS = {
+PAPER = {
     network.name: network
     for network in (
-        Network("mnist_logreg", logistic_regression, (1, 28, 28), 10, 128, 7_850),
-        Network("mnist_mlp", mlp, (1, 28, 28), 10, 128, 1_336_610),
-        Network("fmnist_2c2d", two_conv_two_dense, (1, 28, 28), 10, 128, 3_274_634),
-        Network("cifar10_3c3d", three_conv_three_dense, (3, 32, 32), 10, 128, 895_210),
-        Network("cifar100_allcnnc", all_cnn_c, (3, 32, 32), 100, 32, 1_387_108),
-        Network("transformer", SmallTransformer, (16, 48), 10, 64, 272_522),
+        Network("mnist_logreg", logistic_regression, classify((1, 28, 28), 10), 128, 7_850),
+        Network("mnist_mlp", mlp, classify((1, 28, 28), 10), 128, 1_336_610),
+        Network("fmnist_2c2d", two_conv_two_dense, classify((1, 28, 28), 10), 128, 3_274_634),
+        Network("cifar10_3c3d", three_conv_three_dense, classify((3, 32, 32), 10), 128, 895_210),
+        Network("cifar100_allcnnc", all_cnn_c, classify((3, 32, 32), 100), 32, 1_387_108),
+        Network("transformer", SmallTransformer, classify((16, 48), 10), 64, 272_522),
     )
 }

@@ -1,7 +1,8 @@
 """What a tracked step costs, as a multiple of the untracked one: ``python -m benchmarks.overhead``.
 
 First the configurations on the paper's CIFAR-10 network, tracked at every step; then each quantity alone; then the
-other networks. An optimizer is compared with its own untracked step.
+other networks of the paper and some that people train, each within a time limit. An optimizer is compared with its own
+untracked step.
 """
 
 from __future__ import annotations
@@ -11,114 +12,152 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.measure import (
-    CONFIGURATIONS,
-    Configuration,
-    Step,
-    Training,
-    compare,
-    make_parser,
-    parse,
-    report,
-    take_turns,
-    tracked,
-    write_results,
-)
-from benchmarks.networks import NETWORKS, Network
+from benchmarks.architectures import NETWORKS
+from benchmarks.measure import CONFIGURATIONS, Configuration, Effort, Step, compare, take_turns, tracked
+from benchmarks.networks import Network
+from benchmarks.results import kept, make_parser, parse, report
 
 MAIN = "cifar10_3c3d"
-EXPENSIVE = ("full, SGD",)
+SLOW_QUANTITIES = ("HessMaxEV",)
+SECONDS = 4.0
+"""For each group of contestants on another network, after one round to warm up."""
+Rows = dict[str, dict[str, Any]]
+Times = dict[str, list[float]]
+Notes = dict[str, dict[str, str]]
 
 
-def time_configurations(
-    network: Network, configurations: Sequence[Configuration], rounds: int, options: Namespace
-) -> dict[str, Any]:
-    """All configurations and one untracked step per optimizer, in turn."""
-    results: dict[str, Any] = {}
-    for optimizer in dict.fromkeys(c.optimizer for c in configurations):
-        mine = [c for c in configurations if c.optimizer == optimizer]
-        with ExitStack() as stack:
-            contestants: dict[str, Step] = {"untracked": Training(network.make(), optimizer)}
-            for c in mine:
-                training = Training(network.make(), optimizer)
-                contestants[c.title] = stack.enter_context(tracked(training, config=c.config, curvature=c.curvature))
-            times = take_turns(contestants, network.batch, rounds, clock=options.clock)
-        rows = compare(times)
-        rows[f"untracked, {optimizer}"] = rows.pop("untracked")
-        results |= rows
-    return results
+def time_together(network: Network, configurations: Sequence[Configuration], effort: Effort) -> tuple[Times, Notes]:
+    """Configurations with one optimizer, and its untracked step, in turn; and how each found the curvature."""
+    optimizer = configurations[0].optimizer
+    with ExitStack() as stack:
+        contestants = {"untracked": network.train(optimizer)}
+        for c in configurations:
+            training = tracked(network.train(optimizer), config=c.config, curvature=c.curvature)
+            contestants[c.title] = stack.enter_context(training)
+        contestants["untracked"](*network.batch())  # warm, also where there is time for one round only
+        times = take_turns(contestants, network.batch, effort)
+        return times, {c.title: describe_curvature(contestants[c.title].run.data) for c in configurations}
 
 
-def time_quantities(network: Network, names: Sequence[str], rounds: int, options: Namespace) -> dict[str, Any]:
+def describe_curvature(data: Any) -> dict[str, str]:
+    """How the trace of the Hessian was found, or that it was not: then the time says little."""
+    if any(value.name == "HessTrace" for value in data.missing):
+        return {"curvature": "no value"}
+    if "HessTrace" not in data.names:
+        return {}
+    estimates = data.estimates.get("HessTrace")
+    return {"curvature": estimates.methods[-1] if estimates else "exact"}
+
+
+def time_quantities(network: Network, names: Sequence[str], effort: Effort) -> Rows:
     """Each quantity alone, tracked at every step."""
     from cockpit_core.quantities import ALL
 
     with ExitStack() as stack:
-        contestants: dict[str, Step] = {"untracked": Training(network.make())}
+        contestants: dict[str, Step] = {"untracked": network.train()}
         for name in names:
-            contestants[name] = stack.enter_context(tracked(Training(network.make()), config=[ALL[name]()]))
-        return compare(take_turns(contestants, network.batch, rounds, clock=options.clock))
+            contestants[name] = stack.enter_context(tracked(network.train(), config=[ALL[name]()]))
+        return compare(take_turns(contestants, network.batch, effort))
 
 
 def choose_network(options: Namespace) -> Network:
     return NETWORKS["mnist_logreg" if options.quick else MAIN]
 
 
-def measure_configurations(options: Namespace) -> dict[str, Any]:
-    """Expensive configurations apart and with fewer rounds: the cheap ones should not wait for them."""
-    network = choose_network(options)
-    cheap = [c for c in CONFIGURATIONS.values() if c.title not in EXPENSIVE]
-    rows = time_configurations(network, cheap, options.rounds, options)
-    expensive = [CONFIGURATIONS[title] for title in EXPENSIVE]
-    again = time_configurations(network, expensive, max(1, options.rounds // 3), options)
-    rows |= {title: again[title] for title in EXPENSIVE}
-    report(f"{network.name}, batch {network.batch_size}", rows)
-    return {"network": network.name, "rows": rows}
+def measure_configurations(options: Namespace) -> None:
+    """The expensive one apart and with fewer rounds."""
+    network, rows = choose_network(options), dict[str, Any]()
+    content = {"network": network.name, "rows": rows}
+    cheap = [c for c in CONFIGURATIONS.values() if not c.expensive]
+    groups = [[c for c in cheap if c.optimizer == "SGD"], [c for c in cheap if c.optimizer == "Adam"]]
+    with kept("overhead_configurations", content, options, draw_rows) as save:
+        for group in [*groups, [c for c in CONFIGURATIONS.values() if c.expensive]]:
+            rounds = max(1, options.rounds // 3) if group[0].expensive else options.rounds
+            found = compare(time_together(network, group, Effort(rounds, clock=options.clock))[0])
+            rows.setdefault(f"untracked, {group[0].optimizer}", found["untracked"])
+            rows |= {c.title: found[c.title] for c in group}
+            report(f"{network.name}, batch {network.batch_size}", found)
+            save()
 
 
-def measure_quantities(options: Namespace) -> dict[str, Any]:
+def measure_quantities(options: Namespace) -> None:
     from cockpit_core.quantities import ALL
 
-    network = choose_network(options)
-    names = ["Loss", "GradHist1d"] if options.quick else [name for name in ALL if name != "HessMaxEV"]
-    rows = time_quantities(network, names, max(1, options.rounds // 2), options)
-    if not options.quick:
-        rows["HessMaxEV"] = time_quantities(network, ["HessMaxEV"], max(1, options.rounds // 3), options)["HessMaxEV"]
-    report(f"{network.name}: each quantity alone", rows)
-    return {"network": network.name, "rows": rows}
+    network, rows = choose_network(options), dict[str, Any]()
+    quick = [name for name in ALL if name not in SLOW_QUANTITIES]
+    groups = [["Loss", "GradHist1d"]] if options.quick else [quick, SLOW_QUANTITIES]
+    with kept("overhead_quantities", {"network": network.name, "rows": rows}, options, draw_rows) as save:
+        for group, share in zip(groups, (3, 4), strict=False):
+            found = time_quantities(network, group, Effort(max(1, options.rounds // share), clock=options.clock))
+            rows |= {name: row for name, row in found.items() if name not in rows}
+            report(f"{network.name}: each quantity alone", found)
+            save()
 
 
-def measure_networks(options: Namespace) -> dict[str, Any]:
-    """All but the one that has the fuller measurement, with fewer rounds."""
-    results = {}
-    for name in options.networks or ([] if options.quick else [name for name in NETWORKS if name != MAIN]):
-        configurations = [c for c in CONFIGURATIONS.values() if c.optimizer == "SGD"]
-        results[name] = time_configurations(NETWORKS[name], configurations, max(1, options.rounds // 4), options)
-        report(f"{name}, batch {NETWORKS[name].batch_size}", results[name])
-    return {"networks": results}
+def measure_network(network: Network, options: Namespace) -> Rows:
+    """The cheap configurations in turn, three rounds at least; the others one by one, one round at least."""
+    ours = [c for c in CONFIGURATIONS.values() if c.optimizer == "SGD"]
+    dear = [c for c in ours if c.config != "economy" and c.curvature == "hessian"]
+    groups = [[c for c in ours if c not in dear], *([c] for c in dear)]
+    times: Times = {}
+    notes: Notes = {}
+    for group in groups:
+        least = 1 if options.quick or group[0] in dear else 3
+        effort = Effort(options.rounds, least, options.seconds, warm=1, clock=options.clock)
+        found, more = time_together(network, group, effort)
+        untracked = times.get("untracked", []) + found["untracked"]  # the same step in each group
+        times |= found | {"untracked": untracked}
+        notes |= more
+    return {name: row | notes.get(name, {}) for name, row in compare(times).items()}
+
+
+def measure_networks(options: Namespace) -> None:
+    names = options.networks or ([] if options.quick else [name for name in NETWORKS if name != MAIN])
+    networks: dict[str, Any] = {}
+    content = {"seconds per group": options.seconds, "networks": networks}
+    with kept("overhead_networks", content, options, draw_networks) as save:
+        for name in names:
+            network = NETWORKS[name]
+            rows = measure_network(network, options)
+            networks[name] = {"parameters": network.parameters, "batch": network.batch_size, "rows": rows}
+            report(f"{name}, batch {network.batch_size}", rows)
+            save()
 
 
 PARTS = {"configurations": measure_configurations, "quantities": measure_quantities, "networks": measure_networks}
 
 
-def draw(name: str, results: dict[str, Any], options: Namespace) -> None:
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def draw_rows(content: dict[str, Any], options: Namespace) -> None:
     from benchmarks.figures import draw_bars, figure
 
-    rows = {title: row["multiple"] for title, row in results["rows"].items() if not title.startswith("untracked")}
-    with figure(options.results, name, size=(6, 0.8 + 0.27 * len(rows))) as axes:
-        draw_bars(axes, rows, f"multiple of the untracked step, {results['network']}")
+    rows = {title: row["multiple"] for title, row in content["rows"].items() if not title.startswith("untracked")}
+    if rows:
+        name = "overhead_configurations" if set(rows) <= set(CONFIGURATIONS) else "overhead_quantities"
+        with figure(options.results, name, size=(6, 0.8 + 0.27 * len(rows))) as axes:
+            draw_bars(axes, rows, f"multiple of the untracked step, {content['network']}")
+
+
+def draw_networks(content: dict[str, Any], options: Namespace) -> None:
+    from benchmarks.figures import draw_dots, figure
+
+    found = {name: entry["rows"] for name, entry in content["networks"].items()}
+    if found:
+        titles = [title for title, c in CONFIGURATIONS.items() if c.optimizer == "SGD"]
+        with figure(options.results, "overhead_networks", size=(7, 1.1 + 0.3 * len(found))) as axes:
+            draw_dots(axes, found, titles, "multiple of the untracked step")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, rounds=21)
     parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     parser.add_argument("--networks", nargs="+", choices=tuple(NETWORKS), help="the networks of the last part")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"per group in the last part ({SECONDS:g})")
     options = parse(parser, arguments)
     for part in options.parts:
-        results = PARTS[part](options)
-        write_results(f"overhead_{part}", results, options)
-        if "rows" in results:
-            draw(f"overhead_{part}", results, options)
+        PARTS[part](options)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import CONFIGURATIONS, RESULTS, ROOT
+from benchmarks.intervals import combine
+from benchmarks.measure import CONFIGURATIONS
+from benchmarks.results import RESULTS, ROOT
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
-PUBLISHED_2021 = {
-    "economy, SGD": "10.7x, +1.1 GB",
-    "economy, Adam": "16.1x, +2.2 GB",
-    "business, SGD": "21x, +1.2 GB",
-    "full, SGD": "236x, +4.0 GB",
-}
-"""Measured before this code existed, on two quiet cores of the same kind; stands in where it was not measured again."""
-
+MAIN = "overhead_configurations"
+NOTHING = "Not measured yet: see the command above."
 Results = dict[str, Any]
 
 
@@ -32,7 +28,7 @@ def load(folder: Path) -> dict[str, Results]:
 
 def make_table(head: list[str], rows: list[list[str]]) -> str:
     if not rows:
-        return "Not measured yet: see the command above."
+        return NOTHING
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -41,10 +37,21 @@ def say_when(results: Results) -> str:
     m = results["machine"]
     clock = "" if m["clock"] == "wall" else ", processor time instead of wall-clock time"
     threads = "1 thread" if m["threads"] == 1 else f"{m['threads']} threads"
-    return (
+    text = (
         f"{m['date']} UTC, {m['cores']} cores ({m['processor']}), {threads}, torch {m['torch']}, load average "
-        f"{m['load before']} before and {m['load after']} after{clock}, {results['rounds']} rounds."
+        f"{m['load before']} before and {m['load after']} after{clock}, {m['took']} s."
     )
+    return text if results.get("complete", True) else f"{text} Interrupted: not complete."
+
+
+def share_clock(results: dict[str, Results], name: str) -> bool:
+    """Whether something was timed by the clock and with the threads of the main measurement: others have no place beside
+    it.
+    """
+    if MAIN not in results or name not in results:
+        return False
+    mine, main = results[name]["machine"], results[MAIN]["machine"]
+    return all(mine[key] == main[key] for key in ("clock", "threads"))
 
 
 def format_multiple(row: Results) -> str:
@@ -52,101 +59,108 @@ def format_multiple(row: Results) -> str:
     return f"{m['median']:.3g}x ({m['low']:.3g} to {m['high']:.3g})"
 
 
-def format_megabytes(value: float | None) -> str:
-    if value is None:
-        return ""
+def format_megabytes(value: float) -> str:
     return f"+{value / 1000:.1f} GB" if value >= 995 else f"+{value:.0f} MB"
 
 
-def format_2021(all_results: dict[str, Results], title: str) -> str:
-    """Measured here, or else the earlier figure, with a star."""
-    row = all_results.get("against_2021", {}).get("rows", {}).get(title)
-    if row is None:
-        return f"{PUBLISHED_2021[title]} *" if title in PUBLISHED_2021 else ""
-    memory = format_megabytes(row["extra MB"])
-    return f"{row['multiple']['median']:.3g}x" + (f", {memory}" if memory else "")
+def format_2021(results: dict[str, Results], title: str) -> str:
+    row = results["against_2021"]["rows"].get(title) if share_clock(results, "against_2021") else None
+    return f"{row['multiple']['median']:.3g}x, {format_megabytes(row['extra MB'])}" if row else ""
 
 
 # ---- blocks ----------------------------------------------------------------------------------------------------------
 
 
 def write_costs(results: dict[str, Results]) -> str:
-    """The short table of the README."""
-    rows = []
-    measured = results.get("overhead_configurations", {"rows": {}})["rows"]
+    """The short table of the README: one network, one clock."""
+    measured, rows = results[MAIN]["rows"], []
+    if "untracked, SGD" not in measured:
+        return NOTHING
     peaks = results.get("memory_peaks", {"rows": {}})["rows"]
     for title in CONFIGURATIONS:
         if title in measured:
             memory = format_megabytes(peaks[title]["extra MB"]["median"]) if title in peaks else ""
-            old = format_2021(results, title)
-            rows.append([f"{title}, every step", f"{measured[title]['multiple']['median']:.2g}x", memory, old])
-    matrix = results.get("intervals", {"matrix": {}})["matrix"]
-    if "full, SGD" in matrix:
-        rows.append(["full, SGD, every 64th step", f"{matrix['full, SGD']['64']:.3g}x", "", ""])
-    if "idle" in results:
+            multiple = f"{measured[title]['multiple']['median']:.2g}x"
+            rows.append([f"{title}, every step", multiple, memory, format_2021(results, title)])
+    if share_clock(results, "intervals") and "full, SGD" in results["intervals"]["matrix"]:
+        cell = results["intervals"]["matrix"]["full, SGD"]["64"]
+        rows.append(["full, SGD, every 64th step", f"{cell['median']:.3g}x", "", ""])
+    base = measured["untracked, SGD"]["seconds"]["median"]
+    if share_clock(results, "idle"):
         extra = results["idle"]["extra microseconds"]["median"]
-        rows.append(["a step that is not scheduled", f"+{extra:.0f} microseconds", "", ""])
+        multiple = f"{1 + 1e-6 * extra / base:.4f}x (+{extra:.0f} microseconds)"
+        rows.append(["a step that is not scheduled", multiple, "", ""])
     table = make_table(["", "times the untracked step", "extra memory", "`cockpit-for-pytorch` 1.0.2"], rows)
-    return table + ("\n\n" + say_costs(results, table) if rows else "")
+    return f"{table}\n\n{say_costs(results[MAIN]['machine'], base)}"
 
 
-def say_costs(results: dict[str, Results], table: str) -> str:
-    text = "The paper's CIFAR-10 network (3C3D, 895,210 parameters), batch 128, on the CPU"
-    if "overhead_configurations" in results:
-        main = results["overhead_configurations"]
-        seconds = main["rows"]["untracked, SGD"]["seconds"]["median"]
-        m = main["machine"]
-        clock = "" if m["clock"] == "wall" else " of processor time"
-        text += f" ({m['threads']} of {m['cores']} cores; an untracked step takes {seconds:.2f} s{clock})"
-    star = " \\* measured earlier, on two cores of the same kind." if " *" in table else ""
-    return f"{text}.{star}"
+def say_costs(m: Results, seconds: float) -> str:
+    clock = "Wall-clock time" if m["clock"] == "wall" else "Processor time"
+    return (
+        f"{clock} on the CPU ({m['threads']} of {m['cores']} cores, load average {m['load before']}), medians, the paper's "
+        f"CIFAR-10 network (3C3D, 895,210 parameters), batch 128; an untracked step takes {seconds:.2f} s."
+    )
 
 
 def write_configurations(results: dict[str, Results]) -> str:
-    main = results.get("overhead_configurations")
-    if main is None:
-        return make_table([], [])
     rows = [
-        [title, format_multiple(row), f"{1e3 * row['seconds']['median']:.1f}", format_2021(results, title)]
-        for title, row in main["rows"].items()
+        [title, format_multiple(row), f"{1e3 * row['seconds']['median']:.1f}", str(row["rounds"])]
+        for title, row in results[MAIN]["rows"].items()
     ]
-    table = make_table(["", "multiple (quartiles)", "ms", "`cockpit-for-pytorch` 1.0.2"], rows)
-    star = "\n\n\\* measured earlier, on two quiet cores of the same kind." if " *" in table else ""
-    return f"{table}{star}\n\n{say_when(main)}"
+    return make_table(["", "multiple (quartiles)", "ms", "rounds"], rows)
 
 
-def write_multiples(name: str) -> Callable[[dict[str, Results]], str]:
-    def write(results: dict[str, Results]) -> str:
-        if name not in results:
-            return make_table([], [])
-        rows = [
-            [title, format_multiple(row), f"{1e3 * row['seconds']['median']:.1f}"]
-            for title, row in results[name]["rows"].items()
-        ]
-        return make_table(["", "multiple (quartiles)", "ms"], rows) + "\n\n" + say_when(results[name])
+def write_2021(results: dict[str, Results]) -> str:
+    ours = results[MAIN]["rows"] if share_clock(results, "against_2021") else {}
+    peaks = results.get("memory_peaks", {"rows": {}})["rows"]
+    rows = []
+    for title, row in results["against_2021"]["rows"].items():
+        mine = format_multiple(ours[title]) if title in ours else ""
+        memory = format_megabytes(peaks[title]["extra MB"]["median"]) if title in peaks else ""
+        old = [format_multiple(row), format_megabytes(row["extra MB"]), str(row["rounds"])]
+        rows.append([title, *old, mine, memory])
+    head = ["", "1.0.2, multiple (quartiles)", "extra memory", "rounds", "Cockpit, multiple", "extra memory"]
+    return make_table(head, rows)
 
-    return write
+
+def write_quantities(results: dict[str, Results]) -> str:
+    found = results["overhead_quantities"]
+    rows = [[t, format_multiple(r), f"{1e3 * r['seconds']['median']:.1f}"] for t, r in found["rows"].items()]
+    return make_table(["", "multiple (quartiles)", "ms"], rows)
+
+
+def write_naive(results: dict[str, Results]) -> str:
+    found = results["against_naive"]
+    rows = [
+        [network, title, format_multiple(row), f"{1e3 * row['seconds']['median']:.1f}"]
+        for network, contestants in found["networks"].items()
+        for title, row in contestants.items()
+    ]
+    return make_table(["network", "", "multiple (quartiles)", "ms"], rows)
 
 
 def write_networks(results: dict[str, Results]) -> str:
-    if "overhead_networks" not in results:
-        return make_table([], [])
+    """Multiples, with the number of rounds."""
     found = results["overhead_networks"]
-    titles = list(next(iter(found["networks"].values())))
-    rows = [
-        [name, *(format_multiple(row[t]) if t != "untracked, SGD" else milliseconds(row[t]) for t in titles)]
-        for name, row in found["networks"].items()
-    ]
-    return make_table(["", *titles], rows) + "\n\n" + say_when(found)
+    titles = [title for title, c in CONFIGURATIONS.items() if c.optimizer == "SGD"]
+    rows = []
+    for name, entry in found["networks"].items():
+        cells = [entry["rows"].get(title) for title in titles]
+        shown = [format_rounds(cell) if cell else "" for cell in cells]
+        untracked = f"{1e3 * entry['rows']['untracked']['seconds']['median']:.2f}"
+        rows.append([name, f"{entry['parameters']:,}", str(entry["batch"]), untracked, *shown])
+    head = ["", "parameters", "batch", "untracked, ms", *(title.replace(", SGD", "") for title in titles)]
+    return make_table(head, rows)
 
 
-def milliseconds(row: Results) -> str:
-    return f"{1e3 * row['seconds']['median']:.2f} ms"
+def format_rounds(row: Results) -> str:
+    """A curvature that has no value, or is an estimate where others are exact, says so."""
+    note = row.get("curvature", "exact")
+    note = "" if note == "exact" or note.startswith("Monte-Carlo") else f", {note}"
+    return f"{row['multiple']['median']:.3g}x ({row['rounds']}{note})"
 
 
 def write_peaks(results: dict[str, Results]) -> str:
-    if "memory_peaks" not in results:
-        return make_table([], [])
     found = results["memory_peaks"]
     base = found["rows"].get("untracked", {"once per process MB": {"median": 0}})["once per process MB"]["median"]
     rows = [
@@ -154,7 +168,7 @@ def write_peaks(results: dict[str, Results]) -> str:
         for title, row in found["rows"].items()
     ]
     head = ["", "extra peak of a tracked step, MB", "once per process (imports, compiled kernels), MB"]
-    return make_table(head, rows) + "\n\n" + say_when(found)
+    return make_table(head, rows) + f"\n\n{found['rounds']} processes each."
 
 
 def format_spread(row: Results) -> str:
@@ -162,19 +176,29 @@ def format_spread(row: Results) -> str:
 
 
 def write_intervals(results: dict[str, Results]) -> str:
-    if "intervals" not in results:
-        return make_table([], [])
+    """Measured cells with their number of cycles; combined ones in italics."""
     found = results["intervals"]
-    intervals = list(next(iter(found["matrix"].values())))
-    rows = [[title, *(f"{row[i]:.2f}" for i in intervals)] for title, row in found["matrix"].items()]
-    direct = found.get("full every 64th step, measured")
-    note = f" Measured directly, full at every 64th step: {direct:.2f}." if direct else ""
-    return make_table(["", *intervals], rows) + "\n\n" + say_when(found) + note
+    matrix = {title: found["matrix"][title] for title in CONFIGURATIONS if title in found["matrix"]}
+    rows = [[title, *(format_cell(cell) for cell in row.values())] for title, row in matrix.items()]
+    intervals = list(next(iter(matrix.values()), {}))
+    return make_table(["", *intervals], rows) + check_combining(found)
+
+
+def format_cell(cell: Results) -> str:
+    return f"*{cell['median']:.2f}*" if cell["how"] == "combined" else f"{cell['median']:.2f} ({cell['cycles']})"
+
+
+def check_combining(found: Results) -> str:
+    """What combining would have given for the one long cell that is measured."""
+    cell = found["matrix"].get("full, SGD", {}).get("64", {"how": "combined"})
+    if cell["how"] == "combined":
+        return ""
+    said = combine(found["phases"]["full, SGD"], 64)["median"]
+    spread = f"{cell['median']:.2f} ({cell['low']:.2f} to {cell['high']:.2f} over {cell['cycles']} cycles)"
+    return f'\n\n"full" at every 64th step, measured: {spread}; combining would have said {said:.2f}.'
 
 
 def write_eigenvalue(results: dict[str, Results]) -> str:
-    if "eigenvalue" not in results:
-        return make_table([], [])
     rows = []
     for network, found in results["eigenvalue"]["networks"].items():
         for method, row in found["methods"].items():
@@ -184,50 +208,69 @@ def write_eigenvalue(results: dict[str, Results]) -> str:
                 reached = [f"{needed:.0f}", f"{row['seconds to 1e-3']:.2f}"]
             rows.append([network, method, *reached, f"{stop:.0f}", f"{error:.1g}"])
     head = ["network", "method", "products to 1e-3", "seconds", "products to its stop", "largest error there"]
-    return make_table(head, rows) + "\n\n" + say_when(results["eigenvalue"])
+    return make_table(head, rows)
+
+
+def write_histograms(results: dict[str, Results]) -> str:
+    found = results["histogram_kernels"]
+    paths = list(next(iter(found["balances"].values()), {}))
+    rows = [
+        [f"2D of stored gradients, {p}", *(f"{r[p]['median']:.2f}" for r in found["balances"].values())] for p in paths
+    ]
+    table = make_table(["balance b", *found["balances"]], rows)
+    kernels = found["kernels"]
+    names = list(next(iter(kernels.values()), {}))
+    more = [[name, *(f"{kernels[scale][name]['median']:.2f}" for scale in kernels)] for name in names]
+    scales = make_table(["size of the gradients", *kernels], more)
+    return f"{table}\n\n{scales}\n\nNanoseconds per element."
 
 
 def write_scaling(results: dict[str, Results]) -> str:
-    if "scaling" not in results:
-        return make_table([], [])
     rows = []
     for axis, sizes in results["scaling"]["axes"].items():
         cells = "; ".join(f"{size}: {row['economy']['multiple']['median']:.2g}x" for size, row in sizes.items())
         rows.append([axis, cells])
-    return make_table(["", "economy at every step"], rows) + "\n\n" + say_when(results["scaling"])
+    return make_table(["", "economy at every step"], rows)
 
 
 def write_idle(results: dict[str, Results]) -> str:
-    if "idle" not in results:
-        return make_table([], [])
     extra, base = results["idle"]["extra microseconds"], results["idle"]["untracked microseconds"]
     spread = f"({extra['low']:.1f} to {extra['high']:.1f})"
-    text = f"{extra['median']:.1f} microseconds {spread} on a step of {base['median']:.0f}."
-    return f"{text} {say_when(results['idle'])}"
+    return f"{extra['median']:.1f} microseconds {spread} more, on a step of {base['median']:.0f}."
 
 
-BLOCKS: dict[str, Callable[[dict[str, Results]], str]] = {
-    "costs": write_costs,
-    "configurations": write_configurations,
-    "one thread": write_multiples("overhead_one_thread"),
-    "quantities": write_multiples("overhead_quantities"),
-    "networks": write_networks,
-    "naive": write_multiples("against_naive"),
-    "peaks": write_peaks,
-    "intervals": write_intervals,
-    "eigenvalue": write_eigenvalue,
-    "scaling": write_scaling,
-    "idle": write_idle,
+BLOCKS: dict[str, tuple[str, Callable[[dict[str, Results]], str]]] = {
+    "costs": (MAIN, write_costs),
+    "configurations": (MAIN, write_configurations),
+    "2021": ("against_2021", write_2021),
+    "quantities": ("overhead_quantities", write_quantities),
+    "networks": ("overhead_networks", write_networks),
+    "naive": ("against_naive", write_naive),
+    "peaks": ("memory_peaks", write_peaks),
+    "intervals": ("intervals", write_intervals),
+    "eigenvalue": ("eigenvalue", write_eigenvalue),
+    "histograms": ("histogram_kernels", write_histograms),
+    "scaling": ("scaling", write_scaling),
+    "idle": ("idle", write_idle),
 }
+"""What each shows, and how."""
+
+
+def write_block(name: str, results: dict[str, Results]) -> str:
+    """What was measured, and when; the README tells that in words of its own."""
+    source, write = BLOCKS[name]
+    if source not in results:
+        return NOTHING
+    return write(results) if name == "costs" else f"{write(results)}\n\n{say_when(results[source])}"
 
 
 def fill(text: str, results: dict[str, Results]) -> str:
     """The text with every block that it names written anew."""
-    for name, write in BLOCKS.items():
+    for name in BLOCKS:
         opening, closing = f"<!-- {name}: written by benchmarks/run.py -->", f"<!-- /{name} -->"
         pattern = re.compile(f"{re.escape(opening)}.*?{re.escape(closing)}", re.DOTALL)
         if pattern.search(text):
-            block = f"{opening}\n{write(results)}\n{closing}"
+            block = f"{opening}\n{write_block(name, results)}\n{closing}"
             text = pattern.sub(lambda _, block=block: block, text)
     return text
 

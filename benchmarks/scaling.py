@@ -7,16 +7,16 @@ length (two transformer layers). The untracked step of the same size is the unit
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.measure import Training, compare, make_parser, parse, report, take_turns, tracked, write_results
-from benchmarks.networks import SmallTransformer, three_conv_three_dense
+from benchmarks.measure import Effort, Training, compare, take_turns, tracked
+from benchmarks.networks import SmallTransformer, classify, make_dense, three_conv_three_dense
+from benchmarks.results import kept, make_parser, parse, report
 
 
 @dataclass(frozen=True)
@@ -28,36 +28,30 @@ class Axis:
     build: Callable[[int], tuple[nn.Module, tuple[int, ...], int]]
 
 
-def dense(sizes: Iterable[int]) -> nn.Module:
-    layers: list[nn.Module] = []
-    for inner, outer in pairwise(sizes):
-        layers += [nn.Linear(inner, outer), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
 AXES = (
     Axis("batch size", (8, 16, 32, 64, 128, 256, 512), lambda n: (three_conv_three_dense(), (3, 32, 32), n)),
-    Axis("width, in multiples of 128", (1, 2, 4, 8), lambda n: (dense([256, *[128 * n] * 3, 10]), (256,), 128)),
-    Axis("depth, in layers", (2, 4, 8, 16, 32), lambda n: (dense([256] * n + [10]), (256,), 128)),
+    Axis("width, in multiples of 128", (1, 2, 4, 8), lambda n: (make_dense(256, *[128 * n] * 3, 10), (256,), 128)),
+    Axis("depth, in layers", (2, 4, 8, 16, 32), lambda n: (make_dense(*[256] * n, 10), (256,), 128)),
     Axis("sequence length", (8, 16, 32, 64, 128, 256), lambda n: (SmallTransformer(), (n, 48), 32)),
 )
 
 
-def measure_at(axis: Axis, size: int, rounds: int, clock: str) -> dict[str, Any]:
+def measure_at(axis: Axis, size: int, effort: Effort) -> dict[str, Any]:
     torch.manual_seed(0)
     (model, shape, batch), (twin, _, _) = axis.build(size), axis.build(size)
     with tracked(Training(twin), config="economy") as training:
         contestants = {"untracked": Training(model), "economy": training}
-        times = take_turns(
-            contestants, lambda: (torch.rand(batch, *shape), torch.randint(0, 10, (batch,))), rounds, clock=clock
-        )
-    return compare(times)
+        return compare(take_turns(contestants, lambda: classify(shape, 10)(batch), effort))
 
 
-def draw(results: dict[str, dict[str, Any]], options: Namespace) -> None:
+def draw(content: dict[str, Any], options: Namespace) -> None:
     from benchmarks.figures import figure
 
+    results = {name: rows for name, rows in content["axes"].items() if rows}
+    if not results:
+        return
     with figure(options.results, "scaling", columns=len(results), size=(2.6 * len(results), 2.8)) as all_axes:
+        all_axes = [all_axes] if len(results) == 1 else all_axes
         for axes, (name, rows) in zip(all_axes, results.items(), strict=True):
             sizes = [int(size) for size in rows]
             for contestant in ("untracked", "economy"):
@@ -74,14 +68,15 @@ def draw(results: dict[str, dict[str, Any]], options: Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(make_parser(__doc__, rounds=7), arguments)
+    effort = Effort(options.rounds, least=min(3, options.rounds), seconds=4, clock=options.clock)
     results: dict[str, dict[str, Any]] = {}
-    for axis in AXES[2:] if options.quick else AXES:
-        results[axis.name] = {}
-        for size in axis.sizes[: 1 if options.quick else None]:
-            results[axis.name][str(size)] = rows = measure_at(axis, size, options.rounds, options.clock)
-            report(f"{axis.name}: {size}", rows)
-        write_results("scaling", {"axes": results}, options)
-    draw(results, options)
+    with kept("scaling", {"axes": results}, options, draw) as save:
+        for axis in AXES[2:] if options.quick else AXES:
+            results[axis.name] = {}
+            for size in axis.sizes[: 1 if options.quick else None]:
+                results[axis.name][str(size)] = rows = measure_at(axis, size, effort)
+                report(f"{axis.name}: {size}", rows)
+                save()
 
 
 if __name__ == "__main__":
