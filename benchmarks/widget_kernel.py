@@ -1,0 +1,224 @@
+"""What the widget adds to a tracked run, measured inside a real ipykernel: messages are signed, queued and sent.
+
+Two equal runs take turns in one process; one of them is shown. The widget's clock stands still while the other trains,
+so its five messages a second are five per second of its own training. Whatever slows the machine slows both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = 0.15  # seconds of training before the other one has its turn
+START = 1.5  # seconds that a new widget may take to come up, once; measured from there on
+
+
+class OwnClock:
+    """Runs only while its owner does."""
+
+    def __init__(self) -> None:
+        self._passed, self._since = 0.0, -1.0
+
+    def __call__(self) -> float:
+        return self._passed + (time.perf_counter() - self._since if self._since >= 0 else 0.0)
+
+    def start(self) -> None:
+        self._since = time.perf_counter()
+
+    def stop(self) -> None:
+        self._passed, self._since = self(), -1.0
+
+
+class Contestant:
+    """A network that trains, tracked; perhaps shown."""
+
+    def __init__(self, case: str, folder: Path) -> None:
+        import torch
+
+        import cockpit_core
+
+        torch.manual_seed(0)
+        model, batch, options = CASES[case]()
+        loss_fn, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.01)
+        self.run = cockpit_core.track(model, loss_fn, optimizer, logdir=folder, on_error="raise", **options)
+        self.seconds: dict[str, float] = {}
+        self.shown = 0.0  # processor seconds inside the widget, on the training thread
+        self.reset()
+        inputs, labels = batch
+
+        def train(steps: int) -> None:
+            for _ in range(steps):
+                optimizer.zero_grad()
+                loss_fn(model(inputs), labels).backward()
+                optimizer.step()
+
+        self.train = train
+
+    def reset(self) -> None:
+        self.seconds, self.shown = {"wall": 0.0, "cpu": 0.0}, 0.0
+
+    def measure(self, steps: int) -> None:
+        wall, cpu = time.perf_counter(), time.process_time()
+        self.train(steps)
+        self.seconds["wall"] += time.perf_counter() - wall
+        self.seconds["cpu"] += time.process_time() - cpu
+
+    def watch(self, callback: Callable[[], Any]) -> Callable[[], Any]:
+        """The widget's callback with a stopwatch."""
+
+        def timed() -> Any:
+            began = time.thread_time()
+            result = callback()
+            self.shown += time.thread_time() - began
+            return result
+
+        return timed
+
+
+def make_tiny() -> tuple[Any, tuple[Any, Any]]:
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 2))
+    return model, (torch.randn(16, 10), torch.randint(0, 2, (16,)))
+
+
+def tiny_loss() -> tuple[Any, ...]:
+    from cockpit_core.quantities import configuration
+
+    config = [quantity for quantity in configuration("economy") if quantity.name == "Loss"]
+    return *make_tiny(), {"config": config}
+
+
+def tiny_economy() -> tuple[Any, ...]:
+    return *make_tiny(), {"config": "economy"}
+
+
+def tiny_tenth() -> tuple[Any, ...]:
+    return *make_tiny(), {"config": "economy", "schedule": 10}
+
+
+def normal() -> tuple[Any, ...]:
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32 * 49, 10)),
+    )
+    return model, (torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))), {"config": "economy"}
+
+
+CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "tiny network, loss, every step": tiny_loss,
+    "tiny network, economy, every step": tiny_economy,
+    "tiny network, economy, every 10th step": tiny_tenth,
+    "convolutional network, economy, every step": normal,
+}
+
+
+def compare(case: str, seconds: float, rounds: int) -> dict[str, Any]:
+    """The share that the widget adds, per round; which of the two runs is shown changes from round to round."""
+    import torch
+
+    torch.set_num_threads(1)
+    added: dict[str, list[float]] = {"wall": [], "cpu": [], "inside": []}
+    with tempfile.TemporaryDirectory() as folder:
+        pair = [Contestant(case, Path(folder) / name) for name in ("a", "b")]
+        steps, rate = calibrate(pair)
+        for turn in range(rounds):
+            shown, plain = pair[turn % 2], pair[1 - turn % 2]
+            for name, share in play_round(shown, plain, steps, seconds).items():
+                added[name].append(share)
+        for contestant in pair:
+            contestant.run.close()
+    result = {name: {"median": statistics.median(v), "rounds": v} for name, v in added.items()}
+    return {"steps_per_second": rate, "added": result}
+
+
+def calibrate(pair: list[Contestant]) -> tuple[int, float]:
+    """How many steps make a block, and how many there are per second."""
+    for contestant in pair:
+        contestant.train(40)
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < 0.5:
+        pair[0].train(10)
+        steps += 10
+    pair[1].train(steps)
+    rate = steps / (time.perf_counter() - began) * 2
+    return max(10, 10 * round(BLOCK * rate / 10)), rate
+
+
+def play_round(shown: Contestant, plain: Contestant, steps: int, seconds: float) -> dict[str, float]:
+    from cockpit_widget import CockpitWidget
+
+    clock = OwnClock()
+    widget = CockpitWidget(shown.run, clock=clock, poster=False)
+    shown.run.subscribers[-1] = shown.watch(shown.run.subscribers[-1])
+    while clock() < START + seconds:
+        if clock() < START:
+            shown.reset()
+            plain.reset()
+        plain.measure(steps)
+        clock.start()
+        shown.measure(steps)
+        clock.stop()
+    shown.run.subscribers.pop()
+    widget.close()
+    assert widget.status["errors"] == 0, widget.status["last_error"]
+    shares = {name: shown.seconds[name] / plain.seconds[name] - 1 for name in ("wall", "cpu")}
+    return {**shares, "inside": shown.shown / (shown.seconds["cpu"] - shown.shown)}
+
+
+# ---- from outside ----------------------------------------------------------------------------------------------------
+
+
+def measure_in_kernel(cases: list[str], seconds: float, rounds: int, python: str = sys.executable) -> dict[str, Any]:
+    """Starts a kernel, lets it measure, and reads everything it sends, as a server would."""
+    from jupyter_client.manager import KernelManager
+
+    manager = KernelManager()
+    manager.kernel_spec.argv[0] = python  # type: ignore[union-attr]
+    manager.start_kernel(cwd=str(ROOT), env={**os.environ, "OMP_NUM_THREADS": "1"})
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        kernel = client.kernel_info(reply=True, timeout=30)["content"]
+        results: dict[str, Any] = {}
+        for case in cases:
+            code = f"import benchmarks.widget_kernel as k, json; print(json.dumps(k.compare({case!r}, {seconds}, {rounds})))"
+            text, messages, size = execute(client, code)
+            results[case] = {**json.loads(text), "messages": messages, "megabytes": size / 1e6}
+        return {"implementation": f"{kernel['implementation']} {kernel['implementation_version']}", **results}
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def execute(client: Any, code: str) -> tuple[str, int, int]:
+    """What the code printed, and how many comm messages of which size in all came on the way."""
+    request = client.execute(code)
+    text, messages, size = "", 0, 0
+    while True:
+        message = client.get_iopub_msg(timeout=300)
+        if message["parent_header"].get("msg_id") != request:
+            continue
+        kind, content = message["msg_type"], message["content"]
+        if kind == "comm_msg":
+            messages, size = messages + 1, size + sum(len(buffer) for buffer in message["buffers"])
+        elif kind == "stream" and content["name"] == "stdout":
+            text += content["text"]
+        elif kind == "error":
+            raise RuntimeError("\n".join(content["traceback"]))
+        elif kind == "status" and content["execution_state"] == "idle":
+            return text, messages, size
