@@ -146,6 +146,7 @@ class Feed:
         if not fresh:
             return 0
         limit = self.pace.limits.message_bytes // len(fresh)
+        size = sum(self._send_backlog(deliver, source, limit) for source in fresh)
         batches = [source.encode(since=source.cursor, limit=limit, histograms=int(heavy)) for source in fresh]
         message = Message(join_frames(batches), self.status())
         deliver(message)
@@ -153,7 +154,15 @@ class Feed:
             source.cursor = end
         if heavy:
             self._next_heavy = self._clock() + self.pace.limits.heavy_gap
-        return len(message.frames)
+        return size + len(message.frames)
+
+    def _send_backlog(self, deliver: Deliver, source: Source, limit: int) -> int:
+        size = 0
+        for until, batch in source.encode_backlog(limit):
+            message = Message(join_frames([[batch]]), self.status())
+            deliver(message)
+            source.cursor, size = until, size + len(message.frames)
+        return size
 
     def _make_keyframe(self, histograms: int) -> Message:
         limits = self.pace.limits

@@ -15,6 +15,7 @@ from cockpit_core.schema import wire
 # What the parts may take of a message that cannot hold everything.
 NETWORK, LAYERS = 0.6, 0.2
 HISTORY = 40  # histograms of the network over time, for a page that may never be able to ask
+MOST_PIECES = 6  # of a backlog: as many messages at once
 FEWEST_POINTS = 20  # per curve; with fewer it says nothing
 ROW_BYTES = 36  # seq, step, time, wall time, epoch and what the framing takes
 LIST_BYTES = 160  # the alpha fit and the notes of one row
@@ -45,6 +46,19 @@ def encode_curves(data: RunData, since: int, run: str, limit: int) -> list[bytes
     network = thin(data, since, run, None, [], int(limit * NETWORK)) or b""
     layered = list(data.table.layer_columns)
     return [network, thin(data, since, run, layered, None, int(limit * LAYERS)) or b""] if layered else [network]
+
+
+def split(data: RunData, since: int, limit: int) -> list[int]:
+    """Where to cut what is new so that each piece but the last, which may hold histograms, is sent as it is.
+
+    Nothing is cut where it would take more than ``MOST_PIECES``: then curves are thinned, and a page asks for detail
+    where the user looks closely.
+    """
+    rows = data.expected - since
+    each = int(limit * (NETWORK + LAYERS) * rows / max(1, estimate_bytes(data, since)))
+    if each < 1 or rows > MOST_PIECES * each:
+        return []
+    return list(range(since + each, data.expected, each))
 
 
 def estimate_bytes(data: RunData, since: int) -> int:
@@ -118,6 +132,16 @@ def encode_layers(
 ) -> bytes:
     """The whole history of some layer-wise curves."""
     return thin(data, 0, run, names, layers, limit) or b""
+
+
+def encode_stretch(data: RunData, run: str, since: int, until: int, points: int | None, limit: int) -> bytes:
+    """The records from ``since`` to ``until`` with this many points per curve; without layers if that is too much."""
+    batch = b""
+    for layers in (None, []):
+        batch = encode_batch(data, since, run=run, layers=layers, max_points=points, until=until)
+        if len(batch) <= limit:
+            break
+    return batch
 
 
 def encode_histograms(data: RunData, run: str, histograms: Sequence[records.Histogram]) -> bytes:

@@ -1,4 +1,5 @@
-"""What the browser may ask for, only ever because the user clicked: stop, a histogram, layers, everything again.
+"""What the browser may ask for, only ever because the user did something: stop, a histogram, layers, a stretch that was
+thinned, everything again.
 
 While a cell is busy a request may arrive minutes late, or on a thread of its own. So nothing here touches training
 except one flag, and everything that arrives is checked: a page is not to be trusted.
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cockpit_widget.feed import Feed, join_frames
-from cockpit_widget.fitting import HISTORY, encode_histograms, encode_layers
+from cockpit_widget.fitting import HISTORY, encode_histograms, encode_layers, encode_stretch
 from cockpit_widget.sources import Source
 
 Reply = Callable[[dict[str, Any], list[bytes]], None]
@@ -53,6 +54,9 @@ def make_frames(feed: Feed, content: dict[str, Any]) -> bytes:
     if op == "layers":
         names, layers = read_texts(content.get("names")), read_texts(content.get("layers"))
         return join_frames([[encode_layers(source.data, source.key, names, layers, ANSWER_BYTES)]])
+    if op == "detail":
+        since, until, points = read_stretch(content)
+        return join_frames([[encode_stretch(source.data, source.key, since, until, points, ANSWER_BYTES)]])
     raise ValueError(f"Unknown request {op!r:.40}.")
 
 
@@ -68,6 +72,14 @@ def read_place(content: dict[str, Any]) -> tuple[str, int, str]:
     if not (isinstance(quantity, str) and isinstance(step, int) and isinstance(layer, str)):
         raise ValueError("A histogram is asked for by quantity, step and layer.")
     return quantity, step, layer
+
+
+def read_stretch(content: dict[str, Any]) -> tuple[int, int, int]:
+    numbers = [content.get(name) for name in ("from", "to", "points")]
+    since, until, points = (number if type(number) is int and 0 <= number < 2**32 else -1 for number in numbers)
+    if min(since, until, points) < 0 or since >= until:
+        raise ValueError("A stretch is asked for by its first record, the one after its last, and a number of points.")
+    return since, until, max(points, 2)
 
 
 def read_texts(value: Any) -> list[str] | None:

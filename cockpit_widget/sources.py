@@ -10,14 +10,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from cockpit_core.events.data import RunData
 from cockpit_core.events.writer import Written
 from cockpit_core.show import find_runs
-from cockpit_widget.fitting import encode_within
+from cockpit_widget.fitting import encode_stretch, encode_within, split
 
 ENDINGS = ("finished", "failed", "stopped", "crashed")
 POLL = 0.5  # seconds between two looks at a directory
@@ -78,6 +78,14 @@ class Source:
         if self.data is None:
             return []
         return encode_within(self.data, since, run=self.key, limit=limit, histograms=histograms)
+
+    def encode_backlog(self, limit: int) -> Iterator[tuple[int, bytes]]:
+        """What is too much for one message, in pieces, each with the record after its last; not the last piece."""
+        if self.data is not None:
+            since = self.cursor
+            for until in split(self.data, since, limit):
+                yield until, encode_stretch(self.data, self.key, since, until, None, limit)
+                since = until
 
     def describe(self, number: int) -> dict[str, Any]:
         return {"key": self.key, "name": self.key, "path": self.path, "color_index": number}

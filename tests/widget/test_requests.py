@@ -70,9 +70,23 @@ def test_resync_heals_a_page_that_missed_everything(run: FakeRun, make_widget: M
     assert_page_equals_log(FakePage().read(buffers[0]), run.logdir, "lenet")
 
 
+def test_stretch_that_was_thinned_is_sent_in_detail(run: FakeRun, make_widget: Make) -> None:
+    widget = make_widget(run)
+    run.step(90)
+    comm_of(widget).ask({"op": "detail", "run": "lenet", "from": 31, "to": 61, "points": 1024})
+    _, buffers = comm_of(widget).messages[-1]
+    steps, values = load(run.logdir).scalars("GradNorm")
+    assert FakePage().read(buffers[0]).column("lenet", "GradNorm") == (steps[30:60].tolist(), values[30:60].tolist())
+    comm_of(widget).ask({"op": "detail", "run": "lenet", "from": 1, "to": 91, "points": 10})
+    assert len(FakePage().read(comm_of(widget).messages[-1][1][0]).column("lenet", "GradNorm")[0]) <= 12
+
+
 @pytest.mark.parametrize(
     "content",
     [
+        {"op": "detail", "run": "lenet", "from": 5, "to": 5, "points": 10},
+        {"op": "detail", "run": "lenet", "from": -1, "to": 5, "points": 10},
+        {"op": "detail", "run": "lenet", "from": 0, "to": 1e300, "points": True},
         {"op": "histogram", "run": "lenet", "quantity": "GradHist2d", "step": 3, "layer": "<b>"},
         {"op": "histogram", "run": "lenet", "quantity": "../../etc/passwd", "step": -5},
         {"op": "histogram", "run": "lenet", "quantity": ["GradHist2d"], "step": 0},

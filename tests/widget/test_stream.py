@@ -161,6 +161,19 @@ def test_interrupting_the_kernel_is_not_swallowed(run: FakeRun, make_widget: Mak
     assert_page_equals_log(FakePage().read_all(comm_of(widget)), run.logdir, "lenet")
 
 
+def test_backlog_is_sent_whole_in_pieces_of_the_allowed_size(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
+    """A machine that others use sends rarely. What piled up meanwhile was once thinned, and points were missing."""
+    limits = Limits(message_bytes=40_000)
+    widget = make_widget(run, limits=limits)
+    run.step(150)  # about four messages
+    clock.advance(5.0)
+    run.step()
+    messages = comm_of(widget).messages
+    assert len(messages) > 3
+    assert max(len(buffers[0]) for _, buffers in messages) <= limits.message_bytes + 8
+    assert_page_equals_log(FakePage().read_all(comm_of(widget)), run.logdir, "lenet")
+
+
 def test_messages_and_keyframes_keep_to_their_size(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
     limits = Limits(message_bytes=40_000, keyframe_bytes=60_000)
     widget = make_widget(run, limits=limits)

@@ -52,6 +52,10 @@ export class KernelSource implements Source {
     return this.ask({ op: "layers", run, names: [name], layers: [] });
   }
 
+  detail(run: string, from: number, to: number, points: number): Promise<void> {
+    return this.ask({ op: "detail", run, from, to, points });
+  }
+
   canStop(run: string): boolean {
     return Boolean(this.states[run]?.can_stop);
   }
