@@ -21,6 +21,9 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "artifacts"
+# The Python whose ipykernel the notebooks use, if it is not this one: see try_kernels.py.
+KERNEL_PYTHON = os.environ.get("COCKPIT_KERNEL_PYTHON", "")
+KERNEL_NAME = "cockpit-other" if KERNEL_PYTHON else "python3"
 
 
 def free_port() -> int:
@@ -75,13 +78,24 @@ def start_jupyter(folder: Path, application: str = "lab") -> Iterator[str]:
     options += ["--allow-root", "--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={folder}"]
     options += ["--LabApp.expose_app_in_browser=True", "--JupyterNotebookApp.expose_app_in_browser=True"]
     command = [sys.executable, "-m", "jupyter", application, *options]
+    write_kernel(folder / "data")
     with start_server(command, f"http://127.0.0.1:{port}/api", folder):
         yield f"http://127.0.0.1:{port}"
 
 
+def write_kernel(data: Path) -> None:
+    """Announces the other Python's kernel to a server that keeps its data there."""
+    if KERNEL_PYTHON:
+        place = data / "kernels" / KERNEL_NAME
+        place.mkdir(parents=True)
+        argv = [KERNEL_PYTHON, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec = {"argv": argv, "display_name": "Other Python", "language": "python"}
+        (place / "kernel.json").write_text(json.dumps(spec))
+
+
 def write_notebook(path: Path, *cells: str) -> Path:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = {"name": KERNEL_NAME, "display_name": KERNEL_NAME, "language": "python"}
     nbformat.write(notebook, path)
     return path
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.jupyter_server import Lab, free_port, screenshot, shown_step, start_jupyter, start_server, write_notebook
-from tests.e2e.test_jupyter import assert_page_equals_log, page, wait_for_step
+from tests.e2e.test_jupyter import assert_page_equals_log, page, wait_for_step, watch
 
 pytestmark = pytest.mark.browser
 __all__ = ["page"]  # a fixture
@@ -71,15 +70,10 @@ if __name__ == "__main__":
 """
 
 
-def watch(page: Any, cockpit: Any) -> set[int]:
+def see_it_move(page: Any, cockpit: Any) -> set[int]:
     cockpit.wait_for(timeout=60_000)
     wait_for_step(page, cockpit, 1, 20.0)
-    seen: set[int] = set()
-    end = time.monotonic() + 8.0  # enough for a machine that others use; mostly it takes one second
-    while len(seen) < 4 and time.monotonic() < end:
-        seen.add(shown_step(cockpit))
-        page.wait_for_timeout(100)
-    return seen
+    return watch(page, cockpit, 8.0)
 
 
 def test_notebook_7_shows_the_cockpit_while_the_cell_is_busy(page: Any, tmp_path: Path) -> None:
@@ -88,7 +82,7 @@ def test_notebook_7_shows_the_cockpit_while_the_cell_is_busy(page: Any, tmp_path
         lab = Lab(page, url, notebook, "", address=f"{url}/notebooks/train.ipynb")
         lab.run_cell(0)
         cockpit = lab.cockpits().first
-        seen = watch(page, cockpit)
+        seen = see_it_move(page, cockpit)
         assert lab.prompt(0).strip() == "[*]:"
         assert len(seen) >= 3
         lab.wait_for_cell(0)
@@ -107,7 +101,7 @@ def test_marimo_shows_the_cockpit_while_the_cell_is_busy(page: Any, tmp_path: Pa
     with start_server(command, f"http://127.0.0.1:{port}/health", tmp_path) as url:
         page.goto(url.removesuffix("/health"))
         cockpit = page.locator(".ck-root").first
-        seen = watch(page, cockpit)
+        seen = see_it_move(page, cockpit)
         assert "training has ended" not in page.locator("body").inner_text()
         assert len(seen) >= 3
         wait_for_step(page, cockpit, 99, 20.0)
