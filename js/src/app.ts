@@ -17,6 +17,7 @@ import { ROW, type Store } from "./store.ts";
 import styles from "./styles.css";
 import { dark, light, type Theme, themeVariables } from "./theme.ts";
 
+const BUDGET = 20; // ms of drawing per frame
 const REST = 300; // ms without a new picture before it is put into words
 
 export class App implements CardHost, BarHost, ScrubberHost {
@@ -37,6 +38,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private touched = false;
   private hovered: number | null = null;
   private frame = 0;
+  private fresh = true; // something changed since the last frame
   private saved = 0;
   private resting = 0;
   private focused = "";
@@ -163,22 +165,31 @@ export class App implements CardHost, BarHost, ScrubberHost {
   invalidate(): void {
     if (this.abort.signal.aborted) return;
     this.board.markDirty();
-    if (!this.frame) this.frame = requestAnimationFrame((now) => this.draw(now));
+    this.fresh = true;
+    this.schedule();
   }
 
-  /** Draws at once; the loop calls it, and so do tests. */
+  private schedule(): void {
+    if (!this.frame && !this.abort.signal.aborted) this.frame = requestAnimationFrame((now) => this.draw(now));
+  }
+
+  /**
+   * Draws at once; the loop calls it, and so do tests. In the loop a picture that takes too long is spread over frames,
+   * so that the hand that scrubs is always answered.
+   */
   draw(now = 0): void {
     this.frame = 0;
+    const deadline = now ? performance.now() + BUDGET : Number.POSITIVE_INFINITY;
     if (this.playing) this.advance(now);
     const [width, track] = [this.root.clientWidth || 1200, this.scrubber.width]; // read before anything is written
     const ctx = this.context();
     this.paintTheme(ctx.theme);
     this.tellFocus(ctx);
-    this.fetcher.beginPicture();
-    const full = this.full(ctx);
-    this.board.update(ctx, width);
+    if (this.fresh) this.fetcher.beginPicture();
+    this.fresh = false;
     this.bar.update(ctx, this.status, this.names, this.store.broken);
-    this.scrubber.update(ctx, full, this.playing, track);
+    this.scrubber.update(ctx, this.full(ctx), this.playing, track);
+    if (this.board.update(ctx, width, deadline)) this.schedule();
     this.fetcher.endPicture();
     this.details.look(ctx);
     setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now

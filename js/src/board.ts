@@ -13,6 +13,7 @@ export class Board {
   titles: { id: string; title: string }[] = [];
   private cards = new Map<string, Card>();
   private placed = "";
+  private pictures = 0;
   private readonly empty = h("p", { class: "ck-empty", hidden: true });
   private readonly sizes: ResizeObserver | null;
   private readonly sights: IntersectionObserver | null;
@@ -50,7 +51,8 @@ export class Board {
     for (const card of this.cards.values()) card.dirty = true;
   }
 
-  update(ctx: Context, width: number): void {
+  /** Draws what is due, longest-waiting first, until `deadline`; true if something is left for the next frame. */
+  update(ctx: Context, width: number, deadline = Number.POSITIVE_INFINITY): boolean {
     const panels = [...ownPanels, ...otherPanels(ctx)].filter(
       (panel) => (!this.only || this.only.includes(panel.id)) && panel.shows(ctx),
     );
@@ -61,8 +63,14 @@ export class Board {
     this.empty.hidden = shown.length > 0;
     if (!shown.length) this.empty.textContent = emptyWords(ctx, panels.length);
     const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
+    due.sort((a, b) => a.drawn - b.drawn);
     for (const card of due) card.measure(this.showAll);
-    for (const card of due) card.update(ctx);
+    for (const card of due) {
+      card.update(ctx);
+      card.drawn = ++this.pictures;
+      if (performance.now() > deadline) break;
+    }
+    return due.some((card) => card.dirty);
   }
 
   private make(shown: Panel[]): void {

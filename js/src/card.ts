@@ -1,6 +1,6 @@
 // The frame around one panel: title with its explanation, current numbers, chart, sentence, menu.
 import { cardMenu } from "./card_menu.ts";
-import { h, popover, refill, setAttribute, setText } from "./dom.ts";
+import { h, popover, refill, setAttribute, setData, setText } from "./dom.ts";
 import { Painter, TextLayer } from "./draw.ts";
 import { formatNumber } from "./format.ts";
 import type { Context, Panel, Reading } from "./panel.ts";
@@ -25,13 +25,14 @@ export class Card {
   readonly body: HTMLElement;
   visible = true;
   dirty = true;
+  drawn = 0; // when, counted in pictures
   private size = { width: 320, height: 200 };
   scene: Scene = emptyScene(0, 0);
   private readonly canvas = h("canvas", { "aria-hidden": "true" });
-  private readonly overlay = h("canvas", { "aria-hidden": "true" });
-  private readonly painter = new Painter(this.canvas, this.overlay);
+  private readonly painter = new Painter(this.canvas);
   private readonly texts: TextLayer;
   private readonly readings = h("div", { class: "ck-readings" });
+  private readonly shown: { key: string; spans: HTMLElement[] } = { key: "", spans: [] };
   private readonly legend = h("div", { class: "ck-legend", hidden: true });
   private readonly note = h("p", { class: "ck-note" });
   private readonly values = h("div", { class: "ck-sr ck-values" });
@@ -58,7 +59,6 @@ export class Card {
             "aria-label": `${panel.title}: chart`,
           },
           this.canvas,
-          this.overlay,
           layer,
         );
     if (!panel.fill) this.body.style.minHeight = `${panel.height}px`;
@@ -204,30 +204,24 @@ export class Card {
   private showReadings(readings: Reading[]): void {
     const key = JSON.stringify(readings);
     const words = (reading: Reading) => reading.text ?? (reading.value === null ? "–" : formatNumber(reading.value));
-    refill(this.readings, key, () =>
-      readings
-        .filter((reading) => !reading.minor)
-        .slice(0, 4)
-        .map((reading) => {
-          const { label, value, step, run } = reading;
-          const title = `${label}${value === null ? "" : `: ${value}`}${step === undefined ? "" : ` at step ${step}`}`;
-          const span = h(
-            "span",
-            {
-              class: "ck-reading",
-              title,
-              "data-value": value === null ? "" : String(value),
-              "data-label": label,
-              "data-run": run,
-              "data-step": step,
-            },
-            words(reading),
-          );
-          if (reading.color) span.style.setProperty("--c", reading.color);
-          if (reading.color) span.classList.add("ck-colored");
-          return span;
-        }),
-    );
+    if (this.shown.key === key) return;
+    const shown = readings.filter((reading) => !reading.minor).slice(0, 4);
+    while (this.shown.spans.length < shown.length) {
+      const span = h("span", { class: "ck-reading" });
+      this.shown.spans.push(span);
+      this.readings.append(span);
+    }
+    for (const span of this.shown.spans.splice(shown.length)) span.remove();
+    shown.forEach((reading, i) => {
+      const { label, value, step, run, color } = reading;
+      const span = this.shown.spans[i];
+      setText(span, words(reading));
+      span.title = `${label}${value === null ? "" : `: ${value}`}${step === undefined ? "" : ` at step ${step}`}`;
+      setData(span, { value: value === null ? "" : String(value), label, run, step });
+      setAttribute(span, "style", color ? `--c: ${color}` : "");
+      span.classList.toggle("ck-colored", color !== undefined);
+    });
+    this.shown.key = key;
   }
 
   /** What the chart shows, as a table that only screen readers see. Called when the picture has come to rest. */

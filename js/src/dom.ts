@@ -31,6 +31,12 @@ export function setAttribute(element: Element, name: string, value: string): voi
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
+export function setData(element: HTMLElement, values: Record<string, string | number | undefined>): void {
+  for (const [name, value] of Object.entries(values))
+    if (value === undefined) delete element.dataset[name];
+    else if (element.dataset[name] !== String(value)) element.dataset[name] = String(value);
+}
+
 /** A button that opens a box below itself. One is open at a time per root; Escape and a click elsewhere close it. */
 export function popover(
   button: HTMLButtonElement,

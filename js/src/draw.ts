@@ -1,5 +1,6 @@
 // Marks onto a canvas, and text marks into the page: letters in the DOM stay sharp, selectable and readable aloud.
-import type { DotsMark, Mark, Scene, TextMark } from "./scene.ts";
+import { Raster } from "./raster.ts";
+import type { Box, DotsMark, LineMark, Mark, Scene, TextMark } from "./scene.ts";
 
 export const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 export const TEXT_SIZE = 11;
@@ -102,16 +103,75 @@ export function drawScene(canvas: HTMLCanvasElement, scene: Scene, ratio: number
   drawMarks(canvas, scene, scene.marks, ratio, withText);
 }
 
-function drawMarks(canvas: HTMLCanvasElement, size: Scene, marks: Mark[], ratio: number, withText = false): void {
+function drawMarks(
+  canvas: HTMLCanvasElement,
+  size: Scene,
+  marks: Mark[],
+  ratio: number,
+  withText = false,
+  under?: HTMLCanvasElement,
+): void {
   const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
   const fits = canvas.width === width && canvas.height === height;
   if (!fits) [canvas.width, canvas.height] = [width, height]; // clears it, too
   const ctx = canvas.getContext("2d");
   if (!ctx) return;
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-  // Printers replay what was drawn: clearing the upper canvas would wipe the lower one off the paper.
   if (fits) ctx.clearRect(0, 0, size.width, size.height);
-  for (const mark of marks) drawMark(ctx, mark, withText);
+  if (under?.width && under.height) ctx.drawImage(under, 0, 0, size.width, size.height);
+  for (let i = 0; i < marks.length; ) {
+    const curves = curvesFrom(marks, i);
+    if (curves.length) drawCurves(ctx, curves, ratio);
+    else drawMark(ctx, marks[i], withText);
+    i += Math.max(1, curves.length);
+  }
+}
+
+/** The curves that follow each other from here on and share a clip box. */
+function curvesFrom(marks: Mark[], first: number): LineMark[] {
+  const curves: LineMark[] = [];
+  for (let i = first; i < marks.length; i++) {
+    const mark = marks[i];
+    if (mark.type !== "line" || !mark.curve || !mark.clip || !mark.stroke) break;
+    if (curves.length && JSON.stringify(mark.clip) !== JSON.stringify(curves[0].clip)) break;
+    curves.push(mark);
+  }
+  return curves;
+}
+
+let sheet: HTMLCanvasElement | null = null;
+const sheets = new Map<string, { raster: Raster; image: ImageData }>();
+
+// Charts come in a few sizes, and a frame draws twenty: their sheets are used again.
+function blankSheet(w: number, h: number, left: number, top: number, ratio: number) {
+  const key = `${w} ${h} ${ratio}`;
+  let own = sheets.get(key);
+  if (!own) {
+    const raster = new Raster(w, h, left, top, ratio);
+    own = { raster, image: new ImageData(raster.pixels, w, h) };
+    if (sheets.size >= 12) sheets.delete(sheets.keys().next().value as string);
+    sheets.set(key, own);
+  }
+  Object.assign(own.raster.clear(), { left, top });
+  return own;
+}
+
+function drawCurves(ctx: CanvasRenderingContext2D, curves: LineMark[], ratio: number): void {
+  const { x, y, width, height } = curves[0].clip as Box;
+  const [left, top] = [Math.floor(x * ratio), Math.floor(y * ratio)];
+  const [w, h] = [Math.ceil((x + width) * ratio) - left, Math.ceil((y + height) * ratio) - top];
+  if (w < 1 || h < 1) return;
+  const { raster, image } = blankSheet(w, h, left, top, ratio);
+  for (const { xs, ys, stroke, weight, alpha, dash } of curves)
+    raster.draw({ xs, ys, color: stroke as string, weight: weight ?? 1, alpha, dash });
+  sheet ??= document.createElement("canvas");
+  if (sheet.width < w || sheet.height < h)
+    [sheet.width, sheet.height] = [Math.max(w, sheet.width), Math.max(h, sheet.height)];
+  sheet.getContext("2d")?.putImageData(image, 0, 0);
+  ctx.save();
+  ctx.setTransform(1, 0, 0, 1, 0, 0);
+  ctx.drawImage(sheet, 0, 0, w, h, left, top, w, h);
+  ctx.restore();
 }
 
 const LONGEST_COMPARED = 4096;
@@ -135,33 +195,40 @@ function sameMark(a: Mark, b: Mark): boolean {
   });
 }
 
-/** Two canvases: what rests below, what follows the cursor above. The lower one is redrawn only when it differs. */
-export class Painter {
-  private drawn: { marks: Mark[]; width: number; height: number; ratio: number } | null = null;
-  constructor(
-    private readonly rest: HTMLCanvasElement,
-    private readonly moving: HTMLCanvasElement,
-  ) {}
+const sameMarks = (a: Mark[], b: Mark[]) => a.length === b.length && a.every((mark, i) => sameMark(mark, b[i]));
 
-  /** Draw everything anew next time, on blank canvases: what a printer needs. */
+/** What rests is drawn once, aside; each picture is a copy of it plus what follows the cursor. Nothing new, no picture. */
+export class Painter {
+  private drawn: { rest: Mark[]; moving: Mark[]; width: number; height: number; ratio: number } | null = null;
+  private aside: HTMLCanvasElement | null = null;
+  private direct = false;
+  constructor(private readonly canvas: HTMLCanvasElement) {}
+
+  /** Draw everything anew next time, on a blank canvas and without copies: a printer replays what was drawn, sharply. */
   forget(): void {
     this.drawn = null;
-    this.rest.width = this.moving.width = 0;
+    this.canvas.width = 0;
+    this.direct = true;
   }
 
   draw(scene: Scene, ratio: number): void {
-    const marks = scene.marks.filter((mark) => mark.type !== "text" && !isLive(mark));
     const { width, height } = scene;
-    const old = this.drawn;
-    const same =
-      old?.width === width &&
-      old.height === height &&
-      old.ratio === ratio &&
-      old.marks.length === marks.length &&
-      marks.every((mark, i) => sameMark(mark, old.marks[i]));
-    if (!same) drawMarks(this.rest, scene, marks, ratio);
-    this.drawn = { marks, width, height, ratio };
-    drawMarks(this.moving, scene, scene.marks.filter(isLive), ratio);
+    const old =
+      this.drawn?.width === width && this.drawn.height === height && this.drawn.ratio === ratio ? this.drawn : null;
+    const rest = scene.marks.filter((mark) => mark.type !== "text" && !isLive(mark));
+    const moving = scene.marks.filter(isLive);
+    const rested = old !== null && sameMarks(rest, old.rest);
+    if (rested && sameMarks(moving, old.moving)) return;
+    this.drawn = { rest: rested ? old.rest : rest, moving, width, height, ratio };
+    if (this.direct) {
+      this.direct = false;
+      this.drawn = null;
+      drawMarks(this.canvas, scene, [...rest, ...moving], ratio);
+      return;
+    }
+    this.aside ??= document.createElement("canvas");
+    if (!rested) drawMarks(this.aside, scene, rest, ratio);
+    drawMarks(this.canvas, scene, moving, ratio, false, this.aside);
   }
 }
 

@@ -2,17 +2,20 @@
 
 const minus = (text: string) => text.replace("-", "−");
 
+// toLocaleString does the same, a hundred times slower: it was a tenth of every frame.
+const thousands = (value: number) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
+
 export function formatNumber(value: number, digits = 3): string {
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e7) return minus(value.toLocaleString("en-US"));
+  if (Number.isInteger(value) && size < 1e7) return minus(thousands(value));
   if (size >= 1e5 || size < 1e-3) {
     const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
     return minus(`${Number(mantissa)}e`) + minus(String(Number(exponent)));
   }
-  if (size >= 1000) return minus(Math.round(value).toLocaleString("en-US"));
+  if (size >= 1000) return minus(thousands(Math.round(value)));
   return minus(String(Number(value.toPrecision(digits))));
 }
 

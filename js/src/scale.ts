@@ -19,11 +19,18 @@ export interface Scale {
 const forward = { linear: (v: number) => v, log: Math.log10, log1p: (v: number) => Math.log10(1 + Math.max(v, 0)) };
 const backward = { linear: (t: number) => t, log: (t: number) => 10 ** t, log1p: (t: number) => 10 ** t - 1 };
 
+// One small function per kind: it runs a million times while a user zooms.
+const mapping = {
+  linear: (slope: number, start: number) => (value: number) => start + value * slope,
+  log: (slope: number, start: number) => (value: number) => start + Math.log10(value) * slope,
+  log1p: (slope: number, start: number) => (value: number) => start + Math.log10(1 + Math.max(value, 0)) * slope,
+};
+
 export function makeScale(kind: ScaleKind, domain: [number, number], range: [number, number]): Scale {
   const low = forward[kind](domain[0]);
   const high = forward[kind](domain[1]);
   const slope = high === low ? 0 : (range[1] - range[0]) / (high - low);
-  const to = (value: number) => (slope ? range[0] + (forward[kind](value) - low) * slope : (range[0] + range[1]) / 2);
+  const to = slope ? mapping[kind](slope, range[0] - low * slope) : () => (range[0] + range[1]) / 2;
   const from = (pixel: number) => backward[kind](slope ? low + (pixel - range[0]) / slope : low);
   const ticks = (count: number) =>
     enoughTicks(kind, domain, count).map((value) => ({ value, at: to(value), label: formatTick(value) }));

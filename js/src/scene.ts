@@ -21,6 +21,7 @@ export interface LineMark extends Paint {
   xs: ArrayLike<number>; // NaN breaks the line
   ys: ArrayLike<number>;
   closed?: boolean;
+  curve?: boolean; // xs never go back and the colour is #rrggbb: drawn by Raster
 }
 export interface DotsMark extends Paint {
   type: "dots";

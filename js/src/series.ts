@@ -129,23 +129,24 @@ export class Series {
 interface Entry {
   series: Series;
   used: number; // values of the table that are in it
-  shape: string;
+  shape: number; // of the table
+  rows: number; // shape of the rows
 }
 
 export class SeriesCache {
-  private entries = new Map<string, Entry>();
+  private entries = new Map<string, Entry>(); // of Alpha, by axis
+  private known: Record<Axis, Map<Table, Entry>> = { step: new Map(), epoch: new Map(), time: new Map() };
   constructor(private readonly run: RunStore) {}
 
   series(name: string, layer: string, axis: Axis): Series {
     if (name === "Alpha" && !layer) return this.alphas(axis);
     const table = this.run.columns.get(name)?.get(layer);
     if (!table) return new Series();
-    const key = JSON.stringify([name, layer, axis]);
-    const shape = `${table.shape} ${this.run.rows.shape}`;
-    let entry = this.entries.get(key);
-    if (!entry || entry.shape !== shape || entry.used > table.n) {
-      entry = { series: new Series(), used: 0, shape };
-      this.entries.set(key, entry);
+    const rows = this.run.rows.shape;
+    let entry = this.known[axis].get(table);
+    if (!entry || entry.shape !== table.shape || entry.rows !== rows || entry.used > table.n) {
+      entry = { series: new Series(), used: 0, shape: table.shape, rows };
+      this.known[axis].set(table, entry);
     }
     this.extend(entry, table, axis);
     return entry.series;
@@ -171,10 +172,11 @@ export class SeriesCache {
   private alphas(axis: Axis): Series {
     const key = `Alpha ${axis}`;
     const fits = this.run.alphas;
-    const shape = `${this.run.alphaShape} ${axis === "step" ? "" : this.run.rows.shape}`;
+    const shape = this.run.alphaShape;
+    const placed = axis === "step" ? 0 : this.run.rows.shape;
     let entry = this.entries.get(key);
-    if (!entry || entry.shape !== shape) {
-      entry = { series: new Series(), used: 0, shape };
+    if (!entry || entry.shape !== shape || entry.rows !== placed) {
+      entry = { series: new Series(), used: 0, shape, rows: placed };
       this.entries.set(key, entry);
     }
     const { rows } = this.run;

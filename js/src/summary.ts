@@ -110,7 +110,8 @@ function gaps(ctx: Context, run: ShownRun, status: SourceStatus, broken: number)
     });
   const [drawn, inSight] = data.decimated.size ? drawnRecords(ctx, run) : [0, 0];
   const there = ctx.state.zoom ? Math.min(inSight, records) : records;
-  if (data.decimated.size && drawn < there)
+  if (data.decimated.size && drawn < there - Math.max(2, 0.002 * there))
+    // start and end of a run have no values
     words.push({
       text: `${formatNumber(drawn)} of ${formatNumber(there)} records drawn`,
       title: `A long run is thinned for the screen; every extreme is among what is drawn.${ctx.source.detail ? " Zoom in to see them all." : ""}`,

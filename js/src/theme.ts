@@ -63,6 +63,26 @@ export function parseColor(hex: string): [number, number, number] {
   return [value >> 16, (value >> 8) & 255, value & 255];
 }
 
+/** A data colour as text: mixed with the text colour until it meets contrast AA on a card. */
+export function readable(color: string, theme: Theme): string {
+  const known = readables.get(theme)?.get(color);
+  if (known) return known;
+  const [from, to] = [parseColor(color), parseColor(theme.text)];
+  let mixed = color;
+  for (let share = 0.1; contrast(mixed, theme.card) < 4.5 && share < 1.05; share += 0.1)
+    mixed = `#${from
+      .map((c, i) =>
+        Math.round(c + (to[i] - c) * Math.min(1, share))
+          .toString(16)
+          .padStart(2, "0"),
+      )
+      .join("")}`;
+  if (!readables.has(theme)) readables.set(theme, new Map());
+  readables.get(theme)?.set(color, mixed);
+  return mixed;
+}
+const readables = new Map<Theme, Map<string, string>>();
+
 /** WCAG contrast ratio of two colours. */
 export function contrast(a: string, b: string): number {
   const luminance = (hex: string) => {

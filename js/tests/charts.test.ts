@@ -7,7 +7,7 @@ import type { LineMark, TextMark } from "../src/scene.ts";
 import { Extremes, Series } from "../src/series.ts";
 import { smooth } from "../src/smooth.ts";
 import { sceneToSvg } from "../src/svg.ts";
-import { contrast, dark, light } from "../src/theme.ts";
+import { contrast, dark, light, readable, runColor } from "../src/theme.ts";
 import { seeded } from "./helpers.ts";
 
 function makeSeries(n: number, value: (i: number) => number): Series {
@@ -200,6 +200,22 @@ describe("the themes", () => {
       for (const color of [theme.text, theme.quiet, theme.accent, theme.warn, theme.good])
         for (const background of [theme.card, theme.page])
           expect(contrast(color, background)).toBeGreaterThanOrEqual(4.5);
+  });
+
+  it("meet it where text stands on a colour", () => {
+    for (const theme of [light, dark]) {
+      expect(contrast(theme.card, theme.accent)).toBeGreaterThanOrEqual(4.5); // a pressed button
+      expect(contrast(theme.card, theme.warn)).toBeGreaterThanOrEqual(4.5); // the count of warnings
+      expect(contrast(theme.page, theme.text)).toBeGreaterThanOrEqual(4.5); // the box at the pointer
+    }
+  });
+
+  it("make text of any data colour readable, and leave alone what is", () => {
+    for (const theme of [light, dark])
+      for (let i = 0; i < 8; i++)
+        for (const palette of ["safe", "tensorboard"] as const)
+          expect(contrast(readable(runColor(i, palette, theme), theme), theme.card)).toBeGreaterThanOrEqual(4.5);
+    expect(readable("#0072b2", light)).toBe("#0072b2");
   });
 
   it("draw series that stand out from the card", () => {

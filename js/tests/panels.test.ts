@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { panels } from "../src/panels/index.ts";
+import { contrast } from "../src/theme.ts";
 import type { Batch } from "../src/wire.ts";
 import { decodeBatch } from "../src/wire.ts";
 import { type Cockpit, fixture, makeBatch, open } from "./helpers.ts";
@@ -118,6 +119,22 @@ describe.each(Object.keys(data))("with %s", (kind) => {
     cockpit.destroy();
     expect(leftovers()).toEqual([]);
     expect(cockpit.element.childNodes).toHaveLength(0);
+  });
+});
+
+describe.each(["light", "dark"] as const)("in the %s theme", (theme) => {
+  it("all text in all panels meets contrast AA", () => {
+    cockpit = open(data["what Python wrote"](), { theme });
+    const { app } = cockpit;
+    for (const runs of [["lenet-sgd"], ["lenet-sgd", "lenet-sigmoid"]]) {
+      app.set({ runs });
+      app.draw();
+      const texts = panels.flatMap((panel) =>
+        (panel.draw?.(app.context(), { width: 420, height: 320 }).marks ?? []).filter((mark) => mark.type === "text"),
+      );
+      expect(texts.length).toBeGreaterThan(100);
+      for (const { text, color } of texts) expect(contrast(color, app.theme.card), text).toBeGreaterThanOrEqual(4.5);
+    }
   });
 });
 

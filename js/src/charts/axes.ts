@@ -3,7 +3,7 @@ import { formatNumber } from "../format.ts";
 import type { Scale } from "../scale.ts";
 import type { Box, Mark } from "../scene.ts";
 import type { Axis } from "../series.ts";
-import type { Theme } from "../theme.ts";
+import { readable, type Theme } from "../theme.ts";
 
 export interface Rule {
   value: number;
@@ -63,7 +63,8 @@ export function axisMarks(chart: AxisOptions, box: Box, xscale: Scale, yscale: S
 }
 
 export function ruleMarks(rule: Rule, theme: Theme, box: Box, yscale: Scale): Mark[] {
-  const color = rule.color ?? theme.warn;
+  const stroke = rule.color ?? theme.warn;
+  const color = readable(stroke, theme);
   const [low, high] = yscale.domain;
   const right = box.x + box.width;
   if (!(rule.value >= low && rule.value <= high)) {
@@ -73,8 +74,7 @@ export function ruleMarks(rule: Rule, theme: Theme, box: Box, yscale: Scale): Ma
   }
   const y = yscale.to(rule.value);
   const below = y - box.y < 16;
-  return [
-    { type: "line", xs: [box.x, right], ys: [y, y], stroke: color, weight: 1.2, dash: [5, 3] },
-    { type: "text", x: right - 2, y: below ? y + 9 : y - 8, text: rule.label, anchor: "end", color },
-  ];
+  const line: Mark = { type: "line", xs: [box.x, right], ys: [y, y], stroke, weight: 1.2, dash: [5, 3] };
+  if (!rule.label) return [line];
+  return [line, { type: "text", x: right - 2, y: below ? y + 9 : y - 8, text: rule.label, anchor: "end", color }];
 }

@@ -1,4 +1,4 @@
-// At most four points per pixel column: the first, the smallest, the largest and the last. No peak is ever lost.
+// At most three points per pixel column: the smallest, the largest and the last. No peak is ever lost.
 import type { Scale } from "../scale.ts";
 import type { Series } from "../series.ts";
 import { lowerBound } from "../table.ts";
@@ -19,53 +19,93 @@ export function visibleRange(series: Series, [low, high]: [number, number]): [nu
 
 const known = new WeakMap<Series, Map<string, { n: number; line: Polyline }>>();
 
-/** The same line again while nothing changed: scrubbing and hovering move only the cursor. */
-export function decimate(series: Series, xscale: Scale, yscale: Scale): Polyline {
-  const key = [xscale.kind, ...xscale.domain, ...xscale.range, yscale.kind, ...yscale.domain, ...yscale.range].join(
-    " ",
-  );
+/** `grain` is the width of a column in pixels. The same line again while nothing changed: scrubbing and hovering move only the cursor. */
+export function decimate(series: Series, xscale: Scale, yscale: Scale, grain = 1): Polyline {
+  const key = [
+    grain,
+    xscale.kind,
+    ...xscale.domain,
+    ...xscale.range,
+    yscale.kind,
+    ...yscale.domain,
+    ...yscale.range,
+  ].join(" ");
   let lines = known.get(series);
   if (!lines) known.set(series, (lines = new Map()));
   const cached = lines.get(key);
   if (cached?.n === series.n) return cached.line;
-  const line = decimateAnew(series, xscale, yscale);
+  const line = decimateAnew(series, xscale, yscale, grain);
   lines.delete(key);
   lines.set(key, { n: series.n, line });
   if (lines.size > 4) lines.delete(lines.keys().next().value as string);
   return line;
 }
 
-function decimateAnew(series: Series, xscale: Scale, yscale: Scale): Polyline {
+function decimateAnew(series: Series, xscale: Scale, yscale: Scale, grain: number): Polyline {
   const [from, to] = visibleRange(series, xscale.domain);
-  const width = Math.max(1, Math.ceil(Math.abs(xscale.range[1] - xscale.range[0])));
-  const out = new Drawing(Math.min(to - from, 4 * (width + 4)), yscale);
+  const width = Math.max(1, Math.ceil(Math.abs(xscale.range[1] - xscale.range[0]) / grain));
   const { x, y } = series;
-  if (to - from <= width * 4) {
-    for (let i = from; i < to; i++) out.put(xscale.to(x[i]), y[i]);
-    return out.line(brokenPixels(series, from, to, xscale));
-  }
+  const out = new Drawing(to - from <= width * 2 ? to - from : 4 * (width + 4), yscale);
+  if (to - from <= width * 2) for (let i = from; i < to; i++) out.put(xscale.to(x[i]), y[i]);
+  else if (to - from < width * SCANNED) scanColumns(series, from, to, xscale, out, grain);
+  else
+    for (let i = from; i < to; ) {
+      const pixel = Math.floor(xscale.to(x[i]) / grain) * grain;
+      // Everything up to the next pixel; rounding at its edge must not let a column be empty or never end.
+      const end = Math.min(to, Math.max(i + 1, lowerBound(x, to, xscale.from(pixel + grain))));
+      putColumn(series, i, end, pixel + grain / 2, out);
+      i = end;
+    }
+  return { ...out.line(), broken: brokenPixels(series, from, to, xscale) };
+}
+
+const SCANNED = 200; // values per pixel; above, looking up extremes is quicker than looking at every value
+
+/** One walk over all values: this runs for every curve of every run while zooming. */
+function scanColumns({ x, y }: Series, from: number, to: number, xscale: Scale, out: Drawing, grain: number): void {
   for (let i = from; i < to; ) {
-    const pixel = Math.floor(xscale.to(x[i]));
-    // Everything up to the next pixel; rounding at its edge must not let a column be empty or never end.
-    const end = Math.min(to, Math.max(i + 1, lowerBound(x, to, xscale.from(pixel + 1))));
-    putColumn(series, i, end, pixel + 0.5, out);
-    i = end;
+    const left = Math.floor(xscale.to(x[i]) / grain) * grain;
+    const edge = xscale.from(left + grain);
+    const pixel = left + grain / 2;
+    const first = y[i];
+    let [low, high, last] = [first, first, first];
+    let lowFirst = true; // NaN is neither smaller nor larger
+    if (Number.isNaN(first)) [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
+    for (i++; i < to && x[i] < edge; i++) {
+      last = y[i];
+      if (last < low) {
+        low = last;
+        lowFirst = false;
+      }
+      if (last > high) {
+        high = last;
+        lowFirst = true;
+      }
+    }
+    if (low > high) out.put(pixel, Number.NaN);
+    else if (low === high) out.put(pixel, low);
+    else {
+      out.put(pixel, lowFirst ? low : high);
+      out.put(pixel, lowFirst ? high : low);
+      if (last !== (lowFirst ? high : low)) out.put(pixel, last); // where the line goes on from
+    }
   }
-  return out.line(brokenPixels(series, from, to, xscale));
 }
 
 // NaN is no extreme, so it is looked up apart: none may vanish among many.
-function brokenPixels({ broken, x }: Series, from: number, to: number, xscale: Scale): number[] {
+export function brokenPixels({ broken, x }: Series, from: number, to: number, xscale: Scale): number[] {
+  if (!broken.length) return [];
   const pixels = new Set<number>();
   for (let k = lowerBound(broken, broken.length, from); k < broken.length && broken[k] < to; k++)
     pixels.add(Math.round(xscale.to(x[broken[k]])));
   return [...pixels];
 }
 
-/** Points in pixels, written into arrays of known size: this runs for every curve of every run while zooming. */
+/** Points in pixels, written into arrays of known size. */
 class Drawing {
   private readonly xs: Float64Array;
   private readonly ys: Float64Array;
+  private readonly log: boolean;
   private n = 0;
 
   constructor(
@@ -74,32 +114,29 @@ class Drawing {
   ) {
     this.xs = new Float64Array(size);
     this.ys = new Float64Array(size);
+    this.log = yscale.kind === "log";
   }
 
   put(x: number, value: number): void {
     if (this.n === this.xs.length) return;
-    const y = this.yscale.kind === "log" && value <= 0 ? Number.NaN : this.yscale.to(value);
+    const y = this.log && value <= 0 ? Number.NaN : this.yscale.to(value);
     this.xs[this.n] = x;
     this.ys[this.n++] = y - y === 0 ? y : Number.NaN;
   }
 
-  line(broken: number[]): Polyline {
-    return { xs: this.xs.subarray(0, this.n), ys: this.ys.subarray(0, this.n), broken };
+  line(): { xs: Float64Array; ys: Float64Array } {
+    return { xs: this.xs.subarray(0, this.n), ys: this.ys.subarray(0, this.n) };
   }
 }
 
 function putColumn(series: Series, from: number, to: number, x: number, out: Drawing): void {
   const { y } = series;
-  if (to - from <= 4) {
-    for (let i = from; i < to; i++) out.put(x, y[i]);
-    return;
-  }
   const [low, high] = series.extremes.range(y, from, to);
-  const [first, last] = [y[from], y[to - 1]];
-  if (first !== low && first !== high) out.put(x, first);
-  if (low <= high) {
+  const last = y[to - 1];
+  if (low > high) out.put(x, Number.NaN);
+  else {
     out.put(x, low);
     if (high !== low) out.put(x, high);
+    if (last !== high) out.put(x, last);
   }
-  if (last !== high) out.put(x, last);
 }

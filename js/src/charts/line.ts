@@ -4,7 +4,7 @@ import { type Box, emptyScene, type LegendItem, type Mark, type Scene } from "..
 import type { Series } from "../series.ts";
 import { SHORTEST, smooth } from "../smooth.ts";
 import { type AxisOptions, axisMarks, type Rule, ruleMarks } from "./axes.ts";
-import { decimate, visibleRange } from "./decimate.ts";
+import { brokenPixels, decimate, visibleRange } from "./decimate.ts";
 
 export interface Curve {
   series: Series;
@@ -115,9 +115,14 @@ export function lineScene(chart: LineChart): Scene {
 function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {
   const marks: Mark[] = [];
   const { color, dash } = curve;
-  const raw = decimate(curve.series, xscale, yscale);
+  const smoothed = chart.smoothing > 0 && curve.series.n >= SHORTEST && !curve.exact;
+  // With many curves the raw ones below the smoothed only hide each other.
+  const covered = smoothed && !curve.dots && chart.curves.length > 8;
+  const grain = chart.curves.length > 8 ? 2 : 1; // where many curves lie over each other, nobody sees a single pixel
+  const raw = covered ? null : decimate(curve.series, xscale, yscale, grain);
+  const broken = raw?.broken ?? brokenPixels(curve.series, ...visibleRange(curve.series, chart.domain), xscale);
   if (curve.error?.n) marks.push(bandMark(curve, box, xscale, yscale));
-  if (curve.dots || curve.series.n === 1) {
+  if (raw && (curve.dots || curve.series.n === 1)) {
     const radius = curve.series.n === 1 ? 3 : 1.4;
     marks.push({
       type: "dots",
@@ -129,9 +134,7 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
       clip: box,
     });
   }
-  const smoothed = chart.smoothing > 0 && curve.series.n >= SHORTEST && !curve.exact;
-  // With many curves the raw ones below the smoothed only hide each other.
-  if (!curve.dots && !(smoothed && chart.curves.length > 8)) {
+  if (raw && !curve.dots) {
     const weight = curve.thin ? 1 : 1.5;
     marks.push({
       type: "line",
@@ -142,10 +145,11 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
       dash,
       alpha: smoothed ? 0.28 : 1,
       clip: box,
+      curve: true,
     });
   }
   if (smoothed) {
-    const calm = decimate(smooth(curve.series, chart.smoothing), xscale, yscale);
+    const calm = decimate(smooth(curve.series, chart.smoothing), xscale, yscale, grain);
     marks.push({
       type: "line",
       xs: calm.xs,
@@ -154,9 +158,10 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
       weight: curve.thin ? 1.2 : 1.8,
       dash,
       clip: box,
+      curve: true,
     });
   }
-  for (const x of raw.broken.slice(0, 200)) marks.push(crossMark(x, box.y + 4, chart.theme.warn));
+  for (const x of broken.slice(0, 200)) marks.push(crossMark(x, box.y + 4, chart.theme.warn));
   return marks;
 }
 

@@ -28,6 +28,11 @@ export class HttpSource implements Source {
   private again = false;
   private paused = false;
   private failures = 0;
+  private firstPicture: () => void = () => {};
+  // The curves of all runs come first: what panels ask for besides waits until they are here.
+  private ready = new Promise<void>((resolve) => {
+    this.firstPicture = resolve;
+  });
 
   constructor(private readonly base: string) {}
 
@@ -135,6 +140,7 @@ export class HttpSource implements Source {
       }
     };
     await Promise.all(Array.from({ length: PARALLEL }, worker));
+    this.firstPicture();
     const rest = this.infos.filter((info) => chosen.includes(info.run) && this.cursors.get(info.run)?.whole === false);
     for (const info of rest) await this.fetchWhole(info);
   }
@@ -207,6 +213,7 @@ export class HttpSource implements Source {
   }
 
   async histogram(run: string, quantity: string, step: number, layer: string | null): Promise<Uint8Array | null> {
+    await this.ready;
     const response = await this.get("histogram", { run, quantity, step, ...(layer ? { layer } : {}) });
     if (response.status === 404) return null;
     if (!response.ok) throw new Error(`histogram: ${response.status}`);
@@ -222,6 +229,7 @@ export class HttpSource implements Source {
   }
 
   async layers(run: string, name: string): Promise<void> {
+    await this.ready;
     const info = this.infos.find((own) => own.run === run);
     const cursor = this.cursors.get(run);
     if (!info || !cursor) throw new Error("unknown run");

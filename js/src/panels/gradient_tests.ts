@@ -14,6 +14,7 @@ import {
   waitingFor,
 } from "../panel.ts";
 import { messageScene, type Scene } from "../scene.ts";
+import { readable } from "../theme.ts";
 import { usesLog } from "./_curves.ts";
 
 const tests = [
@@ -118,7 +119,7 @@ function addHistory(
     x: area.x + 42,
     y: top + 10,
     text: test.key,
-    color: runs.length > 1 ? theme.text : colorsOf(ctx, runs[0])[test.key],
+    color: runs.length > 1 ? theme.text : readable(colorsOf(ctx, runs[0])[test.key], theme),
     bold: true,
   });
   scene.frames.push(...chart.frames);
