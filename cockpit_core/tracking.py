@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
-from cockpit_core.engine.distributed import Group, find_group, refuse_sharded
+from cockpit_core.engine.distributed import Group, find_group
 from cockpit_core.quantities import Quantity, configuration
 from cockpit_core.quantities.base import NEEDS
 from cockpit_core.quantities.curvature_values import check_curvature
@@ -61,7 +61,7 @@ def track(
     resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded.
     seed: of Cockpit's own random generator; torch's is never touched.
 
-    Under DistributedDataParallel call it in every process, after wrapping, with the wrapper or the module inside. Every
+    Under DistributedDataParallel (or after ``fully_shard``) call it in every process, with the wrapper or the module inside. Every
     number is then that of the global batch, with each process's mean loss counting alike, also where local batches differ
     in size (as the gradient is reduced). Process 0 writes; ``schedule`` alone decides which steps are tracked: triggers,
     stops and the budget are agreed upon at tracked steps and hold from the next step on.
@@ -82,7 +82,6 @@ def track(
 
 def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
     """The module whose parameters have the user's own names, the processes that train it, its compiled wrappers."""
-    refuse_sharded(model)
     compiled, group = find_compiled_wrappers(model), None
     while is_wrapper(model) or isinstance(model, DistributedDataParallel):
         if is_wrapper(model):
@@ -94,7 +93,7 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
     if group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         warnings.warn(
             f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
-            "the numbers are those of this process alone. Wrap the model first, then call track(...) on it.",
+            "the numbers are those of this process alone. Wrap (or fully_shard) the model first, then call track(...) on it.",
             stacklevel=3,
         )
     return model, group, compiled

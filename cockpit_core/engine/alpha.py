@@ -12,6 +12,7 @@ from cockpit_core.engine.reduce import project
 from cockpit_core.engine.step import StepState
 from cockpit_core.quantities.alpha import End, fit_alpha
 from cockpit_core.records import AlphaFit
+from cockpit_core.sharded import whole
 
 
 @dataclass
@@ -67,6 +68,7 @@ CHUNK = 2**17
 
 def along_gradient(s: Tensor, g: Tensor, theta: Tensor, s_norm: float, g_norm: float) -> float | None:
     """c with ``s = c g`` up to what rounding ``theta + s`` to its dtype explains, else None."""
+    s, g, theta = whole(s), whole(g), whole(theta)
     squared = g_norm * g_norm
     if squared == 0 or not math.isfinite(squared):
         return None if bool((s != 0).any()) else 0.0

@@ -60,6 +60,10 @@ def watch_entries(engine: Engine, root: Any) -> None:
         region = descend(entry.tail.node, batched)
         if not any(mixes_samples(node, B, batch_dim) for node in region):
             fill(engine, entry, region, expanded, B)
+    if (
+        engine.cover.sharded
+    ):  # what lies behind the entries cannot be pulled back: its parameters are not there any more
+        return
     names = {engine.cover.names.get(id(n.variable)) for n in batched if hasattr(n, "variable")}
     for node, entry in entries:
         entry.leaves = {name: p for name, p in entry.leaves.items() if name not in names}
@@ -187,9 +191,8 @@ class Listener:
 
 
 def owned(engine: Engine, call: Call, names: list[str]) -> Iterator[str]:
-    parameters = dict(call.module.named_parameters(remove_duplicate=False))
     for local in names:
-        yield engine.cover.names[id(parameters[local])]
+        yield engine.cover.name_of(call.module, local)
 
 
 def per_sample(gradient: Tensor, batch_dim: int, tail: torch.Size) -> Tensor:

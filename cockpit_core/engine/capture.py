@@ -55,9 +55,8 @@ class Pass:
         held = self.captured.get(id(call))
         if held is None:
             held = self.captured[id(call)] = Captured(call, names, waiting=set(names))
-            own = dict(call.module.named_parameters(remove_duplicate=False))
             for local in names:
-                self.by_parameter.setdefault(cover.names[id(own[local])], []).append((held, local))
+                self.by_parameter.setdefault(cover.name_of(call.module, local), []).append((held, local))
         before = held.gradients.get(position) if call.adds_up else None
         held.gradients[position] = gradient if before is None else before + gradient
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from cockpit_core.layers.fallback import ATOMIC
 from cockpit_core.layers.registry import find_rule
 from cockpit_core.records import LayerInfo
+from cockpit_core.sharded import is_sharded
 
 
 def select_layers(model: nn.Module, patterns: Iterable[str] | str | None) -> set[str]:
@@ -41,9 +42,12 @@ class Cover:
         self.paths = {id(module): path for path, module in model.named_modules()}
         self.methods: dict[str, tuple[str, str]] = {}
         self.distrusted: set[nn.Module] = set()
+        self.sharded = any(is_sharded(p) for p in self.parameters.values())
+        self.wholes: dict[str, Tensor] = {}  # of sharded parameters, those whose values are being looked at
         self.guard: Callable[[str], Any] = nullcontext  # set by the engine: what to do with an error of ours
         self.hosts: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in self.parameters}
         self._assign(model, "")
+        self._places: dict[tuple[nn.Module, str], str] | None = None
 
     def _assign(self, module: nn.Module, path: str) -> None:
         whole = isinstance(module, ATOMIC)
@@ -54,6 +58,19 @@ class Cover:
         if not whole:
             for child in module.children():
                 self._assign(child, path)
+
+    def name_of(self, module: nn.Module, local: str) -> str:
+        """The parameter that ``module`` measures as ``local``. By place, not by object: fully_shard swaps the objects."""
+        return self.places[module, local]
+
+    @property
+    def places(self) -> dict[tuple[nn.Module, str], str]:
+        if self._places is None:
+            self._places = {place: name for name, places in self.hosts.items() for place in places}
+        return self._places
+
+    def value(self, name: str) -> Tensor:
+        return self.wholes.get(name, self.parameters[name])
 
     def trainable(self) -> dict[str, nn.Parameter]:
         return {n: p for n, p in self.parameters.items() if p.requires_grad and n in self.selected}
@@ -88,12 +105,15 @@ class Cover:
         """Measure this parameter at the enclosing module from now on; False if there is none left."""
         module, local = self.hosts[name][0]
         path = self.paths[id(module)]
-        if not path:
+        if self.sharded:
+            reason += " (and it is sharded, so that the module around it cannot be run again)"
+        if not path or self.sharded:
             self.methods[name] = ("not covered", reason)
             return False
         parent_path, _, own = path.rpartition(".")
         parent = self.model.get_submodule(parent_path) if parent_path else self.model
         self.hosts[name] = [(parent, f"{own}.{local}")]
+        self._places = None
         self.methods[name] = ("fallback", f"measured at {parent_path or type(parent).__name__}: {reason}")
         return True
 

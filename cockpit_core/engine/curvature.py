@@ -155,7 +155,9 @@ class Curvature:
         if self.group is None:
             return False
         reason = ""
-        if self.group.delays_reduction:
+        if self.group.sharded:
+            reason = "the parameters are sharded over processes, and gone from the graph that second derivatives need"
+        elif self.group.delays_reduction:
             reason = "the first backward pass of DistributedDataParallel(static_graph=True) must be the user's own"
         elif any(isinstance(m, nn.SyncBatchNorm) and m.training for m in engine.cover.model.modules()):
             reason = "SyncBatchNorm mixes the samples of several processes and has no second derivative"

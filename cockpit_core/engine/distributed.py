@@ -4,6 +4,10 @@ Under DistributedDataParallel with R ranks the loss is ``L = (1/R) sum_r L_r``: 
 local batches differ in size, because that is how the gradient is reduced. The batch is the union of the local ones,
 B = sum_r B_r, in the order of the ranks, and ``g_n = (B/R) dL_r/dtheta^(n)`` for a sample n of rank r.
 
+Where ``fully_shard`` splits the parameters over the processes, all of this is the same: it reduces gradients to the same
+mean. Whole gradients and steps, which projections need, are put together layer by layer, and freed. What there is no way to
+have (curvature: the graph's own parameters are freed between the passes) has no value, with that reason.
+
 Ranks only talk at steps that all of them track, and every message carries the place in the step where it was sent: a
 rank that is somewhere else is noticed at once, and measuring stops for good instead of waiting. An error on one rank is
 its answer to the others, so that nobody waits for it. Rank 0 writes.
@@ -26,6 +30,7 @@ from cockpit_core.curvature import NoCurvature
 from cockpit_core.events.resume import Past
 from cockpit_core.events.writer import EventWriter
 from cockpit_core.layers.registry import NotCovered
+from cockpit_core.sharded import find_mesh
 
 HANDSHAKE_SECONDS = 120.0
 ANSWER_SECONDS = 300.0
@@ -38,9 +43,13 @@ class OutOfStep(RuntimeError):
 
 
 class Group:
-    """The processes that train one model. ``broken`` says why they no longer talk, "" while they do."""
+    """The processes that train one model. ``broken`` says why they no longer talk, "" while they do.
 
-    def __init__(self, wrapped: nn.Module, group: Any):
+    ``sharded``: each holds some rows of every parameter (fully_shard) instead of all of them (DistributedDataParallel).
+    """
+
+    def __init__(self, wrapped: nn.Module, group: Any, sharded: bool = False):
+        self.sharded = sharded
         self.group, self.broken = group, ""
         self.most_passes = 0  # backward passes of the last measured step, on the process that did most
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
@@ -83,14 +92,16 @@ class Group:
     @property
     def is_joining(self) -> bool:
         """Inside ``with ddp.join():`` a rank may have run out of data, and would never answer."""
-        wrapped = self.wrapped()
-        return bool(wrapped is not None and wrapped._join_config.enable)  # type: ignore[union-attr]
+        config = getattr(self.wrapped(), "_join_config", None)
+        return bool(config is not None and config.enable)
 
     @property
     def delays_reduction(self) -> bool:
         """The first backward pass of a static graph: a pass of ours through it would start its reduction."""
         wrapped: Any = self.wrapped()
-        return bool(wrapped is not None and wrapped.static_graph and not wrapped._static_graph_delay_allreduce_enqueued)
+        if self.sharded or wrapped is None:
+            return False
+        return bool(wrapped.static_graph and not wrapped._static_graph_delay_allreduce_enqueued)
 
 
 def attempt(compute: Callable[[], Any]) -> tuple[Any, str]:
@@ -115,20 +126,28 @@ def first_problem(problems: list[str]) -> str:
 
 
 def find_group(model: nn.Module) -> Group | None:
-    """The processes that train ``model`` (DistributedDataParallel itself, or the module inside); None for just one."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    """The processes that train ``model``: sharded, or DistributedDataParallel itself, or the module inside it.
+
+    None for a model of just one process.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
         return None
-    wrapped = find_wrapper(model)
+    mesh = find_mesh(model)
+    if mesh is not None:
+        return Group(model, open_channel(mesh.mesh.flatten().tolist()), sharded=True)
+    wrapped = find_wrapper(model) if dist.get_world_size() > 1 else None
     if wrapped is None:
         return None
     ranks = dist.get_process_group_ranks(wrapped.process_group)
-    if len(ranks) == 1:
-        return None
+    return Group(wrapped, open_channel(ranks)) if len(ranks) > 1 else None
+
+
+def open_channel(ranks: list[int]) -> Any:
+    """A process group of our own, on the CPU: our messages never meet those of the training."""
     shake_hands(ranks)
-    backend = "gloo" if dist.is_gloo_available() else None
     patience = timedelta(seconds=ANSWER_SECONDS)
-    group = dist.new_group(ranks, timeout=patience, backend=backend, use_local_synchronization=True)
-    return Group(wrapped, group)
+    backend = "gloo" if dist.is_gloo_available() else None
+    return dist.new_group(ranks, timeout=patience, backend=backend, use_local_synchronization=True)
 
 
 def find_wrapper(model: nn.Module) -> Any:
@@ -153,21 +172,6 @@ def shake_hands(ranks: list[int]) -> None:
             f"cockpit_core.track(...) was called by rank {dist.get_rank()}, but not by all of the ranks {ranks}: "
             "call it in every process, with the same arguments; rank 0 alone writes the log"
         ) from error
-
-
-def refuse_sharded(model: nn.Module) -> None:
-    """Individual gradients need whole parameters and whole gradients; a shard of either gives wrong numbers."""
-    for name, p in model.named_parameters():
-        if type(p).__name__ == "DTensor" or hasattr(p, "_local_tensor"):
-            raise TypeError(
-                f"the parameter {name} is sharded over processes (fully_shard or tensor parallelism), and Cockpit measures "
-                "whole parameters only: train with DistributedDataParallel to track it, or track a run on one process"
-            )
-    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        raise TypeError(
-            "FullyShardedDataParallel shards the parameters, and Cockpit measures whole parameters only: "
-            "train with DistributedDataParallel to track this model, or track a run on one process"
-        )
 
 
 class SilentWriter:

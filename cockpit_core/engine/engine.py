@@ -35,6 +35,7 @@ from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.fallback import flatten_tensors, gradients_of
 from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.quantities.norms import measure_norms
+from cockpit_core.sharded import any_nonzero
 
 Guard = Callable[[str], Any]
 COSTLY = 3.0  # a fallback that takes longer than so many backward passes of its layer is worth a note
@@ -228,7 +229,7 @@ class Engine:
             state.before = {
                 n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()
             }
-            state.stale = any(b is not None and bool(torch.any(to_dense(b) != 0)) for b in state.before.values())
+            state.stale = any_nonzero(b for b in state.before.values() if b is not None)
             state.loss_scale = self.loss_scale()
         state.open = found
         torch.autograd.Variable._execution_engine.queue_callback(self.on_backward_end)
@@ -238,10 +239,10 @@ class Engine:
         """Gradients that were zeroed since the last backward (a step was skipped): those passes no longer count."""
         if not self.step.passes:
             return
-        for p in self.cover.trainable().values():
-            if p.grad is not None and bool((to_dense(p.grad) != 0).any()):
-                return
-        self.step.discard()
+        if self.cover.sharded and not self.step.gradient_norms:
+            return  # the passes so far were not reduced yet (set_requires_gradient_sync)
+        if not any_nonzero(p.grad for p in self.cover.trainable().values() if p.grad is not None):
+            self.step.discard()
 
     def _take_losses(self, found: Pass, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
         """Loss and individual losses of this pass, times the user's own factor (1/3 for ``loss / 3``)."""
@@ -370,7 +371,7 @@ class Engine:
         request = self.step.plan.request()
         bins = None
         if request.spec is not None:
-            bins = self.clock.timed("histogram", prepare_parameter, self.cover.parameters[name], request.spec)
+            bins = self.clock.timed("histogram", prepare_parameter, self.cover.value(name), request.spec)
         found, small = [], []
         for part in parts:
             rows = keep and rows_are_smaller(part)
@@ -422,7 +423,8 @@ class Engine:
         self.step.open = None
         start = time.perf_counter()
         with self.guard("end of backward"):
-            if self.layer_handles and not found.accumulated:  # torch.autograd.grad: nothing of it reaches the optimizer
+            only_looked_at = not found.accumulated and not self.cover.sharded  # torch.autograd.grad, no training
+            if self.layer_handles and only_looked_at:
                 if not self.step.passes:
                     self.step.discard()
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from cockpit_core.layers.registry import NotCovered
 from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine, measure_norms
 from cockpit_core.records import AlphaFit, Histogram, Notice, Record
+from cockpit_core.sharded import whole, whole_of_each
 
 if TYPE_CHECKING:
     from cockpit_core.run import Run
@@ -121,6 +123,8 @@ class Measurement:
         """One quantity: an error in it is its own affair."""
         if quantity.kind == "alpha":
             return
+        if self.run.cover.sharded:
+            statistics = show_whole(statistics, quantity)
         with self.run.guard(quantity.name):
             try:
                 start = time.perf_counter()
@@ -165,7 +169,7 @@ class Measurement:
 
     def _take_parameters(self, quantity: Quantity, statistics: Statistics) -> None:
         def stored(name: str, tensor: Tensor) -> Histogram:
-            values = tensor.detach().cpu().numpy().copy()  # the optimizer is about to overwrite it
+            values = whole(tensor.detach()).cpu().numpy().copy()  # the optimizer is about to overwrite it
             return Histogram(quantity.name, self.run.step, values, np.zeros(0), layer=name)
 
         names = list(self.run.cover.parameters)
@@ -306,6 +310,16 @@ class Measurement:
         costs["step"] = time.perf_counter() - self.run.step_began
         costs["run"] = self.run.pace.seconds + total
         return costs
+
+
+def show_whole(statistics: Statistics, quantity: Quantity) -> Statistics:
+    """A sharded tensor may answer arithmetic with this process's part of the number. Ours that only take norms know
+    that; every other quantity is given whole tensors."""
+    if type(quantity).__module__.startswith("cockpit_core.") and not {"gradients", "squares"} & set(quantity.needs):
+        return statistics
+    chosen = [name for name in ("gradients", "parameters", "start", "update") if name in quantity.needs]
+    changes: dict[str, Any] = {name: whole_of_each(getattr(statistics, name)) for name in chosen}
+    return replace(statistics, **changes)
 
 
 def worst_layers(histograms: list[Histogram], most: int = 3) -> list[Notice]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from cockpit_core.engine.clock import Clock
 from cockpit_core.kernels import Counts, ParameterBins, Spec, count_values
 from cockpit_core.layers.contribution import Contribution
+from cockpit_core.sharded import whole
 
 CACHE_BYTES = 4 * 2**20  # a block of formed gradients and its patches stays in the second-level cache
 
@@ -128,6 +129,7 @@ def add_squares(result: LayerStatistics, G: Tensor, shape: torch.Size) -> None:
 
 def project(contribution: Contribution, direction: Tensor) -> Tensor:
     """``g_n . V`` [B] in float64, whichever way."""
+    direction = whole(direction)
     projection = contribution.project(direction)
     if projection is not None:
         return projection.double()

@@ -24,10 +24,15 @@ class GradientMark:
 
     @classmethod
     def of(cls, p: Tensor) -> GradientMark:
-        return cls(p.grad, -1 if p.grad is None else p.grad._version)
+        return cls(p.grad, version_of(p.grad))
 
     def fits(self, p: Tensor) -> bool:
-        return p.grad is self.gradient and (p.grad is None or p.grad._version == self.version)
+        return p.grad is self.gradient and version_of(p.grad) == self.version
+
+
+def version_of(gradient: Tensor | None) -> int:
+    """Grows with every write into the gradient. A sharded one's own counter stays: its local part's does not."""
+    return -1 if gradient is None else getattr(gradient, "_local_tensor", gradient)._version
 
 
 @dataclass(eq=False)

@@ -16,10 +16,12 @@ from cockpit_core.engine.distributed import Group, OutOfStep, attempt, first_pro
 from cockpit_core.engine.reduce import LayerStatistics
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.fallback import gradients_of
-from cockpit_core.layers.registry import NotCovered
+from cockpit_core.layers.registry import NotCovered, find_rule
+from cockpit_core.sharded import contains_sharded_modules, is_sharded, whole
 
 if TYPE_CHECKING:
     from cockpit_core.engine.engine import Engine
+    from cockpit_core.engine.step import StepState
 
 
 @dataclass
@@ -88,7 +90,7 @@ def reduce_together(engine: Engine, group: Group, samples: int) -> None:
                 state.reduced.pop(name, None)
                 continue
             state.reduced[name] = replace_vectors(local[name], [answer[0][name] for answer in answers], samples)
-            problem = engine._check(name, state.gradients[name], samples)
+            problem = engine._check(name, of_length(state, name), samples)
             if problem is not None:
                 again.append((name, problem))
         pending = choose_retries(engine, group, parts, again) if again else []
@@ -99,9 +101,33 @@ def reduce_together(engine: Engine, group: Group, samples: int) -> None:
             raise errors[0]
 
 
+def of_length(state: StepState, name: str) -> Tensor:
+    """The gradient, or where it is sharded something as long: the check looks at nothing else."""
+    gradient = state.gradients[name]
+    length = state.gradient_norms[name]
+    return torch.tensor([length], dtype=gradient.dtype) if is_sharded(gradient) else gradient
+
+
+def gather_parameters(engine: Engine) -> None:
+    """Modules without a rule are run again, and attention in part: where parameters are sharded, they need whole ones.
+
+    Decided by what all ranks know alike, so that all of them gather the same.
+    """
+    values: dict[Any, dict[str, Tensor]] = {}
+    for module, locals_ in engine.cover.hooked_modules().items():
+        runs_again = find_rule(module) is None or any("." in local for local in locals_)
+        if runs_again and not contains_sharded_modules(module):
+            values[module] = {name: whole(p) for name, p in module.named_parameters()}
+    for found in engine.step.passes:
+        for held in found.captured.values():
+            held.call.parameters = values.get(held.call.module, {})
+
+
 def collect_parts(engine: Engine, scale: float, errors: list[Exception]) -> dict[str, list[Contribution]]:
     """By parameter, one per pass. What cannot be had is a failure; what is an error of ours goes to ``errors`` too."""
     state, parts = engine.step, {}
+    if engine.cover.sharded:
+        gather_parameters(engine)
     for name in state.gradients:
         if engine.cover.methods.get(name, ("",))[0] == "not covered":
             continue
@@ -131,11 +157,13 @@ def reduce_locally(
     state, plan, found, last = engine.step, engine.step.plan, {}, None
     keep = plan.alpha_start and engine.keeps_contributions
     for name in names:
+        directions = {"gradient": whole(state.gradients[name])} if plan.measures_individual else {}
+        if plan.alpha_end and name in engine.previous_update:
+            directions["step"] = whole(engine.previous_update[name])
+        if engine.cover.sharded and plan.spec is not None:
+            engine.cover.wholes = {name: whole(engine.cover.parameters[name])}
         if name not in parts or name in state.failures:
             continue
-        directions = {"gradient": state.gradients[name]} if plan.measures_individual else {}
-        if plan.alpha_end and name in engine.previous_update:
-            directions["step"] = engine.previous_update[name]
         try:
             found[name], _ = engine._reduce_parts(name, parts[name], directions)
         except Exception as error:
@@ -146,6 +174,7 @@ def reduce_locally(
         last = held
     if last is not None and not keep:
         last.whole = None
+    engine.cover.wholes = {}
     return found
 
 

@@ -27,14 +27,15 @@ def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str,
     given = dict(zip(ORDER, call.inputs, strict=False)) | call.kwargs
     if not has_rule(module, given, outputs):
         return None
-    swap, like = not module.batch_first, module.out_proj.weight
+    own, swap = call.own_parameters(), not module.batch_first
+    like = own["out_proj.weight"]
     sides = [given[side].transpose(0, 1) if swap else given[side] for side in SIDES]  # [B, S, E] each
     if any(len(side) != call.batch_size for side in sides):
         return None
     sides = [match_dtype(side, like) for side in sides]
     b = match_dtype(outputs[0].transpose(0, 1) if swap else outputs[0], like)
     with torch.enable_grad():
-        maps = zip(sides, split_weights(module), split_biases(module), strict=True)
+        maps = zip(sides, split_weights(module, own), split_biases(own), strict=True)
         projected = [F.linear(x, weight, bias).requires_grad_() for x, weight, bias in maps]
         with restored_random_state(call.random_state):
             joined, weights = attend(module, projected, given, call.training)
@@ -43,7 +44,8 @@ def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str,
             ends, seeds = [joined, weights], [*seeds, match_dtype(outputs[1], like)]  # type: ignore[list-item]
         at_projections = torch.autograd.grad(ends, projected, seeds)
     same = all(given[side] is given["query"] or is_same(given[side], given["query"]) for side in SIDES)
-    parts = input_parts(module, list(at_projections), sides, same, scale)
+    shapes = [weight.shape for weight in split_weights(module, own)]
+    parts = input_parts(module, list(at_projections), sides, shapes, same, scale)
     parts["out_proj.weight"] = Positions(b, joined.detach(), like.shape, scale)
     if module.out_proj.bias is not None:
         parts["out_proj.bias"] = Rows(b.sum(1), module.out_proj.bias.shape, scale)
@@ -63,24 +65,28 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
 
 
-def split_weights(module: nn.MultiheadAttention) -> list[Tensor]:
+def split_weights(module: nn.MultiheadAttention, own: dict[str, Tensor]) -> list[Tensor]:
     if module._qkv_same_embed_dim:
-        return list(module.in_proj_weight.detach().chunk(3))
-    weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-    return [weight.detach() for weight in weights]
+        return list(own["in_proj_weight"].detach().chunk(3))
+    return [own[f"{side}_proj_weight"].detach() for side in "qkv"]
 
 
-def split_biases(module: nn.MultiheadAttention) -> list[Tensor | None]:
-    return [None] * 3 if module.in_proj_bias is None else list(module.in_proj_bias.detach().chunk(3))
+def split_biases(own: dict[str, Tensor]) -> list[Tensor | None]:
+    return list(own["in_proj_bias"].detach().chunk(3)) if "in_proj_bias" in own else [None] * 3
 
 
 def input_parts(
-    module: nn.MultiheadAttention, gradients: list[Tensor], sides: list[Tensor], same: bool, scale: float
+    module: nn.MultiheadAttention,
+    gradients: list[Tensor],
+    sides: list[Tensor],
+    shapes: list[torch.Size],
+    same: bool,
+    scale: float,
 ) -> dict[str, Contribution]:
     """The maps before the heads: one matrix of three blocks, or three matrices where widths differ."""
     parts: dict[str, Contribution] = {}
-    pairs = zip(gradients, sides, split_weights(module), strict=True)
-    blocks: list[Contribution] = [Positions(b, x, weight.shape, scale) for b, x, weight in pairs]
+    triples = zip(gradients, sides, shapes, strict=True)
+    blocks: list[Contribution] = [Positions(b, x, shape, scale) for b, x, shape in triples]
     if not module._qkv_same_embed_dim:
         parts |= dict(zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), blocks, strict=True))
     elif same:

@@ -21,6 +21,7 @@ from torch.func import functional_call, vjp, vmap
 
 from cockpit_core.layers.contribution import Contribution, Tried
 from cockpit_core.layers.registry import Call, NotCovered
+from cockpit_core.sharded import contains_sharded_modules
 
 ATOMIC: tuple[type[nn.Module], ...] = (
     nn.MultiheadAttention,
@@ -71,13 +72,13 @@ class ModuleGradients:
         self, call: Call, outputs: dict[int, Tensor], names: list[str], scale: float, keep_bytes: int, mute: Callable
     ):
         self.call, self.outputs, self.names, self.scale, self.mute = call, outputs, names, scale, mute
-        self.parameters = {name: p.detach() for name, p in call.module.named_parameters() if name in names}
+        self.parameters = {name: p.detach() for name, p in call.own_parameters().items() if name in names}
         each = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self.keep = each * call.batch_size <= keep_bytes
         self.whole: dict[str, Tensor] | None = None
         self.ways = ["masks"] if self.is_random or isinstance(call.module, ATOMIC) else ["vmap", "masks"]
         self.graph: tuple[list[Tensor], dict[str, Tensor]] | None = None
-        self.held: dict[str, Tensor] = {}
+        self.held: dict[str, Tensor] = call.parameters or {}
         self.seeds = outputs
         self.seconds = 0.0
 
@@ -300,10 +301,22 @@ def refuse_shared_statistics(call: Call) -> None:
         raise NotCovered("SyncBatchNorm inside it talks to other processes, so it cannot be run again")
 
 
+def refuse_sharded_modules(call: Call) -> None:
+    if call.parameters is None:
+        return
+    if contains_sharded_modules(call.module):
+        raise NotCovered(
+            "fully_shard was applied to it or a part of it, so it cannot be run again; apply it to a module around it"
+        )
+    if not call.parameters:
+        raise NotCovered("its rule failed, and it cannot be run again: its parameters are sharded")
+
+
 def fallback(
     call: Call, outputs: dict[int, Tensor], names: list[str], scale: float, keep_bytes: int, mute: Callable
 ) -> dict[str, Contribution]:
     call.method = "fallback"
     refuse_shared_statistics(call)
+    refuse_sharded_modules(call)
     gradients = ModuleGradients(call, outputs, names, scale, keep_bytes, mute)
-    return {name: PerSample(gradients, name, p.shape) for name, p in call.module.named_parameters() if name in names}
+    return {name: PerSample(gradients, name, p.shape) for name, p in call.own_parameters().items() if name in names}

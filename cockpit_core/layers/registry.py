@@ -37,6 +37,12 @@ class Call:
     statistics: tuple[Tensor, Tensor] | None = None
     """Mean and 1 / standard deviation per channel where they were taken over the samples of several processes."""
 
+    parameters: dict[str, Tensor] | None = None
+    """Whole values by local name, where those of the module itself are sharded over processes."""
+
+    def own_parameters(self) -> dict[str, Tensor]:
+        return dict(self.module.named_parameters()) if self.parameters is None else self.parameters
+
     @property
     def input(self) -> Any:
         """The first argument, also where it was passed by name."""

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from cockpit_core.quantities.base import NoValue, Value
+from cockpit_core.sharded import is_sharded, norms_of_shards
 
 
 def measure_norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """``||x||_2`` of each tensor, with one transfer from the device."""
+    """``||x||_2`` of each tensor, with one transfer from the device (and one message, if they are sharded)."""
     if not tensors:
         return {}
+    if is_sharded(next(iter(tensors.values()))):
+        return dict(zip(tensors, norms_of_shards(list(tensors.values())).tolist(), strict=True))
     norms = torch._foreach_norm([t.detach() for t in tensors.values()])
     return dict(zip(tensors, torch.stack([n.double() for n in norms]).tolist(), strict=True))
 

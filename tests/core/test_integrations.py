@@ -16,7 +16,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import cockpit_core
 from tests import slow_truth
-from tests.training import ECONOMY, assert_true, by_step, start, truth_of
+from tests.distributed_worker import STEPS, problem_of
+from tests.processes import launch, result
+from tests.training import ECONOMY, OPTIMIZERS, assert_true, by_step, loop, start, truth_of
 
 
 def let_torchvision_be_imported() -> None:
@@ -81,8 +83,9 @@ def make_lightning(name: str, as_function: bool = False) -> Any:
 
 
 def fit(pl: Any, module: Any, batches: Any, folder: Path, callbacks: list, **options: Any) -> Any:
+    options = {"devices": 1, **options}
     trainer = pl.Trainer(
-        accelerator="cpu", devices=1, max_epochs=1, precision="64-true", default_root_dir=folder, callbacks=callbacks,
+        accelerator="cpu", max_epochs=1, precision="64-true", default_root_dir=folder, callbacks=callbacks,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, log_every_n_steps=1, **options,
     )  # fmt: skip
     trainer.fit(module, DataLoader(Batches(batches), batch_size=None))
@@ -263,14 +266,14 @@ class Rows(Dataset):
         return {name: value[index] for name, value in self.inputs.items()}
 
 
-def train_with_trainer(folder: Path, callbacks: list, **options: Any) -> Any:
+def train_with_trainer(folder: Path, callbacks: list, size: int = 3, **options: Any) -> Any:
     transformers = pytest.importorskip(
         "transformers", reason="transformers is not installed (torch-cockpit[integrations])"
     )
     pytest.importorskip("accelerate", reason="the Hugging Face Trainer needs accelerate (torch-cockpit[integrations])")
     arguments = transformers.TrainingArguments(
         output_dir=str(folder), use_cpu=True, max_steps=4, logging_steps=1, report_to=[], save_strategy="no",
-        disable_tqdm=True, max_grad_norm=0.0, per_device_train_batch_size=3, **options,
+        disable_tqdm=True, max_grad_norm=0.0, per_device_train_batch_size=size, **options,
     )  # fmt: skip
     model = make_gpt2()
     trainer = transformers.Trainer(model, arguments, train_dataset=Rows(make_inputs("gpt2", 0)), callbacks=callbacks)
@@ -330,3 +333,48 @@ def test_accelerate_example_runs(tmp_path: Path) -> None:
     assert set(ECONOMY) <= set(data.names)
     assert data.header.covered == 1.0
     assert len(data.scalars("Loss")[0]) == 8
+
+
+# ---- two processes --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for library in ("lightning", "transformers", "accelerate"):
+        pytest.importorskip(library, reason=f"{library} is not installed (torch-cockpit[integrations])")
+    folder = tmp_path_factory.mktemp("libraries")
+    launch(2, folder, "lightning", "huggingface", timeout=180)
+    return folder
+
+
+@pytest.mark.slow
+def test_lightning_on_two_processes_is_one_batch(two_processes: Path, tmp_path: Path) -> None:
+    assert result(two_processes, "lightning", 1) == 2
+    together = cockpit_core.load(two_processes / "lightning")
+    assert len(list((two_processes / "lightning").iterdir())) == 1, "one rank writes"
+    assert together.header.options["processes"] == "2"
+    model, loss_fn, batches = problem_of("mlp").make()
+    optimizer = OPTIMIZERS["momentum"](problem_of("mlp").groups(model))
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config="full", on_error="raise") as alone:
+        loop(model, loss_fn, optimizer, batches(STEPS))
+    for name in (*ECONOMY, "HessTrace", "HessMaxEV", "TICDiag"):
+        tolerance = 2e-3 if name == "HessMaxEV" else 1e-5
+        assert by_step(together, name) == pytest.approx(by_step(alone.data, name), rel=tolerance), name
+    assert [fit.alpha for fit in together.alphas] == pytest.approx([fit.alpha for fit in alone.data.alphas], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_hugging_face_trainer_on_two_processes_is_one_batch(two_processes: Path, tmp_path: Path) -> None:
+    from cockpit_core.integrations.huggingface import CockpitCallback
+
+    assert result(two_processes, "huggingface", 1) == 2
+    together = cockpit_core.load(two_processes / "huggingface")
+    assert len(list((two_processes / "huggingface").iterdir())) == 1, "one rank writes"
+    train_with_trainer(
+        tmp_path, [CockpitCallback(tmp_path / "run", individual_losses=gpt2_losses, on_error="raise")], size=6
+    )
+    alone = cockpit_core.load(tmp_path / "run")
+    assert together.header.batch_size == alone.header.batch_size == 6
+    for name in ECONOMY:
+        assert by_step(together, name) == pytest.approx(by_step(alone, name), rel=1e-5), name
+    assert [fit.alpha for fit in together.alphas] == pytest.approx([fit.alpha for fit in alone.alphas], rel=1e-5)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,54 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import cockpit_core
-from tests.distributed_worker import SIZE, UNEQUAL, OnlySome, parts, problem_of
+from tests.distributed_worker import FAULTS, NEUTRAL, SIZE, UNEQUAL, OnlySome, problem_of, share
+from tests.processes import result
 from tests.training import OPTIMIZERS, QUANTITIES, by_step, loop, quantities
 
-HERE = Path(__file__).parents[2]
 NETWORKS = ("mlp", "cnn", "tied", "encoder_layer", "decoder", "own_parameter", "lstm")
-TWO = (
-    *("equal_batches", "unequal_batches", "gauss_newton", "accumulation_and_clipping", "neutrality", "static_graph"),
-    *("parameters_that_one_rank_does_not_use", "wishes", "budget", "join", "different_arguments", "directory_in_use"),
-    *("sharded", "unwrapped", "one_rank_only"),
-)
-
-
-def launch(processes: int, folder: Path, *scenarios: str, timeout: float = 240) -> None:
-    """All processes at once; their output is shown if one fails, and none survives this function."""
-    command = [sys.executable, "-m", "tests.distributed_worker"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    running = [
-        subprocess.Popen(
-            [*command, str(rank), str(processes), str(folder), *scenarios],
-            cwd=HERE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(processes)
-    ]  # fmt: skip
-    try:
-        outputs = [process.communicate(timeout=timeout)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-            process.communicate()
-    assert all(process.returncode == 0 for process in running), "\n".join(outputs)
-
-
-def result(folder: Path, scenario: str, rank: int) -> Any:
-    return json.loads((folder / f"{scenario}.{rank}.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two")
-    launch(2, folder, *TWO)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("four")
-    launch(4, folder, "equal_batches_of_four", "unequal_batches")
-    return folder
 
 
 def train_alone(
@@ -157,9 +110,13 @@ def test_gradient_is_taken_before_it_is_clipped(two: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_training_is_bit_for_bit_the_same(rank: int, two: Path) -> None:
-    untracked, tracked = result(two, "neutrality", rank)
-    assert untracked == tracked
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_training_is_bit_for_bit_the_same(name: str, rank: int, two: Path) -> None:
+    untracked, tracked = result(two, "neutrality", rank)[name]
+    assert len(untracked) > 5
+    assert [part for part in untracked if untracked[part] != tracked.get(part)] == []
+    assert untracked.keys() == tracked.keys()
+    assert cockpit_core.load(two / f"neutral {name}").scalars("HessMaxEV")[0].tolist() == [0, 2]
 
 
 def test_static_graph_loses_only_the_curvature_of_its_first_step(two: Path, tmp_path: Path) -> None:
@@ -180,9 +137,9 @@ def test_samples_that_do_not_use_a_parameter_count_as_zero(two: Path) -> None:
     y = torch.arange(SIZE) % 3
     rows: list[Tensor] = []
     for rank in range(2):
-        mine = parts(x, rank, 2).clone()
+        mine = share(x, rank, 2).clone()
         mine[0, 0] = 1.0 if rank == 0 else -1.0
-        losses = nn.functional.cross_entropy(model(mine), parts(y, rank, 2), reduction="none")
+        losses = nn.functional.cross_entropy(model(mine), share(y, rank, 2), reduction="none")
         for loss in losses:
             gradient = torch.autograd.grad(loss, model.branch.weight, retain_graph=True, materialize_grads=True)[0]
             rows.append(gradient.flatten())
@@ -231,22 +188,78 @@ def test_call_by_one_process_only_is_refused_instead_of_waiting(two: Path) -> No
     assert "call it in every process" in result(two, "one_rank_only", 0)
 
 
-def test_sharded_parameters_are_refused_by_name(two: Path) -> None:
-    message = result(two, "sharded", 0)
-    assert message.startswith("TypeError: the parameter weight is sharded")
-    assert "DistributedDataParallel" in message
-
-
 def test_model_that_nobody_wrapped_is_measured_alone_and_says_so(two: Path) -> None:
     assert "the numbers are those of this process alone" in result(two, "unwrapped", 1)
 
 
-def test_process_that_dies_leaves_a_readable_log_and_no_hang(tmp_path: Path) -> None:
-    launch(2, tmp_path, "death", timeout=100)
-    assert result(tmp_path, "death", 0).startswith("user: ")  # the error of DistributedDataParallel, unchanged
-    data = cockpit_core.load(tmp_path / "death")
+def test_process_that_dies_leaves_a_readable_log_and_no_hang(two: Path) -> None:
+    assert result(two, "death", 0).startswith("user: ")  # the error of DistributedDataParallel, unchanged
+    data = cockpit_core.load(two / "death")
     assert data.scalars("Loss")[0].tolist() == [0, 1, 2]
     assert data.broken == 0
+
+
+# ---- an error on one process only ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_error_on_one_process_keeps_nobody_waiting(fault: str, two: Path) -> None:
+    """Quickly over, nothing broken, and what the error did not touch is there at every step."""
+    for rank in (0, 1):
+        found = result(two, "faults", rank)[fault]
+        assert found["broken"] == ""
+        assert found["seconds"] < 20
+    data = cockpit_core.load(two / f"fault {fault}")
+    assert data.scalars("Loss")[0].tolist() == [0, 1, 2]
+    assert data.scalars("GradNorm")[0].tolist() == [0, 1, 2]
+    if fault != "losses":
+        assert data.scalars("NormTest")[0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("fault", ["point", "operator", "product of rank 0", "product of rank 1"])
+def test_curvature_that_one_process_lacks_has_no_value_with_its_reason(fault: str, two: Path) -> None:
+    data = cockpit_core.load(two / f"fault {fault}")
+    reasons = {missing.reason for missing in data.missing if missing.name == "HessMaxEV"}
+    assert "HessMaxEV" not in data.names or len(data.scalars("HessMaxEV")[0]) < 3
+    rank = 0 if fault.endswith("0") else 1
+    assert reasons == {f"rank {rank}: Odd: only here"}
+
+
+def test_process_that_does_not_answer_is_given_up(two: Path) -> None:
+    for rank in (0, 1):
+        found = result(two, "silence", rank)
+        assert found["broken"]
+        assert found["step"] == 3  # training went on
+    assert "Timed out" in result(two, "silence", 0)["broken"]
+    assert cockpit_core.load(two / "silence").status == "finished"
+
+
+# ---- SyncBatchNorm ---------------------------------------------------------------------------------------------------
+
+CURVATURE = ("HessTrace", "HessMaxEV", "TICDiag", "TICTrace")
+
+
+def test_shared_batch_statistics_are_those_of_the_joined_batch(two: Path, tmp_path: Path) -> None:
+    """SyncBatchNorm on two processes is BatchNorm on one; its curvature would need products that talk, so it has none."""
+    together = cockpit_core.load(two / "sync")
+    assert_same(together, train_alone("batchnorm", tmp_path / "alone"), skip=CURVATURE)
+    methods = {info.name: (info.method, info.reason) for info in together.header.layers}
+    assert methods["1.weight"][0] == "contribution"
+    assert "SyncBatchNorm" in methods["1.weight"][1]
+    reasons = {m.name: m.reason for m in together.missing}
+    assert all("SyncBatchNorm" in reasons[name] for name in ("HessTrace", "HessMaxEV"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_shared_batch_statistics_are_neutral(rank: int, two: Path) -> None:
+    untracked, tracked = result(two, "sync_batch_norm", rank)["batchnorm"]
+    assert untracked == tracked
+
+
+def test_shared_batch_statistics_in_eval_mode_are_constants(two: Path, tmp_path: Path) -> None:
+    data = cockpit_core.load(two / "sync eval")
+    assert {info.method for info in data.header.layers} == {"rule"}
+    assert data.scalars("HessMaxEV")[0].tolist() == [0, 1, 2]
 
 
 def test_single_process_needs_no_group(tmp_path: Path) -> None:

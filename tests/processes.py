@@ -1,0 +1,45 @@
+"""Several processes, started once for all tests that look at what they wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TWO = (
+    *("equal_batches", "unequal_batches", "truth", "gauss_newton", "accumulation_and_clipping", "neutrality"),
+    *("static_graph", "parameters_that_one_rank_does_not_use", "sync_batch_norm", "wishes", "budget", "join"),
+    *("sharded", "sharded_neutrality", "sharded_otherwise", "unwrapped", "different_arguments", "directory_in_use"),
+    *("one_rank_only", "faults", "silence", "death"),  # last: rank 1 is gone afterwards
+)
+FOUR = ("equal_batches_of_four", "unequal_batches", "truth", "sharded_of_four")
+
+
+def launch(processes: int, folder: Path, *scenarios: str, timeout: float = 240) -> None:
+    """All processes at once; their output is shown if one fails, and none survives this function.
+
+    One process imports everything and becomes all of them by forking: importing takes longer than most scenarios.
+    """
+    command = [sys.executable, "-m", "tests.distributed_worker", str(processes), str(folder), *scenarios]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONPATH": str(ROOT)}
+    with (folder / "output.txt").open("w") as output:
+        started = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = started.wait(timeout)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+    assert code == 0, (folder / "output.txt").read_text()
+
+
+def result(folder: Path, scenario: str, rank: int) -> Any:
+    return json.loads((folder / f"{scenario}.{rank}.json").read_text())
