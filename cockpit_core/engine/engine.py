@@ -17,29 +17,25 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.broadcast import tag, watch_entries
-from cockpit_core.engine.capture import Pass, contribution_of, find_batch_size, free, make_call
+from cockpit_core.engine.capture import Pass, find_batch_size, make_call
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.hooks import Handles, Hook
-from cockpit_core.engine.keeping import Forward, Repetition, rows_are_smaller
+from cockpit_core.engine.keeping import Forward, Repetition
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
 from cockpit_core.engine.plan import Plan
-from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
+from cockpit_core.engine.reduction import reduce_parameter
 from cockpit_core.engine.step import GradientMark, StepState
-from cockpit_core.engine.together import measure_together, use_next_way
-from cockpit_core.kernels import prepare_parameter
-from cockpit_core.layers.contribution import Contribution, Rows
-from cockpit_core.layers.fallback import flatten_tensors, gradients_of
-from cockpit_core.layers.registry import Call, NotCovered
+from cockpit_core.engine.together import measure_together
+from cockpit_core.layers.fallback import flatten_tensors
+from cockpit_core.layers.registry import Call
 from cockpit_core.quantities.norms import measure_norms
 from cockpit_core.sharded import any_nonzero
 
 Guard = Callable[[str], Any]
-COSTLY = 3.0  # a fallback that takes longer than so many backward passes of its layer is worth a note
-TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3}
 
 
 class Engine:
@@ -297,7 +293,7 @@ class Engine:
         with self.guard("individual gradients"):
             while found.arrived:
                 name = found.arrived.pop(0)
-                self._reduce(name, [found], found.batch_size, self._gradient(name))
+                reduce_parameter(self, name, [found], found.batch_size, self._gradient(name))
         self.step.overhead += time.perf_counter() - start
 
     def _stops_waiting(self, found: Pass) -> bool:
@@ -316,98 +312,10 @@ class Engine:
         added = gradient if before is None else gradient - to_dense(before)
         return added / self.step.loss_scale if self.step.loss_scale != 1 else added
 
-    def _reduce(self, name: str, passes: list[Pass], samples: int, gradient: Tensor) -> None:
-        """Everything that is asked of one parameter, over all passes; then free what nobody needs any more."""
-        plan, state = self.step.plan, self.step
-        directions = {"gradient": gradient} if plan.measures_individual else {}
-        if plan.alpha_end and name in self.previous_update:
-            directions["step"] = self.previous_update[name]
-        if not directions:
-            return
-        try:
-            scale = samples / state.loss_scale
-            parts = [contribution_of(f, name, scale, self.cover, self.memory_budget, self.mute) for f in passes]
-            keep = plan.alpha_start and (self.keeps_contributions or state.stale)
-            while True:
-                state.reduced[name], small = self._reduce_parts(name, parts, directions, keep=keep)
-                problem = self._check(name, gradient, samples)
-                if problem is None:
-                    break
-                if not use_next_way(parts):
-                    raise NotCovered(problem)
-            self.cover.methods.setdefault(name, self._method(passes, name))
-            self.note_costs(parts)
-            if keep:
-                repeatable = self.may_repeat and all(len(f.forwards) == 1 and name not in f.direct for f in passes)
-                state.kept.add(name, small, may_repeat=repeatable)
-        except NotCovered as reason:
-            state.reduced.pop(name, None)
-            state.failures[name] = str(reason)
-        for found in passes:
-            free(found, name)
-
-    def note_costs(self, parts: list) -> None:
-        """A fallback that takes much longer than its layer says so in the header. Timed at its second step: not cold."""
-        for part in parts:
-            gradients = gradients_of(part)
-            if gradients is None or id(gradients) in self.timed:
-                continue
-            module = gradients.call.module
-            seen = self.fallback_steps[module] = self.fallback_steps.get(module, 0) + 1
-            self.timed = {id(gradients)}
-            ratio = gradients.cost_ratio() if seen == 2 else None
-            if ratio is not None and ratio > COSTLY:
-                path = self.cover.paths.get(id(module)) or "the whole model"
-                name = type(module).__name__
-                self.cost_notes[path] = (
-                    f"{path} ({name}) has no rule of its own: its individual gradients take {ratio:.0f} times as long "
-                    "as its backward pass"
-                )
-
-    def _reduce_parts(
-        self, name: str, parts: list[Contribution], directions: dict[str, Tensor], *, keep: bool = False
-    ) -> tuple[LayerStatistics, list[Contribution]]:
-        """The statistics, and what to keep of the parts: their gradients, where those were formed and are smaller."""
-        request = self.step.plan.request()
-        bins = None
-        if request.spec is not None:
-            bins = self.clock.timed("histogram", prepare_parameter, self.cover.value(name), request.spec)
-        found, small = [], []
-        for part in parts:
-            rows = keep and rows_are_smaller(part)
-            found.append(reduce_layer(part, directions, request, bins, self.clock, keep_rows=rows))
-            formed, found[-1].rows = found[-1].rows, None
-            small.append(part if formed is None else Rows(formed, part.shape, 1.0))
-        return join(found), small
-
-    def _check(self, name: str, gradient: Tensor, samples: int) -> str | None:
-        """Do the contributions add up to the gradient? ``mean(g_n . g) = ||g||^2`` costs nothing extra."""
-        dots = self.step.reduced[name].projections.get("gradient")
-        if dots is None:
-            return None
-        if len(dots) != samples:
-            return f"{len(dots)} samples were seen, but the batch has {samples}"
-        mean, scale = float(dots.mean()), float(dots.abs().mean())
-        norm = float(torch.linalg.vector_norm(gradient))
-        squared = norm * norm
-        self.step.seen_norms[name] = norm, GradientMark.of(self.cover.parameters[name])
-        tolerance = self.tolerance(gradient)
-        if not (abs(mean - squared) <= tolerance * (scale + squared)) and torch.isfinite(dots).all():
-            return "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
-        return None
-
     def is_unchanged(self, name: str) -> bool:
         """Is ``p.grad`` still what the backward pass left there?"""
         mark = self.step.marks.get(name)
         return mark is not None and mark.fits(self.cover.parameters[name])
-
-    def tolerance(self, gradient: Tensor) -> float:
-        return 5e-2 if self.step.half else TOLERANCE.get(gradient.dtype, 5e-2)
-
-    def _method(self, passes: list[Pass], name: str) -> tuple[str, str]:
-        calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]
-        worst = next((c for c in calls if c.method == "fallback"), None) or next((c for c in calls if c.reason), None)
-        return (worst.method, worst.reason) if worst else ("rule", "")
 
     def on_backward_end(self) -> None:
         if self.group is None:
@@ -479,7 +387,7 @@ class Engine:
         if not state.reduced and not state.failures:
             for name, gradient in state.gradients.items():
                 if self.cover.methods.get(name, ("",))[0] != "not covered":
-                    self._reduce(name, state.passes, state.batch_size, gradient)
+                    reduce_parameter(self, name, state.passes, state.batch_size, gradient)
 
     def settle_cover(self) -> list[tuple[str, str]]:
         """Layers that failed the check move to the enclosing module; returns what became final, with the reason."""

@@ -8,7 +8,7 @@ and the backward pass are repeated at the parameters before the step, and each l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -179,7 +179,11 @@ class Repetition:
 
 
 def project_again(
-    engine: Engine, names: list[str], update: dict[str, Tensor], gradients: dict[str, Tensor]
+    engine: Engine,
+    names: list[str],
+    update: dict[str, Tensor],
+    gradients: dict[str, Tensor],
+    tolerance: Callable[[Tensor], float],
 ) -> dict[str, Tensor]:
     """``g_n . s`` [B] of parameters that were not kept: all passes of the step are repeated, before the step's move."""
     state = engine.step
@@ -199,7 +203,7 @@ def project_again(
         engine.repetition, engine.forward_size = None, size
     slopes = {name: torch.cat(found) for name, found in parts.items()}
     for name in [name for name in names if name in gradients]:
-        check_mean(name, slopes[name], gradients[name], update[name], engine.tolerance(gradients[name]))
+        check_mean(name, slopes[name], gradients[name], update[name], tolerance(gradients[name]))
     return slopes
 
 

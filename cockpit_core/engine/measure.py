@@ -16,6 +16,7 @@ from cockpit_core.engine import alpha
 from cockpit_core.engine.clock import split_costs
 from cockpit_core.engine.keeping import NotRepeatable, project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
+from cockpit_core.engine.reduction import tolerance_of
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.kernels import Counts
 from cockpit_core.layers.registry import NotCovered
@@ -280,7 +281,7 @@ class Measurement:
         megabytes = sum(kept.repeated[n] for n in again) / 2**20
         first = f"{again[0]} and {len(again) - 1} more" if len(again) > 1 else again[0]
         try:
-            slopes.update(project_again(engine, again, update, gradients))
+            slopes.update(project_again(engine, again, update, gradients, partial(tolerance_of, engine)))
             note = f"the forward and backward pass is repeated for {first}, rather than keeping {megabytes:.0f} MB"
         except (NotRepeatable, NotCovered) as reason:
             engine.never_repeats = str(reason)

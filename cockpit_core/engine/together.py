@@ -14,6 +14,7 @@ from cockpit_core.curvature.operators import flatten, unflatten
 from cockpit_core.engine.capture import contribution_of, free
 from cockpit_core.engine.distributed import Group, OutOfStep, attempt, first_problem, reason_of
 from cockpit_core.engine.reduce import LayerStatistics
+from cockpit_core.engine.reduction import check, method_of, note_costs, reduce_parts, use_next_way
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.fallback import gradients_of
 from cockpit_core.layers.registry import NotCovered, find_rule
@@ -90,7 +91,7 @@ def reduce_together(engine: Engine, group: Group, samples: int) -> None:
                 state.reduced.pop(name, None)
                 continue
             state.reduced[name] = replace_vectors(local[name], [answer[0][name] for answer in answers], samples)
-            problem = engine._check(name, of_length(state, name), samples)
+            problem = check(engine, name, of_length(state, name), samples)
             if problem is not None:
                 again.append((name, problem))
         pending = choose_retries(engine, group, parts, again) if again else []
@@ -165,7 +166,7 @@ def reduce_locally(
         if name not in parts or name in state.failures:
             continue
         try:
-            found[name], _ = engine._reduce_parts(name, parts[name], directions)
+            found[name], _ = reduce_parts(engine, name, parts[name], directions)
         except Exception as error:
             note_failure(engine, name, error, errors)
         held = gradients_of(parts[name][0])
@@ -202,12 +203,6 @@ def choose_retries(engine: Engine, group: Group, parts: dict, again: list[tuple[
     return retry
 
 
-def use_next_way(parts: list[Contribution]) -> bool:
-    """Every part moves on, also behind one that cannot."""
-    moved = [part.next_way() for part in parts]
-    return all(moved)
-
-
 def add_sums(engine: Engine, group: Group) -> None:
     state, sums = engine.step, []
     for name in sorted(state.reduced):
@@ -224,8 +219,8 @@ def add_sums(engine: Engine, group: Group) -> None:
 def settle(engine: Engine, parts: dict[str, list[Contribution]]) -> None:
     state = engine.step
     for name in state.reduced:
-        engine.note_costs(parts[name])
-        engine.cover.methods.setdefault(name, engine._method(state.passes, name))
+        note_costs(engine, parts[name])
+        engine.cover.methods.setdefault(name, method_of(state.passes, name))
         if state.plan.alpha_start and (engine.keeps_contributions or state.stale):
             state.kept.add(name, parts[name], may_repeat=False)
     for name in state.gradients:

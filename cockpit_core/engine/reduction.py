@@ -1,0 +1,123 @@
+"""From what a backward pass left behind to the statistics of one parameter, checked against its gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cockpit_core.engine.capture import Pass, contribution_of, free
+from cockpit_core.engine.keeping import rows_are_smaller
+from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
+from cockpit_core.engine.step import GradientMark
+from cockpit_core.kernels import prepare_parameter
+from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.layers.fallback import gradients_of
+from cockpit_core.layers.registry import NotCovered
+
+if TYPE_CHECKING:
+    from cockpit_core.engine.engine import Engine
+
+COSTLY = 3.0  # a fallback that takes longer than so many backward passes of its layer is worth a note
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3}
+
+
+def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int, gradient: Tensor) -> None:
+    """Everything that is asked of one parameter, over all passes; then free what nobody needs any more."""
+    plan, state = engine.step.plan, engine.step
+    directions = {"gradient": gradient} if plan.measures_individual else {}
+    if plan.alpha_end and name in engine.previous_update:
+        directions["step"] = engine.previous_update[name]
+    if not directions:
+        return
+    try:
+        scale = samples / state.loss_scale
+        parts = [contribution_of(f, name, scale, engine.cover, engine.memory_budget, engine.mute) for f in passes]
+        keep = plan.alpha_start and (engine.keeps_contributions or state.stale)
+        while True:
+            state.reduced[name], small = reduce_parts(engine, name, parts, directions, keep=keep)
+            problem = check(engine, name, gradient, samples)
+            if problem is None:
+                break
+            if not use_next_way(parts):
+                raise NotCovered(problem)
+        engine.cover.methods.setdefault(name, method_of(passes, name))
+        note_costs(engine, parts)
+        if keep:
+            repeatable = engine.may_repeat and all(len(f.forwards) == 1 and name not in f.direct for f in passes)
+            state.kept.add(name, small, may_repeat=repeatable)
+    except NotCovered as reason:
+        state.reduced.pop(name, None)
+        state.failures[name] = str(reason)
+    for found in passes:
+        free(found, name)
+
+
+def use_next_way(parts: list[Contribution]) -> bool:
+    """Every part moves on, also behind one that cannot."""
+    moved = [part.next_way() for part in parts]
+    return all(moved)
+
+
+def reduce_parts(
+    engine: Engine, name: str, parts: list[Contribution], directions: dict[str, Tensor], *, keep: bool = False
+) -> tuple[LayerStatistics, list[Contribution]]:
+    """The statistics, and what to keep of the parts: their gradients, where those were formed and are smaller."""
+    request = engine.step.plan.request()
+    bins = None
+    if request.spec is not None:
+        bins = engine.clock.timed("histogram", prepare_parameter, engine.cover.value(name), request.spec)
+    found, small = [], []
+    for part in parts:
+        rows = keep and rows_are_smaller(part)
+        found.append(reduce_layer(part, directions, request, bins, engine.clock, keep_rows=rows))
+        formed, found[-1].rows = found[-1].rows, None
+        small.append(part if formed is None else Rows(formed, part.shape, 1.0))
+    return join(found), small
+
+
+def check(engine: Engine, name: str, gradient: Tensor, samples: int) -> str | None:
+    """Do the contributions add up to the gradient? ``mean(g_n . g) = ||g||^2`` costs nothing extra."""
+    dots = engine.step.reduced[name].projections.get("gradient")
+    if dots is None:
+        return None
+    if len(dots) != samples:
+        return f"{len(dots)} samples were seen, but the batch has {samples}"
+    mean, scale = float(dots.mean()), float(dots.abs().mean())
+    norm = float(torch.linalg.vector_norm(gradient))
+    squared = norm * norm
+    engine.step.seen_norms[name] = norm, GradientMark.of(engine.cover.parameters[name])
+    tolerance = tolerance_of(engine, gradient)
+    if not (abs(mean - squared) <= tolerance * (scale + squared)) and torch.isfinite(dots).all():
+        return "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
+    return None
+
+
+def tolerance_of(engine: Engine, gradient: Tensor) -> float:
+    return 5e-2 if engine.step.half else TOLERANCE.get(gradient.dtype, 5e-2)
+
+
+def method_of(passes: list[Pass], name: str) -> tuple[str, str]:
+    calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]
+    worst = next((c for c in calls if c.method == "fallback"), None) or next((c for c in calls if c.reason), None)
+    return (worst.method, worst.reason) if worst else ("rule", "")
+
+
+def note_costs(engine: Engine, parts: list) -> None:
+    """A fallback that takes much longer than its layer says so in the header. Timed at its second step: not cold."""
+    for part in parts:
+        gradients = gradients_of(part)
+        if gradients is None or id(gradients) in engine.timed:
+            continue
+        module = gradients.call.module
+        seen = engine.fallback_steps[module] = engine.fallback_steps.get(module, 0) + 1
+        engine.timed = {id(gradients)}
+        ratio = gradients.cost_ratio() if seen == 2 else None
+        if ratio is not None and ratio > COSTLY:
+            path = engine.cover.paths.get(id(module)) or "the whole model"
+            name = type(module).__name__
+            engine.cost_notes[path] = (
+                f"{path} ({name}) has no rule of its own: its individual gradients take {ratio:.0f} times as long "
+                "as its backward pass"
+            )
