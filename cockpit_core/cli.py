@@ -47,13 +47,18 @@ def run_report(arguments: argparse.Namespace) -> None:
     runs = [find_run(run) for run in arguments.runs]
     path, form = choose_target(arguments.output, arguments.format, runs)
     try:
-        report = make_report(runs, form)
+        report = make_report(runs, form, int(1e6 * arguments.max_size))
     except ModuleNotFoundError as error:  # pictures are drawn by an optional package
         raise CommandError(f"{form} needs {error.name}: pip install 'torch-cockpit[poster]'") from error
+    except ValueError as error:  # a size that holds nothing
+        raise CommandError(str(error)) from error
     path.write_bytes(report.content)
-    print(f"{path}  {len(report.content) / 1e6:.1f} MB")
+    print(f"{path}  {report.megabytes:.1f} MB" + ("" if report.left_out else ", nothing left out"))
     if report.left_out:
-        print(f"left out for its size: {report.left_out}", file=sys.stderr)
+        print(
+            f"To stay under {arguments.max_size:g} MB (--max-size), some is left out. {report.left_out}",
+            file=sys.stderr,
+        )
 
 
 def choose_target(output: str | None, form: str | None, runs: list[Path]) -> tuple[Path, str]:
@@ -109,6 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
     report.add_argument("runs", nargs="+", metavar="RUN", help="log directories; several are compared")
     report.add_argument("-o", "--output", metavar="FILE", help="default: the run's name, here")
     report.add_argument("--format", choices=FORMATS, help="default: by the file's ending, or html")
+    report.add_argument("--max-size", type=float, default=5.0, metavar="MB", help="of the HTML (default: %(default)g)")
     report.set_defaults(run_command=run_report)
     return parser
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from cockpit_core.events.data import RunData, load
 
 FORMATS = ("html", "csv", "json", "png", "svg")
+_log = logging.getLogger(__name__)
 
 
 class Report(NamedTuple):
@@ -17,6 +19,10 @@ class Report(NamedTuple):
 
     content: bytes
     left_out: str = ""
+
+    @property
+    def megabytes(self) -> float:
+        return len(self.content) / 1e6
 
 
 def write_report(
@@ -28,11 +34,15 @@ def write_report(
     """Write ``runs`` (log directories, or data already loaded) to ``output``.
 
     "html" is self-contained and interactive: it opens from disk, offline, and asks nothing of anybody. It stays under
-    ``max_bytes``: curves are thinned (extremes stay), histograms are left out, and the page says which. "csv" and
-    "json" hold every value; "png" and "svg" are drawn with matplotlib, without a display.
+    ``max_bytes``: curves are thinned (extremes stay), histograms are left out; the page says which, and so does a
+    message of ``logging``. "csv" and "json" hold every value; "png" and "svg" are drawn with matplotlib, without a
+    display.
     """
     path = Path(output)
-    path.write_bytes(make_report(runs, format, max_bytes).content)
+    report = make_report(runs, format, max_bytes)
+    path.write_bytes(report.content)
+    if report.left_out:
+        _log.warning("%s (%.1f MB) leaves something out for its size: %s", path, report.megabytes, report.left_out)
     return path
 
 

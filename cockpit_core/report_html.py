@@ -104,7 +104,7 @@ def pack_run(key: str, data: RunData, limit: int) -> tuple[bytes, str]:
         name: sorted({h.step for h in batch.histograms if h.quantity == name and not h.layer}) for name in batch.heavy
     }
     encoded = wire.encode_batch(batch)
-    words = _describe_left_out(points, len(chosen), total, batch)
+    words = _describe_left_out(points, len(chosen), total, batch, data)
     return zlib.compress(struct.pack("<I", len(encoded)) + encoded, 9), words
 
 
@@ -168,19 +168,28 @@ def spread(steps: list[int]) -> list[int]:
     return list(chosen)
 
 
-def _describe_left_out(points: int | None, kept: int, total: int, batch: records.Batch) -> str:
+def _describe_left_out(points: int | None, kept: int, total: int, batch: records.Batch, data: RunData) -> str:
     words = []
     if points is not None:
         words.append(f"curves are thinned to about {points:,} points each, with every extreme.")
     if points is not None and not any(column.layer for column in batch.columns):
         words.append("layer-wise curves are left out.")
     if kept < total:
-        steps = sorted({h.step for h in batch.histograms})
-        inside = ", ".join(map(str, steps[:30])) + (", ..." if len(steps) > 30 else "")
-        words.append(
-            f"{total - kept:,} of {total:,} histograms are left out; there are some at steps {inside or 'none'}."
-        )
+        which = "; ".join(_describe_kept(name, batch.histograms, data) for name in data.histogram_names)
+        words.append(f"{total - kept:,} of {total:,} histograms are left out: {which}.")
     return " ".join(words)
+
+
+def _describe_kept(name: str, histograms: list[records.Histogram], data: RunData) -> str:
+    """Which histograms of one kind are inside: "GradHist1d is kept at all 50 steps, single layers at 7 of them"."""
+    own = [histogram for histogram in histograms if histogram.quantity == name]
+    there, network = len(data.histogram_steps(name)), len({h.step for h in own if not h.layer})
+    words = f"{name} is kept at {'all' if network == there else f'{network:,} of'} {there:,} steps"
+    layered = sorted({h.step for h in own if h.layer})
+    if not data.layers or len(layered) == there:
+        return words
+    few = f" ({', '.join(map(str, layered))})" if 0 < len(layered) <= 5 else ""
+    return f"{words}, single layers at {len(layered):,} of them{few}"
 
 
 def _write_table(runs: dict[str, RunData]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from cockpit_core._version import __version__
 from cockpit_core.events.writer import EventWriter
 from cockpit_core.records import Header, LayerInfo, Notice, Record
 from cockpit_core.terminal import Terminal, draw_sparkline, format_age, format_number
+from tests import synthetic
 
 HOSTILE = "evil\x1b[31m\x07name"
 
@@ -215,3 +217,24 @@ def test_report_goes_where_the_option_or_the_ending_says(
     assert "a.json" in capsys.readouterr().out
     assert cli.main(["report", str(run), "-o", "nowhere/a.html"]) == 1
     assert "nowhere: no such folder" in capsys.readouterr().err
+
+
+def test_report_says_how_large_it_is_and_what_it_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cockpit_core.report_html.read_program", lambda: "// the program")
+    synthetic.write_run(tmp_path / "lenet", steps=150, layers=6)
+    command = ["report", str(tmp_path / "lenet"), "-o", str(tmp_path / "lenet.html")]
+    assert cli.main(command) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"lenet\.html  \d\.\d MB, nothing left out\n", shown.out)
+    assert shown.err == ""
+    assert cli.main([*command, "--max-size", "0.4"]) == 0
+    shown = capsys.readouterr()
+    assert "left out" not in shown.out
+    told = re.search(r"(\d+) of (\d+) histograms are left out: GradHist1d is kept at all 15 steps", shown.err)
+    assert told
+    assert 0 < int(told[1]) < int(told[2]) == 2 * 15 * 7
+    assert (tmp_path / "lenet.html").stat().st_size <= 400_000
+    assert cli.main([*command, "--max-size", "0.001"]) == 1
+    assert "needs at least" in capsys.readouterr().err

@@ -212,3 +212,12 @@ def test_unknown_format_and_empty_list_are_refused(logdir: Path, tmp_path: Path)
 
 def test_two_runs_of_one_name_are_numbered() -> None:
     assert name_uniquely(["a", "b", "a"]) == ["a", "b", "a (2)"]
+
+
+@pytest.mark.usefixtures("program")
+def test_writing_a_report_logs_what_it_left_out(logdir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_report(logdir, tmp_path / "whole.html")
+    assert not caplog.records
+    write_report(logdir, tmp_path / "small.html", max_bytes=200_000)
+    assert "small.html (0.2 MB) leaves something out" in caplog.text
+    assert "histograms are left out: GradHist1d is kept at" in caplog.text
