@@ -9,7 +9,6 @@ it counts at its stop, at a tolerance of 1e-3.
 from __future__ import annotations
 
 import math
-import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import torch
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
-from benchmarks.measure import Progress, Training
+from benchmarks.measure import CLOCKS, Progress, Training
 from benchmarks.networks import PAPER, Network
 from benchmarks.results import kept, make_parser, parse
 from cockpit_core.curvature import HessianOperator, Point, largest_eigenvalue
@@ -34,16 +33,16 @@ Start = list[Tensor] | None
 class Watched:
     """An operator that remembers its products, and after how many seconds each was there."""
 
-    def __init__(self, operator: HessianOperator):
-        self.operator, self.parameters = operator, operator.parameters
+    def __init__(self, operator: HessianOperator, clock: str):
+        self.operator, self.parameters, self.now = operator, operator.parameters, CLOCKS[clock]
         self.vectors: list[Tensor] = []
         self.images: list[Tensor] = []
         self.seconds: list[float] = []
-        self.began = time.perf_counter()
+        self.began = self.now()
 
     def matvec(self, vector: Sequence[Tensor]) -> list[Tensor]:
         image = self.operator.matvec(vector)
-        self.seconds.append(time.perf_counter() - self.began)
+        self.seconds.append(self.now() - self.began)
         self.vectors.append(flatten(vector).clone())
         self.images.append(flatten(image).clone())
         return image
@@ -125,8 +124,7 @@ def make_operator(training: Training, inputs: Tensor, labels: Tensor) -> Hessian
     return HessianOperator(Point(loss, dict(training.model.named_parameters()), len(inputs)))
 
 
-def run_method(name: str, operator: HessianOperator, start: Start, truth: float) -> dict[str, Any]:
-    watched = Watched(operator)
+def run_method(name: str, watched: Watched, start: Start, truth: float) -> dict[str, Any]:
     solution = METHODS[name](watched, start, truth)
     errors = {k: abs(value - truth) / abs(truth) for k, value in solution.values.items()}
     reached = find_reached(errors)
@@ -165,7 +163,8 @@ def measure_points(network: Network, options: Namespace, rows: dict[str, list[di
             for kind in ("cold", "warm"):
                 progress.say(2 * (point * len(METHODS) + k), total)
                 start = None if kind == "cold" else before.start if name.startswith("Lanczos") else before.vector
-                rows.setdefault(f"{name}, {kind}", []).append(run_method(name, operator, start, truth.value))
+                watched = Watched(operator, options.clock)
+                rows.setdefault(f"{name}, {kind}", []).append(run_method(name, watched, start, truth.value))
         operator.close()
     progress.clear()
 
@@ -191,7 +190,7 @@ def draw(content: dict[str, Any], options: Namespace) -> None:
     found = {name: entry for name, entry in content["networks"].items() if entry["methods"]}
     if not found:
         return
-    with figure(options.results, "eigenvalue", columns=len(found), size=(3.6 * len(found) + 1, 3.4)) as all_axes:
+    with figure(options.results, "eigenvalue", columns=len(found), size=(3.3 * len(found) + 2.2, 3.2)) as all_axes:
         for axes, (name, entry) in zip([all_axes] if len(found) == 1 else all_axes, found.items(), strict=True):
             for method, row in entry["methods"].items():
                 x, y = [int(k) for k in row["errors"]], [max(e, 1e-8) for e in row["errors"].values()]
@@ -201,8 +200,9 @@ def draw(content: dict[str, Any], options: Namespace) -> None:
                 axes.plot(x, y, style, marker=marker, color=color, linewidth=1.3, markersize=5, label=method)
             axes.axhline(GOAL, color="black", linewidth=0.8)
             axes.set_yscale("log")
-            axes.set(xlabel="Hessian-vector products", title=name)
-        axes.legend(frameon=False, fontsize=7)
+            axes.set_xlabel("Hessian-vector products")
+            axes.set_title(name, fontsize=9)
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
         (all_axes if len(found) == 1 else all_axes[0]).set_ylabel("relative error of the eigenvalue")
 
 
@@ -215,8 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             try:
                 measure_points(PAPER[name], options, rows)
             finally:
-                content["networks"][name] = {"methods": {method: average(found) for method, found in rows.items()}}
-            save()
+                if rows:
+                    content["networks"][name] = {"methods": {method: average(each) for method, each in rows.items()}}
+                    save()
             print(f"\n{name}", flush=True)
             for method, row in content["networks"][name]["methods"].items():
                 shown = {key: value for key, value in row.items() if key != "errors"}

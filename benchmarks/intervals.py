@@ -100,14 +100,16 @@ def draw(content: dict[str, Any], options: Namespace) -> None:
         return
     values = np.array([[cell["median"] for cell in row.values()] for row in matrix.values()])
     cells = [cell for row in matrix.values() for cell in row.values()]
-    with figure(options.results, "intervals", size=(6, 0.9 + 0.4 * len(values))) as axes:
+    with figure(options.results, "intervals", size=(6, 1.1 + 0.4 * len(values))) as axes:
         axes.imshow(np.log2(values), cmap="coolwarm", vmin=-2, vmax=4, aspect="auto")
         for ((row, column), value), cell in zip(np.ndenumerate(values), cells, strict=True):
             style = "italic" if cell["how"] == "combined" else "normal"
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color="black", style=style)
+            color = "white" if value > 20 else "black"
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, style=style)
         axes.set_xticks(range(len(INTERVALS)), [str(interval) for interval in INTERVALS])
         axes.set_yticks(range(len(matrix)), list(matrix))
-        axes.set_xlabel("tracking interval (steps); multiples of the untracked training; in italics: combined")
+        axes.set_xlabel("tracking interval in steps (in italics: combined)")
+        axes.set_title("multiple of the untracked training", fontsize=9)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
 
@@ -119,7 +121,7 @@ def show(title: str, row: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, rounds=7)
-    parser.add_argument("--seconds", type=float, default=16, help="a cell whose cycles take longer is combined (16)")
+    parser.add_argument("--seconds", type=float, default=14, help="a cell whose cycles take longer is combined (14)")
     options = parse(parser, arguments)
     if options.quick:
         options.rounds, options.seconds = LEAST, 0.0

@@ -109,19 +109,26 @@ Draw = Callable[[dict[str, Any], argparse.Namespace], None]
 def kept(
     name: str, content: dict[str, Any], options: argparse.Namespace, draw: Draw | None = None
 ) -> Iterator[Callable[[], None]]:
-    """Hands out a function that writes ``content`` as it is then; whatever ends the block, it is written and drawn."""
+    """Hands out a function that writes ``content`` as it is then. Whatever ends the block, what was measured is drawn;
+    a block that ends before the first result leaves the older ones alone.
+    """
     before = signal.signal(signal.SIGTERM, interrupt)
-    complete = False
+    written = complete = False
+
+    def save() -> None:
+        nonlocal written
+        written = True
+        write_results(name, {**content, "complete": complete}, options)
+
     try:
-        yield lambda: write_results(name, content, options)
+        yield save
         complete = True
+        save()
     except KeyboardInterrupt:
         raise SystemExit(f"interrupted; what was measured is kept in {name}.json") from None
     finally:
         signal.signal(signal.SIGTERM, before)
-        content["complete"] = complete
-        write_results(name, content, options)
-        if draw is not None:
+        if written and draw is not None:
             draw(content, options)
 
 

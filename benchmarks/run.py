@@ -22,11 +22,11 @@ sys.path.insert(0, str(ROOT))  # the scripts are a package of the clone, not of 
 # In order of importance, with the minutes that each may take at most.
 SCRIPTS = {
     "overhead": 11,
-    "intervals": 6,
+    "intervals": 7,
     "memory": 6,
-    "against_2021": 6,
+    "against_2021": 5,
     "idle": 1,
-    "naive": 1,
+    "naive": 2,
     "eigenvalue": 4,
     "histogram_kernels": 2,
     "scaling": 2,
@@ -46,7 +46,8 @@ def run(name: str, minutes: float, more: list[str]) -> bool:
     print(f"\n==== {name}, {minutes:.1f} minutes at most", flush=True)
     began = time.monotonic()
     command = [sys.executable, "-m", f"benchmarks.{name}", *more]
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    variables = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}  # all cores, or --threads
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, start_new_session=True)
     try:
         code = process.wait(60 * minutes)
     except (subprocess.TimeoutExpired, KeyboardInterrupt) as reason:
@@ -63,7 +64,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     """With the processes that it started; it has some seconds to write and draw what it has."""
     os.killpg(process.pid, signal.SIGTERM)
     try:
-        process.wait(20)
+        process.wait(30)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

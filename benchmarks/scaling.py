@@ -68,7 +68,7 @@ def draw(content: dict[str, Any], options: Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(make_parser(__doc__, rounds=7), arguments)
-    effort = Effort(options.rounds, least=min(3, options.rounds), seconds=4, clock=options.clock)
+    effort = Effort(options.rounds, least=min(3, options.rounds), seconds=3, clock=options.clock)
     results: dict[str, dict[str, Any]] = {}
     with kept("scaling", {"axes": results}, options, draw) as save:
         for axis in AXES[2:] if options.quick else AXES:

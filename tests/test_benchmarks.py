@@ -108,8 +108,9 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> Non
     drawn: list[dict] = []
 
     def measure_until_stopped() -> None:
-        with results.kept("some", content, options, lambda content, _: drawn.append(content)):
+        with results.kept("some", content, options, lambda content, _: drawn.append(content)) as save:
             content["rows"]["first"] = 1.0
+            save()
             raise KeyboardInterrupt
 
     with pytest.raises(SystemExit, match=r"kept in some\.json"):
@@ -118,6 +119,19 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> Non
     assert written["rows"] == {"first": 1.0}
     assert written["complete"] is False
     assert drawn == [content]
+
+
+def test_an_interruption_before_the_first_result_leaves_older_ones(tmp_path: Path) -> None:
+    options = results.parse(results.make_parser(None, 1), ["--results", str(tmp_path)])
+    (tmp_path / "some.json").write_text("older")
+
+    def stop_at_once() -> None:
+        with results.kept("some", {"rows": {}}, options):
+            raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit):
+        stop_at_once()
+    assert (tmp_path / "some.json").read_text() == "older"
 
 
 def test_cells_of_long_intervals_add_up() -> None:
