@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from cockpit_core.events.data import RunData, load
+from cockpit_core.events.writer import EventWriter
 from tests import synthetic
 from tests.e2e.tensorboard_proxy import stripping_proxy
 from tests.e2e.tensorboard_server import ROOT, TensorBoard
@@ -320,6 +321,41 @@ def test_hostile_names_and_damage_are_shown_as_text(page: Page, tmp_path: Path) 
         assert not [error for error in tab.errors + broken.errors + layers.errors if "404" not in error]
 
 
+def test_a_closer_look_at_a_long_run_brings_every_record(page: Page, tmp_path: Path) -> None:
+    """Above 20,000 records a run arrives thinned; what is zoomed into is fetched again, whole."""
+    with EventWriter(tmp_path / "long") as writer:
+        writer.write_header(logs.make_header("long"))
+        for step in range(25_000):
+            writer.write_record(logs.make_record(step))
+    data = load(tmp_path / "long")
+    with TensorBoard("--logdir", str(tmp_path)) as board:
+        board.wait_for_runs("long")
+        tab = Tab.open(page, board)
+        tab.wait(lambda: "of 25,000 records drawn" in tab.locate(".ck-status").inner_text(), "a thinned run")
+        page.goto("about:blank")
+        tab = Tab.open(page, board, zoom=[12_000, 12_400], step=12_057)
+        tab.wait(lambda: "records drawn" not in tab.locate(".ck-status").inner_text(), "every record")
+        for step in (12_057, 12_058, 12_059):
+            reading = tab.read("grad_norm", "before clipping")
+            assert reading is not None
+            assert (reading.step, reading.value) == (step, value_at(data, "GradNorm", step))
+            tab.locate(".ck-track").press("ArrowRight")
+            tab.settle()
+        zoom_of = "JSON.parse(decodeURIComponent(top.location.hash.split('state=')[1])).zoom"
+        box = tab.card("grad_norm").locator(".ck-chart").bounding_box()
+        assert box is not None
+        page.keyboard.down("Shift")
+        page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 60)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 60, steps=4)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+        tab.wait(lambda: tab.evaluate(zoom_of)[0] > 12_050, "the moved part in the address")
+        low, high = tab.evaluate(zoom_of)
+        assert high - low == pytest.approx(400)
+        assert not tab.errors
+
+
 @pytest.mark.parametrize("how", ["path prefix", "stripping proxy"])
 def test_the_tab_works_behind_a_prefix(page: Page, root: Path, how: str) -> None:
     options = ("--path_prefix", "/a/b") if how == "path prefix" else ()
@@ -368,7 +404,7 @@ def test_it_looks_right_light_and_dark_wide_and_narrow(
         page.goto(
             f"{board.url}{dark}#cockpit&p.cockpit.state={quote(json.dumps({'step': 150, 'runs': ['healthy', 'sick']}))}"
         )
-        tab.wait(lambda: len(tab.readings()) > 8, "panels")
+        tab.wait(lambda: len(tab.readings()) > (8 if width >= 900 else 2), "panels")  # only what is in sight is drawn
         tab.settle()
         page.screenshot(path=ARTIFACTS / f"tensorboard-{theme}-{width}.png")
         look = tab.evaluate(LOOK)
