@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.jupyter_server import Lab, free_port, screenshot, shown_step, start_jupyter, start_server, write_notebook
+from tests.e2e.jupyter_server import Lab, free_port, screenshot, start_jupyter, start_server, write_notebook
 from tests.e2e.test_jupyter import assert_page_equals_log, page, wait_for_step, watch
 
 pytestmark = pytest.mark.browser

@@ -161,6 +161,21 @@ def test_interrupting_the_kernel_is_not_swallowed(run: FakeRun, make_widget: Mak
     assert_page_equals_log(FakePage().read_all(comm_of(widget)), run.logdir, "lenet")
 
 
+def test_everything_that_is_sent_keeps_to_the_bytes_per_second(
+    tmp_path: Path, make_widget: Make, clock: FakeClock
+) -> None:
+    """A server keeps the messages for a tab that was closed: deltas, histograms and keyframes together are bounded."""
+    run = FakeRun(tmp_path / "large", layers=30)
+    limits = Limits(bytes_per_second=5_000, burst_bytes=300_000)
+    widget = make_widget(run, refresh_rate=10, limits=limits)
+    while clock.now < 120:
+        run.step()
+        clock.advance(0.5)
+    sent = sum(len(buffer) for _, buffers in comm_of(widget).sent for buffer in buffers)
+    unbounded = 240 * 6_000  # what 240 messages of this run would be
+    assert 300_000 < sent < 300_000 + 120 * 5_000 + limits.keyframe_bytes < unbounded
+
+
 def test_backlog_is_sent_whole_in_pieces_of_the_allowed_size(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
     """A machine that others use sends rarely. What piled up meanwhile was once thinned, and points were missing."""
     limits = Limits(message_bytes=40_000)
