@@ -56,6 +56,31 @@ class Decoder(nn.Module):
         return self.output(h).transpose(1, 2)  # [B, classes, positions], as the loss wants it
 
 
+class SequenceFirst(nn.Module):
+    """Samples are counted by the second dimension from here on, as torch's recurrent and attention modules do by default."""
+
+    def __init__(self, inner: nn.Module, width: int) -> None:
+        super().__init__()
+        self.inner, self.head = inner, nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.inner(x.transpose(0, 1))
+        return self.head((out[0] if isinstance(out, tuple) else out).mean(0))
+
+
+class Teacher(nn.Module):
+    """A part that runs under ``no_grad``, though its parameters could be trained: they have no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher, self.student, self.head = nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = torch.tanh(self.teacher(x))
+        return self.head(torch.tanh(self.student(x)) * target)
+
+
 class KeywordsAndDicts(nn.Module):
     """Keyword inputs, and a module that returns a dict."""
 
@@ -149,6 +174,11 @@ def encoder_layer() -> nn.Module:
     return Wrapped(nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True), 4)
 
 
+def encoder(positions_first: bool) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=not positions_first)
+    return nn.TransformerEncoder(layer, 1, norm=nn.LayerNorm(4), enable_nested_tensor=False)
+
+
 def attention() -> nn.Module:
     return Wrapped(nn.MultiheadAttention(4, 2, batch_first=True), 4, self_attention=True)
 
@@ -179,6 +209,9 @@ NETWORKS = {
         classify("encoder_layer", encoder_layer, (3, 4), batch_size=5),
         classify("lstm", lambda: Wrapped(nn.LSTM(3, 3, batch_first=True), 3), (4, 3), batch_size=5),
         classify("gru", lambda: Wrapped(nn.GRU(3, 3, batch_first=True), 3), (4, 3), batch_size=5),
+        classify("sequence_first_lstm", lambda: SequenceFirst(nn.LSTM(3, 3), 3), (4, 3), batch_size=4),
+        classify("sequence_first_encoder", lambda: SequenceFirst(encoder(True), 4), (3, 4), batch_size=5),
+        classify("as_many_positions", lambda: SequenceFirst(encoder(True), 4), (4, 4), batch_size=4),
         classify("positions", sequence(linear(4, 4), nn.Tanh, lambda: Wrapped(nn.Linear(4, 4), 4)), (3, 4)),
         classify("embedding", lambda: Wrapped(nn.Embedding(7, 4), 4), (), build_input=tokens(5)),
         classify("embedding_bag", then_classify(lambda: nn.EmbeddingBag(7, 4), 4), (), build_input=tokens(5)),

@@ -184,7 +184,7 @@ class Listener:
                 rows = pull_back(self.entry.tail, seeds, [*edges, *leaves.values()])
             for (call, names, position, _), b in zip(self.entry.calls, rows, strict=False):
                 if b is not None:
-                    found.add(call, names, engine.cover, position, as_batch(b, engine.batch_dim))
+                    found.add(call, names, engine.cover, position, as_batch(b, call.batch_dim))
             for name, row in zip(leaves, rows[len(edges) :], strict=True):
                 if row is not None:
                     found.direct[name] = found.direct[name] + row if name in found.direct else row

@@ -14,6 +14,7 @@ from cockpit_core.engine.cover import Cover
 from cockpit_core.layers.attention import attention
 from cockpit_core.layers.contribution import Contribution, Rows, Summed, Tried
 from cockpit_core.layers.fallback import fallback, flatten_tensors
+from cockpit_core.layers.recurrent import recurrence
 from cockpit_core.layers.registry import Call, NotCovered, find_rule
 
 
@@ -79,10 +80,18 @@ def make_contributions(
             others = fallback(call, seeds, rest, scale, keep_bytes, mute)
             call.method = "fallback" if not parts else method
             return parts | others
-    if isinstance(call.module, nn.MultiheadAttention):
+    if find_own_rule(call.module) is not None:
         behind = Behind(partial(fallback, call, seeds, held.names, scale, keep_bytes, mute), call, cover)
         return {local: Tried(part, partial(behind.get, local)) for local, part in parts.items()}
     return parts
+
+
+def find_own_rule(module: nn.Module) -> Callable[..., dict[str, Contribution] | None] | None:
+    """Rules of modules with several outputs and parameters in their children; they may decline a call."""
+    kind = type(module).forward
+    if kind is nn.MultiheadAttention.forward:
+        return attention
+    return recurrence if kind in (nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward) else None
 
 
 def apply_rule(
@@ -95,8 +104,9 @@ def apply_rule(
             assert rule is not None
             found = rule(call, seeds[0], scale)
             return {name: part for name, part in found.items() if name in names and cover.has_rule(call.module, name)}
-        if type(call.module).forward is nn.MultiheadAttention.forward and cover.trusts(call.module):
-            return {name: part for name, part in (attention(call, seeds, scale) or {}).items() if name in names}
+        own = find_own_rule(call.module)
+        if own is not None and cover.trusts(call.module):
+            return {name: part for name, part in (own(call, seeds, scale) or {}).items() if name in names}
     except NotCovered:
         raise
     except Exception as error:

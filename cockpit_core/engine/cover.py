@@ -14,6 +14,8 @@ from cockpit_core.layers.registry import find_rule
 from cockpit_core.records import LayerInfo
 from cockpit_core.sharded import is_sharded
 
+TRANSFORMER_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
 
 def select_layers(model: nn.Module, patterns: Iterable[str] | str | None) -> set[str]:
     """Names of the parameters that the glob patterns choose; a pattern that chooses nothing is an error."""
@@ -25,6 +27,19 @@ def select_layers(model: nn.Module, patterns: Iterable[str] | str | None) -> set
         if not fnmatch.filter(names, pattern):
             raise ValueError(f"layers={pattern!r} matches no parameter; the names are: {', '.join(names)}")
     return {name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
+
+
+def find_batch_dims(model: nn.Module) -> dict[nn.Module, int]:
+    """Inside torch's own transformers with ``batch_first=False`` samples are counted by dimension 1, whatever the network
+    around them does; where there are as many positions as samples, no shape would tell."""
+    dims: dict[nn.Module, int] = {}
+    for module in model.modules():
+        layers = [module] if isinstance(module, TRANSFORMER_LAYERS) else []
+        if isinstance(module, (nn.TransformerEncoder, nn.TransformerDecoder)):
+            layers = list(module.layers)
+        if any(isinstance(layer, TRANSFORMER_LAYERS) and not layer.self_attn.batch_first for layer in layers):
+            dims |= dict.fromkeys(module.modules(), 1)
+    return dims
 
 
 class Cover:
@@ -47,6 +62,7 @@ class Cover:
         self.guard: Callable[[str], Any] = nullcontext  # set by the engine: what to do with an error of ours
         self.hosts: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in self.parameters}
         self._assign(model, "")
+        self.dims = find_batch_dims(model)
         self._places: dict[tuple[nn.Module, str], str] | None = None
 
     def _assign(self, module: nn.Module, path: str) -> None:
@@ -71,6 +87,9 @@ class Cover:
 
     def value(self, name: str) -> Tensor:
         return self.wholes.get(name, self.parameters[name])
+
+    def batch_dim(self, module: nn.Module, default: int) -> int:
+        return self.dims.get(module, default)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         return {n: p for n, p in self.parameters.items() if p.requires_grad and n in self.selected}

@@ -152,7 +152,15 @@ class Engine:
             names = list(self.hooked[module])
             state = self.random_states.pop(id(module), None)
             states = None if state is None else (state, torch.get_rng_state())
-            call = make_call(module, args, kwargs, self.forward_size or 0, self.batch_dim, states, output)
+            call = make_call(
+                module,
+                args,
+                kwargs,
+                self.forward_size or 0,
+                self.cover.batch_dim(module, self.batch_dim),
+                states,
+                output,
+            )
             if self.repetition is not None:
                 self.repetition.saw(call, len(tensors))
             for position, tensor in enumerate(tensors):

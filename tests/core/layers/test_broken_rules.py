@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import cockpit_core
 from cockpit_core.engine import capture
-from cockpit_core.layers import attention, registry
+from cockpit_core.layers import attention, recurrent, registry
 from cockpit_core.layers.contribution import Contribution
 from tests import slow_truth
 from tests.networks import NETWORKS
@@ -49,8 +49,8 @@ def test_rule_that_raises_is_told_once_and_replaced_by_the_fallback(
     assert_true(run.data, truth_of(start("mlp", "momentum"), training.batches(4)))
 
 
-@pytest.mark.parametrize("name", ["attention", "encoder_layer"])
-def test_attention_rule_that_does_not_add_up_is_replaced_at_the_module_itself(
+@pytest.mark.parametrize("name", ["attention", "encoder_layer", "lstm"])
+def test_rule_that_does_not_add_up_is_replaced_at_the_module_itself(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at the enclosing module, which would run all of it once per sample; and in the same step."""
@@ -58,13 +58,17 @@ def test_attention_rule_that_does_not_add_up_is_replaced_at_the_module_itself(
     def double(call: registry.Call, outputs: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
         return attention.attention(call, outputs, 2 * scale)
 
+    def double_too(call: registry.Call, outputs: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
+        return recurrent.recurrence(call, outputs, 2 * scale)
+
     monkeypatch.setattr(capture, "attention", double)
+    monkeypatch.setattr(capture, "recurrence", double_too)
     data = train_tracked(NETWORKS[name], "momentum", 3, tmp_path / "run", config="economy")
     assert_true(data, slow_truth.truth_of_run(NETWORKS[name], OPTIMIZERS["momentum"], 3, None), ECONOMY)
     for layer in data.header.layers:
-        if "_proj" in layer.name:
+        if "_proj" in layer.name or layer.name.startswith("inner.weight_"):
             assert (layer.method, layer.reason) == ("fallback", "its rule did not add up to its gradient"), layer.name
-            assert layer.module == "MultiheadAttention"
+            assert layer.module == ("LSTM" if name == "lstm" else "MultiheadAttention")
 
 
 def test_attention_that_adds_up_has_a_rule(tmp_path: Path) -> None:
