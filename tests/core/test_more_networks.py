@@ -124,6 +124,28 @@ def test_part_under_no_grad_has_no_gradient_and_the_rest_is_exact(tmp_path: Path
     assert by_step(run.data, "HessMaxEV").keys() == {0}
 
 
+# ---- a gradient that is rounding alone -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, lambda n: nn.GroupNorm(1, n), nn.LayerNorm])
+def test_bias_that_a_normalisation_undoes_is_no_reason_to_look_elsewhere(norm, dtype, tmp_path: Path) -> None:
+    """Its individual gradients are rounding too, and add up to another rounding: nothing is left out, nothing warned of."""
+    torch.manual_seed(0)
+    shift = nn.Linear(1, 1)  # the same for all features, so that each of the norms takes it out again
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.Unflatten(1, (6, 1)), shift, nn.Flatten(), norm(6), nn.Tanh(), nn.Linear(6, 3)
+    )
+    model.to(dtype)
+    loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [(torch.randn(8, 4, dtype=dtype), torch.randint(3, (8,))) for _ in range(4)]
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise") as run:
+        loop(model, loss_fn, optimizer, batches)
+    assert by_step(run.data, "GradNorm", "2.bias")[0] < 1e-4 * by_step(run.data, "GradNorm")[0]
+    assert {info.method for info in run.data.header.layers} <= {"rule", "contribution"}
+    assert not [notice for notice in run.data.notices if notice.kind == "coverage"]
+
+
 # ---- everything with every configuration ----------------------------------------------------------------------------
 
 
