@@ -191,7 +191,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.scrubber.update(ctx, this.full(ctx), this.playing, track);
     if (this.board.update(ctx, width, deadline)) this.schedule();
     this.fetcher.endPicture();
-    this.details.look(ctx);
+    if (this.touched || !this.source.pushes) this.details.look(ctx); // a zoom that was remembered is no wish of the user's
     setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now
     clearTimeout(this.resting);
     this.resting = setTimeout(() => this.board.tell(), REST) as unknown as number;

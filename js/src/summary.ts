@@ -73,10 +73,11 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   else if (ctx.state.paused && tone === "live") [tone, state] = ["idle", "paused"];
   words.push({ text: state, title: data.status.error || undefined });
   if (data.status.error) words.push({ text: data.status.error.slice(0, 80), title: data.status.error });
-  if (data.lastStep !== null) words.push({ text: `step ${formatNumber(data.lastStep)}` });
+  const begun = data.status.state !== "waiting"; // the record that says "start" is no step
+  if (begun && data.lastStep !== null) words.push({ text: `step ${formatNumber(data.lastStep)}` });
   const rate = speed(run);
   if (tone === "live" && rate !== null) words.push({ text: `${formatNumber(rate, 2)} steps/s` });
-  if (data.rows.n)
+  if (begun && data.rows.n)
     words.push({
       text: formatDuration(data.rows.columns[ROW.time][data.rows.n - 1]),
       title: "time since the run began",

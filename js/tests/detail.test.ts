@@ -93,6 +93,19 @@ describe("zooming into a thinned run", () => {
     expect(asked.length).toBeLessThanOrEqual(3);
   });
 
+  it("asks a host that pushes only after the user did something", async () => {
+    const { own, asked } = begin();
+    Object.assign(own.source, { pushes: true });
+    own.app.zoom([50_000, 50_500]); // as a re-run cell remembers it
+    own.app.draw();
+    await vi.advanceTimersByTimeAsync(500);
+    expect(asked).toEqual([]);
+    own.app.root.dispatchEvent(new KeyboardEvent("keydown", { key: "Shift", bubbles: true }));
+    own.app.draw();
+    await vi.advanceTimersByTimeAsync(500);
+    expect(asked.length).toBeGreaterThan(0);
+  });
+
   it("tries again after a failure", async () => {
     const { own, asked } = begin();
     const works = own.source.detail;

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { splitFrames } from "../src/hosts/frames.ts";
 import { HttpSource } from "../src/hosts/http.ts";
+import { KernelSource } from "../src/hosts/kernel.ts";
 import { readAddress, writeAddress } from "../src/hosts/parent.ts";
 import { openReport } from "../src/hosts/report.ts";
 import createWidget from "../src/hosts/widget.ts";
@@ -332,6 +333,20 @@ describe("the widget", () => {
     stop?.click();
     expect(model.sent.at(-1)).toEqual({ op: "stop", run: "lenet-sigmoid" });
     clean();
+  });
+
+  it("asks the kernel for a stretch in detail, and knows when it has come", async () => {
+    const model = new FakeModel({ _keyframe: view(joinFrames(fixture("lenet-sgd"))) });
+    const source = new KernelSource(model as never);
+    let done = false;
+    source.detail("lenet-sgd", 10, 40, 1024).then(() => (done = true));
+    const { id, ...asked } = model.sent[0] as { id: number };
+    expect(asked).toEqual({ op: "detail", run: "lenet-sgd", from: 10, to: 40, points: 1024 });
+    await Promise.resolve();
+    expect(done).toBe(false);
+    source.answered(id);
+    await Promise.resolve();
+    expect(done).toBe(true);
   });
 
   it("remembers what the user chose", async () => {
