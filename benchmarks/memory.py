@@ -28,7 +28,7 @@ from benchmarks import against_2021
 from benchmarks.measure import CONFIGURATIONS, Training, summarise, tracked
 from benchmarks.naive import TITLE as NAIVE
 from benchmarks.naive import NaiveEconomy
-from benchmarks.networks import PAPER
+from benchmarks.networks import PAPER, TINY
 from benchmarks.results import ROOT, Draw, kept, make_parser, parse
 
 STEPS = 3
@@ -77,10 +77,9 @@ def work(title: str, network_name: str) -> None:
     optimizer = CONFIGURATIONS[title].optimizer if title in CONFIGURATIONS else "SGD"
     batch = network.batch()
     imported = read_status("VmRSS")
-    small = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, int(batch[1].max()) + 1))
-    with attach(title, small) as training:
+    with attach(title, TINY.make()) as training:
         for _ in range(STEPS):
-            training(batch[0].new_ones(len(batch[1]), 2, 5, 5), batch[1])
+            training(*TINY.batch(len(batch[1])))
     reset_peak()
     warmed = read_status("VmRSS")
     model = network.make()

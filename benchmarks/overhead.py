@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.architectures import NETWORKS
 from benchmarks.measure import CONFIGURATIONS, Configuration, Effort, Step, compare, take_turns, tracked
-from benchmarks.networks import Network
+from benchmarks.networks import TINY, Network
 from benchmarks.results import kept, make_parser, parse, report
 
 MAIN = "cifar10_3c3d"
@@ -111,10 +111,18 @@ def measure_network(network: Network, options: Namespace) -> Rows:
     return {name: row | notes.get(name, {}) for name, row in compare(times).items()}
 
 
+def compile_kernels() -> None:
+    """So that no round to warm up is slow for another reason than its network."""
+    for c in CONFIGURATIONS.values():
+        time_together(TINY, [c], Effort(2))
+
+
 def measure_networks(options: Namespace) -> None:
     names = options.networks or ([] if options.quick else [name for name in NETWORKS if name != MAIN])
     networks: dict[str, Any] = {}
     content = {"seconds per group": options.seconds, "networks": networks}
+    if names:
+        compile_kernels()
     with kept("overhead_networks", content, options, draw_networks) as save:
         for name in names:
             network = NETWORKS[name]
