@@ -1,6 +1,6 @@
 // Grid, ticks, labels and decision lines around a time chart.
 import { formatNumber } from "../format.ts";
-import type { Scale } from "../scale.ts";
+import type { Scale, Tick } from "../scale.ts";
 import type { Box, Mark } from "../scene.ts";
 import type { Axis } from "../series.ts";
 import { readable, type Theme } from "../theme.ts";
@@ -19,6 +19,12 @@ export interface AxisOptions {
   ylabel?: string;
   bare?: boolean; // no labels on the x axis: another chart below has them
   ticks?: number;
+}
+
+/** Ticks of the shared axis; there is no half step. */
+export function timeTicks(xscale: Scale, width: number, axis: Axis): Tick[] {
+  const ticks = xscale.ticks(Math.max(2, Math.floor(width / 64)));
+  return axis === "step" ? ticks.filter(({ value }) => Number.isInteger(value)) : ticks;
 }
 
 export function axisMarks(chart: AxisOptions, box: Box, xscale: Scale, yscale: Scale): Mark[] {
@@ -45,7 +51,7 @@ export function axisMarks(chart: AxisOptions, box: Box, xscale: Scale, yscale: S
       color: theme.quiet,
     });
   if (chart.bare) return marks;
-  for (const tick of xscale.ticks(Math.max(2, Math.floor(box.width / 64)))) {
+  for (const tick of timeTicks(xscale, box.width, chart.axis)) {
     const anchor = tick.at > right - 12 ? "end" : tick.at < box.x + 8 ? "start" : "middle";
     marks.push({ type: "line", xs: [tick.at, tick.at], ys: [bottom, bottom + 3], stroke: theme.faint });
     marks.push({ type: "text", x: tick.at, y: bottom + 11, text: tick.label, anchor, color: theme.quiet });

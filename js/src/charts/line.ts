@@ -123,15 +123,16 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
   const broken = raw?.broken ?? brokenPixels(curve.series, ...visibleRange(curve.series, chart.domain), xscale);
   if (curve.error?.n) marks.push(bandMark(curve, box, xscale, yscale));
   if (raw && (curve.dots || curve.series.n === 1)) {
-    const radius = curve.series.n === 1 ? 3 : 1.4;
+    const alone = curve.series.n === 1; // a single record stands at the edge, and is to be seen
+    const radius = alone ? 4.5 : 1.4;
     marks.push({
       type: "dots",
       xs: raw.xs,
       ys: raw.ys,
       radius,
       fill: color,
-      alpha: curve.series.n > 1 ? 0.55 : 1,
-      clip: box,
+      alpha: alone ? 1 : 0.55,
+      clip: alone ? undefined : box,
     });
   }
   if (raw && !curve.dots) {

@@ -84,7 +84,7 @@ export function parabolaScene(chart: ParabolaChart): Scene {
 
 function guides({ box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
   const marks: Mark[] = [];
-  const narrow = box.width < 260;
+  const narrow = box.width < 350;
   const words: [number, string, string][] = [
     [-1, "−1 start", "−1 stands still"],
     [0, "0 floor", "0 valley floor"],

@@ -1,6 +1,6 @@
 // Elements of the individual gradients: their histogram at the chosen step, and how it changed over the run.
 
-import { axisLabel } from "../charts/axes.ts";
+import { axisLabel, timeTicks } from "../charts/axes.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { histogramBoxes, largest, stripMarks, thinSteps } from "../charts/histogram.ts";
 import { csvLines } from "../export.ts";
@@ -104,7 +104,7 @@ function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: F
       });
     scene.frames.push({ ...box, xscale });
     if (i === runs.length - 1)
-      for (const tick of xscale.ticks(Math.max(2, Math.floor(box.width / 64))))
+      for (const tick of timeTicks(xscale, box.width, ctx.axis))
         scene.marks.push({
           type: "text",
           x: tick.at,
