@@ -11,10 +11,19 @@ import numpy as np
 
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.reader import find_event_files
-from cockpit_core.terminal import Terminal, clean, draw_sparkline, format_age, format_number, format_table
+from cockpit_core.terminal import (
+    Terminal,
+    clean,
+    draw_sparkline,
+    fit_sparkline,
+    format_age,
+    format_number,
+    format_table,
+)
 
 NOTICES = 10  # the latest; a run may have thousands
-HEAD = ("", "last", "lowest", "highest", "values", "")
+HEAD = ("", "last", "lowest", "highest", "values")
+COURSE = "from first to last"
 
 
 def find_runs(root: Path) -> Iterator[Path]:
@@ -29,12 +38,22 @@ def list_runs(root: Path, terminal: Terminal) -> int:
     """Prints one line per run below ``root``; returns how many there are."""
     now = time.time()
     rows: list[tuple[str, ...]] = [("run", "state", "step", "loss", "last record")]
+    losses: list[np.ndarray] = []
     for path in find_runs(root):
+        data = load(path)
         name = str(path.relative_to(root)) if path != root else path.resolve().name
-        rows.append(describe_run(load(path), name, now))
+        rows.append(describe_run(data, name, now))
+        losses.append(get_values(data, "Loss")[1])
     if len(rows) > 1:
-        for row, line in zip(rows, format_table(rows, "<<>>>"), strict=True):
-            terminal.write(terminal.paint(line, "bold" if row is rows[0] else row[1]))
+        width = fit_sparkline(terminal, rows)
+        at = max(len(row[0]) for row in rows) + 2  # where the states stand
+        for row, line, values in zip(rows, format_table(rows, "<<>>>"), [None, *losses], strict=True):
+            if values is None:
+                terminal.write(terminal.paint(f"{line}  loss {COURSE}", "bold"))
+            else:
+                state = terminal.paint(row[1], row[1])
+                course = draw_sparkline(values, terminal, width)
+                terminal.write(f"{line[:at]}{state}{line[at + len(row[1]) :]}  {course}")
     return len(rows) - 1
 
 
@@ -64,18 +83,27 @@ def show_run(path: Path, terminal: Terminal, quantity: str | None = None) -> Non
     show_headline(data, path, terminal)
     terminal.write()
     if quantity is None:
-        rows = [describe_curve(name.removeprefix("log/"), get_values(data, name)[1], terminal) for name in data.names]
+        curves = [(name.removeprefix("log/"), get_values(data, name)[1]) for name in data.names]
     else:
-        rows = [describe_curve("network", get_values(data, quantity)[1], terminal)]
-        rows += [describe_curve(layer, get_values(data, quantity, layer)[1], terminal) for layer in data.layers]
-    table = [HEAD, *filter(None, rows)]
-    if len(table) == 1:
+        layered = [(layer, get_values(data, quantity, layer)[1]) for layer in data.layers]
+        curves = [("network", get_values(data, quantity)[1]), *layered]
+    curves = [(name, values) for name, values in curves if len(values)]
+    if curves:
+        show_curves(curves, terminal)
+    else:
         known = f"; there are {', '.join(map(clean, data.names))}" if data.names else ""
         terminal.write(f"no values{'' if quantity is None else ' of ' + clean(quantity)} yet{known}")
-    for row, line in zip(table, format_table(table, "<>>>><"), strict=True):
-        terminal.write(terminal.paint(line, "bold") if row is HEAD else line)
     if quantity is None:
         show_asides(data, terminal)
+
+
+def show_curves(curves: list[tuple[str, np.ndarray]], terminal: Terminal) -> None:
+    rows = [HEAD, *(describe_curve(name, values) for name, values in curves)]
+    width = fit_sparkline(terminal, rows)
+    head, *lines = format_table(rows, "<>>>>")
+    terminal.write(terminal.paint(f"{head}  {COURSE}", "bold"))
+    for line, (_, values) in zip(lines, curves, strict=True):
+        terminal.write(f"{line}  {draw_sparkline(values, terminal, width)}")
 
 
 def show_headline(data: RunData, path: Path, terminal: Terminal) -> None:
@@ -86,29 +114,28 @@ def show_headline(data: RunData, path: Path, terminal: Terminal) -> None:
         facts.append(f"step {steps[-1]}")
     if data.last_wall_time:
         facts.append(f"{format_age(time.time() - data.last_wall_time)} ago")
-    if header.model:
-        facts.append(f"{clean(header.model)}, {header.num_parameters:,.0f} parameters")
-    facts += [clean(optimizer.name) for optimizer in header.optimizers]
-    if header.batch_size:
-        facts.append(f"batch {header.batch_size}")
     terminal.write(f"{terminal.paint(clean(header.name or str(path)), 'bold')}  " + " | ".join(facts))
+    setting = [f"{clean(header.model)}, {header.num_parameters:,.0f} parameters"] if header.model else []
+    setting += [clean(optimizer.name) for optimizer in header.optimizers]
+    if header.batch_size:
+        setting.append(f"batch {header.batch_size}")
+    if setting:
+        terminal.write(terminal.paint(" | ".join(setting), "dim"))
     if data.error:
         terminal.write(terminal.paint(clean(data.error), "failed"))
 
 
-def describe_curve(name: str, values: np.ndarray, terminal: Terminal) -> tuple[str, ...] | None:
-    if not len(values):
-        return None
+def describe_curve(name: str, values: np.ndarray) -> tuple[str, ...]:
     finite = values[np.isfinite(values)]
     ends = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
     numbers = (format_number(float(value)) for value in (values[-1], *ends))
-    return (clean(name), *numbers, str(len(values)), draw_sparkline(values, terminal))
+    return (clean(name), *numbers, str(len(values)))
 
 
 def show_asides(data: RunData, terminal: Terminal) -> None:
     """Histograms cannot be drawn here; that they exist can be said. Then what the user should look at."""
     heavy = [(name, len(data.histogram_steps(name))) for name in data.names if data.histogram_steps(name)]
-    lines = [f"histograms: {clean(name)} at {count} steps" for name, count in heavy]
+    lines = [f"histograms of {clean(name)} at {count} steps: see the report" for name, count in heavy]
     if data.broken:
         lines.append(f"{data.broken} damaged records were skipped")
     if len(data.notices) > NOTICES:
@@ -119,4 +146,4 @@ def show_asides(data: RunData, terminal: Terminal) -> None:
     if lines:
         terminal.write()
     for line in lines:
-        terminal.write(line)
+        terminal.write(terminal.paint(line, "dim") if line.startswith("histograms of") else line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
@@ -14,6 +15,7 @@ ASCII_BLOCKS = "_.-~=+*#"
 BROKEN = "x"
 COLORS = {"running": "32", "finished": "36", "failed": "31", "crashed": "31", "stopped": "33", "bold": "1", "dim": "2"}
 SPARK_WIDTH = 32
+SPARK_MAX = 48
 
 
 class Terminal:
@@ -24,6 +26,7 @@ class Terminal:
         dumb = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         self.color = stream.isatty() and not dumb
         self.blocks = BLOCKS if can_encode(BLOCKS, stream) else ASCII_BLOCKS
+        self.width = shutil.get_terminal_size((100, 24)).columns if stream.isatty() else 100
 
     def paint(self, text: str, color: str) -> str:
         code = COLORS.get(color)
@@ -78,6 +81,12 @@ def draw_sparkline(values: Sequence[float] | np.ndarray, terminal: Terminal, wid
     levels = (heights - finite.min()) / span if span > 0 else np.where(np.isfinite(heights), 0.0, np.nan)
     top = len(terminal.blocks) - 1
     return "".join(BROKEN if math.isnan(x) else terminal.blocks[round(x * top)] for x in levels)
+
+
+def fit_sparkline(terminal: Terminal, rows: Iterable[Sequence[str]]) -> int:
+    """How wide sparklines may be beside a table with these cells: a line that wraps cannot be read."""
+    taken = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
+    return max(8, min(SPARK_MAX, terminal.width - taken))
 
 
 def format_table(rows: Iterable[Sequence[str]], align: str) -> Iterator[str]:

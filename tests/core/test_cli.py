@@ -17,6 +17,7 @@ from cockpit_core import cli
 from cockpit_core._version import __version__
 from cockpit_core.events.writer import EventWriter
 from cockpit_core.records import Header, LayerInfo, Notice, Record
+from cockpit_core.show import list_runs, show_run
 from cockpit_core.terminal import Terminal, draw_sparkline, format_age, format_number
 from tests import synthetic
 
@@ -238,3 +239,25 @@ def test_report_says_how_large_it_is_and_what_it_left_out(
     assert (tmp_path / "lenet.html").stat().st_size <= 400_000
     assert cli.main([*command, "--max-size", "0.001"]) == 1
     assert "needs at least" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [70, 80, 200])
+def test_no_line_of_a_table_wraps(columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        encoding = "utf-8"
+
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    synthetic.write_run(tmp_path / "lenet", steps=120, layers=4, warnings=False)
+    screen = Screen()
+    assert list_runs(tmp_path, Terminal(screen)) == 1
+    show_run(tmp_path / "lenet", Terminal(screen))
+    show_run(tmp_path / "lenet", Terminal(screen), "GradNorm")
+    lines = screen.getvalue().splitlines()
+    curves = [line for line in lines if "▁" in line]
+    assert len(curves) > 20
+    assert max(map(len, curves)) <= columns
+    assert max(map(len, curves)) > min(columns, 100) - 12  # and the room is used
