@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
 from cockpit_core.schema import wire
 from tb_plugin.provider import Asker
+from tb_plugin.quick import Datum
 
 HEADER = "cockpit/header"
 RECORDS = "cockpit/records/"
@@ -34,9 +34,9 @@ def segments(tags: dict[str, Any]) -> list[int]:
     return sorted(int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) == 6)
 
 
-# Decoding holds the interpreter: three first requests side by side would all be answered when the last one is done.
-# One after the other, the first picture is there in a third of the time.
-_FIRST = threading.Lock()
+# Decoding holds the interpreter: three first requests side by side would all be answered when the last one is done. One
+# after the other, the first picture is there in a third of the time; meanwhile the data server gets the next run ready.
+_DECODING = threading.Lock()
 
 
 class Wanted(NamedTuple):
@@ -88,15 +88,16 @@ class Follower:
     def encode_batch(self, asker: Asker, wanted: Wanted) -> tuple[bytes, int]:
         """The bytes, and the record to go on from."""
         since, until, names, layers, max_points = wanted
-        with self.lock, nullcontext() if self._segment >= 0 else _FIRST:
+        with self.lock:
             if (
                 until is None or until > self.data.table.next_seq
             ):  # a stretch that is decoded needs no look at the files
                 self._refresh(asker)
             only = None if layers else ()
-            content = encode_batch(
-                self.data, since, run=self.run, names=names, layers=only, max_points=max_points, until=until
-            )
+            with _DECODING:
+                content = encode_batch(
+                    self.data, since, run=self.run, names=names, layers=only, max_points=max_points, until=until
+                )
             known = self.data.table.next_seq
             return content, known if until is None else min(until, known)
 
@@ -174,8 +175,15 @@ class Follower:
         newest = (int(series.max_step), float(series.max_wall_time))
         if segment == self._segment and newest == self._newest:
             return False
+        found = asker.read_tensor(self.run, records_tag(segment))
+        with _DECODING:
+            self._feed(sorted(found))
+        self._segment, self._newest = segment, newest
+        return True
+
+    def _feed(self, found: list[Datum]) -> None:
         payloads: list[bytes] = []
-        for _, wall_time, payload in sorted(asker.read_tensor(self.run, records_tag(segment))):
+        for _, wall_time, payload in found:
             if self._headers and (self.data.table.header is None or self._headers[0][0] <= wall_time):
                 self.data.feed_records(payloads)
                 payloads = []
@@ -183,8 +191,6 @@ class Follower:
             if wall_time > self._born:
                 payloads.append(payload)
         self.data.feed_records(payloads)
-        self._segment, self._newest = segment, newest
-        return True
 
     def _feed_headers(self, until: float) -> None:
         """A header counts from its own time on: layer vectors of earlier records fit the header before."""
