@@ -92,6 +92,8 @@ def test_report_prints(opened: Opened) -> None:
     fit = "all => all.map(c => Math.round(c.width / devicePixelRatio - c.clientWidth))"
     assert opened.cockpit.evaluate("root => root.clientWidth") == 718  # A4 without its margins
     assert set(opened.cockpit.locator(".ck-chart canvas").evaluate_all(fit)) == {0}  # all drawn for that width
+    cut = "all => all.map(table => table.scrollHeight - table.clientHeight)"
+    assert set(opened.cockpit.locator(".ck-table").evaluate_all(cut)) == {0}  # nobody can scroll on paper
     opened.page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     assert opened.cockpit.evaluate("root => root.clientWidth") > 1000
     opened.page.emulate_media(media="print")
