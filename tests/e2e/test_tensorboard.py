@@ -150,6 +150,16 @@ def test_every_panel_shows_what_load_reads_at_three_scrubbed_steps(
     assert not tab.errors
 
 
+def test_cards_stand_still_while_the_user_scrubs(page: Page, board: TensorBoard) -> None:
+    tab = Tab.open(page, board, runs=["healthy"], step=250)
+    tab.scrub(0.9)
+    places = "[...document.querySelectorAll('.ck-card')].map((e) => [e.offsetTop, e.offsetHeight])"
+    before = tab.evaluate(places)
+    for share in (0.7, 0.4, 0.2, 0.6):
+        tab.scrub(share)
+        assert tab.evaluate(places) == before
+
+
 def test_a_layer_can_be_chosen(page: Page, board: TensorBoard, root: Path) -> None:
     data = load(root / "healthy")
     tab = Tab.open(page, board, runs=["healthy"], step=100)
