@@ -20,7 +20,7 @@ LIMITS = {"added to training": 0.02, "share of one core": 0.25}
 
 def measure_training(quick: bool) -> dict[str, Any]:
     cases = list(widget_kernel.CASES)
-    return widget_kernel.measure_in_kernel(cases[:1] if quick else cases, 0.5 if quick else 5.0, 1 if quick else 3)
+    return widget_kernel.measure_in_kernel(cases[:1] if quick else cases, 0.5 if quick else 4.0, 1 if quick else 3)
 
 
 def in_browser(measure: Callable[..., dict[str, Any]], small: float, whole: float) -> Callable[[bool], dict[str, Any]]:

@@ -217,6 +217,7 @@ def start_browser() -> Iterator[Browser]:
         yield Browser(browser, server)
         browser.close()
     server.shutdown()
+    server.server_close()
 
 
 def processor_seconds() -> float:

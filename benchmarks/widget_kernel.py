@@ -188,7 +188,8 @@ def measure_in_kernel(cases: list[str], seconds: float, rounds: int, python: str
 
     manager = KernelManager()
     manager.kernel_spec.argv[0] = python  # type: ignore[union-attr]
-    manager.start_kernel(cwd=str(ROOT), env={**os.environ, "OMP_NUM_THREADS": "1"})
+    quiet = ["--log-level=ERROR"]
+    manager.start_kernel(cwd=str(ROOT), env={**os.environ, "OMP_NUM_THREADS": "1"}, extra_arguments=quiet)
     client = manager.client()
     client.start_channels()
     try:
