@@ -118,18 +118,26 @@ def compile_kernels() -> None:
 
 
 def measure_networks(options: Namespace) -> None:
+    """One that fails does not stop the others, but the script says so in the end."""
     names = options.networks or ([] if options.quick else [name for name in NETWORKS if name != MAIN])
-    networks: dict[str, Any] = {}
-    content = {"seconds per group": options.seconds, "networks": networks}
+    networks, failed = dict[str, Any](), dict[str, str]()
+    content = {"seconds per group": options.seconds, "networks": networks, "failed": failed}
     if names:
         compile_kernels()
     with kept("overhead_networks", content, options, draw_networks) as save:
         for network in sorted((NETWORKS[name] for name in names), key=lambda network: bool(network.skipped)):
-            name = network.name  # the slowest comes last
-            rows = measure_network(network, options)
-            networks[name] = {"parameters": network.parameters, "batch": network.batch_size, "rows": rows}
-            report(f"{name}, batch {network.batch_size}", rows)
+            try:  # the slowest comes last
+                rows = measure_network(network, options)
+            except Exception as error:
+                failed[network.name] = f"{type(error).__name__}: {error}"
+                print(f"\n{network.name} failed: {failed[network.name]}", flush=True)
+                continue
+            entry = {"parameters": network.parameters, "batch": network.batch_size, "rows": rows}
+            networks[network.name] = entry
+            report(f"{network.name}, batch {network.batch_size}", rows)
             save()
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 PARTS = {"configurations": measure_configurations, "quantities": measure_quantities, "networks": measure_networks}

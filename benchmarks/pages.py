@@ -150,7 +150,8 @@ def write_networks(results: dict[str, Results]) -> str:
         untracked = f"{1e3 * entry['rows']['untracked']['seconds']['median']:.2f}"
         rows.append([name, f"{entry['parameters']:,}", str(entry["batch"]), untracked, *shown])
     head = ["", "parameters", "batch", "untracked, ms", *(title.replace(", SGD", "") for title in titles)]
-    return make_table(head, rows)
+    failed = "".join(f"\n\n{name} failed: {reason}" for name, reason in found.get("failed", {}).items())
+    return make_table(head, rows) + failed
 
 
 def format_rounds(row: Results) -> str:

@@ -65,6 +65,26 @@ def test_common_network_is_tracked_and_covered(name: str, tmp_path: Path) -> Non
     assert training.run is None
 
 
+def test_a_network_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overhead = importlib.import_module("benchmarks.overhead")
+
+    def measure_network(network, options) -> dict:
+        if network.name == "mnist_logreg":
+            raise ValueError("broken")
+        return {title: make_row(2.0) for title in ("untracked", "economy, SGD")}
+
+    monkeypatch.setattr(overhead, "measure_network", measure_network)
+    monkeypatch.setattr(overhead, "compile_kernels", lambda: None)
+    arguments = ["--parts", "networks", "--networks", "mnist_logreg", "mnist_mlp", "--results", str(tmp_path)]
+    with pytest.raises(SystemExit, match="failed: mnist_logreg"):
+        overhead.main(arguments)
+    found = pages.load(tmp_path)
+    assert list(found["overhead_networks"]["networks"]) == ["mnist_mlp"]
+    shown = pages.write_block("networks", found)
+    assert "mnist_logreg failed: ValueError: broken" in shown
+    assert "| mnist_mlp | 1,336,610 | 128 | 2000.00 | 2x (3) |" in shown
+
+
 def test_naive_statistics_are_those_of_individual_gradients() -> None:
     """A contestant that computes something else would be no comparison."""
     from benchmarks.naive import NaiveEconomy
