@@ -185,6 +185,36 @@ def _size(folder: Path) -> float:
     return round(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6, 1)
 
 
+PAGE = ROOT / "docs" / "tensorboard.md"
+MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
+Row = tuple[str, str, str, Callable[[dict[str, Any]], float], str]
+ROWS: list[Row] = [  # case, what, promise, figure, unit
+    ("ten_runs", "10 runs x 10,000 steps x 20 layers: all ten drawn", "3 s", lambda x: x["all_runs_painted_s"], "s"),
+    *(
+        ("ten_runs", f"the same, a frame while {word}", "33 ms", lambda x, g=key: x[g]["frame_median_ms"], "ms")
+        for key, word in (("scrub", "scrubbing"), ("hover", "hovering"), ("zoom", "zooming"), ("pan", "moving"))
+    ),
+    ("hundred_runs", "100 runs, the first ten drawn", "", lambda x: x["data server"]["all_runs_painted_s"], "s"),
+    ("million", "1,000,000 light records: all of it drawn", "20 s", lambda x: x["all_drawn_s"], "s"),
+    ("million", "the same: processor time of TensorBoard", "", lambda x: x["server_cpu_s"], "s"),
+    ("million", "a closer look: every record of the part", "", lambda x: x["closer_look_s"], "s"),
+    ("million", "the same, a frame while zooming", "33 ms", lambda x: x["zoom"]["frame_median_ms"], "ms"),
+]
+
+
+def write_table(results: dict[str, Any]) -> None:
+    """The figures in docs/tensorboard.md, between its two marks."""
+    lines = ["| what | promised | measured |", "|---|---|---|"]
+    for case, what, promise, figure, unit in ROWS:
+        if case in results:
+            lines.append(f"| {what} | {promise and 'under ' + promise} | {figure(results[case]):.2g} {unit} |")
+    machines = sorted({f"{own['machine']}, {own['rounds']} rounds" for own in results.values()})
+    table = "\n".join([*lines, "", "Medians. " + "; ".join(machines) + ". Chromium without a graphics card.", ""])
+    begin, end = MARKS
+    head, _, rest = PAGE.read_text().partition(begin)
+    PAGE.write_text(head + begin + table + end + rest.partition(end)[2])
+
+
 CASES = {"ten_runs": ten_runs, "hundred_runs": hundred_runs, "million": million}
 
 
@@ -204,6 +234,8 @@ def main() -> None:
         given.results.parent.mkdir(exist_ok=True)
         given.results.write_text(json.dumps(known, indent=2) + "\n")
         print(name, json.dumps(known[name], indent=2))
+    if given.results == RESULTS:
+        write_table(known)
 
 
 if __name__ == "__main__":
