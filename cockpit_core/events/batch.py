@@ -159,8 +159,10 @@ def _first_each(indices: np.ndarray, bucket: np.ndarray) -> np.ndarray:
 
 
 def _decimate(column: records.BatchColumn, max_points: int | None) -> records.BatchColumn:
+    if max_points is None or column.rows is None:
+        return column
     keep = decimate(column.values, max_points)
-    if keep.size == column.values.size or column.rows is None:
+    if keep.size == column.values.size:
         return column
     return records.BatchColumn(column.name, column.values[keep], column.layer, column.rows[keep], True)
 
@@ -178,8 +180,8 @@ def _choose_rows(columns: list[records.BatchColumn], rows: Rows) -> np.ndarray:
 
 def _renumber(column: records.BatchColumn, kept: np.ndarray) -> records.BatchColumn:
     assert column.rows is not None
-    rows = np.searchsorted(kept, column.rows)
-    column.rows = None if rows.size == kept.size else rows  # one value per row needs no row numbers
+    whole = column.rows.size == kept.size  # one value per row needs no row numbers
+    column.rows = None if whole else np.searchsorted(kept, column.rows)
     return column
 
 
