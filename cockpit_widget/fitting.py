@@ -136,11 +136,9 @@ def encode_layers(
 
 def encode_stretch(data: RunData, run: str, since: int, until: int, points: int | None, limit: int) -> bytes:
     """The records from ``since`` to ``until`` with this many points per curve; without layers if that is too much."""
-    batch = b""
-    for layers in (None, []):
-        batch = encode_batch(data, since, run=run, layers=layers, max_points=points, until=until)
-        if len(batch) <= limit:
-            break
+    batch = encode_batch(data, since, run=run, max_points=points, until=until)
+    if len(batch) > limit:
+        batch = encode_batch(data, since, run=run, layers=[], max_points=points, until=until)
     return batch
 
 

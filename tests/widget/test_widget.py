@@ -16,6 +16,7 @@ import pytest
 
 from cockpit_core.events.data import load
 from cockpit_widget import CockpitWidget
+from cockpit_widget.kernel import silence
 from cockpit_widget.sources import Tail, name_paths
 from tests import synthetic
 from tests.widget.fakes import FakeClock, FakeComm, FakePage, FakeRun
@@ -171,6 +172,20 @@ def test_widget_that_nobody_holds_is_collected(tmp_path: Path, run: FakeRun, clo
     wait_until(lambda: not tails())
     run.step(2)
     assert not run.callbacks
+
+
+def test_installed_comm_has_what_silencing_relies_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real class, not our fake: a later release may rename what ``silence`` replaces, and a figure would be lost."""
+    from comm.base_comm import BaseComm
+
+    fired, heard = [], []
+    comm = BaseComm(target_name="jupyter.widget", primary=False)
+    comm.on_msg(heard.append)
+    monkeypatch.setattr(BaseComm, "handle_msg", lambda self, msg: fired.append(msg))
+    comm.handle_msg({"n": 1})
+    silence(comm)
+    comm.handle_msg({"n": 2})
+    assert (fired, heard) == ([{"n": 1}], [{"n": 2}])
 
 
 # ---- how it is shown ----
