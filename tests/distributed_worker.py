@@ -124,7 +124,8 @@ def networks(rank: int, processes: int, folder: Path, names: tuple[str, ...]) ->
 
 @scenario
 def equal_batches(rank: int, processes: int, folder: Path) -> None:
-    networks(rank, processes, folder, ("mlp", "cnn", "tied", "encoder_layer", "decoder", "own_parameter", "lstm"))
+    names = ("mlp", "cnn", "tied", "encoder_layer", "decoder", "own_parameter", "lstm", "broadcast")
+    networks(rank, processes, folder, names)
 
 
 @scenario
@@ -324,6 +325,7 @@ def sharded(rank: int, processes: int, folder: Path) -> None:
     train_sharded("mlp", rank, processes, folder / "sharded accumulated", micro=2, optimizer="adam")
     train_sharded("mlp", rank, processes, folder / "sharded clipped", clip=True)
     train_sharded("lstm", rank, processes, folder / "sharded lstm in parts", parts=True)
+    train_sharded("prelu", rank, processes, folder / "sharded prelu in parts", parts=True)
     train_sharded("broadcast", rank, processes, folder / "sharded broadcast")
 
 

@@ -38,6 +38,7 @@ class Entry:
     batch_dim: int
     calls: list[tuple[Call, list[str], int, GradientEdge]] = field(default_factory=list)
     leaves: dict[str, Tensor] = field(default_factory=dict)
+    forward: int = 0
 
 
 def tag(output: Tensor, call: Call, names: list[str], position: int) -> None:
@@ -47,9 +48,12 @@ def tag(output: Tensor, call: Call, names: list[str], position: int) -> None:
         marks.setdefault(TAG, []).append((call, names, position))
 
 
-def watch_entries(engine: Engine, root: Any) -> None:
-    """Look through the graph of one loss, and listen at every entry. Once per tracked step and loss."""
-    B, batch_dim = engine.forward_size, engine.batch_dim
+def watch_entries(engine: Engine, root: Any, origin: tuple[int, int]) -> None:
+    """Look through the graph of one loss, and listen at every entry. Once per tracked step and loss.
+
+    ``origin``: the call of the model that the loss belongs to, and its samples.
+    """
+    (forward, B), batch_dim = origin, engine.batch_dim
     if root is None or not B or B < 2:
         return
     entries, batched = find_entries(root, B, batch_dim)
@@ -68,6 +72,7 @@ def watch_entries(engine: Engine, root: Any) -> None:
     for node, entry in entries:
         entry.leaves = {name: p for name, p in entry.leaves.items() if name not in names}
         if (entry.calls or entry.leaves) and node.metadata.setdefault(f"{TAG} entry", entry) is entry:
+            entry.forward = forward
             node.register_prehook(Listener(engine, entry))
     engine.unbatched |= bool(expanded)
 
@@ -187,7 +192,8 @@ class Listener:
                     found.add(call, names, engine.cover, position, as_batch(b, call.batch_dim))
             for name, row in zip(leaves, rows[len(edges) :], strict=True):
                 if row is not None:
-                    found.direct[name] = found.direct[name] + row if name in found.direct else row
+                    known, forward = found.direct.setdefault(name, {}), self.entry.forward
+                    known[forward] = known[forward] + row if forward in known else row
 
 
 def owned(engine: Engine, call: Call, names: list[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
 from cockpit_core.layers.attention import attention
-from cockpit_core.layers.contribution import Contribution, Rows, Summed, Tried
+from cockpit_core.layers.contribution import Contribution, Joined, Rows, Summed, Tried, Zeros
 from cockpit_core.layers.fallback import fallback, flatten_tensors
 from cockpit_core.layers.recurrent import recurrence
 from cockpit_core.layers.registry import Call, NotCovered, find_rule
@@ -49,10 +49,52 @@ class Pass:
     """Parameters whose gradient is there, and whose individual gradients are still to be reduced."""
     forwards: list[Any] = field(default_factory=list)
     """Calls of the model that this pass went back through (``keeping.Forward``), if Alpha may have to repeat them."""
-    direct: dict[str, Tensor] = field(default_factory=dict)
-    """Individual gradients [B, *shape] of parameters that are broadcast over the batch (see ``broadcast``)."""
+    direct: dict[str, dict[int, Tensor]] = field(default_factory=dict)
+    """Individual gradients [B, *shape] of parameters that are broadcast over the batch (see ``broadcast``), by call of
+    the model."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Samples of each call of the model that this pass goes back through. Calls with equally many samples are looks at
+    the same samples; calls with different numbers are batches of their own, and the pass has all of their samples."""
+    losses_of_calls: dict[int, Tensor] = field(default_factory=dict)
+    part: int = 0
+    """Samples of the loss that was met last."""
+
+    @property
+    def is_union(self) -> bool:
+        return len(set(self.sizes.values())) > 1
+
+    def note_size(self, forward: int, size: int) -> None:
+        if not size or self.sizes.get(forward) == size:
+            return
+        self.sizes[forward] = size
+        if self.is_union:
+            self.batch_size = sum(self.sizes.values())
+            self._join_losses()
+
+    def add_losses(self, forward: int, losses: Tensor) -> None:
+        """Individual losses of one call's samples, with that call's loss as their mean."""
+        known = self.losses_of_calls
+        known[forward] = known[forward] + losses if forward in known else losses
+        self._join_losses()
+
+    def _join_losses(self) -> None:
+        known = self.losses_of_calls
+        if not known or self.no_losses:
+            return
+        if not self.is_union:
+            self.losses = torch.stack(list(known.values())).sum(0)
+        elif known.keys() == self.sizes.keys():
+            parts = [known[forward] * (self.batch_size / size) for forward, size in sorted(self.sizes.items())]
+            self.losses = torch.cat(parts)
+        else:
+            self.losses = None
+            self.no_losses_yet = "one loss looks at several batches of different sizes, so its samples have no losses"
+
+    no_losses_yet: str = ""
+    """Why there are none, unless more losses come."""
 
     def add(self, call: Call, names: list[str], cover: Cover, position: int, gradient: Tensor) -> None:
+        self.note_size(call.forward, call.batch_size)
         held = self.captured.get(id(call))
         if held is None:
             held = self.captured[id(call)] = Captured(call, names, waiting=set(names))
@@ -134,14 +176,25 @@ def contribution_of(
     found: Pass, name: str, scale: float, cover: Cover, keep_bytes: int, mute: Callable[[], Any]
 ) -> Contribution:
     """``g_n`` of one parameter in one pass, all its uses summed per sample."""
-    if name in found.direct:
-        return Rows(found.direct[name], cover.parameters[name].shape, scale)
-    parts = []
-    for held, local in found.by_parameter.get(name, ()):
+    shape = cover.parameters[name].shape
+    parts: list[tuple[int, Contribution]] = []
+    for forward, rows in found.direct.get(name, {}).items():
+        parts.append((forward, Rows(rows, shape, scale)))
+    for held, local in found.by_parameter.get(name, ()) if not parts else ():
         if held.contributions is None:
             held.contributions = make_contributions(held, scale, cover, keep_bytes, mute)
-        parts.append(held.contributions[local])
+        parts.append((held.call.forward, held.contributions[local]))
         held.waiting.discard(local)
+    if found.is_union and parts:
+        each = [[part for own, part in parts if own == forward] for forward in sorted(found.sizes)]
+        sizes = [size for _, size in sorted(found.sizes.items())]
+        pairs = zip(each, sizes, strict=True)
+        return Joined([sum_up(some) if some else Zeros(size, shape, scale) for some, size in pairs])
+    return sum_up([part for _, part in parts])
+
+
+def sum_up(parts: list[Contribution]) -> Contribution:
+    """All uses of the same samples."""
     if not parts:
         raise NotCovered("no call of its module was seen in the backward pass: the weight is used by a function")
     if any(part.samples != parts[0].samples for part in parts):

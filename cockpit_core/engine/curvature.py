@@ -75,7 +75,7 @@ class Curvature:
             return
         calls = args, kwargs, factor
         with torch.enable_grad(), engine.mute():
-            if engine.step.packed or (self.samples is not None and self.samples < found.batch_size):
+            if engine.step.packed or (self.samples is not None and self.samples < found.part):
                 self._attempt_fill(engine, kinds, lambda: self._separate_point(engine, found, *calls))
             else:
                 self._attempt_fill(engine, kinds, lambda: self._point(engine, found, *calls))
@@ -170,18 +170,18 @@ class Curvature:
         loss = engine.loss_fn.forward(*args, **kwargs) * factor
         parameters: dict[str, Tensor] = dict(engine.cover.trainable())
         if outputs is None:
-            return Point(loss, parameters, found.batch_size, samples_first=engine.batch_dim == 0)
+            return Point(loss, parameters, found.part, samples_first=engine.batch_dim == 0)
 
         def loss_of(values: Tensor) -> Tensor:
             return engine.loss_fn.forward(values, *args[1:], **kwargs) * factor
 
         mixed = engine.unbatched or mixes_samples(engine.cover.model)
         squares = None if mixed else partial(self._sum_of_squares, engine, outputs)
-        return Point(loss, parameters, found.batch_size, outputs, loss_of, squares, engine.batch_dim == 0)
+        return Point(loss, parameters, found.part, outputs, loss_of, squares, engine.batch_dim == 0)
 
     def _separate_point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
         """The forward once more on (the first samples of) the batch: copies of the buffers, the same random state."""
-        B, dim = found.batch_size, engine.batch_dim
+        B, dim = found.part, engine.batch_dim
         k = B if self.samples is None else min(self.samples, B)
 
         def cut(value: Any) -> Any:

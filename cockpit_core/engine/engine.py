@@ -52,6 +52,8 @@ class Engine:
         self.layer_handles = Handles()
         self.muted = 0
         self.forward_size: int | None = None
+        self.call_number, self.calls = 0, {0: 0}  # calls of the model, and the samples of those of this step
+        self.joins_batches = False  # a backward pass went through batches of different sizes
         self.forward: Forward | None = None  # the last call of the model, where it may have to be repeated
         self.repetition: Repetition | None = None  # while one runs
         self.never_repeats = ""  # why not
@@ -82,9 +84,10 @@ class Engine:
 
     def begin(self, plan: Plan) -> None:
         """Start the next step. Layer hooks go on if individual gradients are wanted, and off if not."""
-        self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None)
+        self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
         self.curvature.forget_step()
         self.forward, self.unbatched = None, False
+        self.calls = {}
         wanted = plan.individual or bool(plan.curvature_kinds)
         if wanted and not self.layer_handles:
             self._hook_layers()
@@ -116,6 +119,8 @@ class Engine:
         if self.muted or self.repetition is not None:
             return
         self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
+        self.call_number += 1
+        self.calls[self.call_number] = self.forward_size or 0
         if torch.is_grad_enabled() and (self.step.plan.curvature_kinds or self.may_repeat):
             self.forward = Forward.of(args, kwargs, self.forward_size or 0)
 
@@ -161,6 +166,7 @@ class Engine:
                 states,
                 output,
             )
+            call.forward = self.call_number
             if self.repetition is not None:
                 self.repetition.saw(call, len(tensors))
             for position, tensor in enumerate(tensors):
@@ -178,16 +184,26 @@ class Engine:
         """Wait for this loss to be differentiated. Nothing happens if it never is (validation)."""
         if self.muted or not isinstance(output, Tensor) or not output.requires_grad:
             return
-        self.look_for_broadcasts(output.grad_fn)
-        output.register_hook(partial(self.on_loss_gradient, args, kwargs, output.detach()))
+        origin = self.find_origin(find_batch_size((args, kwargs), self.batch_dim))
+        self.look_for_broadcasts(output.grad_fn, origin)
+        output.register_hook(partial(self.on_loss_gradient, origin, args, kwargs, output.detach()))
 
-    def look_for_broadcasts(self, root: Any) -> None:
+    def find_origin(self, size: int | None) -> tuple[int, int]:
+        """Which call of the model does a loss with so many samples belong to, and how many has it? The last one that
+        fits, where the loop calls the model on several batches before their losses."""
+        if size != self.forward_size and size in self.calls.values():
+            return max(number for number, own in self.calls.items() if own == size), size or 0
+        return self.call_number, self.forward_size or size or 0
+
+    def look_for_broadcasts(self, root: Any, origin: tuple[int, int]) -> None:
         """Before the backward pass of this loss: which parameters meet the batch only by broadcasting?"""
         if self.layer_handles and not self.muted:
             with self.guard("broadcast parameters"):
-                watch_entries(self, root)
+                watch_entries(self, root, origin)
 
-    def on_loss_gradient(self, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
+    def on_loss_gradient(
+        self, origin: tuple[int, int], args: tuple, kwargs: dict, value: Tensor, factor: Tensor
+    ) -> None:
         if self.muted or not self._is_of_interest(value, factor):
             return
         with self.guard("loss hook"):
@@ -195,9 +211,9 @@ class Engine:
                 return
             start = time.perf_counter()
             try:
-                found = self._open_pass(find_batch_size((args, kwargs), self.batch_dim))
+                found = self._open_pass(origin, find_batch_size((args, kwargs), self.batch_dim))
                 factor = factor / self.step.loss_scale
-                self._take_losses(found, args, kwargs, value, factor)
+                self._take_losses(found, origin[0], args, kwargs, value, factor)
                 if value.dim() == 0:
                     self.curvature.measure(self, found, args, kwargs, factor)
             except Exception as error:
@@ -220,15 +236,19 @@ class Engine:
     noticed_loss: Callable[[Tensor, Tensor], None] = staticmethod(lambda value, factor: None)
     """Set by the run: counts backward passes and looks for a loss that breaks."""
 
-    def _open_pass(self, loss_size: int | None) -> Pass:
+    def _open_pass(self, origin: tuple[int, int], loss_size: int | None) -> Pass:
         """Two losses in one backward are one pass; another backward is another micro-batch."""
         task = torch._C._current_graph_task_id()
         state = self.step
         if state.open is not None and state.open.task == task:
+            state.open.part = origin[1] or state.open.part
+            state.open.note_size(*origin)
             return state.open
         state.open = None  # an earlier backward was interrupted: what it captured is void
         self._drop_zeroed()
-        found = Pass(task, self.forward_size or loss_size or 0)
+        found = Pass(task, origin[1] or loss_size or 0)
+        found.part = found.batch_size
+        found.note_size(*origin)
         if not state.passes:
             state.before = {
                 n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()
@@ -248,7 +268,7 @@ class Engine:
         if not any_nonzero(p.grad for p in self.cover.trainable().values() if p.grad is not None):
             self.step.discard()
 
-    def _take_losses(self, found: Pass, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
+    def _take_losses(self, found: Pass, call: int, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
         """Loss and individual losses of this pass, times the user's own factor (1/3 for ``loss / 3``)."""
         found.loss += float((value * factor).sum())
         if not ({"losses", "alpha"} & self.step.plan.needs or self.step.plan.alpha_end) or found.no_losses:
@@ -256,17 +276,15 @@ class Engine:
         try:
             if value.dim() > 0:  # reduction="none": the user's own reduction is in the factor
                 name = type(self.loss_fn).__name__
-                losses = (
-                    sum_per_sample((value * factor).detach(), found.batch_size, self.batch_dim, name) * found.batch_size
-                )
+                losses = sum_per_sample((value * factor).detach(), found.part, self.batch_dim, name) * found.part
             else:
                 losses = self.clock.timed(
-                    "losses", individual_losses, self.loss_fn, args, kwargs, found.batch_size, self.batch_dim
+                    "losses", individual_losses, self.loss_fn, args, kwargs, found.part, self.batch_dim
                 )
                 if bool(torch.isfinite(value)):
                     check_sum(losses, float(value))
                 losses = losses * factor
-            found.losses = losses if found.losses is None else found.losses + losses
+            found.add_losses(call, losses)
         except NoIndividualLosses as reason:
             found.no_losses, found.losses = str(reason), None
 
@@ -346,6 +364,9 @@ class Engine:
                 return
             self.step.passes.append(found)
             self._note_gradients()
+            if found.is_union:  # what was reduced before the second batch was seen has the scale of the first
+                self.joins_batches, reduced = True, self.step.reduced
+                self.step.reduced = {n: s for n, s in reduced.items() if s.samples == found.batch_size}
             if self.step.in_closure and not self.step.measured:
                 self.measure()
         self.step.overhead += time.perf_counter() - start

@@ -23,8 +23,9 @@ def attach_function_loss(run: Run, loss: Tensor, individual: Tensor | None) -> N
         if individual.dim() != 1:
             raise ValueError(f"individual_losses must be one number per sample, got shape {tuple(individual.shape)}")
     if loss.requires_grad:
-        loss.register_hook(partial(on_function_loss, run, loss.detach(), individual))
-        run.engine.look_for_broadcasts(loss.grad_fn)
+        origin = run.engine.find_origin(None if individual is None else len(individual))
+        loss.register_hook(partial(on_function_loss, run, origin, loss.detach(), individual))
+        run.engine.look_for_broadcasts(loss.grad_fn, origin)
     _measure_curvature(run, loss)
 
 
@@ -36,7 +37,9 @@ def _measure_curvature(run: Run, loss: Tensor) -> None:
             engine.curvature.measure_function(engine, engine.forward_size or 0, loss)
 
 
-def on_function_loss(run: Run, value: Tensor, individual: Tensor | None, factor: Tensor) -> None:
+def on_function_loss(
+    run: Run, origin: tuple[int, int], value: Tensor, individual: Tensor | None, factor: Tensor
+) -> None:
     engine = run.engine
     if engine.muted:
         return
@@ -44,15 +47,15 @@ def on_function_loss(run: Run, value: Tensor, individual: Tensor | None, factor:
         engine.noticed_loss(value, factor)
         if not engine.step.plan.active:
             return
-        found = engine._open_pass(None if individual is None else len(individual))
+        found = engine._open_pass(origin, None if individual is None else len(individual))
         factor = factor / engine.step.loss_scale
         found.loss += float(value * factor)
         if individual is None:
             found.no_losses = "individual losses were not given: call run.backward(loss, individual_losses=...)"
             return
         try:
-            losses = scale_losses(individual, value, found.batch_size) * factor
-            found.losses = losses if found.losses is None else found.losses + losses
+            losses = scale_losses(individual, value, origin[1] or found.batch_size) * factor
+            found.add_losses(origin[0], losses)
         except NoIndividualLosses as reason:
             found.no_losses = str(reason)
 

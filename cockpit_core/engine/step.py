@@ -13,6 +13,7 @@ from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.keeping import Kept
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics
+from cockpit_core.sharded import is_sharded
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,12 @@ class GradientMark:
 
     @classmethod
     def of(cls, p: Tensor) -> GradientMark:
-        return cls(p.grad, version_of(p.grad))
+        return cls(p.grad, -1 if p.grad is None else p.grad._version)
 
     def fits(self, p: Tensor) -> bool:
-        return p.grad is self.gradient and version_of(p.grad) == self.version
-
-
-def version_of(gradient: Tensor | None) -> int:
-    """Grows with every write into the gradient. A sharded one's own counter stays: its local part's does not."""
-    return -1 if gradient is None else getattr(gradient, "_local_tensor", gradient)._version
+        if is_sharded(p.grad):
+            return False  # writing into a shard leaves no trace
+        return p.grad is self.gradient and (p.grad is None or p.grad._version == self.version)
 
 
 @dataclass(eq=False)
@@ -137,4 +135,5 @@ class StepState:
     def why_no_losses(self) -> str:
         if self.joint is not None:
             return self.joint.no_losses
-        return next((found.no_losses for found in self.passes if found.no_losses), "no loss was captured")
+        reasons = (found.no_losses or found.no_losses_yet for found in self.passes)
+        return next((reason for reason in reasons if reason), "no loss was captured")

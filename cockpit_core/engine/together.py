@@ -11,11 +11,11 @@ from torch import Tensor
 
 from cockpit_core.curvature import Eigenpair, NoCurvature, largest_eigenvalue
 from cockpit_core.curvature.operators import flatten, unflatten
-from cockpit_core.engine.capture import contribution_of, free
+from cockpit_core.engine.capture import contribution_of, find_own_rule, free
 from cockpit_core.engine.distributed import Group, OutOfStep, attempt, first_problem, reason_of
 from cockpit_core.engine.reduce import LayerStatistics
 from cockpit_core.engine.reduction import check, method_of, note_costs, reduce_parts, use_next_way
-from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.contribution import Contribution, Zeros
 from cockpit_core.layers.fallback import gradients_of
 from cockpit_core.layers.registry import NotCovered, find_rule
 from cockpit_core.sharded import contains_sharded_modules, is_sharded, whole
@@ -33,13 +33,6 @@ class Joint:
     loss: float
     losses: Tensor | None
     no_losses: str
-
-
-class Zeros(Contribution):
-    """A parameter that no sample of this rank has used, though another rank's did."""
-
-    def make(self, lo: int, hi: int) -> Tensor:
-        return torch.zeros(hi - lo, *self.shape, dtype=torch.float64)
 
 
 def measure_together(engine: Engine) -> None:
@@ -117,7 +110,7 @@ def gather_parameters(engine: Engine) -> None:
     values: dict[Any, dict[str, Tensor]] = {}
     for module, locals_ in engine.cover.hooked_modules().items():
         runs_again = find_rule(module) is None or any("." in local for local in locals_)
-        if runs_again and not contains_sharded_modules(module):
+        if runs_again and (find_own_rule(module) is not None or not contains_sharded_modules(module)):
             values[module] = {name: whole(p) for name, p in module.named_parameters()}
     for found in engine.step.passes:
         for held in found.captured.values():
@@ -146,7 +139,7 @@ def note_failure(engine: Engine, name: str, error: Exception, errors: list[Excep
 
 
 def part_of(engine: Engine, found: Any, name: str, scale: float) -> Contribution:
-    if name not in found.by_parameter:
+    if name not in found.by_parameter and name not in found.direct:
         return Zeros(found.batch_size, engine.cover.parameters[name].shape, scale)
     return contribution_of(found, name, scale, engine.cover, engine.memory_budget, engine.mute)
 

@@ -166,6 +166,51 @@ class Summed(Contribution):
         return torch.stack(projections).sum(0)  # type: ignore[arg-type]
 
 
+class Zeros(Contribution):
+    """A parameter that these samples have not used, though others did."""
+
+    def make(self, lo: int, hi: int) -> Tensor:
+        return torch.zeros(hi - lo, *self.shape, dtype=torch.float64)
+
+
+class Joined(Contribution):
+    """Samples of several calls of the model, side by side: batches of different sizes in one backward pass."""
+
+    def __init__(self, parts: list[Contribution]):
+        self.parts = parts
+        super().__init__(sum(part.samples for part in parts), parts[0].shape, 1.0)
+
+    @property
+    def floats_per_sample(self) -> int:
+        return max(part.floats_per_sample for part in self.parts)
+
+    def make(self, lo: int, hi: int) -> Tensor:
+        rows, start = [], 0
+        for part in self.parts:
+            first, last = max(lo - start, 0), min(hi - start, part.samples)
+            if first < last:
+                rows.append(part.form(first, last))
+            start += part.samples
+        wide = max((row.dtype for row in rows if row.numel()), key=lambda dtype: torch.finfo(dtype).bits)
+        return torch.cat([row.to(wide) for row in rows])
+
+    def hold(self) -> None:
+        for part in self.parts:
+            part.hold()
+
+    def next_way(self) -> bool:
+        moved = [part.next_way() for part in self.parts]
+        return any(moved)
+
+    def norms(self) -> Tensor | None:
+        norms = [part.norms() for part in self.parts]
+        return None if any(norm is None for norm in norms) else torch.cat(norms)  # type: ignore[arg-type]
+
+    def project(self, direction: Tensor) -> Tensor | None:
+        found = [part.project(direction) for part in self.parts]
+        return None if any(f is None for f in found) else torch.cat(found)  # type: ignore[arg-type]
+
+
 class Stacked(Contribution):
     """Blocks of rows with contributions of their own: the three projections that attention keeps in one matrix."""
 

@@ -37,6 +37,8 @@ class Call:
     statistics: tuple[Tensor, Tensor] | None = None
     """Mean and 1 / standard deviation per channel where they were taken over the samples of several processes."""
 
+    forward: int = 0
+    """Which call of the model it belongs to: one backward pass may go through several."""
     parameters: dict[str, Tensor] | None = None
     """Whole values by local name, where those of the module itself are sharded over processes."""
 

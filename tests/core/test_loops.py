@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch.nn import functional as F
 
 import cockpit_core
 from tests import slow_truth
+from tests.core.test_broadcast import PROBLEMS as BROADCAST
 from tests.training import (
     ECONOMY,
     Training,
@@ -86,22 +86,64 @@ def test_losses_that_are_added_up_are_one_sum(tmp_path: Path) -> None:
     assert_true(run.data, slow_truth.truth_of_moments(moments, None))
 
 
-def test_backward_passes_after_all_forward_passes_add_up_too(tmp_path: Path) -> None:
-    training = start("mlp")
-    losses, norms = [], []
-    # Individual gradients may be left out here, and that is said; a wrong value is not allowed.
-    with warnings.catch_warnings(record=True), training.track(tmp_path / "run", config="economy") as run:
-        for inputs, targets in training.batches(2):
+def backward_of_the_sum(training: Training, pieces: list[tuple[Tensor, Tensor]]) -> None:
+    sum(training.loss_fn(training.model(x), y) for x, y in pieces).backward()
+
+
+def backward_of_the_sum_after_all_forward_passes(training: Training, pieces: list[tuple[Tensor, Tensor]]) -> None:
+    predictions = [training.model(x) for x, _ in pieces]
+    losses = [training.loss_fn(out, y) for out, (_, y) in zip(predictions, pieces, strict=True)]
+    sum(reversed(losses)).backward()
+
+
+def backward_passes_after_all_forward_passes(training: Training, pieces: list[tuple[Tensor, Tensor]]) -> None:
+    for loss in [training.loss_fn(training.model(x), y) for x, y in pieces]:
+        loss.backward()
+
+
+WAYS = [backward_of_the_sum, backward_of_the_sum_after_all_forward_passes, backward_passes_after_all_forward_passes]
+
+
+@pytest.mark.parametrize("backward", WAYS)
+@pytest.mark.parametrize(("problem", "sizes"), [("mlp", [4, 3]), ("cnn", [1, 3, 2]), ("tied", [2, 5])])
+def test_batches_of_different_sizes_in_one_step_are_one_batch(
+    backward: Callable, problem: str, sizes: list[int], tmp_path: Path
+) -> None:
+    """Their losses are added up before or by the backward pass; each sample counts as its own loss weighs it."""
+    training, moments = start(problem, "adam"), []
+    names = (*ECONOMY, "MeanGSNR", "EarlyStopping", "HessTrace")
+    with training.track(tmp_path / "run", config=quantities(*names, "Alpha", "GradHist1d", "HessMaxEV")) as run:
+        for inputs, targets in training.batches(4):
+            moments.append(slow_truth.freeze(training.model, SumOfMeans(sizes), inputs, targets, [0.01]))
             training.optimizer.zero_grad()
-            halves = zip(inputs.split([4, 3]), targets.split([4, 3]), strict=True)
-            pieces = [training.loss_fn(training.model(x), y) for x, y in halves]
-            for loss in pieces:
-                loss.backward()
-            losses.append(sum(loss.item() for loss in pieces))
-            norms.append(float(torch.cat([p.grad.flatten() for p in training.model.parameters()]).norm()))
+            backward(training, list(zip(inputs.split(sizes), targets.split(sizes), strict=True)))
             training.optimizer.step()
-    assert by_step(run.data, "Loss") == pytest.approx(dict(enumerate(losses)))
-    assert by_step(run.data, "GradNorm") == pytest.approx(dict(enumerate(norms)))
+            moments[-1].after.update({n: p.detach().clone() for n, p in training.model.named_parameters()})
+    truth = slow_truth.truth_of_moments(moments, slow_truth.hessian)
+    assert run.data.header.covered == 1.0
+    assert run.data.header.batch_size == sum(sizes)
+    assert_true(run.data, truth, names)
+    expected, _ = slow_truth.histogram_1d(slow_truth.matrix(truth.G[1], truth.names, sum(sizes)))
+    assert run.data.histogram("GradHist1d", 1).counts.sum() == expected.sum()
+    assert by_step(run.data, "HessMaxEV") == {}
+    assert "HessMaxEV" in {missing.name for missing in run.data.missing}
+
+
+@pytest.mark.parametrize("name", ["vit", "vit_repeat", "gpt_table", "gpt_embedded_positions"])
+def test_parameters_without_samples_meet_batches_of_different_sizes(name: str, tmp_path: Path) -> None:
+    model, loss_fn, batches = dataclasses.replace(BROADCAST[name], batch_size=5).make()
+    inputs, targets = next(iter(batches(1)))
+    optimizer, sizes = torch.optim.SGD(model.parameters(), lr=0.1), [2, 3]
+    pieces = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
+    per_sample = [loss_fn(model(x[n : n + 1]), y[n : n + 1]) / len(x) for x, y in pieces for n in range(len(x))]
+    rows = [torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True) for loss in per_sample]
+    G = len(inputs) * torch.stack([slow_truth.flatten(row) for row in rows]).numpy()
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise") as run:
+        sum(loss_fn(model(x), y) for x, y in pieces).backward()
+        optimizer.step()
+    assert run.data.header.covered == 1.0
+    assert by_step(run.data, "NormTest")[0] == pytest.approx(slow_truth.norm_test(G), rel=1e-5)
+    assert by_step(run.data, "GradNorm")[0] == pytest.approx(slow_truth.grad_norm(G), rel=1e-5)
 
 
 def test_loss_that_is_scaled_is_the_scaled_loss(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.distributed_worker import FAULTS, NEUTRAL, SIZE, UNEQUAL, OnlySome, p
 from tests.processes import result
 from tests.training import OPTIMIZERS, QUANTITIES, by_step, loop, quantities
 
-NETWORKS = ("mlp", "cnn", "tied", "encoder_layer", "decoder", "own_parameter", "lstm")
+NETWORKS = ("mlp", "cnn", "tied", "encoder_layer", "decoder", "own_parameter", "lstm", "broadcast")
 
 
 def train_alone(

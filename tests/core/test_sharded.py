@@ -77,17 +77,22 @@ def test_curvature_of_shards_has_no_value_and_says_why(quantity: str, two: Path)
     assert all("sharded over processes" in m.reason for m in data.missing if m.name == quantity)
 
 
+def test_recurrent_module_that_is_sharded_by_itself_has_a_rule(two: Path, tmp_path: Path) -> None:
+    alone = train_alone("lstm", tmp_path / "alone")
+    assert_same(cockpit_core.load(two / "sharded lstm in parts"), alone, skip=CURVATURE)
+
+
 def test_module_that_cannot_be_run_again_is_left_out_by_name(two: Path) -> None:
-    """An LSTM has no rule; ``fully_shard`` on the LSTM itself would gather its parameters when it is run again."""
-    data = cockpit_core.load(two / "sharded lstm in parts")
+    """A PReLU has no rule; ``fully_shard`` on the PReLU itself would gather its parameters when it is run again."""
+    data = cockpit_core.load(two / "sharded prelu in parts")
     methods = {info.name: (info.method, info.reason) for info in data.header.layers}
-    assert methods["inner.weight_ih_l0"][0] == "not covered"
-    assert "apply it to a module around it" in methods["inner.weight_ih_l0"][1]
-    assert methods["head.weight"][0] == "rule"
+    assert methods["1.weight"][0] == "not covered"
+    assert "apply it to a module around it" in methods["1.weight"][1]
+    assert methods["0.weight"][0] == "rule"
     assert 0 < data.header.covered < 1
-    assert set(by_step(data, "NormTest", "inner.weight_ih_l0")) == set()
-    assert set(by_step(data, "NormTest", "head.weight")) == {0, 1, 2}
-    assert set(by_step(data, "GradNorm", "inner.weight_ih_l0")) == {0, 1, 2}
+    assert set(by_step(data, "NormTest", "1.weight")) == set()
+    assert set(by_step(data, "NormTest", "0.weight")) == {0, 1, 2}
+    assert set(by_step(data, "GradNorm", "1.weight")) == {0, 1, 2}
 
 
 def test_parameters_that_are_broadcast_over_the_batch_are_never_guessed(two: Path, tmp_path: Path) -> None:
