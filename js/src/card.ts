@@ -38,7 +38,7 @@ export class Card {
   private readonly values = h("div", { class: "ck-sr ck-values" });
   private readonly abort = new AbortController();
   private ctx: Context | null = null;
-  private reserved = { runs: "", lines: 0 };
+  private reserved = { runs: "", lines: 0, width: 0, tall: false };
 
   constructor(
     readonly panel: Panel,
@@ -164,7 +164,7 @@ export class Card {
   // once needed is kept.
   private showNote(note: string, ctx: Context): void {
     const runs = ctx.runs.map(({ run }) => run).join("\n");
-    if (runs !== this.reserved.runs) this.reserved = { runs, lines: 0 };
+    if (runs !== this.reserved.runs) this.reserved = { ...this.reserved, runs, lines: 0 };
     const lines = note ? (note.length * 6.1 > this.size.width ? 2 : 1) : 0;
     this.reserved.lines = Math.max(this.reserved.lines, lines);
     setText(this.note, note);
@@ -222,6 +222,18 @@ export class Card {
       span.classList.toggle("ck-colored", color !== undefined);
     });
     this.shown.key = key;
+    this.reserve(shown.map(words));
+  }
+
+  // The head is laid out by what its numbers once needed, not by what they need now: they change with every frame.
+  private reserve(texts: string[]): void {
+    const wanted = texts.reduce((sum, text) => sum + 8.4 * text.length + 12, 0);
+    const width = Math.max(this.reserved.width, 16 * Math.ceil(wanted / 16));
+    const tall = texts.length > 2 && width > 0.75 * this.size.width; // two lines of numbers in a narrow card
+    if (width === this.reserved.width && tall === this.reserved.tall) return;
+    Object.assign(this.reserved, { width, tall });
+    this.readings.style.minWidth = `min(72%, ${width}px)`;
+    this.readings.style.height = tall ? "46px" : "";
   }
 
   /** What the chart shows, as a table that only screen readers see. Called when the picture has come to rest. */
