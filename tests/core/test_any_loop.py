@@ -97,22 +97,29 @@ def test_step_that_the_scaler_skips_is_no_step(tmp_path: Path) -> None:
     assert_close(by_step(run.data, "NormTest"), truth.scalars["NormTest"], "NormTest")
 
 
-def test_autocast_is_measured_as_it_was_computed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_measured_as_it_was_computed(dtype: torch.dtype, scale: float, tmp_path: Path) -> None:
+    """Within the rounding of the lower precision of what it is in the higher one, and unscaled."""
     training = start("mlp")
     training.model.float()
     training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
     norms = []
     with training.track(tmp_path / "run", config="economy") as run:
         for inputs, targets in training.batches(3):
             training.optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast("cpu", dtype):
                 loss = training.loss_fn(training.model(inputs.float()), targets)
-            loss.backward()
-            norms.append(gradient_norm(training.model))
-            training.optimizer.step()
+            scaler.scale(loss).backward()
+            norms.append(gradient_norm(training.model) / scale)
+            scaler.step(training.optimizer)
+            scaler.update()
+    truth = truth_of(start("mlp"), training.batches(3))
     assert list(by_step(run.data, "GradNorm").values()) == pytest.approx(norms, rel=1e-2)
     assert run.data.header.covered == 1.0
-    assert len(by_step(run.data, "NormTest")) == 3
+    for name in ("Loss", "GradNorm", "NormTest", "InnerTest", "UpdateSize"):
+        assert by_step(run.data, name) == pytest.approx(truth.scalars[name], rel=3e-2), name
 
 
 def test_closure_of_the_optimizer_is_tracked_and_neutral(tmp_path: Path) -> None:
