@@ -71,7 +71,8 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   let [tone, state] = stateWords[data.status.state] ?? ["idle", data.status.state];
   if (status.connection === "disconnected") tone = "bad";
   else if (ctx.state.paused && tone === "live") [tone, state] = ["idle", "paused"];
-  words.push({ text: state, title: data.status.error || undefined });
+  if (status.connection !== "disconnected" || state !== "live")
+    words.push({ text: state, title: data.status.error || undefined });
   if (data.status.error) words.push({ text: data.status.error.slice(0, 80), title: data.status.error });
   const begun = data.status.state !== "waiting"; // the record that says "start" is no step
   if (begun && data.lastStep !== null) words.push({ text: `step ${formatNumber(data.lastStep)}` });

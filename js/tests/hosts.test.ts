@@ -349,6 +349,31 @@ describe("the widget", () => {
     expect(done).toBe(true);
   });
 
+  it("says that the kernel is gone, unless the run had ended, and that nothing comes", async () => {
+    vi.useFakeTimers();
+    for (const name of ["lenet-sgd", "lenet-sigmoid"]) {
+      const store = decodeBatch(fixture(name)).status?.state;
+      const model = new FakeModel({ _keyframe: view(joinFrames(fixture(name))), ui: {} });
+      const el = document.createElement("div");
+      document.body.append(el);
+      const clean = createWidget().render({ model, el });
+      const words = async (passed: number) => {
+        await vi.advanceTimersByTimeAsync(passed);
+        return el.querySelector(".ck-status")?.textContent ?? "";
+      };
+      expect(await words(30_000)).not.toMatch(/no news|disconnected/);
+      if (store === "finished") expect(await words(60_000)).not.toContain("no news");
+      else expect(await words(60_000)).toMatch(/no news for 1:\d\d: a long step, or the kernel is gone/);
+      model.emit("msg:custom", { op: "batch", status: { runs: {} } }, []);
+      expect(await words(1000)).not.toContain("no news");
+      model.emit("comm_live_update");
+      if (store === "finished") expect(await words(100)).not.toContain("disconnected");
+      else expect(await words(100)).toMatch(/^\W*disconnected: the kernel is gone(?!.*live)/);
+      clean();
+      expect(vi.getTimerCount()).toBe(0);
+    }
+  });
+
   it("remembers what the user chose", async () => {
     const model = new FakeModel({ _keyframe: view(joinFrames(fixture("lenet-sgd"))), ui: {} });
     const el = document.createElement("div");

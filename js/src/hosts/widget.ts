@@ -1,4 +1,5 @@
 // The notebook widget (anywidget). Data comes as custom messages and keyframes; nothing is sent unless the user asks.
+import { formatDuration } from "../format.ts";
 import { encodeState, feed, mount, Store, sanitizeState, type UiState } from "../mount.ts";
 import type { SourceStatus } from "../source.ts";
 import { splitFrames, toBytes } from "./frames.ts";
@@ -17,16 +18,28 @@ interface Content {
   status?: { runs?: Record<string, RunState>; last_error?: string };
 }
 
+const SILENCE = 60; // seconds
+
 // One store per widget, shared by its views. It lives in this closure, not in the module: some hosts share modules.
 export default () => {
   const store = new Store();
   const views = new Set<ReturnType<typeof mount>>();
   let source: KernelSource | null = null;
   let status: SourceStatus = { connection: "live" };
+  let heard = performance.now();
 
   const tell = (change: Partial<SourceStatus>) => {
     status = { ...status, ...change };
     for (const view of views) view.update({ status });
+  };
+  const isOpen = () => [...store.runs.values()].some(({ status: { state } }) => /^(running|waiting)$/.test(state));
+  // A kernel that went after the runs had ended is not missed: they are shown as they were.
+  const lose = () => isOpen() && tell({ connection: "disconnected", message: "disconnected: the kernel is gone" });
+  // Whether a kernel is still there cannot be asked while it is busy; that nothing comes can be said.
+  const listen = () => {
+    const passed = (performance.now() - heard) / 1000;
+    if (status.connection === "live" && passed > SILENCE && isOpen())
+      tell({ message: `no news for ${formatDuration(passed)}: a long step, or the kernel is gone` });
   };
   const takeStatus = (value: Content["status"]) => {
     if (source && value?.runs) source.states = value.runs;
@@ -38,6 +51,8 @@ export default () => {
   };
   const takeMessage = (content: Content, buffers: unknown[]) => {
     if (content?.op !== "batch" && content?.op !== "error") return;
+    heard = performance.now();
+    status = { ...status, connection: "live" };
     for (const buffer of buffers ?? []) takeFrames(buffer);
     takeStatus(content.status);
     source?.answered(content.reply?.id);
@@ -49,7 +64,7 @@ export default () => {
     model.on("msg:custom", takeMessage as never);
     model.on("change:_keyframe", (() => takeFrames(model.get("_keyframe"))) as never);
     model.on("change:status", (() => takeStatus(model.get("status") as Content["status"])) as never);
-    model.on("comm:close", (() => tell({ connection: "disconnected", message: "the kernel is gone" })) as never);
+    for (const name of ["comm:close", "comm_live_update"]) model.on(name, lose as never);
     takeFrames(model.get("_keyframe"));
     takeStatus(model.get("status") as Content["status"]);
     return source;
@@ -80,7 +95,9 @@ export default () => {
         onState: remember(model),
       });
       views.add(view);
+      const timer = setInterval(listen, 5000);
       const clean = () => {
+        clearInterval(timer);
         watch.stop();
         views.delete(view);
         view.destroy();
