@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,fast,gpu,poster,pandas
 PYTEST := $(BIN)/python -m pytest -q
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -89,7 +90,7 @@ generated: install
 
 pytest: install bundles
 	@echo "cockpit: Python tests"
-	@$(PYTEST) -m "not browser"
+	@$(PYTEST) $(PARALLEL) -m "not browser"
 
 vitest: install
 	@echo "cockpit: JavaScript tests"

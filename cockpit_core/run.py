@@ -250,8 +250,9 @@ class Run:
     def _note_no_loss(self) -> None:
         self.warn(
             "no loss",
-            "Cockpit saw no backward pass of loss_fn before optimizer.step(). If the loss is a function, "
-            "call run.backward(loss, individual_losses=...) instead of loss.backward().",
+            "Cockpit saw no backward pass of loss_fn before optimizer.step(). Is the loss_fn that was given to track(...) "
+            "the very object that the loop calls? If the loss is a function, call "
+            "run.backward(loss, individual_losses=...) instead of loss.backward().",
         )
         self.engine.step.no_value["individual"] = "no backward pass of loss_fn was seen before the step"
 

@@ -53,6 +53,10 @@ def logarithmic(start: float, end: float, steps: int = 300, base: float = 10, in
 def as_schedule(schedule: int | Schedule, name: str = "schedule") -> Schedule:
     if isinstance(schedule, bool) or not (isinstance(schedule, int) or callable(schedule)):
         raise TypeError(f"{name} must be an interval in steps or a function of the step, got {schedule!r}")
+    if isinstance(schedule, int) and schedule < 1:
+        raise ValueError(
+            f"{name} is an interval of at least 1 step, got {schedule}; leave a quantity out to not track it"
+        )
     return linear(schedule) if isinstance(schedule, int) else schedule
 
 

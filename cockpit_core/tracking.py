@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
 from cockpit_core.engine.distributed import Group, find_group
-from cockpit_core.quantities import Quantity, configuration
+from cockpit_core.quantities import Quantity, configuration, named
 from cockpit_core.quantities.base import NEEDS
 from cockpit_core.quantities.curvature_values import check_curvature
 from cockpit_core.run import ALIVE, Run
@@ -66,7 +66,7 @@ def track(
     in size (as the gradient is reduced). Process 0 writes; ``schedule`` alone decides which steps are tracked: triggers,
     stops and the budget are agreed upon at tracked steps and hold from the next step on.
     """
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    optimizers = as_optimizers(optimizer)
     optimizers = [unwrap_optimizer(each) for each in optimizers]
     check_arguments(model, loss_fn, optimizers, on_error, budget)
     quantities, name = choose_quantities(config)
@@ -78,6 +78,17 @@ def track(
         memory_budget=int(memory_budget), on_error=on_error, steps_per_epoch=steps_per_epoch, resume=resume, step=step, seed=seed,
         group=group, compiled=compiled,
     )  # fmt: skip
+
+
+def as_optimizers(optimizer: Any) -> list[Any]:
+    if isinstance(optimizer, Sequence):
+        return list(optimizer)
+    if isinstance(optimizer, nn.Module):
+        raise TypeError(
+            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}; "
+            "the order is track(model, loss_fn, optimizer)"
+        )
+    return [optimizer]
 
 
 def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
@@ -153,8 +164,12 @@ def check_arguments(model: Any, loss_fn: Any, optimizers: list[Any], on_error: s
 def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity], str]:
     if isinstance(config, str):
         return configuration(config), config
+    if not isinstance(config, Iterable):
+        raise TypeError(f"config must be 'economy', 'business', 'full' or a list of quantities, got {config!r}")
     quantities = []
     for item in config:
+        if isinstance(item, str):
+            item = named(item)
         if isinstance(item, type) and issubclass(item, Quantity):
             item = item()
         if not isinstance(item, Quantity):

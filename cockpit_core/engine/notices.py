@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -12,14 +12,21 @@ from cockpit_core.records import Histogram, Notice, Record
 OUTSIDE = 0.01
 
 
-def find_notices(record: Record, histograms: list[Histogram], limit: float | None) -> Iterator[Notice]:
-    """Values that are not finite, histograms that miss the data, curvature beyond what the step size allows.
+def find_notices(
+    record: Record, histograms: list[Histogram], limit: float | None, gradient_norms: Mapping[str, float]
+) -> Iterator[Notice]:
+    """Values that are not finite, layers without any gradient, histograms that miss the data, curvature beyond what the
+    step size allows.
 
     ``limit`` is the largest curvature at which gradient descent with this learning rate is stable, None if unknown.
     """
     for name, value in record.scalars.items():
         if not math.isfinite(value):
             yield Notice(record.step, "not_finite", f"{name} is {value}", name)
+    dead = [name for name, norm in gradient_norms.items() if norm == 0]
+    if dead:
+        text = f"{len(dead)} of {len(gradient_norms)} layers have a gradient of exactly zero and learn nothing"
+        yield Notice(record.step, "zero_gradient", text, "GradNorm", dead[0] if len(dead) == 1 else "")
     for histogram in histograms:
         yield from check_histogram(histogram)
     sharpness = record.scalars.get("HessMaxEV")

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,6 +25,9 @@ ROUNDING = {torch.bfloat16: 1, torch.float16: 2}
 
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
+_calls: Counter[Any] = Counter()
+_told = False
+ANNOUNCED_AFTER = 2.0  # seconds
 
 
 def _forget_pool() -> None:
@@ -39,6 +47,33 @@ def _threads() -> ThreadPoolExecutor:
     return _pool
 
 
+@contextmanager
+def _announced(loop: Any) -> Iterator[None]:
+    """The first calls of a loop compile it, once per installation: whoever waits for seconds is told what for."""
+    if _calls[loop] >= 8:
+        yield
+        return
+    _calls[loop] += 1
+    timer = threading.Timer(ANNOUNCED_AFTER, _announce)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _announce() -> None:
+    global _told
+    if not _told:
+        _told = True
+        print(
+            "Cockpit: compiling its histogram loops, once per installation (10 to 30 s) ...",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 def _share(loop: Any, inputs: tuple[Any, ...], length: int, elements: int, table: Tensor) -> None:
     """Run the loop over ``range(length)``, split among torch's number of threads.
 
@@ -55,7 +90,8 @@ def _share(loop: Any, inputs: tuple[Any, ...], length: int, elements: int, table
 
     others = [_threads().submit(run, part) for part in range(1, parts)]
     try:
-        run(0)
+        with _announced(loop):
+            run(0)
     finally:
         for other in others:
             other.result()

@@ -19,7 +19,7 @@ globals().update(ALL)
 
 CONFIGURATIONS = ("economy", "business", "full")
 
-__all__ = ["ALL", "CONFIGURATIONS", "NoValue", "Quantity", "Statistics", "Value", "configuration", *ALL]
+__all__ = ["ALL", "CONFIGURATIONS", "NoValue", "Quantity", "Statistics", "Value", "configuration", "named", *ALL]
 
 
 def configuration(name: str) -> list[Quantity]:
@@ -27,3 +27,10 @@ def configuration(name: str) -> list[Quantity]:
     if name not in CONFIGURATIONS:
         raise ValueError(f"config must be one of {', '.join(CONFIGURATIONS)} or a list of quantities, got {name!r}")
     return [cls() for cls in ALL.values() if name in cls.configurations]
+
+
+def named(name: str) -> Quantity:
+    """The quantity of that name, with its defaults."""
+    if name not in ALL:
+        raise ValueError(f"there is no quantity {name!r}; there are {', '.join(ALL)}")
+    return ALL[name]()

@@ -2,7 +2,17 @@
 import type { Context, ShownRun } from "./panel.ts";
 import type { Notice } from "./records.ts";
 
-const rank = ["error", "not_finite", "edge_of_stability", "outside_range", "coverage", "trigger", "size", "note"];
+const rank = [
+  "error",
+  "not_finite",
+  "zero_gradient",
+  "edge_of_stability",
+  "outside_range",
+  "coverage",
+  "trigger",
+  "size",
+  "note",
+];
 
 export interface Line {
   run: ShownRun;

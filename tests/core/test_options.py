@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import cockpit_core
 from tests import slow_truth
@@ -134,3 +135,41 @@ def test_header_says_what_was_tracked(tmp_path: Path) -> None:
     assert optimizer.groups[0]["momentum"] == "0.9"
     assert optimizer.group_layers == [["0.weight", "2.weight"], ["0.bias", "2.bias"]]
     assert {"torch", "python"} <= header.versions.keys()
+
+
+def test_quantities_by_name(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config=["Loss", cockpit_core.quantities.GradNorm()]) as run:
+        training.run(training.batches(1))
+    assert {info.name for info in run.data.header.quantities} == {"Loss", "GradNorm"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"config": ["Loss", "GradNrm"]}, "no quantity 'GradNrm'; there are Alpha"),
+        ({"config": None}, "'full' or a list of quantities, got None"),
+        ({"schedule": 0}, "schedule is an interval of at least 1 step, got 0"),
+    ],
+)
+def test_mistakes_are_answered_with_the_remedy(options: dict, words: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        start("mlp").track(tmp_path / "run", **options)
+
+
+def test_loss_and_optimizer_in_the_wrong_order(tmp_path: Path) -> None:
+    training = start("mlp")
+    with pytest.raises(TypeError, match=r"the order is track\(model, loss_fn, optimizer\)"):
+        cockpit_core.track(training.model, training.optimizer, training.loss_fn, tmp_path / "run")
+
+
+def test_layers_that_learn_nothing_are_noticed(tmp_path: Path) -> None:
+    training = start("mlp")
+    with torch.no_grad():
+        training.model[-1].weight.zero_()  # nothing comes back through it to the layers before
+    with training.track(tmp_path / "run", config="economy") as run:
+        training.run(training.batches(1))
+    (notice,) = [notice for notice in run.data.notices if notice.kind == "zero_gradient"]
+    assert "layers have a gradient of exactly zero" in notice.message
+    zero = sum(by_step(run.data, "GradNorm", layer)[0] == 0 for layer in run.data.layers)
+    assert notice.message.startswith(f"{zero} of {len(run.data.layers)}")

@@ -510,7 +510,7 @@ export type Warning = Message<"cockpit.v1.Warning"> & {
   step: number;
 
   /**
-   * "error", "not_finite", "outside_range", "edge_of_stability", "coverage", "trigger", "size", "note"
+   * "error", "not_finite", "zero_gradient", "outside_range", "edge_of_stability", "coverage", "trigger", "size", "note"
    *
    * @generated from field: string kind = 2;
    */

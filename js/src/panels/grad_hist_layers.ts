@@ -40,7 +40,7 @@ export function relativeGradients(ctx: Context, run: ShownRun): Map<string, numb
     if (norm !== undefined && Number.isFinite(norm) && size > 0) scale.set(layer, norm / Math.sqrt(size));
   }
   const middle = median([...scale.values()]);
-  return new Map([...scale].map(([layer, value]) => [layer, middle > 0 ? value / middle : 1]));
+  return new Map([...scale].map(([layer, value]) => [layer, value === 0 ? 0 : middle > 0 ? value / middle : 1]));
 }
 
 const SLOW = 1 / 30;

@@ -3,35 +3,52 @@ import { formatNumber } from "../format.ts";
 import { type Context, type ShownRun, valueAt } from "../panel.ts";
 import { curvePanel, dashes } from "./_curves.ts";
 
-const isSgd = (run: ShownRun) => run.data.header?.optimizers.some((optimizer) => optimizer.name === "SGD") ?? false;
+const RATE = "learning rate";
+
+/** 2, or 2 (1 + β) with heavy-ball momentum β; null where no such limit is known (as `stability_limit` in the core). */
+export function stabilityFactor(run: ShownRun): number | null {
+  const optimizers = run.data.header?.optimizers ?? [];
+  const groups = optimizers[0]?.groups ?? [];
+  if (optimizers.length !== 1 || optimizers[0].name !== "SGD") return null;
+  if (groups.some((group) => group.nesterov === "True" || Number(group.dampening ?? 0) > 0)) return null;
+  if (new Set(groups.map((group) => group.lr)).size > 1) return null;
+  return 2 * (1 + (Number(groups[0]?.momentum ?? 0) || 0));
+}
+
+const words = (factor: number) => `${formatNumber(factor)} / ${RATE}`;
 
 function stability(ctx: Context) {
-  const runs = ctx.runs.filter(isSgd);
+  const runs = ctx.runs.flatMap((run) => {
+    const factor = stabilityFactor(run);
+    return factor === null ? [] : [{ run, factor }];
+  });
   const several = ctx.runs.length > 1;
   const curves = runs
-    .map((run) => ({
-      series: inverse(run.data, "LearningRate", 2, ctx.axis),
+    .map(({ run, factor }) => ({
+      series: inverse(run.data, "LearningRate", factor, ctx.axis),
       color: several ? run.color : ctx.theme.warn,
-      label: "2 / learning rate",
+      label: words(factor),
       dash: dashes[1],
       exact: true,
     }))
     .filter((curve) => curve.series.n);
   const color = several ? ctx.theme.quiet : ctx.theme.warn;
-  return { curves, legend: curves.length ? [{ label: "2 / learning rate", color, dash: dashes[1] }] : [] };
+  const labels = [...new Set(curves.map((curve) => curve.label))];
+  return { curves, legend: labels.map((label) => ({ label, color, dash: dashes[1] })) };
 }
 
 function judge(ctx: Context): string {
   const run = ctx.runs.length === 1 ? ctx.runs[0] : null;
-  if (!run || !isSgd(run) || ctx.step === null) return "";
+  const factor = run && stabilityFactor(run);
+  if (!run || !factor || ctx.step === null) return "";
   const value = valueAt(ctx, run, "HessMaxEV")?.value;
   const rate = valueAt(ctx, run, "LearningRate")?.value;
   if (value === undefined || !rate) return "";
-  const limit = 2 / rate;
+  const limit = factor / rate;
   const times = formatNumber(value / limit, 2);
   if (value > limit)
-    return `${times} × the limit 2 / learning rate = ${formatNumber(limit)}: beyond the edge of stability.`;
-  return `${times} × the limit 2 / learning rate = ${formatNumber(limit)}: stable.`;
+    return `${times} × the limit ${words(factor)} = ${formatNumber(limit)}: beyond the edge of stability.`;
+  return `${times} × the limit ${words(factor)} = ${formatNumber(limit)}: stable.`;
 }
 
 export default curvePanel({

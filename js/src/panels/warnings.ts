@@ -10,6 +10,7 @@ const words: Record<string, string> = {
   not_finite: "not finite",
   outside_range: "outside the range",
   edge_of_stability: "edge of stability",
+  zero_gradient: "no gradient",
   coverage: "coverage",
   trigger: "triggered",
   size: "size",
@@ -37,7 +38,7 @@ const panel: Panel = {
   height: 170,
   names: [],
   help: [
-    "What was recorded as worth a look: errors inside a quantity (training went on), values that are not finite, more than 1 % of the elements outside a histogram's range, an eigenvalue above 2 / learning rate, and what was left out.",
+    "What was recorded as worth a look: errors inside a quantity (training went on), values that are not finite, more than 1 % of the elements outside a histogram's range, layers without any gradient, an eigenvalue at which steps of this learning rate grow, and what was left out.",
     "A click shows that step, and that layer, in all panels. The triangles above the scrubber are the same warnings.",
   ],
   shows: (ctx) => ctx.runs.some(({ data }) => data.warnings.length > 0),
