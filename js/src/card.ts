@@ -227,7 +227,7 @@ export class Card {
 
   // The head is laid out by what its numbers once needed, not by what they need now: they change with every frame.
   private reserve(texts: string[]): void {
-    const wanted = texts.reduce((sum, text) => sum + 8.4 * text.length + 12, 0);
+    const wanted = texts.reduce((sum, text) => sum + 8 * text.length + 12, 0);
     const width = Math.max(this.reserved.width, 16 * Math.ceil(wanted / 16));
     const tall = texts.length > 2 && width > 0.75 * this.size.width; // two lines of numbers in a narrow card
     if (width === this.reserved.width && tall === this.reserved.tall) return;

@@ -38,7 +38,7 @@ function readings(ctx: Context): Reading[] {
   const several = ctx.runs.length > 1;
   return histogramsAt(ctx, NAME).map(({ run, histogram }) => {
     const total = histogram.counts.reduce((sum, count) => sum + count, 0);
-    const text = several ? `step ${histogram.step}` : `${formatCount(total)} elements · step ${histogram.step}`;
+    const text = several ? `step ${histogram.step}` : `${formatCount(total)} · step ${histogram.step}`;
     return {
       label: several ? run.label : "elements",
       value: total,
