@@ -56,21 +56,27 @@ def draw_bars(axes: Any, rows: dict[str, dict[str, float]], label: str, *, logar
 
 
 def draw_dots(axes: Any, rows: dict[str, dict[str, Any]], titles: Sequence[str], label: str) -> None:
-    """One line per name, one mark per title, on a logarithmic axis that starts at 1."""
+    """One line per name, one mark per title, on a logarithmic axis; hollow where part of what was asked has no value."""
     names = list(rows)
     for k, title in enumerate(titles):
-        found = [(rows[name][title]["multiple"]["median"], y) for y, name in enumerate(names) if title in rows[name]]
-        if not found:
-            continue
-        axes.scatter(*zip(*found, strict=True), color=COLORS[k + 1], marker=MARKERS[k], s=28, label=title, zorder=3)
-        for x, y in found if len(titles) <= 2 else ():
-            axes.annotate(f"{x:.3g}", (x, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
+        style = {"edgecolors": COLORS[k + 1], "marker": MARKERS[k], "s": 28, "zorder": 3}
+        axes.scatter([], [], facecolors=COLORS[k + 1], label=title, **style)
+        for y, row in enumerate(rows[name].get(title) for name in names):
+            if row is None:
+                continue
+            x = row["multiple"]["median"]
+            hollow = row.get("curvature") == "no value"
+            axes.scatter(x, y, facecolors="white" if hollow else COLORS[k + 1], **style)
+            if len(titles) <= 2:
+                axes.annotate(f"{x:.3g}", (x, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_yticks(range(len(names)), names)
     count_in_powers(axes.xaxis, axes.set_xscale)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.grid(axis="both", color="#e4e4e4", linewidth=0.7)
+    axes.set_axisbelow(True)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.margins(x=0.1)
+    axes.set_xlim(left=0.8)
     axes.set_xlabel(label)
     axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(titles))
 
