@@ -55,9 +55,10 @@ def start_server(command: list[str], url: str, folder: Path, timeout: float = 90
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(10)
+            process.wait(20)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def wait_for_answer(url: str, process: subprocess.Popen[bytes], log: Path, timeout: float) -> None:

@@ -347,3 +347,23 @@ run.close()
     assert load(folder / "runs/busy").status == "finished"
     assert_page_equals_log(page, lab.cockpits().first, folder / "runs/busy", "busy", thinned=last > 400)
     assert not lab.errors
+
+
+def test_restarted_kernel_is_noticed(page: Any, jupyter: str, folder: Path) -> None:
+    code = """
+from pathlib import Path
+from cockpit_widget import CockpitWidget
+from tests.widget.fakes import FakeRun
+run = FakeRun(Path("runs/cut"))
+run.step(5)
+CockpitWidget(run)
+"""
+    lab = Lab(page, jupyter, write_notebook(folder / "cut.ipynb", code), "cut")
+    lab.run_and_wait(0)
+    cockpit = lab.cockpits().first
+    wait_for_step(page, cockpit, 4)
+    assert "disconnected" not in cockpit.locator(".ck-status").inner_text()
+    page.evaluate("() => void window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    cockpit.get_by_text("disconnected: the kernel is gone").wait_for()
+    assert shown_step(cockpit) == 4  # what is known stays
+    assert not lab.errors
