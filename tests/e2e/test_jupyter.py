@@ -74,7 +74,7 @@ def jupyter(folder: Path) -> Iterator[str]:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1500, "height": 1200}, accept_downloads=True)
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(60_000)
     yield context.new_page()
     context.close()
 
@@ -94,7 +94,7 @@ def assert_page_equals_log(page: Any, cockpit: Any, logdir: Path, key: str, thin
         assert seen == pytest.approx(stored, rel=1e-12, nan_ok=True), name
 
 
-def wait_for_step(page: Any, cockpit: Any, step: int, seconds: float = 15.0) -> None:
+def wait_for_step(page: Any, cockpit: Any, step: int, seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while shown_step(cockpit) < step:
         assert time.monotonic() < end, (
@@ -189,7 +189,7 @@ def test_saved_notebook_reopens_with_its_panels_and_has_a_poster(
     later = context.new_page()
     later.goto(f"{jupyter}/lab/workspaces/later/tree/saved.ipynb")
     cockpit = later.locator(".ck-root:visible").first
-    cockpit.wait_for(timeout=30_000)
+    cockpit.wait_for(timeout=60_000)
     wait_for_step(later, cockpit, 1499)
     screenshot(later, "jupyter-saved")
     context.close()
