@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,18 +25,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import cockpit_core
-from cockpit_core.curvature import HessianOperator
-from cockpit_core.engine import curvature, distributed
-from cockpit_core.engine.curvature import Curvature
-from cockpit_core.engine.engine import Engine
-from cockpit_core.layers import registry
-from cockpit_core.quantities import NormTest
+from cockpit_core.engine import distributed
 from tests.core.test_broadcast import PROBLEMS as WITH_POSITIONS
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS, Problem
@@ -47,8 +40,6 @@ SIZE = 8  # of the joined batch
 STEPS = 3
 UNEQUAL = {2: (3, 5), 4: (1, 2, 2, 3)}
 TRUTH = {2: ("cnn", "momentum", [3, 3]), 4: ("residual_tanh", "adam", [2, 2, 2, 1])}
-SHARDED_NEUTRAL = ("cnn", "encoder_layer", "resnet")
-SHARDED = ("mlp", "cnn", "tied", "encoder_layer", "decoder", "prelu", "lstm", "resnet")
 NEUTRAL = ("cnn", "decoder", "resnet", "dropout", "lstm")
 
 
@@ -279,88 +270,6 @@ def one_rank_only(rank: int, processes: int, folder: Path) -> str:
     return text
 
 
-# ---- parameters split over the processes -----------------------------------------------------------------------------
-
-
-def shard(model: nn.Module, processes: int, parts: bool) -> nn.Module:
-    """As users do it: blocks first, then the whole; or the whole only."""
-    mesh = init_device_mesh("cpu", (processes,))
-    blocks = [child for child in model.children() if any(True for _ in child.parameters())]
-    for block in blocks if parts else ():
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
-
-
-def train_sharded(
-    name: str, rank: int, processes: int, logdir: Path | None, *, parts: bool = False, unequal: bool = False,
-    optimizer: str = "momentum", steps: int = 3, micro: int = 1, clip: bool = False, **options: Any,
-) -> tuple[nn.Module, torch.optim.Optimizer]:  # fmt: skip
-    model, loss_fn, batches = problem_of(name).make()
-    shard(model, processes, parts)
-    optim = OPTIMIZERS[optimizer](list(model.parameters()))
-    options = {"config": quantities(*QUANTITIES), "on_error": "raise", **options}
-    run = cockpit_core.track(model, loss_fn, optim, logdir, **options) if logdir else None
-    for inputs, targets in batches(steps):
-        x, y = share(inputs, rank, processes, unequal), share(targets, rank, processes, unequal)
-        optim.zero_grad()
-        pieces = list(zip(x.chunk(micro), y.chunk(micro), strict=True))
-        for k, (some, labels) in enumerate(pieces):
-            model.set_requires_gradient_sync(k + 1 == len(pieces))
-            (loss_fn(model(some), labels) / micro).backward()
-        if clip:
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optim.step()
-    if run is not None:
-        run.close()
-    return model, optim
-
-
-@scenario
-def sharded(rank: int, processes: int, folder: Path) -> None:
-    for name in SHARDED:
-        train_sharded(name, rank, processes, folder / f"sharded {name}")
-    train_sharded("mlp", rank, processes, folder / "sharded parts", parts=True)
-    train_sharded("mlp", rank, processes, folder / "sharded unequal", unequal=True, optimizer="adam")
-    train_sharded("mlp", rank, processes, folder / "sharded accumulated", micro=2, optimizer="adam")
-    train_sharded("mlp", rank, processes, folder / "sharded clipped", clip=True)
-    train_sharded("lstm", rank, processes, folder / "sharded lstm in parts", parts=True)
-    train_sharded("prelu", rank, processes, folder / "sharded prelu in parts", parts=True)
-    train_sharded("broadcast", rank, processes, folder / "sharded broadcast")
-
-
-@scenario
-def sharded_of_four(rank: int, processes: int, folder: Path) -> None:
-    train_sharded("decoder", rank, processes, folder / "sharded decoder", optimizer="adam")
-
-
-@scenario
-def sharded_neutrality(rank: int, processes: int, folder: Path) -> dict[str, list[dict[str, str]]]:
-    results = {}
-    for name in SHARDED_NEUTRAL:
-        results[name] = []
-        for logdir in (None, folder / f"sharded neutral {name}"):
-            torch.manual_seed(rank)
-            found = train_sharded(name, rank, processes, logdir, parts=True, optimizer="adam", steps=4, schedule=2)
-            results[name].append(fingerprint(*found))
-    return results
-
-
-@scenario
-def sharded_otherwise(rank: int, processes: int, folder: Path) -> list[str]:
-    """What is refused: some parameters only, and rows and columns at once."""
-    messages = []
-    mesh = init_device_mesh("cpu", (processes,))
-    some = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-    fully_shard(some[0], mesh=mesh)
-    replicas = nn.Linear(4, 3)
-    fully_shard(replicas, mesh=init_device_mesh("cpu", (processes, 1), mesh_dim_names=("replicas", "shards")))
-    for model in (some, replicas):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        messages.append(message_of(lambda m=model, o=optimizer: cockpit_core.track(m, nn.MSELoss(), o, folder / "no")))
-    return messages
-
-
 @scenario
 def unwrapped(rank: int, processes: int, folder: Path) -> str:
     model = nn.Linear(4, 3)
@@ -391,182 +300,6 @@ def death(rank: int, processes: int, folder: Path) -> str:
     return f"survived to step {run.step}"
 
 
-# ---- errors on one process only --------------------------------------------------------------------------------------
-
-
-class Odd(Exception):
-    """Nothing that anybody expects."""
-
-
-def failing(rank: int, where: int, original: Callable[..., Any], after: int = 0) -> Callable[..., Any]:
-    """The function itself, which raises on one rank from its ``after``-th call on."""
-    calls = 0
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if rank == where and calls > after:
-            raise Odd("only here")
-        return original(*args, **kwargs)
-
-    return call
-
-
-FAULTS: dict[str, Callable[[int], tuple[Any, str, Any]]] = {
-    "point": lambda rank: (Curvature, "_point", failing(rank, 1, Curvature._point)),
-    "losses": lambda rank: (Engine, "_take_losses", failing(rank, 1, Engine._take_losses)),
-    "operator": lambda rank: (curvature, "HessianOperator", failing(rank, 1, HessianOperator)),
-    "product of rank 1": lambda rank: (HessianOperator, "matvec", failing(rank, 1, HessianOperator.matvec, 2)),
-    "product of rank 0": lambda rank: (HessianOperator, "matvec", failing(rank, 0, HessianOperator.matvec, 2)),
-    "quantity": lambda rank: (NormTest, "measure", failing(rank, 1, NormTest.measure)),
-    "rule": lambda rank: (
-        registry,
-        "RULES",
-        {**registry.RULES, nn.Linear: failing(rank, 1, registry.RULES[nn.Linear])},
-    ),
-}
-
-
-@scenario
-def faults(rank: int, processes: int, folder: Path) -> dict[str, dict[str, Any]]:
-    results = {}
-    for name, make in FAULTS.items():
-        start = time.monotonic()
-        with replaced(*make(rank)):
-            run, *_ = train("mlp", rank, processes, folder / f"fault {name}", config="full", on_error="warn")
-        assert run is not None and run.group is not None
-        results[name] = {"seconds": time.monotonic() - start, "broken": run.group.broken}
-    return results
-
-
-@scenario
-def silence(rank: int, processes: int, folder: Path) -> dict[str, Any]:
-    """Rank 1 does not answer, for a reason that nobody has foreseen."""
-    measure = Curvature.measure if rank == 0 else lambda *args: None
-    with replaced(distributed, "ANSWER_SECONDS", 2.0), replaced(Curvature, "measure", measure):
-        run, *_ = train("mlp", rank, processes, folder / "silence", config="full", on_error="warn")
-    assert run is not None and run.group is not None
-    return {"broken": run.group.broken, "step": run.step}
-
-
-# ---- SyncBatchNorm ---------------------------------------------------------------------------------------------------
-
-
-def others(x: Tensor) -> tuple[int, ...]:
-    return tuple(dim for dim in range(x.dim()) if dim != 1)
-
-
-def spread(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape(1, -1, *(1,) * (like.dim() - 2))
-
-
-def stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return x.mean(others(x)), (x.var(others(x), correction=0) + eps).rsqrt()
-
-
-def gather_stats(x, means, inverses, running_mean, running_var, momentum, eps, counts):
-    shares = (counts / counts.sum())[:, None]
-    mean = (shares * means).sum(0)
-    var = (shares * (inverses**-2 - eps + means**2)).sum(0) - mean**2
-    running_mean.lerp_(mean, momentum)
-    running_var.lerp_(var * counts.sum() / (counts.sum() - 1), momentum)
-    return mean, (var + eps).rsqrt()
-
-
-def elements(x, weight, bias, mean, inverse, eps):
-    return (x - spread(mean, x)) * spread(inverse * weight, x) + spread(bias, x)
-
-
-def backward_sums(dy, x, mean, inverse, weight, *wanted):
-    total, product = dy.sum(others(x)), (dy * (x - spread(mean, x))).sum(others(x))
-    return total, product, product * inverse, total.clone()
-
-
-def backward_elements(dy, x, mean, inverse, weight, total, product, counts):
-    n = counts.sum()
-    rest = spread(total / n, x) + (x - spread(mean, x)) * spread(inverse**2 * product / n, x)
-    return (dy - rest) * spread(inverse * weight, x)
-
-
-@contextmanager
-def sync_batch_norm_on_the_cpu() -> Iterator[None]:
-    """The module as it is; only its five kernels, which exist for GPUs alone, are replaced by plain ones."""
-    with ExitStack() as stack:
-        for name, kernel in (
-            ("batch_norm_stats", stats),
-            ("batch_norm_gather_stats_with_counts", gather_stats),
-            ("batch_norm_elemt", elements),
-            ("batch_norm_backward_reduce", backward_sums),
-            ("batch_norm_backward_elemt", backward_elements),
-        ):
-            stack.enter_context(replaced(torch, name, kernel))
-        stack.enter_context(replaced(torch._C, "_get_privateuse1_backend_name", lambda: "cpu"))
-        stack.enter_context(
-            replaced(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda self, module: None)
-        )
-        yield
-
-
-@scenario
-def sync_batch_norm(rank: int, processes: int, folder: Path) -> dict[str, list[dict[str, str]]]:
-    """Measured, and in the same run neutral."""
-    prints = []
-    convert = nn.SyncBatchNorm.convert_sync_batchnorm
-    with sync_batch_norm_on_the_cpu():
-        for logdir in (None, folder / "sync"):
-            _, model, optimizer = train("batchnorm", rank, processes, logdir, change=convert)
-            prints.append(fingerprint(model, optimizer))
-        train("batchnorm", rank, processes, folder / "sync eval", change=lambda m: convert(m).eval())
-    return {"batchnorm": prints}
-
-
-# ---- training libraries ----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def as_torchrun_sets_it(rank: int, processes: int) -> Iterator[None]:
-    """The libraries ask the environment who they are; the processes know each other already."""
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0}
-    told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29511, "TORCHELASTIC_RUN_ID": "test"}
-    before = dict(os.environ)
-    os.environ.update({name: str(value) for name, value in told.items()})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@scenario
-def lightning(rank: int, processes: int, folder: Path) -> int:
-    from tests.core import test_integrations as libraries
-
-    with as_torchrun_sets_it(rank, processes):
-        pl, module, _ = libraries.make_lightning("mlp")
-        from cockpit_core.integrations.lightning import CockpitCallback
-
-        batches = [
-            (share(x, rank, processes), share(y, rank, processes)) for x, y in problem_of("mlp").make()[2](STEPS)
-        ]
-        ours = CockpitCallback(folder / "lightning", on_error="raise", config="full")
-        trainer = libraries.fit(
-            pl, module, batches, folder, [ours], logger=False, devices=processes, use_distributed_sampler=False,
-            strategy=pl.strategies.DDPStrategy(process_group_backend="gloo"),
-        )  # fmt: skip
-        return trainer.world_size
-
-
-@scenario
-def huggingface(rank: int, processes: int, folder: Path) -> int:
-    from tests.core import test_integrations as libraries
-
-    with as_torchrun_sets_it(rank, processes):
-        from cockpit_core.integrations.huggingface import CockpitCallback
-
-        ours = CockpitCallback(folder / "huggingface", individual_losses=libraries.gpt2_losses, on_error="raise")
-        return libraries.train_with_trainer(folder, [ours], ddp_backend="gloo").args.world_size
-
-
 def message_of(function: Callable[[], Any]) -> str:
     try:
         function()
@@ -594,6 +327,7 @@ def main(rank: int, processes: int, folder: Path, names: list[str]) -> None:
         dist.destroy_process_group()
 
 
+OTHERS = ("tests.sharded_scenarios", "tests.fault_scenarios", "tests.sync_scenarios", "tests.library_scenarios")
 LATE = ("torch._dynamo", "scipy.linalg", "cockpit_core.kernels.fused", "cockpit_core.kernels.loops")
 OF_SCENARIO = {
     "lightning": ("tests.core.test_integrations", "lightning.pytorch"),
@@ -603,6 +337,8 @@ OF_SCENARIO = {
 
 def fork(processes: int, folder: Path, names: list[str]) -> int:
     """One child per rank; how many of them failed. Nothing has run here yet that a fork could break."""
+    for module in OTHERS:
+        importlib.import_module(module)
     for late in (*LATE, *(module for name in names for module in OF_SCENARIO.get(name, ()))):
         with contextlib.suppress(ImportError):
             importlib.import_module(late)  # once for all ranks, rather than by each of them at its first step
@@ -625,4 +361,6 @@ def fork(processes: int, folder: Path, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(fork(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))
+    from tests import distributed_worker  # under its own name, as the other scenarios import it
+
+    sys.exit(distributed_worker.fork(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))

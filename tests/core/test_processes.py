@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import cockpit_core
-from tests.distributed_worker import FAULTS, NEUTRAL, SIZE, UNEQUAL, OnlySome, problem_of, share
+from tests.distributed_worker import NEUTRAL, SIZE, UNEQUAL, OnlySome, problem_of, share
+from tests.fault_scenarios import FAULTS
 from tests.processes import result
 from tests.training import OPTIMIZERS, QUANTITIES, by_step, loop, quantities
 

@@ -10,8 +10,9 @@ from torch import nn
 
 import cockpit_core
 from tests.core.test_processes import assert_same, train_alone
-from tests.distributed_worker import SHARDED, SHARDED_NEUTRAL, SIZE, UNEQUAL, problem_of
+from tests.distributed_worker import SIZE, UNEQUAL, problem_of
 from tests.processes import result
+from tests.sharded_scenarios import SHARDED, SHARDED_NEUTRAL
 from tests.training import OPTIMIZERS, QUANTITIES, by_step, quantities
 
 CURVATURE = ("HessTrace", "HessMaxEV", "TICDiag", "TICTrace")
