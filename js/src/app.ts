@@ -17,7 +17,7 @@ import { ROW, type Store } from "./store.ts";
 import styles from "./styles.css";
 import { dark, light, type Theme, themeVariables } from "./theme.ts";
 
-const BUDGET = 20; // ms of drawing per frame
+const BUDGET = 14; // ms of drawing per frame; the browser needs about as much again to show it
 const REST = 300; // ms without a new picture before it is put into words
 
 export class App implements CardHost, BarHost, ScrubberHost {
