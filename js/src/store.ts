@@ -141,10 +141,14 @@ export class RunStore {
   private mergeAlpha(value: AlphaFit, batch: Batch): void {
     const old = this.alphaFits.get(value.step);
     if ((old && old.to_seq > batch.to_seq) || this.isOutdated(batch, value.step)) return;
+    if (old && JSON.stringify(old.value) === JSON.stringify(value)) {
+      old.to_seq = batch.to_seq; // not a second copy: the sorted list holds the first
+      return;
+    }
     this.alphaFits.set(value.step, { value, to_seq: batch.to_seq });
     const last = this.sortedAlphas?.at(-1)?.step ?? -1;
     if (this.sortedAlphas && value.step > last) this.sortedAlphas.push(value);
-    else if (!old || JSON.stringify(old.value) !== JSON.stringify(value)) this.forgetAlphaOrder();
+    else this.forgetAlphaOrder();
   }
 
   private forgetAlphaOrder(): void {
