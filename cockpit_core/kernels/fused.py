@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +22,7 @@ ROUNDING = {torch.bfloat16: 1, torch.float16: 2}
 
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
-_calls: Counter[Any] = Counter()
 _told = False
-ANNOUNCED_AFTER = 2.0  # seconds
 
 
 def _forget_pool() -> None:
@@ -47,31 +42,15 @@ def _threads() -> ThreadPoolExecutor:
     return _pool
 
 
-@contextmanager
-def _announced(loop: Any) -> Iterator[None]:
-    """The first calls of a loop compile it, once per installation: whoever waits for seconds is told what for."""
-    if _calls[loop] >= 8:
-        yield
-        return
-    _calls[loop] += 1
-    timer = threading.Timer(ANNOUNCED_AFTER, _announce)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _announce() -> None:
+def _announce(loop: Any) -> None:
+    """The first call of a loop compiles it, once per installation: whoever waits for seconds is told what for."""
     global _told
-    if not _told:
+    if _told or getattr(loop, "signatures", True):
+        return
+    folder = Path(loop.stats.cache_path or ".")
+    if not any(folder.glob(f"loops.{loop.__name__}-*.nbi")):
         _told = True
-        print(
-            "Cockpit: compiling its histogram loops, once per installation (10 to 30 s) ...",
-            file=sys.stderr,
-            flush=True,
-        )
+        print("Cockpit: compiling its histogram loops, once per installation (about 20 s) ...", file=sys.stderr)
 
 
 def _share(loop: Any, inputs: tuple[Any, ...], length: int, elements: int, table: Tensor) -> None:
@@ -88,10 +67,10 @@ def _share(loop: Any, inputs: tuple[Any, ...], length: int, elements: int, table
     def run(part: int) -> None:
         loop(*inputs, found[part], bounds[part], bounds[part + 1], tables[part])
 
+    _announce(loop)
     others = [_threads().submit(run, part) for part in range(1, parts)]
     try:
-        with _announced(loop):
-            run(0)
+        run(0)
     finally:
         for other in others:
             other.result()

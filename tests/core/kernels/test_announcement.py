@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import time
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("numba")
 
-from cockpit_core.kernels import fused
+SCRIPT = """
+import torch
+from cockpit_core.kernels import Counts, count_values, prepare_parameter
+from tests.core.kernels.cases import DEFAULT
+bins = prepare_parameter(torch.randn(5), DEFAULT)
+for _ in range(2):
+    count_values(torch.randn(4, 5), bins, DEFAULT, Counts.zeros(DEFAULT), path="fused")
+"""
 
 
-def test_a_slow_first_call_says_what_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setattr(fused, "ANNOUNCED_AFTER", 0.05)
-    monkeypatch.setattr(fused, "_told", False)
-    for seconds in (0.0, 0.3, 0.3):
-        with fused._announced("a loop"):
-            time.sleep(seconds)
-    assert capsys.readouterr().err.count("compiling") == 1
+def count_announcements(cache: Path) -> int:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    result = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
+    return result.stderr.count("compiling its histogram loops")
 
 
-def test_a_quick_call_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.setattr(fused, "ANNOUNCED_AFTER", 0.2)
-    monkeypatch.setattr(fused, "_told", False)
-    with fused._announced("another loop"):
-        pass
-    time.sleep(0.3)
-    assert capsys.readouterr().err == ""
+@pytest.mark.slow
+def test_compiling_is_announced_once_per_installation(tmp_path: Path) -> None:
+    assert count_announcements(tmp_path) == 1
+    assert count_announcements(tmp_path) == 0
