@@ -48,8 +48,8 @@ def run_report(arguments: argparse.Namespace) -> None:
     path, form = choose_target(arguments.output, arguments.format, runs)
     try:
         report = make_report(runs, form, int(1e6 * arguments.max_size))
-    except ModuleNotFoundError as error:  # pictures are drawn by an optional package
-        raise CommandError(f"{form} needs {error.name}: pip install 'torch-cockpit[poster]'") from error
+    except ImportError as error:  # pictures are drawn by an optional package
+        raise CommandError(str(error)) from error
     except ValueError as error:  # a size that holds nothing
         raise CommandError(str(error)) from error
     path.write_bytes(report.content)

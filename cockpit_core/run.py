@@ -19,6 +19,7 @@ from cockpit_core.engine.distributed import Group, open_log
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.measure import HEADLINES, Measurement
+from cockpit_core.engine.notices import Repeats
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.events.data import RunData
@@ -99,6 +100,7 @@ class Run:
         self.pending: Pending | None = None
         self.alphas: list[AlphaFit] = []
         self.notices: list[Notice] = []
+        self.repeats = Repeats()
         self.backward_passes = 0
         self.step_began = time.perf_counter()
         self.subscribers: list[Callable[[], None]] = []

@@ -11,6 +11,7 @@ import numpy as np
 
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.reader import find_event_files
+from cockpit_core.events.table import MissingValue
 from cockpit_core.terminal import (
     Terminal,
     clean,
@@ -132,14 +133,27 @@ def describe_curve(name: str, values: np.ndarray) -> tuple[str, ...]:
     return (clean(name), *numbers, str(len(values)))
 
 
+def describe_missing(data: RunData) -> list[str]:
+    """Quantities without a value at some steps, each with its last reason."""
+    found: dict[str, list[MissingValue]] = {}
+    for item in data.missing:
+        found.setdefault(item.name, []).append(item)
+    return [
+        f"{name} has no value at {len(items)} {'steps' if len(items) > 1 else 'step'}: {items[-1].reason}"
+        for name, items in found.items()
+    ]
+
+
 def show_asides(data: RunData, terminal: Terminal) -> None:
     """Histograms cannot be drawn here; that they exist can be said. Then what the user should look at."""
     heavy = [(name, len(data.histogram_steps(name))) for name in data.names if data.histogram_steps(name)]
     lines = [f"histograms of {clean(name)} at {count} steps: see the report" for name, count in heavy]
+    lines += [clean(line) for line in describe_missing(data)]
     if data.broken:
         lines.append(f"{data.broken} damaged records were skipped")
-    if len(data.notices) > NOTICES:
-        lines.append(f"{len(data.notices) - NOTICES} earlier notices are not shown")
+    earlier = len(data.notices) - NOTICES
+    if earlier > 0:
+        lines.append(f"{earlier} earlier {'notices are' if earlier > 1 else 'notice is'} not shown")
     for notice in data.notices[-NOTICES:]:
         where = " ".join(filter(None, (notice.quantity, notice.layer)))
         lines.append(clean(f"step {notice.step}: {where + ': ' if where else ''}{notice.message}"))

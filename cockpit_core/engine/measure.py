@@ -295,11 +295,8 @@ class Measurement:
         limit = stability_limit(self.optimizer) if len(run.optimizers) == 1 else None
         networks = [histogram for histogram, _ in self.heavy if histogram.edges.size]
         layers = [h for _, per_layer in self.heavy for h in per_layer if h is not None and h.edges.size]
-        record.notices = [
-            *run.notices,
-            *find_notices(record, networks, limit, self.state.gradient_norms),
-            *worst_layers(layers),
-        ]
+        found = [*find_notices(record, networks, limit, self.state.gradient_norms), *worst_layers(layers)]
+        record.notices = [*run.notices, *run.repeats.thin(found)]
         record.alphas, run.alphas, run.notices = run.alphas, [], []
         total = self.state.overhead + time.perf_counter() - began
         record.costs = self._costs(total)

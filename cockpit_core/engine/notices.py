@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -33,6 +34,25 @@ def find_notices(
     if limit is not None and sharpness is not None and sharpness > limit:
         text = f"largest eigenvalue {sharpness:.4g} is above {limit:.4g}, where steps of this learning rate grow"
         yield Notice(record.step, "edge_of_stability", text, "HessMaxEV")
+
+
+class Repeats:
+    """What is the case at step after step is said at the 1st, 2nd, 4th, 8th, ... of them: a list of all would drown the
+    rest."""
+
+    KINDS = ("outside_range", "zero_gradient", "edge_of_stability")
+
+    def __init__(self) -> None:
+        self.seen: Counter[tuple[str, str, str]] = Counter()
+
+    def thin(self, notices: Iterable[Notice]) -> Iterator[Notice]:
+        for notice in notices:
+            if notice.kind in self.KINDS:
+                key = notice.kind, notice.quantity, notice.layer
+                self.seen[key] += 1
+                if self.seen[key].bit_count() != 1:
+                    continue
+            yield notice
 
 
 def check_histogram(histogram: Histogram) -> Iterator[Notice]:

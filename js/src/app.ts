@@ -284,6 +284,11 @@ export class App implements CardHost, BarHost, ScrubberHost {
   enlarge(id: string): void {
     this.set({ enlarged: this.state.enlarged === id ? "" : id });
     this.root.querySelector(".ck-big")?.scrollIntoView?.({ block: "nearest" });
+    const cards = [...this.root.querySelectorAll<HTMLElement>("[data-panel]")];
+    cards
+      .find((card) => card.dataset.panel === id)
+      ?.querySelector<HTMLElement>(".ck-title")
+      ?.focus({ preventScroll: true }); // where Escape is heard
   }
   hide(id: string): void {
     this.set({

@@ -6,6 +6,7 @@ import { button, exportMenu, select, viewMenu } from "./menus.ts";
 import { groupWarnings } from "./notices.ts";
 import type { Context } from "./panel.ts";
 import { runList } from "./runlist.ts";
+import { SHORTEST } from "./smooth.ts";
 import type { Source, SourceStatus } from "./source.ts";
 import type { UiState } from "./state.ts";
 import { summarize } from "./summary.ts";
@@ -65,6 +66,7 @@ export class Bar {
       signal,
     );
     this.smoothing = h("input", {
+      title: `Curves of fewer than ${SHORTEST} points are not smoothed`,
       type: "range",
       min: 0,
       max: 0.99,

@@ -66,6 +66,7 @@ export function popover(
     box.hidden = false;
     button.setAttribute("aria-expanded", "true");
     keepInside(box);
+    box.scrollIntoView?.({ block: "nearest" });
     box.querySelector<HTMLElement>("button, input, select, a")?.focus({ preventScroll: true });
   };
   button.addEventListener("click", () => (box.hidden ? open() : close(true)), { signal });
@@ -74,7 +75,8 @@ export function popover(
     event.stopPropagation();
     close(true);
   };
-  wrap.addEventListener("keydown", closeOnEscape, { signal });
+  // On the document: a choice inside may have replaced the element that had the focus.
+  document.addEventListener("keydown", closeOnEscape, { signal, capture: true });
   wrap.addEventListener("ck-close", () => close(false), { signal });
   return wrap;
 }

@@ -1,5 +1,6 @@
 // Files for the user: PNG and SVG of one panel, CSV of what it shows.
 import { drawScene } from "./draw.ts";
+import { shorten } from "./format.ts";
 import type { Context } from "./panel.ts";
 import type { Scene } from "./scene.ts";
 import { sceneToSvg } from "./svg.ts";
@@ -75,13 +76,20 @@ export function framedScene(scene: Scene, title: string, theme: Context["theme"]
   return framed;
 }
 
+/** On the page the bar tells the runs' colours; a file must do so itself. */
+export function withRuns(scene: Scene, ctx: Context): Scene {
+  if (ctx.runs.length < 2) return scene;
+  const runs = ctx.runs.map(({ label, color }) => ({ label: shorten(label, 24), color }));
+  return { ...scene, legend: [...runs, ...scene.legend] };
+}
+
 export function exportSvg(scene: Scene, title: string, ctx: Context): void {
-  const text = sceneToSvg(framedScene(scene, title, ctx.theme), ctx.theme.card);
+  const text = sceneToSvg(framedScene(withRuns(scene, ctx), title, ctx.theme), ctx.theme.card);
   download(`${title}.svg`, new Blob([text], { type: "image/svg+xml" }));
 }
 
 export function exportPng(scene: Scene, title: string, ctx: Context): void {
-  const framed = framedScene(scene, title, ctx.theme);
+  const framed = framedScene(withRuns(scene, ctx), title, ctx.theme);
   const { width, height } = framed;
   framed.marks.unshift({ type: "rect", x: 0, y: 0, width, height, fill: ctx.theme.card });
   const canvas = document.createElement("canvas");

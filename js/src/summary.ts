@@ -1,6 +1,6 @@
 // The state of training in a few words: what it does, how fast, what tracking costs, what is missing.
 import { drawnRecords } from "./detail.ts";
-import { formatDuration, formatNumber, formatShare } from "./format.ts";
+import { formatDuration, formatNumber, formatShare, shorten } from "./format.ts";
 import type { Context, ShownRun } from "./panel.ts";
 import type { SourceStatus } from "./source.ts";
 import { ROW } from "./store.ts";
@@ -71,6 +71,7 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   let [tone, state] = stateWords[data.status.state] ?? ["idle", data.status.state];
   if (status.connection === "disconnected") tone = "bad";
   else if (ctx.state.paused && tone === "live") [tone, state] = ["idle", "paused"];
+  if (ctx.runs.length > 1) words.push({ text: shorten(run.label, 24), title: run.label });
   if (status.connection !== "disconnected" || state !== "live")
     words.push({ text: state, title: data.status.error || undefined });
   if (data.status.error) words.push({ text: data.status.error.slice(0, 80), title: data.status.error });

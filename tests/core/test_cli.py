@@ -20,6 +20,7 @@ from cockpit_core.records import Header, LayerInfo, Notice, Record
 from cockpit_core.show import list_runs, show_run
 from cockpit_core.terminal import Terminal, draw_sparkline, format_age, format_number
 from tests import synthetic
+from tests.training import start
 
 HOSTILE = "evil\x1b[31m\x07name"
 
@@ -261,3 +262,20 @@ def test_no_line_of_a_table_wraps(columns: int, tmp_path: Path, monkeypatch: pyt
     assert len(curves) > 20
     assert max(map(len, curves)) <= columns
     assert max(map(len, curves)) > min(columns, 100) - 12  # and the room is used
+
+
+def test_show_says_why_a_quantity_has_no_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run", config=["Loss", "NormTest"], on_error="warn"):
+        training.run([(inputs[:1], targets[:1]) for inputs, targets in training.batches(2)])
+    assert cli.main(["show", str(tmp_path / "run")]) == 0
+    assert "NormTest has no value at 2 steps: a batch of one sample has no variance" in capsys.readouterr().out
+
+
+def test_picture_without_its_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    path = write_run(tmp_path / "run", [2.0, 1.0])
+    assert cli.main(["report", str(path), "--format", "png", "-o", str(tmp_path / "x.png")]) != 0
+    told = capsys.readouterr().err
+    assert "pip install 'torch-cockpit[poster]'" in told
+    assert len(told.strip().splitlines()) == 1

@@ -173,3 +173,12 @@ def test_layers_that_learn_nothing_are_noticed(tmp_path: Path) -> None:
     assert "layers have a gradient of exactly zero" in notice.message
     zero = sum(by_step(run.data, "GradNorm", layer)[0] == 0 for layer in run.data.layers)
     assert notice.message.startswith(f"{zero} of {len(run.data.layers)}")
+
+
+def test_what_stays_the_case_is_said_ever_more_rarely(tmp_path: Path) -> None:
+    training = start("mlp")
+    config = [cockpit_core.quantities.GradHist1d(range=(-1e-9, 1e-9)), cockpit_core.quantities.Loss()]
+    with training.track(tmp_path / "run", config=config) as run:
+        training.run(training.batches(9))
+    network = [n.step for n in run.data.notices if n.kind == "outside_range" and not n.layer]
+    assert network == [0, 1, 3, 7]

@@ -56,6 +56,14 @@ function layerName(ctx: Context, run: ShownRun, name: string): string {
   return layer && run.data.columns.get(name)?.has(layer) ? layer : "";
 }
 
+/** With a layer chosen: whose values these are. */
+function layerWords(ctx: Context, spec: CurvesSpec): string {
+  const { layer } = ctx.state;
+  if (!layer || ctx.state.split[spec.id]) return "";
+  const own = ctx.runs.some((run) => layerName(ctx, run, spec.shown[0].name));
+  return own ? `${shorten(layer, 40)}.` : "Whole network: it has no values per layer.";
+}
+
 export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
   const curves: Curve[] = [];
   for (const run of ctx.runs)
@@ -142,7 +150,7 @@ export function curvePanel(spec: CurvesSpec): Panel {
     canSplit: spec.split,
     shows: (ctx) => isTracked(ctx, names),
     readings: (ctx) => curveReadings(ctx, spec.shown),
-    note: spec.note,
+    note: (ctx) => [layerWords(ctx, spec), spec.note?.(ctx)].filter(Boolean).join(" "),
     draw: (ctx, size) => drawCurves(ctx, size, spec),
     csv: (ctx) => columnsCsv(ctx, [...names, ...(spec.also ?? []), ...names.map((name) => `error/${name}`)]),
   };

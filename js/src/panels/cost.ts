@@ -8,7 +8,12 @@ import { costSums, trackingShare } from "../summary.ts";
 interface Item {
   name: string;
   seconds: number; // at the chosen step
-  mean: number;
+  usual: number; // the median: the first step may have compiled something
+}
+
+function median(values: Float64Array): number {
+  const sorted = values.filter(Number.isFinite).sort();
+  return sorted.length ? sorted[sorted.length >> 1] : 0;
 }
 
 export function costItems(ctx: Context, run: ShownRun): Item[] {
@@ -16,15 +21,10 @@ export function costItems(ctx: Context, run: ShownRun): Item[] {
   for (const name of run.data.columns.keys()) {
     if (!name.startsWith("cost/") || costSums.includes(name)) continue;
     const series = run.data.series(name, "", "step");
-    let sum = 0;
-    for (let i = 0; i < series.n; i++) sum += Number.isFinite(series.y[i]) ? series.y[i] : 0;
-    items.push({
-      name: name.slice(5),
-      seconds: valueAt(ctx, run, name)?.value ?? 0,
-      mean: series.n ? sum / series.n : 0,
-    });
+    const seconds = valueAt(ctx, run, name)?.value ?? 0;
+    items.push({ name: name.slice(5), seconds, usual: median(series.y.subarray(0, series.n)) });
   }
-  return items.sort((a, b) => b.mean - a.mean);
+  return items.sort((a, b) => b.usual - a.usual);
 }
 
 function draw(ctx: Context, size: Size): Scene {
@@ -34,7 +34,7 @@ function draw(ctx: Context, size: Size): Scene {
   const names = [...new Set(lists.flatMap(({ items }) => items.map((item) => item.name)))];
   const room = Math.max(1, Math.floor((size.height - 8) / 20));
   const shown = names.slice(0, names.length > room ? room - 1 : room);
-  const most = Math.max(1e-9, ...lists.flatMap(({ items }) => items.map((item) => Math.max(item.mean, item.seconds))));
+  const most = Math.max(1e-9, ...lists.flatMap(({ items }) => items.map((item) => Math.max(item.usual, item.seconds))));
   const left = Math.min(130, size.width * 0.36);
   const width = size.width - left - 62;
   const scene = emptyScene(size.width, size.height);
@@ -64,19 +64,20 @@ function draw(ctx: Context, size: Size): Scene {
         fill: run.color,
         alpha: 0.8,
       });
-      const mean = left + (width * item.mean) / most;
+      const usual = left + (width * item.usual) / most;
       scene.marks.push({
         type: "line",
-        xs: [mean, mean],
+        xs: [usual, usual],
         ys: [at - 1, at + thick + 1],
         stroke: theme.text,
         weight: 1.5,
       });
-      if (lists.length === 1)
+      if (lists.length < 3)
         scene.marks.push({
           type: "text",
-          x: left + (width * Math.max(item.seconds, item.mean)) / most + 6,
-          y: y + (pitch - 7) / 2,
+          x: left + (width * Math.max(item.seconds, item.usual)) / most + 6,
+          y: at + thick / 2,
+          size: lists.length > 1 ? 9 : undefined,
           text: formatDuration(item.seconds),
           color: theme.text,
         });
@@ -102,7 +103,7 @@ const panel: Panel = {
   names: ["Time", "Parameters"],
   timeless: true,
   help: [
-    "Seconds that measuring took at the chosen step, by quantity (bars), and on average (ticks). “shared” is work that several quantities use together, “writing” the log file.",
+    "Seconds that measuring took at the chosen step, by quantity (bars), and usually (ticks: the median). “shared” is work that several quantities use together, “writing” the log file.",
     "The number above is the share of the tracked steps' time over the whole run. Steps that are not tracked cost next to nothing: a larger schedule makes everything cheaper.",
   ],
   shows: (ctx) => ctx.runs.some(({ data }) => [...data.columns.keys()].some((name) => name.startsWith("cost/"))),
@@ -122,7 +123,7 @@ const panel: Panel = {
             },
           ];
     }),
-  note: () => "Bars: the chosen step. Ticks: the mean.",
+  note: () => "Bars: the chosen step. Ticks: the median.",
   draw,
   csv: (ctx) =>
     columnsCsv(ctx, [

@@ -1,0 +1,90 @@
+// What a first user stumbled over: whose values these are, where the focus goes, what a file tells without the page.
+import { afterEach, describe, expect, it } from "vitest";
+import { withRuns } from "../src/export.ts";
+import { costItems } from "../src/panels/cost.ts";
+import { relativeGradients } from "../src/panels/grad_hist_layers.ts";
+import { emptyScene } from "../src/scene.ts";
+import { type Cockpit, makeBatch, open } from "./helpers.ts";
+
+let cockpit: Cockpit | null = null;
+afterEach(() => {
+  cockpit?.destroy();
+  cockpit = null;
+  document.body.replaceChildren();
+});
+const start = (...batches: Parameters<typeof open>[0]) => {
+  cockpit = open(batches);
+  return cockpit;
+};
+const one = makeBatch({ to: 60 });
+const other = makeBatch({ run: "b", run_id: "2", to: 60 });
+
+describe("with several runs", () => {
+  it("the state names the run that it is about", () => {
+    const own = start(one, other);
+    expect(own.text(".ck-status")).toMatch(/^alive/);
+    cockpit?.destroy();
+    expect(start(one).text(".ck-status")).toMatch(/^live/);
+  });
+
+  it("a saved picture tells the colours of the runs", () => {
+    const own = start(one, other);
+    const ctx = own.app.context();
+    expect(withRuns(emptyScene(10, 10), ctx).legend.map(({ label }) => label)).toEqual(["a", "b"]);
+  });
+});
+
+describe("with a layer chosen", () => {
+  it("each curve says whether it shows the layer or the whole network", () => {
+    const own = start(one);
+    own.app.set({ layer: "fc.weight" });
+    own.app.draw();
+    expect(own.card("grad_norm").querySelector(".ck-note")?.textContent).toContain("fc.weight");
+    expect(own.card("hess_max_ev").querySelector(".ck-note")?.textContent).toContain("Whole network");
+    own.app.set({ layer: "" });
+    own.app.draw();
+    expect(own.card("grad_norm").querySelector(".ck-note")?.textContent).not.toContain("fc.weight");
+  });
+});
+
+describe("the keyboard", () => {
+  const escape = (target: EventTarget) =>
+    target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+
+  it("stays in a panel that was enlarged, where Escape makes it small again", () => {
+    const own = start(one);
+    own.app.enlarge("loss");
+    expect(own.card("loss").contains(document.activeElement)).toBe(true);
+    escape(document.activeElement as Element);
+    own.app.draw();
+    expect(own.element.querySelector(".ck-big")).toBeNull();
+  });
+
+  it("closes a menu whose focused entry is gone", () => {
+    const own = start(one, other);
+    const button = [...own.element.querySelectorAll("button")].find((each) => each.textContent?.startsWith("Runs"));
+    button?.click();
+    expect(button?.getAttribute("aria-expanded")).toBe("true");
+    escape(document.body);
+    expect(button?.getAttribute("aria-expanded")).toBe("false");
+  });
+});
+
+it("a layer without any gradient counts as one that does not learn, also if most are like it", () => {
+  const batch = makeBatch({ to: 3 });
+  for (const column of batch.columns)
+    if (column.name === "GradNorm" && column.layer && column.layer !== "fc.weight") column.values.fill(0);
+  const own = start(batch);
+  const ctx = own.app.context();
+  expect(Object.fromEntries(relativeGradients(ctx, ctx.runs[0]))).toEqual({
+    "conv.weight": 0,
+    "conv.bias": 0,
+    "fc.weight": 1,
+  });
+});
+
+it("one slow first step does not count as what a quantity usually costs", () => {
+  const own = start(makeBatch({ to: 9, value: (seq) => (seq === 0 ? 20 : 0.1) }));
+  const ctx = own.app.context();
+  expect(costItems(ctx, ctx.runs[0]).find(({ name }) => name === "shared")?.usual).toBe(0.1);
+});
