@@ -48,14 +48,14 @@ describe("with a layer chosen", () => {
 });
 
 describe("the keyboard", () => {
-  const escape = (target: EventTarget) =>
+  const pressEscape = (target: EventTarget) =>
     target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
 
   it("stays in a panel that was enlarged, where Escape makes it small again", () => {
     const own = start(one);
     own.app.enlarge("loss");
     expect(own.card("loss").contains(document.activeElement)).toBe(true);
-    escape(document.activeElement as Element);
+    pressEscape(document.activeElement as Element);
     own.app.draw();
     expect(own.element.querySelector(".ck-big")).toBeNull();
   });
@@ -65,7 +65,7 @@ describe("the keyboard", () => {
     const button = [...own.element.querySelectorAll("button")].find((each) => each.textContent?.startsWith("Runs"));
     button?.click();
     expect(button?.getAttribute("aria-expanded")).toBe("true");
-    escape(document.body);
+    pressEscape(document.body);
     expect(button?.getAttribute("aria-expanded")).toBe("false");
   });
 });
