@@ -90,7 +90,8 @@ generated: install
 
 pytest: install bundles
 	@echo "cockpit: Python tests"
-	@$(PYTEST) $(PARALLEL) -m "not browser"
+	@$(PYTEST) $(PARALLEL) -m "not browser and not alone"
+	@$(PYTEST) -m alone
 
 vitest: install
 	@echo "cockpit: JavaScript tests"

@@ -117,19 +117,18 @@ class Run:
         return any(need in quantity.needs for quantity in self.quantities)
 
     def _attach(self) -> None:
-        """Two light hooks for the whole run: on the loss and on the optimizer."""
-        self.handles = Handles()
+        """Two light hooks for the whole run, on the loss and behind the optimizer; ``begin`` adds what a plan needs."""
+        self.handles, self.step_handles = Handles(), Handles()
         if isinstance(self.loss_fn, nn.Module):
             self.handles.add(self.loss_fn.register_forward_hook(Hook(self, "on_loss"), with_kwargs=True))
         for optimizer in self.optimizers:
-            self.handles.add(optimizer.register_step_pre_hook(Hook(self, "before_step")))
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
         self.ending = Ending(self)
         self.write_header()
         self.writer.write_record(Record("start", self.step, time.time(), self.elapsed))
-        self.engine.begin(self.make_plan())
+        self.begin(self.make_plan())
 
     # ---- when ---------------------------------------------------------------------------------------------------
 
@@ -139,6 +138,20 @@ class Run:
 
     def make_plan(self) -> Plan:
         return self.pace.plan(self.step, self.elapsed, self.pending is not None)
+
+    def begin(self, plan: Plan) -> None:
+        """Carry out this plan at the coming step."""
+        self.engine.begin(plan)
+        self._watch_step(plan)
+
+    def _watch_step(self, plan: Plan) -> None:
+        """The hook before the optimizer's step is there only where something is measured: idle steps are cheaper."""
+        if plan.active or not self.single:
+            if not self.step_handles:
+                for optimizer in self.optimizers:
+                    self.step_handles.add(optimizer.register_step_pre_hook(Hook(self, "before_step")))
+        else:
+            self.step_handles.remove()
 
     def trigger(self, reason: str = "run.trigger()") -> None:
         """Track the next step in full, whatever the schedule; if this step's loss was evaluated already, the one after.
@@ -150,7 +163,7 @@ class Run:
             return
         self.pace.trigger = reason
         if not self.closed and not self.loss_seen and not self.engine.step.passes:
-            self.engine.begin(self.make_plan())
+            self.begin(self.make_plan())
             self.pace.trigger = ""
             self.notices.append(Notice(self.step, "trigger", f"tracked off schedule: {reason}"))
 
@@ -191,6 +204,7 @@ class Run:
         self.notices.append(Notice(self.step, "trigger", f"{reason}; this step and the next are on record"))
         if not self.engine.step.plan.record:
             self.engine.step.plan = self.pace.plan_for_spike(self.engine.step.plan.alpha_end)
+            self._watch_step(self.engine.step.plan)
 
     # ---- the step -----------------------------------------------------------------------------------------------
 
@@ -228,7 +242,7 @@ class Run:
             reason = f"nothing more is measured: {group.broken}"
         else:
             return False
-        self.engine.begin(Plan())
+        self.begin(Plan())
         self.pending = None
         self.warn(reason, f"Cockpit: {reason}.")
         return True
@@ -294,7 +308,7 @@ class Run:
             plan = self.make_plan()
             self.pace.trigger = ""
             if plan.active or was_active:
-                self.engine.begin(plan)
+                self.begin(plan)
         self.step_began = time.perf_counter()
 
     def _stays_idle(self) -> bool:
@@ -372,6 +386,7 @@ class Run:
             return
         self.closed = True
         self.handles.remove()
+        self.step_handles.remove()
         self.engine.layer_handles.remove()
         self.engine.step.plan = Plan()
         self.ending.done()

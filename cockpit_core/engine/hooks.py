@@ -16,12 +16,15 @@ class Hook:
     ``keeps`` holds the owner: a run that nobody gave a name lives as long as its optimizer.
     """
 
+    __slots__ = ("function", "kept", "owner")
+
     def __init__(self, owner: Any, method: str, *, keeps: bool = False):
-        self.owner, self.method, self.kept = weakref.ref(owner), method, owner if keeps else None
+        self.owner, self.kept = weakref.ref(owner), owner if keeps else None
+        self.function = getattr(type(owner), method)  # found once: some hooks are called at every step
 
     def __call__(self, *args: Any) -> Any:
         owner = self.owner()
-        return None if owner is None else getattr(owner, self.method)(*args)
+        return None if owner is None else self.function(owner, *args)
 
     def __deepcopy__(self, memo: dict) -> Any:
         return _inert

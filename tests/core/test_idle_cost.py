@@ -16,6 +16,7 @@ def seconds_of_one_step(training: Training, batch: tuple) -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.alone
 def test_step_that_is_not_scheduled_costs_next_to_nothing(tmp_path: Path) -> None:
     """Promised: 1 % or 20 microseconds. The quickest of many, in turns: what other processes do only ever adds."""
     plain, tracked = start("cnn"), start("cnn")
