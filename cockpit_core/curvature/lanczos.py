@@ -120,7 +120,7 @@ def largest_eigenvalue(
     start: Sequence[Tensor] | None = None,
     generator: torch.Generator | None = None,
     *,
-    tolerance: float = 2e-3,
+    tolerance: float = 5e-3,
     max_products: int = 60,
     min_products: int = 8,
     noise: float = 1.0,
@@ -133,8 +133,8 @@ def largest_eigenvalue(
         dimensions the noise lies almost wholly in the bulk of the spectrum near zero, and was measured to cost nothing.
     Stops when the residual is below ``tolerance * |value|`` and no other Ritz value, raised by its own residual, could
     pass the top one by more than that, after ``min_products`` at least: what a larger eigenvector has in the noise
-    needs them to grow. The value is far better than its residual: on 200 points of small networks in training the
-    worst relative error was 3e-5. Two eigenvalues closer than the tolerance are not told apart.
+    needs them to grow. The value is far better than its residual: on 120 points of small networks in training the
+    worst relative error was 9e-5 (with 1e-2 instead, one of them found the second eigenvalue). Two eigenvalues closer than the tolerance are not told apart.
     """
     if not operator.parameters:
         raise NoCurvature("no parameter requires a gradient")
