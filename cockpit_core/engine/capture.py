@@ -58,6 +58,8 @@ class Pass:
     losses_of_calls: dict[int, Tensor] = field(default_factory=dict)
     part: int = 0
     """Samples of the loss that was met last."""
+    keeps_graph: bool = True
+    """The user may go back through this graph once more (``retain_graph=True``)."""
 
     @property
     def is_union(self) -> bool:
@@ -210,6 +212,8 @@ def free(found: Pass, name: str) -> None:
             found.captured.pop(id(held.call), None)
             held.contributions = None
             held.gradients = {}
+            if not found.keeps_graph:
+                held.call.release()
 
 
 def find_batch_size(values: Any, batch_dim: int) -> int | None:

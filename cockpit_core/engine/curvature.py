@@ -56,7 +56,11 @@ class Curvature:
         """Eigenvalues that the other processes will ask this one about at this step; None: not known yet."""
         self.edges: list[tuple[Call, list[str], int, Any]] = []
 
-    def forget_step(self) -> None:
+    def forget_step(self, passes: list[Pass]) -> None:
+        gone = {forward for found in passes if not found.keeps_graph for forward in found.sizes}
+        for call, *_ in self.edges:
+            if call.forward in gone:
+                call.release()
         self.edges.clear()
         self.due = None
 

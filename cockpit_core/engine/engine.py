@@ -84,8 +84,8 @@ class Engine:
 
     def begin(self, plan: Plan) -> None:
         """Start the next step. Layer hooks go on if individual gradients are wanted, and off if not."""
+        self.curvature.forget_step(self.step.passes)
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
-        self.curvature.forget_step()
         self.forward, self.unbatched = None, False
         self.calls = {}
         wanted = plan.individual or bool(plan.curvature_kinds)
@@ -246,7 +246,7 @@ class Engine:
             return state.open
         state.open = None  # an earlier backward was interrupted: what it captured is void
         self._drop_zeroed()
-        found = Pass(task, origin[1] or loss_size or 0)
+        found = Pass(task, origin[1] or loss_size or 0, keeps_graph=keeps_graph())
         found.part = found.batch_size
         found.note_size(*origin)
         if not state.passes:
@@ -429,6 +429,12 @@ class Engine:
         if changed:
             self.rehook()
         return final
+
+
+def keeps_graph() -> bool:
+    """Was the backward pass that runs now told to ``retain_graph``? Yes, where torch does not tell."""
+    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return asked is None or bool(asked())
 
 
 def has_saved_tensor_hooks() -> bool:

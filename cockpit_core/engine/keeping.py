@@ -169,13 +169,13 @@ class Repetition:
     def _project(self, held: Captured) -> None:
         engine, own = self.engine, dict(held.call.module.named_parameters(remove_duplicate=False))
         held.names = [local for local in held.names if engine.cover.names[id(own[local])] in self.update]
-        if not held.names:
-            return
-        made = make_contributions(held, self.scale, engine.cover, engine.memory_budget, engine.mute)
-        for local, part in made.items():
-            name = engine.cover.names[id(own[local])]
-            slopes = project(part, self.update[name])
-            self.slopes[name] = self.slopes[name] + slopes if name in self.slopes else slopes
+        if held.names:
+            made = make_contributions(held, self.scale, engine.cover, engine.memory_budget, engine.mute)
+            for local, part in made.items():
+                name = engine.cover.names[id(own[local])]
+                slopes = project(part, self.update[name])
+                self.slopes[name] = self.slopes[name] + slopes if name in self.slopes else slopes
+        held.call.release()
 
 
 def project_again(

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -71,7 +72,8 @@ class ModuleGradients:
     def __init__(
         self, call: Call, outputs: dict[int, Tensor], names: list[str], scale: float, keep_bytes: int, mute: Callable
     ):
-        self.call, self.outputs, self.names, self.scale, self.mute = call, outputs, names, scale, mute
+        self.call = replace(call)  # the original lets go of its inputs as soon as its layer is measured
+        self.outputs, self.names, self.scale, self.mute = outputs, names, scale, mute
         self.parameters = {name: p.detach() for name, p in call.own_parameters().items() if name in names}
         each = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self.keep = each * call.batch_size <= keep_bytes

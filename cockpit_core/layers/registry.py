@@ -50,6 +50,12 @@ class Call:
         """The first argument, also where it was passed by name."""
         return self.inputs[0] if self.inputs else self.kwargs.get("input", next(iter(self.kwargs.values()), None))
 
+    def release(self) -> None:
+        """All that was asked of this call is known. The user's graph holds it until the loss goes, usually through the
+        next forward pass: without this, the activations of two steps would exist at once."""
+        self.inputs, self.kwargs, self.versions = (), {}, ()
+        self.random_state, self.statistics, self.parameters = None, None, None
+
     def check_unchanged(self) -> None:
         """An input that was overwritten after the call would give wrong numbers silently."""
         if any(tensor._version != version for tensor, version in self.versions):
