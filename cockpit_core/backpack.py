@@ -33,7 +33,7 @@ class GradientStatistics(FirstOrderBackpropExtension):
     """
 
     def __init__(
-        self, *, norms: bool = True, squares: bool = False, spec: Spec | None = None, memory_budget: int = 64 * 2**20
+        self, *, norms: bool = True, squares: bool = False, spec: Spec | None = None, memory_budget: int = 256 * 2**20
     ):
         self.request = Request(norms, squares, spec, memory_budget)
         super().__init__(

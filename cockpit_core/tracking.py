@@ -36,7 +36,7 @@ def track(
     budget: float | None = None,
     batch_dim: int = 0,
     curvature_samples: int | None = None,
-    memory_budget: int = 64 * 2**20,
+    memory_budget: int = 256 * 2**20,
     steps_per_epoch: float | None = None,
     resume: bool = False,
     step: int | None = None,
@@ -55,8 +55,9 @@ def track(
     budget: 0.05 spends at most 5 % of the training time: tracked steps of the schedule are left out when it is used up.
     batch_dim: which dimension counts samples.
     curvature_samples: measure curvature on that many samples of the batch only, marked as an estimate.
-    memory_budget: bytes for blocks of individual gradients, and for what Alpha keeps of a step until the optimizer has
-        taken it; beyond them the forward and backward pass of that step is repeated, and the header says so.
+    memory_budget: bytes that a tracked step may work with, and as many for what Alpha keeps of a step until the optimizer
+        has taken it. Beyond them passes are repeated: for Alpha, and on parts of the batch for curvature; the header
+        says so, and what could not be repeated. Copies of the parameters (Distance, UpdateSize) come on top.
     steps_per_epoch: gives the epoch axis (or log it: ``run.log(epoch=...)``).
     resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded.
     seed: of Cockpit's own random generator; torch's is never touched.

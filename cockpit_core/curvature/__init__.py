@@ -2,7 +2,7 @@
 
 from .diagonal import Diagonal, Limits, diagonal
 from .lanczos import Eigenpair, largest_eigenvalue
-from .operators import GGNOperator, HessianOperator
+from .operators import GGNOperator, HessianOperator, make_operator
 from .point import NoCurvature, Point
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "Point",
     "diagonal",
     "largest_eigenvalue",
+    "make_operator",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from torch import Tensor
+from torch import Size, Tensor
 from torch.autograd.graph import Node
 
 from .elementwise import SECOND_DERIVATIVES
@@ -110,6 +110,23 @@ def _operand_of(node: Node | None) -> _Operand | None:
     if leaf is None or (turns and reshaped):
         return None
     return _Operand(leaf, shape, turns % 2 == 1)
+
+
+# What these return shares the memory of what they were given.
+_VIEWS = set(
+    """View UnsafeView Reshape Permute Transpose T Squeeze Unsqueeze Expand Slice Select Split SplitWithSizes Narrow
+    Alias Unbind Unflatten AsStrided Detach""".split()
+)
+
+
+def activation_bytes(loss: Tensor) -> int:
+    """Of everything that was computed on the way to ``loss``, each result once; parameters do not count."""
+    total = 0
+    for node in reachable([loss.grad_fn]):
+        if _variable(node) is None and kind_of(node) not in _VIEWS:
+            for result in getattr(node, "_input_metadata", ()):
+                total += Size(result.shape).numel() * result.dtype.itemsize
+    return total
 
 
 def reachable(roots: Iterable[Node | None], stop: Node | None = None) -> list[Node]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from .autograd_graph import read_network
 from .columns import Squares, add_activation_columns, add_loss_columns, column_count, columns_at_once
 from .loss_hessian import LossHessian, Seeds
-from .operators import GGNOperator, HessianOperator, Operator, flatten, unflatten
+from .operators import Operator, flatten, make_operator, unflatten
 from .point import NoCurvature, Point, explained
 from .trace import estimate_diagonal
 
@@ -90,10 +90,11 @@ def diagonal(
     except NoCurvature as obstacle:
         note = str(obstacle)
     own = operator is None
-    matrix = operator or (HessianOperator(point) if kind == "hessian" else GGNOperator(point))
+    matrix = operator or make_operator(point, kind, limits.memory_budget)
+    note += f"; its products take {matrix.note}" if matrix.note else ""
     try:
         if sum(p.numel() for p in point.trainable.values()) <= limits.max_dimension:
-            return _by_products(point, kind, matrix, note)
+            return _by_products(point, kind, matrix, limits, note)
         return _by_estimate(point, kind, matrix, generator, limits, note)
     finally:
         if own:
@@ -157,11 +158,12 @@ def _add_given(point: Point, seed: Tensor, sign: float, total: dict[str, Tensor]
             total[name] += sign * squares
 
 
-def _by_products(point: Point, kind: str, matrix: Operator, note: str) -> Diagonal:
+def _by_products(point: Point, kind: str, matrix: Operator, limits: Limits, note: str) -> Diagonal:
     """One unit vector per parameter, many at once."""
     like = flatten([p.detach() for p in matrix.parameters])
     found = torch.empty_like(like)
-    for numbers in torch.arange(like.numel(), device=like.device).split(64):
+    at_once = max(1, min(64, limits.memory_budget // max(1, matrix.column_bytes)))
+    for numbers in torch.arange(like.numel(), device=like.device).split(at_once):
         units = like.new_zeros(len(numbers), like.numel())
         units[torch.arange(len(numbers)), numbers] = 1.0
         rows = [r.reshape(len(numbers), -1) for r in matrix.matmat(unflatten(units, matrix.parameters))]

@@ -25,6 +25,8 @@ class Point:
     loss_of: outputs -> the same scalar loss, twice differentiable, free of hooks; None rules out Gauss-Newton.
     sum_of_squares: seed shaped like ``outputs`` -> per parameter the sum over samples of the squares of
         ``J_n^T seed_n`` (unscaled); serves networks that ``autograd_graph`` cannot read.
+    part: (lo, hi) -> the same loss as a function of these samples alone, on a graph of their own, so that curvatures
+        of parts add up to that of the whole; raises NoCurvature where they would not.
     """
 
     loss: Tensor
@@ -34,6 +36,7 @@ class Point:
     loss_of: Callable[[Tensor], Tensor] | None = None
     sum_of_squares: Callable[[Tensor], dict[str, Tensor]] | None = None
     samples_first: bool = True
+    part: Callable[[int, int], Point] | None = None
 
     @property
     def trainable(self) -> dict[str, Tensor]:

@@ -137,7 +137,7 @@ def estimate_diagonal(
     samples = _Samples([p.numel() for p in operator.parameters], torch.zeros_like(like))
     fits = memory_budget // (5 * like.numel() * like.element_size())
     probes = int(min(10, fits, max_products // 2, like.numel() // 2))
-    at_once = int(max(1, min(8, fits)))
+    at_once = int(max(1, min(8, fits, memory_budget // max(1, operator.column_bytes))))
     products = 0
     if probes < 4:
         while products < max_products:

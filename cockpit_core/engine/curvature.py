@@ -15,13 +15,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cockpit_core.curvature import (
     Diagonal,
     Eigenpair,
-    GGNOperator,
-    HessianOperator,
     Limits,
     NoCurvature,
     Point,
     diagonal,
     largest_eigenvalue,
+    make_operator,
 )
 from cockpit_core.engine.capture import Captured, Pass, make_contributions
 from cockpit_core.engine.clock import Clock
@@ -38,6 +37,9 @@ if TYPE_CHECKING:
 
 SMALL = 1000
 """Up to so many parameters products are cheap, and eigenvalues a percent apart are told apart too."""
+
+FEWEST_VECTORS, MOST_VECTORS = 8, 32
+"""Of the parameters' size, that Lanczos works with: half of the memory budget, but it needs a few."""
 
 
 class Curvature:
@@ -181,7 +183,8 @@ class Curvature:
 
         mixed = engine.unbatched or mixes_samples(engine.cover.model)
         squares = None if mixed else partial(self._sum_of_squares, engine, outputs)
-        return Point(loss, parameters, found.part, outputs, loss_of, squares, engine.batch_dim == 0)
+        parts = Parts(engine, outputs, loss_of)
+        return Point(loss, parameters, found.part, outputs, loss_of, squares, engine.batch_dim == 0, parts)
 
     def _separate_point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
         """The forward once more on (the first samples of) the batch: copies of the buffers, the same random state."""
@@ -205,7 +208,9 @@ class Curvature:
 
         if k < B:
             engine.step.curvature_part = f"{k} of {B} samples"
-        return Point(loss_of(outputs), dict(engine.cover.trainable()), k, outputs, loss_of, None, engine.batch_dim == 0)
+        parameters: dict[str, Tensor] = dict(engine.cover.trainable())
+        parts = Parts(engine, outputs, loss_of)
+        return Point(loss_of(outputs), parameters, k, outputs, loss_of, None, engine.batch_dim == 0, parts)
 
     def _fill(self, engine: Engine, kinds: dict[str, set[str]], point: Point) -> None:
         """Eigenvalue first: a diagonal that needs products too shares its gradient graph."""
@@ -214,7 +219,7 @@ class Curvature:
         for kind in sorted(diagonals | eigenvalues):
             operator: list[Any] = []
             if kind in eigenvalues and not self._is_one_of_several(engine, kind):
-                self._attempt(engine, "eigenvalue", kind, partial(self._eigenpair, point, kind, operator))
+                self._attempt(engine, "eigenvalue", kind, partial(self._eigenpair, engine, point, kind, operator))
             if kind in diagonals:
                 self._attempt(engine, "diagonal", kind, partial(self._diagonal, point, kind, operator))
             for made in operator:
@@ -247,15 +252,21 @@ class Curvature:
         shared = operator[0] if operator and kind != "ggn_mc" else None
         return diagonal(point, kind, self.generator, operator=shared, limits=limits)
 
-    def _eigenpair(self, point: Point, kind: str, made: list[Any]) -> Eigenpair:
+    def _eigenpair(self, engine: Engine, point: Point, kind: str, made: list[Any]) -> Eigenpair:
         def make() -> Any:
-            return HessianOperator(point) if kind == "hessian" else GGNOperator(point)
+            operator = make_operator(point, kind, self.memory_budget // 2)
+            if operator.note:
+                engine.cost_notes["eigenvalue"] = f"the largest eigenvalue takes {operator.note}"
+            return operator
 
         names = list(point.trainable)
         known = self.eigenvectors.get(kind)
         start = [known[name] for name in names] if known and set(known) == set(names) else None
         small = sum(p.numel() for p in point.trainable.values()) <= SMALL
         effort: dict[str, Any] = {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128} if small else {}
+        if not small:
+            each = sum(p.nbytes for p in point.trainable.values())
+            effort["max_vectors"] = max(FEWEST_VECTORS, min(MOST_VECTORS, self.memory_budget // 2 // each))
         if self.group is None:
             made.append(make())
             pair = largest_eigenvalue(made[0], start, self.generator, **effort)
@@ -291,6 +302,73 @@ class Curvature:
 def mixes_samples(model: nn.Module) -> bool:
     """BatchNorm in training mode: a column of one sample then reaches all of them, and squares per sample are wrong."""
     return any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules())
+
+
+SAME = {torch.float64: 1e-8, torch.float32: 1e-3}
+"""How far outputs may be apart, relatively, that were computed in batches of different sizes."""
+
+
+class Parts:
+    """Some samples on a graph of their own: their forward pass once more, with the others' outputs as they were.
+
+    Curvatures of such parts add up to the whole if neither the model nor the loss mixes samples; both are looked at.
+    """
+
+    def __init__(self, engine: Engine, outputs: Tensor, loss_of: Callable[[Tensor], Tensor]):
+        self.engine, self.values, self.loss_of, self.checked = engine, outputs.detach(), loss_of, False
+
+    def __call__(self, lo: int, hi: int) -> Point:
+        dim, values, forward = self.engine.batch_dim, self.values, self.engine.forward
+        B = 0 if forward is None else forward.batch_size
+
+        def cut(value: Any) -> Any:
+            batched = isinstance(value, Tensor) and value.dim() > dim and value.shape[dim] == B
+            return value.narrow(dim, lo, hi - lo) if batched else value
+
+        if values.dim() <= dim or values.shape[dim] < hi:
+            raise NoCurvature("the outputs are not one per sample")
+        try:
+            found, known = rerun_model(self.engine, cut), values.narrow(dim, lo, hi - lo)
+        except NoCurvature:
+            raise
+        except Exception as error:
+            raise NoCurvature(f"the model does not take a part of its batch ({error})") from error
+        if not isinstance(found, Tensor) or found.shape != known.shape:
+            raise NoCurvature("the loss does not take the model's own output, sample by sample")
+        if not self.checked:
+            if forward is not None and forward.draws:
+                raise NoCurvature("the model draws random numbers, and would draw others for a part of the batch")
+            refuse_other_outputs(found.detach(), known)
+            refuse_mixing_loss(self.loss_of, values, dim, lo, hi)
+            self.checked = True
+        around = values.narrow(dim, 0, lo), values.narrow(dim, hi, values.shape[dim] - hi)
+
+        def loss_of(part: Tensor) -> Tensor:
+            return self.loss_of(torch.cat([around[0], part, around[1]], dim))
+
+        parameters: dict[str, Tensor] = dict(self.engine.cover.trainable())
+        return Point(loss_of(found), parameters, hi - lo, found, loss_of, None, dim == 0)
+
+
+def refuse_other_outputs(found: Tensor, known: Tensor) -> None:
+    away = float(torch.linalg.vector_norm(found - known)) / max(float(torch.linalg.vector_norm(known)), 1e-30)
+    if not away <= SAME.get(known.dtype, 5e-2):
+        raise NoCurvature("the model mixes samples: a part of them has other outputs")
+
+
+def refuse_mixing_loss(loss_of: Callable[[Tensor], Tensor], values: Tensor, dim: int, lo: int, hi: int) -> None:
+    """The second derivative of the loss by outputs of two different samples must vanish."""
+    leaf = values.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(loss_of(leaf), leaf, create_graph=True)
+    if not slope.requires_grad:
+        return
+    seed = torch.zeros_like(values)
+    seed.narrow(dim, lo, hi - lo).copy_(values.narrow(dim, lo, hi - lo) + 1)
+    (bent,) = torch.autograd.grad(slope, leaf, seed, allow_unused=True, materialize_grads=True)
+    largest = float(bent.abs().amax())
+    bent.narrow(dim, lo, hi - lo).zero_()
+    if float(bent.abs().amax()) > 1e-6 * largest:
+        raise NoCurvature("the loss mixes samples")
 
 
 def rerun_model(engine: Engine, cut: Callable[[Any], Any]) -> Any:

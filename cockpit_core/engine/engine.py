@@ -30,7 +30,9 @@ from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduction import reduce_parameter
 from cockpit_core.engine.step import GradientMark, StepState
 from cockpit_core.engine.together import measure_together
+from cockpit_core.layers import random_state
 from cockpit_core.layers.fallback import flatten_tensors
+from cockpit_core.layers.random_state import RandomState
 from cockpit_core.layers.registry import Call
 from cockpit_core.quantities.norms import measure_norms
 from cockpit_core.sharded import any_nonzero
@@ -67,7 +69,7 @@ class Engine:
             True  # False while nobody touches a gradient between the backward pass and the step's end
         )
         self.keeps_contributions = True  # False while the steps are known to run along the gradient
-        self.random_states: dict[int, Tensor] = {}
+        self.random_states: dict[int, RandomState] = {}
         self.compiled: list[nn.Module] = []  # wrappers of the model that torch.compile made
         self.group: Group | None = None  # set by the run: several processes train this model together
 
@@ -101,7 +103,7 @@ class Engine:
         handles.add(self.cover.model.register_forward_hook(Hook(self, "on_model_output")))
         for module in self.cover.hooked_modules():
             if any(not self.cover.has_rule(module, local) for local in self.cover.hooked_modules()[module]):
-                handles.add(module.register_forward_pre_hook(Hook(self, "on_random_state")))
+                handles.add(module.register_forward_pre_hook(Hook(self, "on_random_state"), with_kwargs=True))
             handles.add(module.register_forward_hook(Hook(self, "on_layer"), with_kwargs=True))
         for p in self.cover.trainable().values():
             handles.add(p.register_post_accumulate_grad_hook(Hook(self, "on_parameter")))
@@ -145,9 +147,9 @@ class Engine:
                 found.forwards.append(forward)
             forward.gradients[position] = gradient.detach()
 
-    def on_random_state(self, module: nn.Module, args: tuple) -> None:
+    def on_random_state(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if not self.muted and torch.is_grad_enabled():
-            self.random_states[id(module)] = torch.get_rng_state()
+            self.random_states[id(module)] = random_state.take(flatten_tensors((args, kwargs)))
 
     def on_layer(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         if self.muted or not torch.is_grad_enabled():
@@ -156,7 +158,7 @@ class Engine:
             tensors = [output] if isinstance(output, Tensor) else flatten_tensors(output)
             names = list(self.hooked[module])
             state = self.random_states.pop(id(module), None)
-            states = None if state is None else (state, torch.get_rng_state())
+            states = None if state is None else (state, random_state.take(flatten_tensors((args, kwargs))))
             call = make_call(
                 module,
                 args,

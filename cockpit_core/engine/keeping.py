@@ -19,8 +19,10 @@ from torch.func import functional_call
 
 from cockpit_core.engine.capture import Captured, Pass, detach_inputs, make_call, make_contributions
 from cockpit_core.engine.reduce import project
+from cockpit_core.layers import random_state
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.fallback import ModuleGradients, external_seeds, flatten_tensors
+from cockpit_core.layers.random_state import RandomState
 from cockpit_core.layers.registry import Call
 
 if TYPE_CHECKING:
@@ -38,10 +40,12 @@ class Forward:
     args: tuple
     kwargs: dict
     batch_size: int
-    random_state: Tensor
+    random_state: RandomState
     autocast: list[tuple[str, torch.dtype]]
     versions: list[tuple[Tensor, int]]
     gradients: dict[int, Tensor] = field(default_factory=dict)
+    draws: bool = False
+    """It drew random numbers when it was repeated."""
 
     @classmethod
     def of(cls, args: tuple, kwargs: dict, batch_size: int) -> Forward:
@@ -52,7 +56,7 @@ class Forward:
             (device, torch.get_autocast_dtype(device)) for device in devices if torch.is_autocast_enabled(device)
         ]
         versions = [(tensor, tensor._version) for tensor in tensors]
-        return cls(inputs, named, batch_size, torch.get_rng_state(), autocast, versions)
+        return cls(inputs, named, batch_size, random_state.take(tensors), autocast, versions)
 
     def repeat(self, model: nn.Module, args: tuple | None = None, kwargs: dict | None = None) -> Any:
         """The model's output once more: copies of the buffers, the same random state and precision."""
@@ -63,10 +67,14 @@ class Forward:
         with ExitStack() as stack:
             for device, dtype in self.autocast:
                 stack.enter_context(torch.autocast(device, dtype))
-            stack.enter_context(torch.random.fork_rng(devices=[]))
+            stack.enter_context(random_state.restored(self.random_state))
             stack.enter_context(torch.enable_grad())
-            torch.set_rng_state(self.random_state)
-            return functional_call(model, buffers, args, kwargs)
+            result = functional_call(model, buffers, args, kwargs)
+            self.draws = not random_state.is_same(self.random_state, random_state.take(self.tensors()))
+            return result
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for tensor, _ in self.versions]
 
 
 class Kept:

@@ -36,7 +36,7 @@ class Plan:
     alpha_end: bool = False
     triggered: bool = False
     by_products_only: bool = False
-    memory_budget: int = 64 * 2**20
+    memory_budget: int = 256 * 2**20
 
     def __post_init__(self) -> None:
         self.needs = {need for quantity in self.quantities for need in quantity.needs}

@@ -26,7 +26,7 @@ class Request:
     norms: bool = False
     squares: bool = False
     spec: Spec | None = None
-    memory_budget: int = 64 * 2**20
+    memory_budget: int = 256 * 2**20
 
     @property
     def forms_elements(self) -> bool:

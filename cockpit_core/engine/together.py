@@ -283,6 +283,7 @@ class SharedOperator:
 
     def __init__(self, local: Any, group: Group):
         self.local, self.group, self.parameters = local, group, local.parameters
+        self.column_bytes, self.note = local.column_bytes, local.note
         self.problem = ""
 
     def matvec(self, vector: Any) -> list[Tensor]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cockpit_core.layers.contribution import Contribution, Positions, Rows, Stacked
-from cockpit_core.layers.fallback import restored_random_state
+from cockpit_core.layers.random_state import restored
 from cockpit_core.layers.registry import Call, match_dtype
 
 ORDER = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
@@ -37,7 +37,7 @@ def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str,
     with torch.enable_grad():
         maps = zip(sides, split_weights(module, own), split_biases(own), strict=True)
         projected = [F.linear(x, weight, bias).requires_grad_() for x, weight, bias in maps]
-        with restored_random_state(call.random_state):
+        with restored(call.random_state and call.random_state[0]):
             joined, weights = attend(module, projected, given, call.training)
         ends, seeds = [joined], [b @ like.detach()]
         if 1 in outputs:

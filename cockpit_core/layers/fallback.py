@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from cockpit_core.layers.contribution import Contribution, Tried
+from cockpit_core.layers.random_state import is_same, restored
 from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.sharded import contains_sharded_modules
 
@@ -86,8 +86,7 @@ class ModuleGradients:
 
     @property
     def is_random(self) -> bool:
-        state = self.call.random_state
-        return state is not None and len(state) == 2 and not torch.equal(state[0], state[1])
+        return self.call.random_state is not None and not is_same(*self.call.random_state)
 
     def rows(self, lo: int, hi: int, name: str) -> Tensor:
         if self.whole is None and self.keep:
@@ -203,7 +202,7 @@ class ModuleGradients:
         """The module's forward once more, on copies of parameters and buffers, with the random state of the call."""
         if self.graph is None:
             call = self.call
-            with torch.enable_grad(), restored_random_state(call.random_state):
+            with torch.enable_grad(), restored(call.random_state and call.random_state[0]):
                 copies = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
                 buffers = {name: buffer.clone() for name, buffer in call.module.named_buffers()}
                 result = flatten_tensors(
@@ -257,16 +256,6 @@ def has_samples(tensor: Tensor, call: Call, position: int) -> bool:
 def stack_rows(column: tuple[Tensor | None, ...]) -> Any:
     present = [row for row in column if row is not None]
     return torch.stack(present) if len(present) == len(column) else None
-
-
-@contextmanager
-def restored_random_state(states: Any) -> Iterator[None]:
-    if states is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(states[0])
-        yield
 
 
 class PerSample(Contribution):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.random_state import RandomState
 
 
 class NotCovered(Exception):
@@ -26,7 +27,8 @@ class Call:
     batch_size: int
     batch_dim: int
     versions: tuple[tuple[Tensor, int], ...] = ()
-    random_state: tuple[Tensor, Tensor] | None = None
+    random_state: tuple[RandomState, RandomState] | None = None
+    """Before and after the call, where it may have to be repeated."""
     training: bool = True
     method: str = field(default="rule")
     reason: str = ""
