@@ -172,6 +172,19 @@ def write_peaks(results: dict[str, Results]) -> str:
     return make_table(head, rows) + f"\n\n{found['rounds']} processes each."
 
 
+def write_depth(results: dict[str, Results]) -> str:
+    found = results["memory_depth"]
+    depths = list(next(iter(found["rows"].values()), {}))
+    rows = [
+        [f"{config}, {words}", *(f"{cells[depth][side]:.0f}" for depth in depths)]
+        for config, cells in found["rows"].items()
+        for side, words in (("within", f"`memory_budget` of {found['budget MB']} MB"), ("without", "no limit"))
+    ]
+    activations = [f"{found['activations MB per layer'] * int(depth):.0f}" for depth in depths]
+    head = ["extra MB", *(f"{depth} layers" for depth in depths)]
+    return make_table(head, [*rows, ["activations of the network itself", *activations]])
+
+
 def format_spread(row: Results) -> str:
     return f"{row['median']:.0f} ({row['low']:.0f} to {row['high']:.0f})"
 
@@ -248,6 +261,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Results]], str]]] = {
     "networks": ("overhead_networks", write_networks),
     "naive": ("against_naive", write_naive),
     "peaks": ("memory_peaks", write_peaks),
+    "depth": ("memory_depth", write_depth),
     "intervals": ("intervals", write_intervals),
     "eigenvalue": ("eigenvalue", write_eigenvalue),
     "histograms": ("histogram_kernels", write_histograms),

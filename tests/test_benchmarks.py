@@ -25,11 +25,12 @@ SCRIPTS = {  # script: what it writes
     "histogram_kernels": ("histogram_kernels.json", "histogram_balance.svg"),
     "memory": ("memory_peaks.json", "memory_timelines.json", "memory_timeline.svg"),
     "naive": ("against_naive.json", "against_naive.png"),
+    "depth": ("memory_depth.json",),
 }
 MORE = {"overhead": ["--networks", "mnist_logreg"]}
 
 
-SLOW = ("memory", "overhead")
+SLOW = ("memory", "overhead", "depth")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SCRIPTS])

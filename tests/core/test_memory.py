@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import weakref
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 import cockpit_core
+from benchmarks import depth
 from tests.training import QUANTITIES, quantities, start
 
 
@@ -123,52 +123,15 @@ def test_individual_gradients_of_the_whole_model_never_exist_at_once(kind: str, 
     assert extra < individual / 3
 
 
-DEEP = """
-import sys, torch, cockpit_core
-from torch import nn
-from tests.peak_memory import megabytes
-
-def train(depth, logdir=None):
-    layers = [layer for _ in range(depth) for layer in (nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())]
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.Adam(model.parameters(), lr=1e-3)
-    inputs, targets = torch.randn(64, 4, 32, 32), torch.zeros(64, dtype=torch.long)
-    options = dict(config=sys.argv[1], memory_budget=int(sys.argv[2]) * 2**20, on_error="raise")
-    run = cockpit_core.track(model, loss_fn, optimizer, logdir, **options) if logdir else None
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = loss_fn(model(inputs), targets)     # still there during the next forward pass, as in everybody's loop
-        loss.backward()
-        optimizer.step()
-    if run:
-        run.close()
-        assert len(run.data.alphas) == 2 and not run.data.missing
-
-torch.set_num_threads(1)
-train(1, sys.argv[3] + "/warm")
-train(40)
-untracked = megabytes()
-train(40, sys.argv[3] + "/run")
-print(megabytes() - untracked)
-"""
-AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "0"}
-"""Makes malloc hand freed memory back: what it sets aside for later is not ours."""
-
-
-def measure_deep(config: str, budget: int, folder: Path) -> float:
-    command = [sys.executable, "-c", DEEP, config, str(budget), str(folder / f"{config} {budget}")]
-    return float(subprocess.check_output(command, text=True, env={**os.environ, **AT_ONCE}))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["economy", "business", "full"])
-def test_a_tracked_step_stays_within_its_budget_however_deep_the_network(config: str, tmp_path: Path) -> None:
+def test_a_tracked_step_stays_within_its_budget_however_deep_the_network(config: str) -> None:
     """Forty layers of convolution and ReLU have 80 MB of activations, and their gradients as much again. Within 10 MB,
-    and 10 more for what Alpha keeps, passes are repeated instead; copies of the parameters are 1 MB here."""
-    assert measure_deep(config, 10, tmp_path) < 2 * 10 + 3
+    and 10 more for what Alpha keeps, passes are repeated instead. The rest is what records and histograms take."""
+    assert depth.measure(config, 40, 10) < 2 * 10 + 3
 
 
 @pytest.mark.slow
-def test_the_budget_makes_a_difference(tmp_path: Path) -> None:
+def test_the_budget_makes_a_difference() -> None:
     """Else the test above would show nothing."""
-    assert measure_deep("full", 1000, tmp_path) > 60
+    assert depth.measure("full", 40, 1000) > 60

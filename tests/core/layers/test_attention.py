@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cockpit_core.layers.attention import attention
 from cockpit_core.layers.fallback import fallback
+from cockpit_core.layers.random_state import take
 from cockpit_core.layers.registry import Call
 
 B, S, E = 4, 3, 6
@@ -22,9 +23,9 @@ def call_of(
     torch.manual_seed(1)
     x = torch.randn((B, S, E) if module.batch_first else (S, B, E)).double()
     sides = sides or (x, x, x)
-    before = torch.get_rng_state()
+    before = take([])
     out = module(*sides, **more)
-    states = (before, torch.get_rng_state())
+    states = (before, take([]))
     outputs = {k: torch.randn_like(out[k]) for k in ((0, 1) if weights else (0,))}
     return Call(module, sides, dict(more), B, 0 if module.batch_first else 1, (), states), outputs
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.layers.fallback import fallback, flatten_tensors
+from cockpit_core.layers.random_state import take
 from cockpit_core.layers.recurrent import recurrence
 from cockpit_core.layers.registry import Call
 
@@ -28,10 +29,10 @@ def call_of(module: nn.RNNBase, positions: tuple[int, ...], given: bool = False)
     rows = module.num_layers * (2 if module.bidirectional else 1)
     states = tuple(torch.randn(rows, B, H).double() for _ in range(2 if module.mode == "LSTM" else 1))
     inputs = (x, states if len(states) == 2 else states[0]) if given else (x,)
-    before = torch.get_rng_state()
+    before = take([])
     results = flatten_tensors(module(*inputs))
     outputs = {k: torch.randn_like(results[k]) for k in positions if k < len(results)}
-    return Call(module, inputs, {}, B, 0 if module.batch_first else 1, (), (before, torch.get_rng_state())), outputs
+    return Call(module, inputs, {}, B, 0 if module.batch_first else 1, (), (before, take([]))), outputs
 
 
 def assert_as_slow(call: Call, outputs: dict[int, Tensor]) -> None:
