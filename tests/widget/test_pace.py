@@ -54,16 +54,30 @@ def test_a_rate_that_makes_no_sense_is_refused(rate: float) -> None:
         Pace(rate)
 
 
-def test_slow_sending_slows_the_pace_until_it_costs_less_than_two_percent() -> None:
+@pytest.mark.parametrize("cost", [0.002, 0.05])
+def test_slow_sending_slows_the_pace_until_it_costs_less_than_one_percent(cost: float) -> None:
     clock = FakeClock()
-    cost = 0.05
     times = send_times(Pace(10.0, clock=clock), clock, 120.0, cost=cost)
-    assert len(times) * cost < 0.02 * 120
+    assert 0.004 * 120 < len(times) * cost < 0.01 * 120
+
+
+def test_start_is_not_much_dearer_than_the_rest() -> None:
+    """The burst was a tenth of a second once: two percent of the first five seconds by itself."""
+    clock = FakeClock()
+    cost = 0.003
+    assert len(send_times(Pace(clock=clock), clock, 5.0, cost=cost)) * cost < 0.015 * 5
+
+
+def test_what_a_message_costs_after_it_was_handed_over_counts_too() -> None:
+    """At ten messages a second that cost nothing here, the kernel's own thread is busy sending them."""
+    clock, dear = FakeClock(), Limits(after_sending=0.01)
+    assert len(send_times(Pace(10.0, clock=clock, limits=dear), clock, 60.0)) * 0.01 < 0.01 * 60
 
 
 def test_quick_sending_is_not_slowed() -> None:
     clock = FakeClock()
-    assert len(send_times(Pace(10.0, clock=clock), clock, 30.0, cost=0.001)) > 280
+    assert len(send_times(Pace(clock=clock), clock, 30.0, cost=0.001)) > 140
+    assert len(send_times(Pace(10.0, clock=clock), clock, 30.0, cost=0.0001)) > 280
 
 
 def test_a_closed_tab_does_not_fill_the_servers_memory() -> None:
