@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Clock = Callable[[], float]
+WAITING = 4  # seconds on the clock that count as one second of work
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Limits:
     interim_bytes: int = 256_000  # of a keyframe in between, which only heals what was lost
     bytes_per_second: float = 50_000.0
     burst_bytes: float = 3_000_000.0  # one minute's worth
-    share_of_time: float = 0.009  # of the wall clock, for taking in records, encoding and sending
+    share_of_time: float = 0.008  # of the wall clock, for taking in records, encoding and sending
     after_sending: float = 0.0007  # seconds that a message costs once we are done, see ``Pace.sent``
     burst_seconds: float = 0.03  # for a lively start
     longest_pause: float = 60.0
@@ -82,14 +83,15 @@ class Pace:
         rate = limits.rate if age < 60 else limits.minute_rate if age < 3600 else limits.hour_rate
         return 1.0 / rate
 
-    def sent(self, size: int, seconds: float) -> None:
-        """Account for a message, or for an attempt that failed.
+    def sent(self, size: int, seconds: float, worked: float) -> None:
+        """Account for a message, or for an attempt that failed, that took so long by the clock and by the processor.
 
-        Its own seconds are not all: a thread of the kernel still has to send it, which takes the interpreter away from
-        training, and training finds cold caches.
+        The clock also runs while other processes compute, which is not our doing and would have met training as well.
+        But who waited very long did wait for something of ours, a disk or a connection. And that is not all: a thread
+        of the kernel still has to send it, which takes the interpreter away from training, which then finds cold caches.
         """
         self._bytes.spend(size)
-        self._seconds.spend(seconds + self.limits.after_sending)
+        self._seconds.spend(max(worked, seconds / WAITING) + self.limits.after_sending)
         pause = max(self.interval(), self._bytes.wait(), self._seconds.wait())
         self.next = self.clock() + min(pause, self.limits.longest_pause)
 

