@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cockpit_core.events.data import RunData
+from cockpit_core.events.table import KINDS, Rows
 from cockpit_core.events.writer import Written
 from cockpit_core.show import find_runs
 from cockpit_widget.fitting import encode_stretch, encode_within, split
@@ -99,7 +102,6 @@ class Source:
             nothing = {"records": 0, "expected": 0, "broken": 0, "elapsed": 0.0, "steps_per_second": None}
             return {**status, "error": "", **nothing}
         last = data.rows_since(max(0, self.end - SHOWN_RATE_OVER))
-        took = float(last.time[-1] - last.time[0]) if len(last.time) > 1 else 0.0
         return {
             **status,
             "error": data.error,
@@ -107,7 +109,7 @@ class Source:
             "expected": data.expected,
             "broken": data.broken,
             "elapsed": float(last.time[-1]) if len(last.time) else 0.0,
-            "steps_per_second": (int(last.step[-1]) - int(last.step[0])) / took if took > 0 else None,
+            "steps_per_second": measure_rate(last),
         }
 
     def summary(self) -> str:
@@ -118,6 +120,17 @@ class Source:
             return f"{self.key}: {self.state}"
         steps, losses = self.data.scalars("Loss")
         return f"{self.key}: {self.state}, step {int(steps[-1]):,}, loss {float(losses[-1]):.4g}"
+
+
+def measure_rate(rows: Rows) -> float | None:
+    """Steps per second between the first and the last of these steps. What was before the first (compiling, imports) and
+    what was logged between them are no steps."""
+    taken = np.flatnonzero(rows.kind == KINDS.index("step"))
+    if taken.size < 2:
+        return None
+    first, last = taken[0], taken[-1]
+    seconds, steps = float(rows.time[last] - rows.time[first]), int(rows.step[last]) - int(rows.step[first])
+    return steps / seconds if seconds > 0 and steps > 0 else None
 
 
 class RunSource(Source):

@@ -196,7 +196,9 @@ def test_log_axes_of_the_poster_have_a_few_plain_numbers(logdir: Path) -> None:
     axes = Figure(figsize=(3, 2)).add_subplot()
     draw_tests(axes, [load(logdir)], ("NormTest", "InnerTest", "OrthoTest"))
     low, high = axes.get_xlim()
-    shown = [text for value, text in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True) if low <= value <= high]
+    shown = [
+        text for value, text in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True) if low <= value <= high
+    ]
     words = [text.get_text() for text in shown]
     assert 2 <= len(words) <= 9
     assert [float(word) for word in words] == sorted(map(float, words))

@@ -11,10 +11,11 @@ import pytest
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.reader import EventFile
+from cockpit_core.events.table import KINDS, Rows
 from cockpit_core.events.writer import Written
 from cockpit_core.records import Record
 from cockpit_widget.pace import Pace
-from cockpit_widget.sources import RunSource
+from cockpit_widget.sources import RunSource, measure_rate
 from tests.widget.fakes import FakeClock, FakeRun
 
 
@@ -140,3 +141,14 @@ def test_training_is_called_back_only_when_a_message_is_due_or_the_run_has_ended
     pace.sent(1_000, 0.0, 0.0)
     run.close()
     assert len(calls) == 13
+
+
+def test_rate_is_that_of_the_steps_and_not_of_what_came_before_the_first() -> None:
+    """A new installation compiles for 17 s before its first step, and the status line said 0 steps/s long after."""
+    kinds, steps = [KINDS.index(kind) for kind in ("start", "step", "log", "step", "step")], [0, 0, 0, 5, 10]
+    seconds = [0.0, 17.0, 17.5, 18.0, 19.0]
+    none = np.zeros(5)
+    rows = Rows(none, np.array(steps, np.uint32), np.array(seconds), none, none, none, np.array(kinds, np.uint8))
+    assert measure_rate(rows) == 5.0
+    assert measure_rate(Rows(*(column[:3] for column in rows))) is None  # one step has no rate
+    assert measure_rate(Rows(*(column[:0] for column in rows))) is None
