@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Clock = Callable[[], float]
-WAITING = 4  # seconds on the clock that count as one second of work
+WAITING = 4  # times the work that a message may take without suspicion
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,13 @@ class Pace:
     def sent(self, size: int, seconds: float, worked: float) -> None:
         """Account for a message, or for an attempt that failed, that took so long by the clock and by the processor.
 
-        The clock also runs while other processes compute, which is not our doing and would have met training as well.
-        But who waited very long did wait for something of ours, a disk or a connection. And that is not all: a thread
-        of the kernel still has to send it, which takes the interpreter away from training, which then finds cold caches.
+        The clock counts: who shares the machine shares it with training too. But a long interruption is mostly somebody
+        else's; beyond ``WAITING`` times the work it counts a quarter, for it may be our disk or connection that is slow.
+        And that is not all: a thread of the kernel still has to send the message, which takes the interpreter away from
+        training, which then finds cold caches.
         """
         self._bytes.spend(size)
-        self._seconds.spend(max(worked, seconds / WAITING) + self.limits.after_sending)
+        self._seconds.spend(max(min(seconds, WAITING * worked), seconds / WAITING) + self.limits.after_sending)
         pause = max(self.interval(), self._bytes.wait(), self._seconds.wait())
         self.next = self.clock() + min(pause, self.limits.longest_pause)
 

@@ -74,12 +74,24 @@ def test_what_a_message_costs_after_it_was_handed_over_counts_too() -> None:
     assert len(send_times(Pace(10.0, clock=clock, limits=dear), clock, 60.0)) * 0.01 < 0.01 * 60
 
 
+def test_sharing_the_machine_does_not_make_messages_cheaper() -> None:
+    """Two on each core: training gets half the processor, so half the work is the same share of it."""
+    clock = FakeClock()
+    pace, sent = Pace(10.0, clock=clock), 0
+    while clock.now < 120:
+        if pace.due():
+            pace.sent(2_000, 0.006, 0.003)
+            sent += 1
+        clock.advance(0.01)
+    assert 0.004 * 120 < sent * 0.006 < 0.01 * 120
+
+
 def test_others_on_the_machine_do_not_silence_the_cockpit() -> None:
-    """A message that was interrupted for a tenth of a second once kept it quiet for eleven; waiting counts a quarter."""
+    """A message that was interrupted for a tenth of a second once kept it quiet for eleven; now that counts a quarter."""
     clock = FakeClock()
     pace = Pace(clock=clock)
     pace.sent(2_000, 0.1, 0.002)
-    assert pace.next < 1.0
+    assert pace.next < clock.now + 1.0
     pace.sent(2_000, 10.0, 0.002)  # this is no interruption: whatever we wait for is slow
     assert pace.next == pytest.approx(clock.now + pace.limits.longest_pause)
 
