@@ -1,4 +1,4 @@
-"""What the notebook widget costs: ``python -m benchmarks.widget``, under five minutes on two cores.
+"""What the notebook widget costs: ``python -m benchmarks.widget``, about six minutes on two cores.
 
 Training: what showing adds to a tracked run, in a real kernel. Browser: load, memory and frames, in a real Chromium.
 Writes ``benchmarks/results/widget.json``. ``--parts`` measures only some of it.
@@ -20,7 +20,7 @@ LIMITS = {"added to training": 0.02, "share of one core": 0.25}
 
 def measure_training(quick: bool) -> dict[str, Any]:
     cases = list(widget_kernel.CASES)
-    return widget_kernel.measure_in_kernel(cases[:1] if quick else cases, 0.5 if quick else 4.0, 1 if quick else 3)
+    return widget_kernel.measure_in_kernel(cases[:1] if quick else cases, 0.5 if quick else 4.0, 1 if quick else 4)
 
 
 def in_browser(measure: Callable[..., dict[str, Any]], small: float, whole: float) -> Callable[[bool], dict[str, Any]]:
@@ -50,7 +50,7 @@ def tell(name: str, found: dict[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = results.make_parser(__doc__, 3)
+    parser = results.make_parser(__doc__, 4)
     parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     options = results.parse(parser, arguments)
     content: dict[str, Any] = {"limits": LIMITS}

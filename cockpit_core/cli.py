@@ -53,7 +53,8 @@ def run_report(arguments: argparse.Namespace) -> None:
     except ValueError as error:  # a size that holds nothing
         raise CommandError(str(error)) from error
     path.write_bytes(report.content)
-    print(f"{path}  {report.megabytes:.1f} MB" + ("" if report.left_out else ", nothing left out"))
+    whole = form == "html" and not report.left_out
+    print(f"{path}  {report.megabytes:.1f} MB" + (", nothing left out" if whole else ""))
     if report.left_out:
         print(
             f"To stay under {arguments.max_size:g} MB (--max-size), some is left out. {report.left_out}",

@@ -39,7 +39,10 @@ body {{ margin: 0; font: 14px/1.5 system-ui, sans-serif; }}
 footer, noscript {{ display: block; padding: 8px 16px; color: #57606a; font-size: 12px; }}
 td, th {{ padding: 2px 12px 2px 0; text-align: left; }}
 @page {{ size: A4; margin: 10mm; }}
-@media print {{ body {{ background: #fff !important; }} }}
+@media print {{
+  body {{ background: #fff !important; }}
+  #cockpit .ck-title > span:first-child {{ white-space: normal; }}
+}}
 </style>
 </head>
 <body>

@@ -14,12 +14,14 @@ from cockpit_core.events.reader import find_event_files
 from cockpit_core.events.table import MissingValue
 from cockpit_core.terminal import (
     Terminal,
+    choose_title,
     clean,
     draw_sparkline,
     fit_sparkline,
     format_age,
     format_number,
     format_table,
+    wrap,
 )
 
 NOTICES = 10  # the latest; a run may have thousands
@@ -47,14 +49,15 @@ def list_runs(root: Path, terminal: Terminal) -> int:
         losses.append(get_values(data, "Loss")[1])
     if len(rows) > 1:
         width = fit_sparkline(terminal, rows)
+        title = choose_title(width, f"loss {COURSE}", "loss")
         at = max(len(row[0]) for row in rows) + 2  # where the states stand
         for row, line, values in zip(rows, format_table(rows, "<<>>>"), [None, *losses], strict=True):
             if values is None:
-                terminal.write(terminal.paint(f"{line}  loss {COURSE}", "bold"))
+                terminal.write(terminal.paint(f"{line}  {title}".rstrip(), "bold"))
             else:
                 state = terminal.paint(row[1], row[1])
                 course = draw_sparkline(values, terminal, width)
-                terminal.write(f"{line[:at]}{state}{line[at + len(row[1]) :]}  {course}")
+                terminal.write(f"{line[:at]}{state}{line[at + len(row[1]) :]}  {course}".rstrip())
     return len(rows) - 1
 
 
@@ -102,9 +105,9 @@ def show_curves(curves: list[tuple[str, np.ndarray]], terminal: Terminal) -> Non
     rows = [HEAD, *(describe_curve(name, values) for name, values in curves)]
     width = fit_sparkline(terminal, rows)
     head, *lines = format_table(rows, "<>>>>")
-    terminal.write(terminal.paint(f"{head}  {COURSE}", "bold"))
+    terminal.write(terminal.paint(f"{head}  {choose_title(width, COURSE, 'course')}".rstrip(), "bold"))
     for line, (_, values) in zip(lines, curves, strict=True):
-        terminal.write(f"{line}  {draw_sparkline(values, terminal, width)}")
+        terminal.write(f"{line}  {draw_sparkline(values, terminal, width)}".rstrip())
 
 
 def show_headline(data: RunData, path: Path, terminal: Terminal) -> None:
@@ -160,4 +163,5 @@ def show_asides(data: RunData, terminal: Terminal) -> None:
     if lines:
         terminal.write()
     for line in lines:
-        terminal.write(terminal.paint(line, "dim") if line.startswith("histograms of") else line)
+        for part in wrap(line, terminal):
+            terminal.write(terminal.paint(part, "dim") if line.startswith("histograms of") else part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
@@ -16,6 +17,7 @@ BROKEN = "x"
 COLORS = {"running": "32", "finished": "36", "failed": "31", "crashed": "31", "stopped": "33", "bold": "1", "dim": "2"}
 SPARK_WIDTH = 32
 SPARK_MAX = 48
+SPARK_MIN = 4  # shorter ones show nothing, and are left out
 
 
 class Terminal:
@@ -70,6 +72,8 @@ def draw_sparkline(values: Sequence[float] | np.ndarray, terminal: Terminal, wid
 
     Each character is the mean of its share of the values; one that holds no finite value is a cross.
     """
+    if not width:
+        return ""
     parts = np.array_split(np.asarray(values, dtype=np.float64), min(width, max(len(values), 1)))
     heights = np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts])
     finite = heights[np.isfinite(heights)]
@@ -78,15 +82,28 @@ def draw_sparkline(values: Sequence[float] | np.ndarray, terminal: Terminal, wid
     if finite.min() > 0 and finite.max() > 100 * finite.min():
         heights, finite = np.log(heights), np.log(finite)
     span = finite.max() - finite.min()
+    if span < 1e-9 * abs(finite).max():  # the mean of equal numbers need not be that number
+        span = 0.0
     levels = (heights - finite.min()) / span if span > 0 else np.where(np.isfinite(heights), 0.0, np.nan)
     top = len(terminal.blocks) - 1
     return "".join(BROKEN if math.isnan(x) else terminal.blocks[round(x * top)] for x in levels)
 
 
 def fit_sparkline(terminal: Terminal, rows: Iterable[Sequence[str]]) -> int:
-    """How wide sparklines may be beside a table with these cells: a line that wraps cannot be read."""
+    """How wide sparklines may be beside a table with these cells: a line that wraps cannot be read. 0: no room."""
     taken = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
-    return max(8, min(SPARK_MAX, terminal.width - taken))
+    room = min(SPARK_MAX, terminal.width - taken)
+    return room if room >= SPARK_MIN else 0
+
+
+def choose_title(width: int, *titles: str) -> str:
+    """The first that is not wider than the column under it."""
+    return next((title for title in titles if len(title) <= width), "")
+
+
+def wrap(line: str, terminal: Terminal) -> list[str]:
+    """A sentence in lines of the terminal's width, the second and later ones indented."""
+    return textwrap.wrap(line, max(20, terminal.width), subsequent_indent="  ") or [""]
 
 
 def format_table(rows: Iterable[Sequence[str]], align: str) -> Iterator[str]:

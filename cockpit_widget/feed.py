@@ -49,11 +49,13 @@ class Feed:
     """The stream of one widget. ``tick`` may be called from any thread, after every record; it never raises and never
     waits for another thread (unless forced, and then not for long)."""
 
-    def __init__(self, sources: Sequence[Source], pace: Pace, *, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, sources: Sequence[Source], pace: Pace, *, clock: Clock = time.monotonic, cpu: Clock = time.thread_time
+    ) -> None:
         self.sources, self.pace = list(sources), pace
         self.errors, self.last_error = 0, ""
         self.lock = threading.Lock()
-        self._clock = clock
+        self._clock, self._cpu = clock, cpu
         self._keyframes = KeyframeSchedule(pace.limits, clock)
         self._next_heavy = clock()
         self._in_keyframe: list[int] = []
@@ -77,12 +79,12 @@ class Feed:
         if not (self.lock.acquire(timeout=2.0) if force else self.lock.acquire(blocking=False)):
             return False  # another thread is sending; what is new goes with a later message
         try:
-            began = self._clock()
+            began, worked = self._clock(), self._cpu()
             self.guard(self.refresh)
-            if any(source.tailed for source in self.sources):
-                began = self._clock()  # a thread of ours read somebody's log: training did not wait for that
+            if any(source.tailed for source in self.sources):  # a thread of ours read somebody's log:
+                began, worked = self._clock(), self._cpu()  # training did not wait for that
             size = self.guard(lambda: self._update(deliver, force)) or 0
-            self.pace.sent(size, self._clock() - began)
+            self.pace.sent(size, self._clock() - began, self._cpu() - worked)
         finally:
             self.lock.release()
         return True

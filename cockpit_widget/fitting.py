@@ -15,11 +15,11 @@ from cockpit_core.schema import wire
 # What the parts may take of a message that cannot hold everything.
 NETWORK, LAYERS = 0.6, 0.2
 HISTORY = 40  # histograms of the network over time, for a page that may never be able to ask
-MOST_PIECES = 6  # of a backlog: as many messages at once
+MOST_PIECES = 8  # of a backlog: as many messages at once
 FEWEST_POINTS = 20  # per curve; with fewer it says nothing
 ROW_BYTES = 36  # seq, step, time, wall time, epoch and what the framing takes
 LIST_BYTES = 160  # the alpha fit and the notes of one row
-POINT_BYTES = 12  # of a thinned curve: value and row number
+POINT_BYTES = 12  # value and row number
 
 
 def encode_within(data: RunData, since: int = 0, *, run: str, limit: int, histograms: int = 0) -> list[bytes]:
@@ -55,17 +55,18 @@ def split(data: RunData, since: int, limit: int) -> list[int]:
     where the user looks closely.
     """
     rows = data.expected - since
-    each = int(limit * (NETWORK + LAYERS) * rows / max(1, estimate_bytes(data, since)))
+    each = int(limit * (NETWORK + LAYERS) * rows / max(1, estimate_bytes(data, since, POINT_BYTES)))
     if each < 1 or rows > MOST_PIECES * each:
         return []
     return list(range(since + each, data.expected, each))
 
 
-def estimate_bytes(data: RunData, since: int) -> int:
-    """Without histograms, and rather too much than too little."""
+def estimate_bytes(data: RunData, since: int, value_bytes: int = 8) -> int:
+    """Without histograms. A value takes 8 bytes in a column that has one in every row; where one row has none (the end of
+    a run, something that was logged), ``POINT_BYTES``."""
     table = data.table
     columns = len(table.columns) + len(table.layer_columns) * len(table.layer_index)
-    return max(1, data.expected - since) * (8 * columns + ROW_BYTES + LIST_BYTES)
+    return max(1, data.expected - since) * (value_bytes * columns + ROW_BYTES + LIST_BYTES)
 
 
 def thin(

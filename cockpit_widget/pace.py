@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Clock = Callable[[], float]
+WAITING = 4  # times the work that a message may take without suspicion
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class Limits:
     interim_bytes: int = 256_000  # of a keyframe in between, which only heals what was lost
     bytes_per_second: float = 50_000.0
     burst_bytes: float = 3_000_000.0  # one minute's worth
-    share_of_time: float = 0.009  # of the wall clock, for taking in records, encoding and sending
-    burst_seconds: float = 0.1  # for a lively start
+    share_of_time: float = 0.008  # of the wall clock, for taking in records, encoding and sending
+    after_sending: float = 0.0007  # seconds that a message costs once we are done, see ``Pace.sent``
+    burst_seconds: float = 0.03  # for a lively start
     longest_pause: float = 60.0
     keyframe_first: float = 1.0  # seconds after the first message
     keyframe_growth: float = 1.5
@@ -56,7 +58,8 @@ class Bucket:
 
 class Pace:
     """Says when the next message is due. ``rate=None`` is the default rate, which backs off with the age of the run; a
-    rate that the user asked for stays, up to ten per second. Both budgets hold either way."""
+    rate that the user asked for stays, up to ten per second. Both budgets hold either way. ``next`` is when, by
+    ``clock``."""
 
     def __init__(
         self, rate: float | None = None, *, clock: Clock = time.monotonic, limits: Limits | None = None
@@ -64,28 +67,34 @@ class Pace:
         self.limits = limits or Limits()
         if rate is not None and not rate > 0:
             raise ValueError(f"refresh_rate must be positive (updates per second), not {rate!r}.")
-        self._rate, self._clock = rate, clock
-        self._start = self._next = clock()
+        self._rate, self.clock = rate, clock
+        self._start = self.next = clock()
         self._bytes = Bucket(self.limits.bytes_per_second, self.limits.burst_bytes, clock)
         self._seconds = Bucket(self.limits.share_of_time, self.limits.burst_seconds, clock)
 
     def due(self) -> bool:
-        return self._clock() >= self._next
+        return self.clock() >= self.next
 
     def interval(self) -> float:
         """Seconds between two messages at this age, before the budgets have their say."""
-        limits, age = self.limits, self._clock() - self._start
+        limits, age = self.limits, self.clock() - self._start
         if self._rate is not None:
             return 1.0 / min(self._rate, limits.max_rate)
         rate = limits.rate if age < 60 else limits.minute_rate if age < 3600 else limits.hour_rate
         return 1.0 / rate
 
-    def sent(self, size: int, seconds: float) -> None:
-        """Account for a message, or for an attempt that failed."""
+    def sent(self, size: int, seconds: float, worked: float) -> None:
+        """Account for a message, or for an attempt that failed, that took so long by the clock and by the processor.
+
+        The clock counts: who shares the machine shares it with training too. But a long interruption is mostly somebody
+        else's; beyond ``WAITING`` times the work it counts a quarter, for it may be our disk or connection that is slow.
+        And that is not all: a thread of the kernel still has to send the message, which takes the interpreter away from
+        training, which then finds cold caches.
+        """
         self._bytes.spend(size)
-        self._seconds.spend(seconds)
+        self._seconds.spend(max(min(seconds, WAITING * worked), seconds / WAITING) + self.limits.after_sending)
         pause = max(self.interval(), self._bytes.wait(), self._seconds.wait())
-        self._next = self._clock() + min(pause, self.limits.longest_pause)
+        self.next = self.clock() + min(pause, self.limits.longest_pause)
 
 
 class KeyframeSchedule:

@@ -106,7 +106,19 @@ def draw_curves(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
             )
     if positive and names[0] in LOG:
         axes.set_yscale("log")
+        _label_decades(axes.yaxis)
     _finish(axes, legend=len(names) > 1 or names[0].startswith("log/"))
+
+
+def _label_decades(axis: Any) -> None:
+    """Plain numbers, and few: matplotlib's "6 x 10^-1" run into each other on an axis this short."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    short = high < 100 * low
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if short else (1.0,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def draw_tests_history(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
@@ -162,11 +174,18 @@ def draw_tests(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
             if len(finite):
                 y = row + (place - (len(runs) - 1) / 2) * width
                 axes.barh(y, finite[-1], height=width * 0.9, color=color, left=0)
-                axes.text(finite[-1], y, f" {finite[-1]:.3g}", va="center", fontsize=7)
+                box = {
+                    "facecolor": "white",
+                    "edgecolor": "none",
+                    "pad": 0.5,
+                    "alpha": 0.8,
+                }  # a threshold may run through
+                axes.text(finite[-1] * 1.04, y, f"{finite[-1]:.3g}", va="center", fontsize=7, bbox=box)
     for row, name in enumerate(names):
         axes.plot([THRESHOLDS[name]] * 2, [row - 0.45, row + 0.45], color="black", lw=1.0, ls="--")
     axes.set_yticks(range(len(names)), names)
     axes.set_xscale("log")
+    _label_decades(axes.xaxis)
     axes.invert_yaxis()
     axes.set_xlabel("noise relative to the gradient; dashed: usual threshold", fontsize=7)
 

@@ -14,12 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cockpit_core.events.data import RunData
+from cockpit_core.events.table import KINDS, Rows
 from cockpit_core.events.writer import Written
 from cockpit_core.show import find_runs
 from cockpit_widget.fitting import encode_stretch, encode_within, split
+from cockpit_widget.pace import Pace
 
-ENDINGS = ("finished", "failed", "stopped", "crashed")
+ENDINGS = frozenset({"finished", "failed", "stopped", "crashed"})
 POLL = 0.5  # seconds between two looks at a directory
 SHOWN_RATE_OVER = 50  # records
 MOST_RUNS = 10  # of a folder; more in one picture cannot be told apart
@@ -68,7 +72,8 @@ class Source:
     def stop_requested(self) -> bool:
         return False
 
-    def subscribe(self, callback: Callable[[], bool]) -> Callable[[], None] | None:
+    def subscribe(self, callback: Callable[[], object], pace: Pace) -> Callable[[], None] | None:
+        """Be called back when a message is due and there is something new. Returns how to end it, None if it never is."""
         return None
 
     def request_stop(self) -> None:
@@ -97,7 +102,6 @@ class Source:
             nothing = {"records": 0, "expected": 0, "broken": 0, "elapsed": 0.0, "steps_per_second": None}
             return {**status, "error": "", **nothing}
         last = data.rows_since(max(0, self.end - SHOWN_RATE_OVER))
-        took = float(last.time[-1] - last.time[0]) if len(last.time) > 1 else 0.0
         return {
             **status,
             "error": data.error,
@@ -105,7 +109,7 @@ class Source:
             "expected": data.expected,
             "broken": data.broken,
             "elapsed": float(last.time[-1]) if len(last.time) else 0.0,
-            "steps_per_second": (int(last.step[-1]) - int(last.step[0])) / took if took > 0 else None,
+            "steps_per_second": measure_rate(last),
         }
 
     def summary(self) -> str:
@@ -118,6 +122,17 @@ class Source:
         return f"{self.key}: {self.state}, step {int(steps[-1]):,}, loss {float(losses[-1]):.4g}"
 
 
+def measure_rate(rows: Rows) -> float | None:
+    """Steps per second between the first and the last of these steps. What was before the first (compiling, imports) and
+    what was logged between them are no steps."""
+    taken = np.flatnonzero(rows.kind == KINDS.index("step"))
+    if taken.size < 2:
+        return None
+    first, last = taken[0], taken[-1]
+    seconds, steps = float(rows.time[last] - rows.time[first]), int(rows.step[last]) - int(rows.step[first])
+    return steps / seconds if seconds > 0 and steps > 0 else None
+
+
 class RunSource(Source):
     """A run of this process. It tells us itself when there is something new, so there is no thread, and what it is, so
     that the file is read only once: reading back every record would cost a fast loop several percent."""
@@ -127,7 +142,7 @@ class RunSource(Source):
     def __init__(self, run: Any, key: str) -> None:
         super().__init__(key, str(run.logdir))
         self._run = run
-        self._written: deque[Written] = deque()
+        self._written: deque[bytes | Written] = deque()
         self._listening = False
         self.data = RunData(run.logdir)  # our own: only we read it, one thread at a time
 
@@ -154,14 +169,22 @@ class RunSource(Source):
     def stop_requested(self) -> bool:
         return bool(self._run.should_stop)
 
-    def subscribe(self, callback: Callable[[], bool]) -> Callable[[], None] | None:
+    def subscribe(self, callback: Callable[[], object], pace: Pace) -> Callable[[], None] | None:
         ends: list[Callable[[], None]] = []
         listen = getattr(getattr(self._run, "writer", None), "listen", None)
         if listen is not None:  # on other ranks of a distributed run nothing is written
             ends.append(listen(self._written.append))
             super().read()  # what was written before that; where both overlap, nothing happens twice
             self._listening = True
-        ends.append(self._run.subscribe(callback))
+        run, clock = self._run, pace.clock
+
+        def after_record() -> None:
+            """At every step of training, between whose many kernels Python code is never in the cache: each call that
+            is not made here saves a microsecond or more."""
+            if clock() >= pace.next or run.status in ENDINGS:
+                callback()
+
+        ends.append(run.subscribe(after_record))
 
         def unsubscribe() -> None:
             self._listening = False

@@ -94,7 +94,7 @@ class CockpitWidget(anywidget.AnyWidget):
         me = weakref.ref(self)
         with self._feed.lock:  # a run that trains in another thread may call back before the last one is subscribed
             for source in self._feed.sources:
-                unsubscribe = source.subscribe(_weakly(me, CockpitWidget._tick))
+                unsubscribe = source.subscribe(_weakly(me, CockpitWidget._tick), self._feed.pace)
                 if unsubscribe is not None:
                     self._endings.append(unsubscribe)
         if any(source.tailed for source in self._feed.sources):
@@ -115,7 +115,7 @@ class CockpitWidget(anywidget.AnyWidget):
     # ---- kernel -> browser -------------------------------------------------------------------------------------------
 
     def _tick(self) -> bool:
-        """On the training thread, after every record: returns at once unless a message is due. Never raises."""
+        """On the training thread, after a record, when a message is due or the run has ended. Never raises."""
         if self._feed.tick(self._deliver) and self._feed.take_ending():
             self._feed.guard(self._renew_posters)
         return True

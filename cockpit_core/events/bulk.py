@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 def add_records(table: Table, payloads: Sequence[bytes], add_one: Callable[[bytes], object]) -> None:
     """The same as ``add_one(payload)`` for all of them, in order."""
-    groups = _group(payloads)
+    groups = _group(payloads, table.patterns)
     place, count = 0, len(payloads)
     while place < count:
         usable = np.zeros(count + 1, dtype=bool)
@@ -49,7 +49,8 @@ def add_records(table: Table, payloads: Sequence[bytes], add_one: Callable[[byte
             place = last
 
 
-def _group(payloads: Sequence[bytes]) -> list[Group]:
+def _group(payloads: Sequence[bytes], known: dict[int, Pattern]) -> list[Group]:
+    """``known`` keeps the last pattern of each length: a live run is read a few records at a time, and they are alike."""
     by_length: dict[int, list[int]] = {}
     for place, payload in enumerate(payloads):
         by_length.setdefault(len(payload), []).append(place)
@@ -61,7 +62,7 @@ def _group(payloads: Sequence[bytes]) -> list[Group]:
         matrix = np.frombuffer(b"".join(payloads[place] for place in members), np.uint8).reshape(-1, length)
         while places.size >= FEW and len(groups) < MANY_PATTERNS:
             try:
-                pattern = Pattern(payloads[places[0]])
+                pattern = _find_pattern(payloads[places[0]], matrix[:1], known)
             except ValueError:
                 places, matrix = places[1:], matrix[1:]
                 continue
@@ -69,6 +70,16 @@ def _group(payloads: Sequence[bytes]) -> list[Group]:
             groups.append(Group(pattern, places[fits], matrix[fits]))
             places, matrix = places[~fits], matrix[~fits]
     return groups
+
+
+def _find_pattern(payload: bytes, row: np.ndarray, known: dict[int, Pattern]) -> Pattern:
+    pattern = known.get(len(payload))
+    if pattern is None or not pattern.fits(row)[0]:
+        pattern = Pattern(payload)
+        if len(known) >= MANY_PATTERNS:
+            known.clear()
+        known[len(payload)] = pattern
+    return pattern
 
 
 def _is_welcome(table: Table, record: records.Record) -> bool:
@@ -136,6 +147,9 @@ def _join(parts: list[Group]) -> dict[str, Joined]:
 
 
 def _join_pieces(pieces: list[tuple[np.ndarray, np.ndarray, str]], with_texts: bool) -> Joined:
+    if len(pieces) == 1:  # all records alike, as mostly: in order already
+        ((places, values, text),) = pieces
+        return places, values, [text] * len(places) if with_texts else []
     places = np.concatenate([piece[0] for piece in pieces])
     values = np.concatenate([piece[1] for piece in pieces])
     order = np.argsort(places, kind="stable")

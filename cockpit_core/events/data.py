@@ -160,21 +160,22 @@ class RunData:
             entries.pop()
         entries.append(Heavy(step, self.table.generation if generation is None else generation, fetch))
 
-    def feed_written(self, path: Path, written: Iterable[Written]) -> None:
+    def feed_written(self, path: Path, written: Iterable[bytes | Written]) -> None:
         """What the writer of ``path`` told its listener, in order: the same as reading it there, without the reading.
 
         It may overlap with what is known already, as long as it holds everything after its own beginning.
         """
         waiting: list[bytes] = []
-        for kind, tag, step, payload, offset, end in written:
-            if isinstance(payload, list):
+        for item in written:
+            if isinstance(item, bytes):  # a record
+                waiting.append(item)
+            elif isinstance(item.payload, bytes):
+                self._flush(waiting)  # they belong to the header before
+                self.feed_header(item.payload)
+            else:
                 generation = self._generations.get(path, self.table.generation)
-                self.feed_heavy(heavy_quantity(tag), step, _make_fetch(path, offset, end, tag), generation)
-            elif kind == "records":
-                waiting.append(payload)
-            elif kind == "header":
-                self._flush(waiting)
-                self.feed_header(payload)
+                fetch = _make_fetch(path, item.offset, item.end, item.tag)
+                self.feed_heavy(heavy_quantity(item.tag), item.step, fetch, generation)
         self._flush(waiting)
 
     @property

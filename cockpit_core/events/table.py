@@ -188,6 +188,7 @@ class Table:
         self.header_seq = 0  # how many records were known when the header came
         self.steps_taken = 0
         self.stepped = 0  # the generation of the last record of kind "step"
+        self.patterns: dict[int, Any] = {}  # how the bytes of recent records are laid out, see bulk.py
 
     def __len__(self) -> int:
         return len(self._generations)

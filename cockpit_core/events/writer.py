@@ -39,9 +39,12 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BIN
 
 
 class Written(NamedTuple):
-    """What a listener is told: one payload, and where in the file its event stands."""
+    """What a listener is told of a header or a histogram: the payload, and where in the file its event stands.
 
-    kind: str  # "header", "records" or "heavy"
+    Of a record it is told the payload alone: that happens at every step, and nobody needs to find it again.
+    """
+
+    kind: str  # "header" or "heavy"
     tag: str
     step: int
     payload: bytes | list[bytes]
@@ -76,7 +79,7 @@ class EventWriter:
         self._layers_every = 1
         self._step_records = 0
         self._tags: set[str] = set()
-        self._listeners: list[Callable[[Written], object]] = []
+        self._listeners: list[Callable[[bytes | Written], object]] = []
         self._end = 0  # of our own file
         self._lock = threading.Lock()
         self.path, self._file = self._create(earlier)
@@ -145,7 +148,7 @@ class EventWriter:
             with self._lock:
                 self._append(summary.encode_event(time.time(), step, encoded))
 
-    def listen(self, listener: Callable[[Written], object]) -> Callable[[], None]:
+    def listen(self, listener: Callable[[bytes | Written], object]) -> Callable[[], None]:
         """Call with all that is written from now on: whoever shows a run of this process need not read the file again.
 
         It must not raise. Returns how to end it, which may be called from anywhere, also by the garbage collector in the
@@ -204,7 +207,10 @@ class EventWriter:
         self._append(summary.encode_event(time.time() if wall_time is None else wall_time, step, [value]))
         self._tags.add(tag)
         for listener in self._listeners:
-            listener(Written(kind, tag, step, payload, offset, self._end))
+            if kind == "records" and isinstance(payload, bytes):
+                listener(payload)
+            else:
+                listener(Written(kind, tag, step, payload, offset, self._end))
 
     def _append(self, event: bytes) -> None:
         if self._file < 0:

@@ -51,11 +51,11 @@ function computeShare(run: ShownRun): number | null {
 /** Steps per second over the last twenty records. */
 export function speed(run: ShownRun): number | null {
   const { rows } = run.data;
-  if (rows.n < 2) return null;
-  const from = Math.max(0, rows.n - 20);
+  const from = Math.max(1, rows.n - 20); // the very first record says "start"; before the first step something may compile
+  if (rows.n - from < 2) return null;
   const [steps, times] = [rows.columns[ROW.step], rows.columns[ROW.time]];
-  const seconds = times[rows.n - 1] - times[from];
-  return seconds > 0 ? (steps[rows.n - 1] - steps[from]) / seconds : null;
+  const [seconds, taken] = [times[rows.n - 1] - times[from], steps[rows.n - 1] - steps[from]];
+  return seconds > 0 && taken > 0 ? taken / seconds : null;
 }
 
 export function summarize(ctx: Context, status: SourceStatus, broken: number): Summary {

@@ -4,6 +4,7 @@ import { withRuns } from "../src/export.ts";
 import { costItems } from "../src/panels/cost.ts";
 import { relativeGradients } from "../src/panels/grad_hist_layers.ts";
 import { emptyScene } from "../src/scene.ts";
+import { speed } from "../src/summary.ts";
 import { type Cockpit, makeBatch, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;
@@ -87,4 +88,19 @@ it("one slow first step does not count as what a quantity usually costs", () => 
   const own = start(makeBatch({ to: 9, value: (seq) => (seq === 0 ? 20 : 0.1) }));
   const ctx = own.app.context();
   expect(costItems(ctx, ctx.runs[0]).find(({ name }) => name === "shared")?.usual).toBe(0.1);
+});
+
+describe("the speed", () => {
+  const rate = (steps: number[], time: number[]) => {
+    const batch = { ...makeBatch({ to: steps.length }), step: Uint32Array.from(steps), time: Float64Array.from(time) };
+    return speed(start(batch).app.context().runs[0]);
+  };
+
+  it("is not that of the time before the first step, in which something may have compiled", () => {
+    expect(rate([0, 0, 5, 10], [0, 17, 18, 19])).toBe(5);
+  });
+
+  it("is not told of a single step", () => {
+    expect(rate([0, 0], [0, 17])).toBeNull();
+  });
 });

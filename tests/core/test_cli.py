@@ -190,9 +190,25 @@ def test_sparkline_shows_course_gaps_and_decades() -> None:
     assert draw_sparkline([1, float("nan"), 2], terminal) == "▁x█"
     assert draw_sparkline([float("inf")] * 2, terminal) == "xx"
     assert draw_sparkline([5, 5], terminal) == "▁▁"
+    assert draw_sparkline([0.1] * 100, terminal, 48) == "▁" * 48  # the mean of three 0.1 is not quite 0.1
     assert draw_sparkline([], terminal) == ""
     assert draw_sparkline([1, 10, 100, 1000], terminal) == "▁▃▆█"  # logarithmic: the steps are even
     assert len(draw_sparkline(np.arange(10_000), terminal)) == 32
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_tables_and_sentences_fit_the_terminal(columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    synthetic.write_run(tmp_path / "runs/lenet", steps=60)
+    for show in (lambda t: list_runs(tmp_path / "runs", t), lambda t: show_run(tmp_path / "runs/lenet", t)):
+        terminal = Terminal(Screen())
+        show(terminal)
+        text = terminal.stream.getvalue()  # type: ignore[attr-defined]
+        widest = max(map(len, text.splitlines()))
+        assert widest <= max(columns, 52)  # the numbers themselves are never cut
+        assert ("from first to last" in text) == (columns >= 80)
+        assert ("█" in text) == (columns >= 60)
 
 
 @pytest.mark.parametrize(

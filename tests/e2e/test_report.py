@@ -98,6 +98,10 @@ def test_report_prints(opened: Opened) -> None:
     assert opened.cockpit.evaluate("root => root.clientWidth") > 1000
     opened.page.emulate_media(media="print")
     opened.page.wait_for_timeout(300)
+    opened.page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    titles = opened.cockpit.locator(".ck-title > span:first-child")
+    assert set(titles.evaluate_all("all => all.map(t => t.scrollWidth - t.clientWidth)")) == {0}  # none is cut off
+    opened.page.evaluate("() => dispatchEvent(new Event('afterprint'))")
     pdf = opened.page.pdf(path=str(ARTIFACTS / "report.pdf"), format="A4", print_background=True)
     assert pdf.startswith(b"%PDF")
     pages = pdf.count(b"/Type /Page\n") or pdf.count(b"/Type /Page ")

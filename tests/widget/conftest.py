@@ -36,6 +36,7 @@ def make_widget(clock: FakeClock, fake_comms: None) -> Iterator[Callable[..., Co
 
     def make(runs: Any, **options: Any) -> CockpitWidget:
         widget = CockpitWidget(runs, **{"clock": clock, "poster": False, **options})
+        widget._feed._cpu = clock
         made.append(widget)
         return widget
 

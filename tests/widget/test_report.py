@@ -187,6 +187,24 @@ def test_poster_does_not_touch_the_users_figures(logdir: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_log_axes_of_the_poster_have_a_few_plain_numbers(logdir: Path) -> None:
+    """matplotlib's own labels of a short log axis, 2 x 10^-1 and so on, ran into each other."""
+    from matplotlib.figure import Figure
+
+    from cockpit_widget.poster_panels import draw_tests
+
+    axes = Figure(figsize=(3, 2)).add_subplot()
+    draw_tests(axes, [load(logdir)], ("NormTest", "InnerTest", "OrthoTest"))
+    low, high = axes.get_xlim()
+    shown = [
+        text for value, text in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True) if low <= value <= high
+    ]
+    words = [text.get_text() for text in shown]
+    assert 2 <= len(words) <= 9
+    assert [float(word) for word in words] == sorted(map(float, words))
+    assert not axes.get_xticks(minor=True).size
+
+
 def test_poster_of_a_run_without_records(tmp_path: Path) -> None:
     with EventWriter(tmp_path / "new") as writer:
         writer.write_header(records.Header("id", "new", 0.0))

@@ -11,9 +11,12 @@ import pytest
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.reader import EventFile
+from cockpit_core.events.table import KINDS, Rows
+from cockpit_core.events.writer import Written
 from cockpit_core.records import Record
-from cockpit_widget.sources import RunSource
-from tests.widget.fakes import FakeRun
+from cockpit_widget.pace import Pace
+from cockpit_widget.sources import RunSource, measure_rate
+from tests.widget.fakes import FakeClock, FakeRun
 
 
 def assert_same_as_the_log(data: RunData, logdir: Path) -> None:
@@ -29,7 +32,7 @@ def assert_same_as_the_log(data: RunData, logdir: Path) -> None:
 
 def subscribe(run: FakeRun) -> RunSource:
     source = RunSource(run, "lenet")
-    source.subscribe(lambda: True)
+    source.subscribe(lambda: True, Pace())
     return source
 
 
@@ -37,7 +40,7 @@ def subscribe(run: FakeRun) -> RunSource:
 def test_what_was_told_equals_what_was_written(run: FakeRun, before: int) -> None:
     source = RunSource(run, "lenet")
     run.step(before)
-    source.subscribe(lambda: True)
+    source.subscribe(lambda: True, Pace())
     for count in (1, 40, 3):
         run.step(count)
         source.refresh()
@@ -72,7 +75,7 @@ def test_records_written_between_subscribing_and_reading_are_not_lost_and_not_tw
         return end
 
     monkeypatch.setattr(run.writer, "listen", listen_and_train)
-    source.subscribe(lambda: True)
+    source.subscribe(lambda: True, Pace())
     run.step(2)
     source.refresh()
     assert_same_as_the_log(source.data, run.logdir)
@@ -88,7 +91,7 @@ def test_file_is_not_read_while_the_run_tells(run: FakeRun, monkeypatch: pytest.
 
 def test_source_that_unsubscribed_is_told_nothing_and_reads_the_file(run: FakeRun) -> None:
     source = RunSource(run, "lenet")
-    end = source.subscribe(lambda: True)
+    end = source.subscribe(lambda: True, Pace())
     assert end is not None
     run.step(3)
     end()
@@ -108,13 +111,44 @@ def test_run_that_trains_in_a_thread_is_told_completely(run: FakeRun) -> None:
     assert_same_as_the_log(source.data, run.logdir)
 
 
-def test_writer_says_where_in_its_file_each_event_stands(run: FakeRun) -> None:
-    told = []
+def test_writer_says_where_in_its_file_each_header_and_histogram_stands(run: FakeRun) -> None:
+    told: list[bytes | Written] = []
     run.writer.listen(told.append)
     run.step(2)
     run.writer.write_record(Record("log", 2, 0.0, 0.0, scalars={"log/a": float(np.pi)}))
     whole = run.writer.path.read_bytes()
+    kinds = ["record" if isinstance(item, bytes) else item.kind for item in told]
+    assert kinds.count("record") == 3
+    assert kinds.count("heavy") == 2
     for item in told:
-        payload = item.payload if isinstance(item.payload, bytes) else item.payload[0]
-        assert payload in whole[item.offset : item.end]
-    assert told[-1].end == len(whole)
+        if isinstance(item, bytes):
+            assert item in whole
+        else:
+            payload = item.payload if isinstance(item.payload, bytes) else item.payload[0]
+            assert payload in whole[item.offset : item.end]
+
+
+def test_training_is_called_back_only_when_a_message_is_due_or_the_run_has_ended(run: FakeRun) -> None:
+    clock, calls = FakeClock(), []
+    pace = Pace(clock=clock)
+    RunSource(run, "lenet").subscribe(lambda: calls.append(clock.now), pace)
+    run.step()
+    pace.sent(1_000, 0.0, 0.0)
+    for _ in range(30):
+        clock.advance(0.01)
+        run.step()
+    assert calls == pytest.approx([0.0, *np.arange(0.20, 0.305, 0.01)])
+    pace.sent(1_000, 0.0, 0.0)
+    run.close()
+    assert len(calls) == 13
+
+
+def test_rate_is_that_of_the_steps_and_not_of_what_came_before_the_first() -> None:
+    """A new installation compiles for 17 s before its first step, and the status line said 0 steps/s long after."""
+    kinds, steps = [KINDS.index(kind) for kind in ("start", "step", "log", "step", "step")], [0, 0, 0, 5, 10]
+    seconds = [0.0, 17.0, 17.5, 18.0, 19.0]
+    none = np.zeros(5)
+    rows = Rows(none, np.array(steps, np.uint32), np.array(seconds), none, none, none, np.array(kinds, np.uint8))
+    assert measure_rate(rows) == 5.0
+    assert measure_rate(Rows(*(column[:3] for column in rows))) is None  # one step has no rate
+    assert measure_rate(Rows(*(column[:0] for column in rows))) is None

@@ -48,6 +48,28 @@ def test_a_thousand_steps_a_second_become_five_messages(run: FakeRun, make_widge
     assert 4 <= len(comm_of(widget).messages) <= 6
 
 
+def test_messages_that_take_long_come_less_often_and_still_bring_everything(
+    run: FakeRun, make_widget: Make, clock: FakeClock
+) -> None:
+    widget = make_widget(run)
+    comm = comm_of(widget)
+    send = comm.send
+
+    def send_slowly(**message: Any) -> None:
+        clock.advance(0.02)
+        send(**message)
+
+    comm.send = send_slowly  # type: ignore[method-assign]
+    for _ in range(1000):
+        run.step()
+        clock.advance(0.01)
+    slow = len(comm.sent)
+    assert 0.02 * slow < 0.02 * clock.now  # ten seconds, of which the burst is a part
+    assert slow >= 3
+    run.close()
+    assert_page_equals_log(FakePage().read_all(comm), run.logdir, "lenet")
+
+
 def test_what_was_skipped_comes_with_the_next_message(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
     widget = make_widget(run)
     for _ in range(300):
