@@ -1,7 +1,7 @@
 // The top bar: runs, state of training, and the choices that hold for all panels.
 
 import { h, popover, refill, setAttribute, setText } from "./dom.ts";
-import { shorten } from "./format.ts";
+import { shortNames } from "./format.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
 import { groupWarnings } from "./notices.ts";
 import type { Context } from "./panel.ts";
@@ -127,10 +127,7 @@ export class Bar {
     this.updateStatus(ctx, status, broken);
     const layers = ctx.runs[0]?.data.header?.layers.map((layer) => layer.name) ?? [];
     const known = layers.includes(state.layer) || !state.layer ? layers : [...layers, state.layer];
-    refill(this.layer, JSON.stringify(known), () => [
-      h("option", { value: "" }, "all layers"),
-      ...known.map((name) => h("option", { value: name }, shorten(name, 32))),
-    ]);
+    refill(this.layer, JSON.stringify(known), () => layerOptions(known));
     this.layer.value = state.layer;
     this.layer.hidden = !known.length;
     const epochs = this.axis.options[1];
@@ -201,4 +198,10 @@ export class Bar {
     setText(this.stop, asked ? "Stop requested…" : "Stop training");
     if (!runs.length) this.stopping.clear();
   }
+}
+
+function layerOptions(layers: string[]): HTMLElement[] {
+  const texts = shortNames(layers, 48);
+  const option = (name: string) => h("option", { value: name, title: name.slice(0, 400) }, texts.get(name));
+  return [h("option", { value: "" }, "all layers"), ...layers.map(option)];
 }

@@ -25,6 +25,12 @@ export interface Reading {
   minor?: boolean; // left out of the headline, named on hover
 }
 
+/** What a panel thinks of a run at the step in question: a sentence, and a few words for beside other runs. */
+export interface Verdict {
+  text: string;
+  short: string;
+}
+
 export interface Size {
   width: number;
   height: number;
@@ -65,7 +71,10 @@ export interface Panel {
   actions?(ctx: Context): { label: string; pressed: boolean; act(): void }[]; // further entries of its menu
   shows(ctx: Context): boolean;
   readings(ctx: Context): Reading[];
-  note?(ctx: Context): string;
+  /** Further numbers that the picture shows, for the table that screen readers see. Asked only when it is at rest. */
+  details?(ctx: Context): Reading[];
+  verdict?(ctx: Context, run: ShownRun): Verdict | null;
+  note?(ctx: Context): string; // what is to be said besides
   draw?(ctx: Context, size: Size): Scene;
   /** For tables: fills the element. Called only when something changed. */
   fill?(ctx: Context, element: HTMLElement): void;

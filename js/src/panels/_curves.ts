@@ -3,7 +3,7 @@ import type { Rule } from "../charts/axes.ts";
 import { type Curve, lineScene } from "../charts/line.ts";
 import { ratio } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
-import { formatNumber, shorten } from "../format.ts";
+import { formatNumber, shorten, shortNames } from "../format.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";
 import { type LegendItem, messageScene, type Scene } from "../scene.ts";
 import type { Axis, Series } from "../series.ts";
@@ -30,6 +30,7 @@ export interface CurvesSpec {
   rules?(ctx: Context): Rule[];
   extra?(ctx: Context): { curves: Curve[]; legend: LegendItem[] };
   note?(ctx: Context): string;
+  verdict?: Panel["verdict"];
 }
 
 export const dashes: (number[] | undefined)[] = [undefined, [6, 3], [2, 2], [8, 3, 2, 3], [1, 3]];
@@ -101,8 +102,12 @@ function layerCurves(ctx: Context, run: ShownRun, shown: Shown): Curve[] {
 function makeLegend(ctx: Context, spec: CurvesSpec, curves: Curve[]): LegendItem[] {
   if (spec.split && ctx.state.split[spec.id]) {
     if (ctx.runs.length > 1) return []; // colours tell the runs apart then
-    const seen = new Map(curves.map(({ label, color, dash }) => [label, { label: shorten(label, 30), color, dash }]));
-    return [...seen.values()].slice(0, 24);
+    const seen = [...new Map(curves.map((curve) => [curve.label, curve])).values()].slice(0, 24);
+    const names = shortNames(
+      seen.map(({ label }) => label),
+      26,
+    );
+    return seen.map(({ label, color, dash }) => ({ label: names.get(label) ?? "", title: label, color, dash }));
   }
   const present = spec.shown.filter(({ name }) => ctx.runs.some((run) => run.data.has(name)));
   if (present.length < 2) return [];
@@ -150,6 +155,7 @@ export function curvePanel(spec: CurvesSpec): Panel {
     canSplit: spec.split,
     shows: (ctx) => isTracked(ctx, names),
     readings: (ctx) => curveReadings(ctx, spec.shown),
+    verdict: spec.verdict,
     note: (ctx) => [layerWords(ctx, spec), spec.note?.(ctx)].filter(Boolean).join(" "),
     draw: (ctx, size) => drawCurves(ctx, size, spec),
     csv: (ctx) => columnsCsv(ctx, [...names, ...(spec.also ?? []), ...names.map((name) => `error/${name}`)]),

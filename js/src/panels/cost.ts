@@ -123,6 +123,16 @@ const panel: Panel = {
             },
           ];
     }),
+  details: (ctx) =>
+    ctx.runs.flatMap((run) =>
+      costItems(ctx, run).flatMap(({ name, seconds, usual }) => {
+        const own = ctx.runs.length > 1 ? `${run.label} ${name}` : name;
+        return [
+          { label: own, value: seconds, text: formatDuration(seconds), run: run.run, step: ctx.step ?? undefined },
+          { label: `${own}, usually`, value: usual, text: formatDuration(usual), run: run.run },
+        ];
+      }),
+    ),
   note: () => "Bars: the chosen step. Ticks: the median.",
   draw,
   csv: (ctx) =>

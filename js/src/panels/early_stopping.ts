@@ -1,3 +1,4 @@
+import { valueAt } from "../panel.ts";
 import { curvePanel } from "./_curves.ts";
 import { sgdNote } from "./cabs.ts";
 
@@ -10,6 +11,12 @@ export default curvePanel({
   shown: [{ name: "EarlyStopping", label: "criterion" }],
   ylabel: "criterion",
   rules: () => [{ value: 0, label: "stop above 0" }],
+  verdict: (ctx, run) => {
+    const value = valueAt(ctx, run, "EarlyStopping")?.value;
+    if (value === undefined || !Number.isFinite(value)) return null;
+    if (value > 0) return { text: "The gradient cannot be told from noise any more.", short: "only noise left" };
+    return { text: "The gradient still carries information.", short: "still informative" };
+  },
   note: (ctx) => sgdNote(ctx, "EarlyStopping"),
   help: [
     "Compares the gradient with its own noise, without a validation set.",
