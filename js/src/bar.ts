@@ -3,7 +3,7 @@
 import { h, popover, refill, setAttribute, setText } from "./dom.ts";
 import { shortNames } from "./format.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
-import { groupWarnings } from "./notices.ts";
+import { countWords, groupWarnings, isHint } from "./notices.ts";
 import type { Context } from "./panel.ts";
 import { runList } from "./runlist.ts";
 import { SHORTEST } from "./smooth.ts";
@@ -45,7 +45,6 @@ export class Bar {
     const set = (patch: Partial<UiState>) => host.set(patch);
     this.more = h("button", { type: "button", class: "ck-chip" }, "Runs");
     this.warnings = button("", "Go to the next warning", () => this.nextWarning(), signal);
-    this.warnings.classList.add("ck-alert");
     this.layer = select("Layer", [["", "all layers"]], (layer) => set({ layer }), signal);
     const axes: [string, string][] = [
       ["step", "by step"],
@@ -116,7 +115,9 @@ export class Bar {
 
   private nextWarning(): void {
     const ctx = this.host.context();
-    const all = ctx.runs.flatMap(({ data }) => data.warnings).sort((a, b) => a.step - b.step);
+    const notices = ctx.runs.flatMap(({ data }) => data.warnings);
+    const serious = notices.filter((notice) => !isHint(notice));
+    const all = (serious.length ? serious : notices).sort((a, b) => a.step - b.step);
     const next = all.find((warning) => this.host.state.step !== null && warning.step > this.host.state.step) ?? all[0];
     if (next) ctx.goTo(next.step, next.layer);
   }
@@ -178,9 +179,10 @@ export class Bar {
       h("i", { class: `ck-lamp ck-${summary.tone}` }),
       ...summary.words.map((word, i) => h("span", { class: i ? "ck-num" : "ck-state", title: word.title }, word.text)),
     ]);
-    const count = groupWarnings(ctx).length;
-    this.warnings.hidden = !count;
-    setText(this.warnings, `▲ ${count} ${count === 1 ? "warning" : "warnings"}`);
+    const { text, alarming } = countWords(groupWarnings(ctx));
+    this.warnings.hidden = !text;
+    this.warnings.classList.toggle("ck-alert", alarming);
+    setText(this.warnings, alarming ? `▲ ${text}` : text);
   }
 
   private stoppable(ctx: Context): string[] {

@@ -68,7 +68,7 @@ export function shorten(name: string, length = 40): string {
 const initials = (word: string) =>
   word
     .split("_")
-    .map((part) => (/^\d+$/.test(part) ? part : part.slice(0, 1)))
+    .map((part) => part.slice(0, 1).replace(/\d/, "") + (/\d+$/.exec(part)?.[0] ?? "")) // linear1 -> l1
     .join("");
 
 /**
@@ -99,7 +99,8 @@ export function shortNames(names: string[], length: number): Map<string, string>
   names.forEach((name, i) => {
     if (found.has(name)) return;
     const number = `${i + 1} `;
-    found.set(name, number + shorten(name, Math.max(1, length - number.length)));
+    const room = Math.max(1, length - number.length - 1);
+    found.set(name, `${number}…${[...shorten(name, 20_000)].slice(-room).join("")}`);
   });
   return found;
 }

@@ -50,8 +50,14 @@ export interface Context {
   goTo(step: number, layer?: string): void;
   /** The stored step of a histogram that is nearest to `step`, not later if possible. */
   heavyStep(run: ShownRun, quantity: string, layer?: string): number | null;
-  /** undefined = on its way, null = there is none. */
-  histogram(run: ShownRun, quantity: string, step: number, layer: string): HistogramData | null | undefined;
+  /** undefined = on its way, null = there is none. What is for later waits for all that is not. */
+  histogram(
+    run: ShownRun,
+    quantity: string,
+    step: number,
+    layer: string,
+    later?: boolean,
+  ): HistogramData | null | undefined;
   /** Asks for the layer-wise columns of a name, once. */
   wantLayers(run: ShownRun, name: string): void;
 }

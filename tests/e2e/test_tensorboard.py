@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from cockpit_core.events.data import RunData, load
+from cockpit_core.events.table import Rows
 from cockpit_core.events.writer import EventWriter
 from tests import synthetic
 from tests.e2e.tensorboard_proxy import stripping_proxy
@@ -282,26 +284,38 @@ def test_everything_is_reached_by_keyboard(page: Page, board: TensorBoard, root:
     assert not tab.errors
 
 
+RELOAD = 1  # TensorBoard's reload interval in these tests, in seconds
+
+
+def delays_of_records(rows: Rows, seen: list[tuple[int, float]]) -> list[float]:
+    """How long each record that was written while the page was watched took until it, or a later one, was on screen."""
+    delays = []
+    for step, written in zip(rows.step.tolist(), rows.wall_time.tolist(), strict=True):
+        if seen[0][1] <= written <= seen[-1][1] - 2 * RELOAD - 2:
+            delays.append(next((when for shown, when in seen if shown >= step), math.inf) - written)
+    return delays
+
+
 def test_a_running_training_is_followed_live(page: Page, tmp_path: Path) -> None:
-    training = start_training(tmp_path / "live", 1000, pause=0.4)
+    """A record is on the screen within the reload interval plus one second. Every record counts, also one that was
+    overtaken before it was shown; one in ten may be late, because these machines are busy."""
+    training = start_training(tmp_path / "live", 1000, pause=0.3)
     try:
-        with TensorBoard("--logdir", str(tmp_path)) as board:  # reload_interval 1
+        with TensorBoard("--logdir", str(tmp_path)) as board:
             board.wait_for_runs("live")
             tab = Tab.open(page, board)
             assert "live" in tab.locate(".ck-status").inner_text()
             seen: list[tuple[int, float]] = []
-            deadline = time.monotonic() + 8
+            deadline = time.monotonic() + 16
             while time.monotonic() < deadline:
                 reading = tab.read("loss")
-                if reading and reading.step is not None and (not seen or reading.step > seen[-1][0]):
+                if reading and reading.step is not None:
                     seen.append((reading.step, time.time()))
-                page.wait_for_timeout(50)
+                page.wait_for_timeout(30)
             training.kill()
-            rows = load(tmp_path / "live").rows
-            written = dict(zip(rows.step.tolist(), rows.wall_time.tolist(), strict=True))
-            delays = [when - written[step] for step, when in seen[1:]]
-            assert len(delays) >= 3
-            assert np.median(delays) < 2.5, delays  # reload interval (1 s) plus one second, on a busy machine
+            delays = delays_of_records(load(tmp_path / "live").rows, seen)
+            assert len(delays) >= 15
+            assert np.quantile(delays, 0.9) < RELOAD + 1, sorted(delays)
             assert not tab.errors
     finally:
         training.kill()

@@ -1,5 +1,5 @@
 // Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
-import type { Rule } from "../charts/axes.ts";
+import { RULE_DASH, type Rule } from "../charts/axes.ts";
 import { type Curve, lineScene } from "../charts/line.ts";
 import { ratio } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
@@ -7,6 +7,7 @@ import { formatNumber, shorten, shortNames } from "../format.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";
 import { type LegendItem, messageScene, type Scene } from "../scene.ts";
 import type { Axis, Series } from "../series.ts";
+import { seriesColor } from "../theme.ts";
 
 export interface Shown {
   name: string;
@@ -45,7 +46,7 @@ export function usesLog(ctx: Context, id: string, natural: boolean): boolean {
 /** One run: colours tell its series apart. Several: colours tell the runs apart, dashes the series. */
 export function curveStyle(ctx: Context, run: ShownRun, index: number): { color: string; dash?: number[] } {
   if (ctx.runs.length > 1) return { color: run.color, dash: dashes[index % dashes.length] };
-  return { color: index === 0 ? run.color : ctx.theme.series[index % ctx.theme.series.length] };
+  return { color: index === 0 ? run.color : seriesColor(run.color, index, ctx.theme) };
 }
 
 function seriesOf(run: ShownRun, { name, over }: Shown, layer: string, axis: Axis): Series {
@@ -133,7 +134,8 @@ export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
       const color = ctx.runs.length > 1 || shown.length > 1 ? style.color : undefined;
       const minor = ctx.runs.length > 1 && index > 0;
       const error = own.over ? null : run.data.series(`error/${name}`, layer, "step").at(hit.step);
-      const exact = !error || error.step !== hit.step || !(error.value > 0);
+      const several = ctx.runs.length > 1; // no room for errors then; the band shows them
+      const exact = several || !error || error.step !== hit.step || !(error.value > 0);
       const text = exact ? undefined : `${formatNumber(hit.value)} ± ${formatNumber(error.value, 2)}`;
       return [
         { label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color, minor, text },
@@ -168,6 +170,8 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
   if (!curves.length) return messageScene(size.width, size.height, waitingFor(ctx, names), ctx.theme.quiet);
   const { theme, axis, domain, state } = ctx;
   const extra = spec.extra?.(ctx);
+  const rules = spec.rules?.(ctx) ?? [];
+  const ruled = rules.map(({ label, color }) => ({ label, color: color ?? theme.warn, dash: RULE_DASH }));
   return lineScene({
     ...size,
     theme,
@@ -177,9 +181,9 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
     ylog: usesLog(ctx, spec.id, spec.ylog ?? false),
     smoothing: spec.exact ? 0 : state.smoothing,
     curves: [...curves, ...(extra?.curves ?? [])],
-    rules: spec.rules?.(ctx) ?? [],
+    rules,
     ylabel: spec.ylabel,
     cursor: ctx.step,
-    legend: [...makeLegend(ctx, spec, curves), ...(extra?.legend ?? [])],
+    legend: [...makeLegend(ctx, spec, curves), ...ruled, ...(extra?.legend ?? [])],
   });
 }

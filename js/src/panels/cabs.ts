@@ -22,7 +22,7 @@ export default curvePanel({
   shown: [{ name: "CABS", label: "suggested batch size" }],
   ylabel: "samples",
   ylog: true,
-  rules: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `actual ${formatNumber(size)}` })),
+  rules: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `actual batch size ${formatNumber(size)}` })),
   note: (ctx) => sgdNote(ctx, "CABS"),
   verdict: (ctx, run) => {
     const value = valueAt(ctx, run, "CABS")?.value;

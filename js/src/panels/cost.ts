@@ -51,6 +51,12 @@ function draw(ctx: Context, size: Size): Scene {
       anchor: "end",
       color: theme.quiet,
     });
+    const hint = lists.flatMap(({ run, items }) => {
+      const item = items.find((own) => own.name === name);
+      const whose = lists.length > 1 ? `${run.label} ` : "";
+      return item ? [`${whose}${formatDuration(item.seconds)}, usually ${formatDuration(item.usual)}`] : [];
+    });
+    scene.spots.push({ x: 0, y, width: size.width, height: pitch, hint: `${shorten(name, 60)}: ${hint.join("; ")}` });
     lists.forEach(({ run, items }, r) => {
       const item = items.find((own) => own.name === name);
       if (!item) return;
@@ -72,12 +78,11 @@ function draw(ctx: Context, size: Size): Scene {
         stroke: theme.text,
         weight: 1.5,
       });
-      if (lists.length < 3)
+      if (lists.length === 1)
         scene.marks.push({
           type: "text",
           x: left + (width * Math.max(item.seconds, item.usual)) / most + 6,
           y: at + thick / 2,
-          size: lists.length > 1 ? 9 : undefined,
           text: formatDuration(item.seconds),
           color: theme.text,
         });

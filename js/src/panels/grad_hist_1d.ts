@@ -9,7 +9,7 @@ import { stepToAxis } from "../navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../panel.ts";
 import { makeScale } from "../scale.ts";
 import { type Box, emptyScene, messageScene, type Scene } from "../scene.ts";
-import { fewWords, histogramsAt, MOST_RUNS, missingWords } from "./grad_hist_2d.ts";
+import { fewWords, histogramsAt, missingWords, runsWith } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";
 const COLUMNS = 48;
@@ -68,7 +68,7 @@ function draw(ctx: Context, size: Size): Scene {
 
 // One strip per run, one below the other: time to the right, gradient value upwards, colour the log count.
 function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: Float64Array): void {
-  const runs = ctx.runs.filter((run) => run.data.heavy.get(NAME)?.length).slice(0, MOST_RUNS);
+  const runs = runsWith(ctx, NAME);
   const { theme } = ctx;
   const each = (size.height - top - 36) / Math.max(1, runs.length);
   runs.forEach((run, i) => {
@@ -129,7 +129,7 @@ function stripColumns(ctx: Context, run: ShownRun, runs: number) {
   const { layer } = ctx.state;
   const stored = ctx.source.pushes ? run.data.cachedSteps(NAME, layer) : (run.data.heavy.get(NAME) ?? []);
   return thinSteps(stored, Math.max(16, COLUMNS / runs)).flatMap((step) => {
-    const histogram = ctx.histogram(run, NAME, step, layer);
+    const histogram = ctx.histogram(run, NAME, step, layer, true);
     const x = stepToAxis(ctx, step);
     return histogram?.counts.length && histogram.step === step && x !== null ? [{ x, histogram }] : [];
   });

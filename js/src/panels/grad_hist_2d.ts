@@ -3,7 +3,7 @@ import { scaleMarks } from "../charts/colorscale.ts";
 import { differencePixels, heatmapScene, outsideShares } from "../charts/heatmap.ts";
 import { gridShape } from "../charts/histogram.ts";
 import { csvLines } from "../export.ts";
-import { formatCount, formatShare, shorten, shortNames } from "../format.ts";
+import { formatCount, formatShare, shorten } from "../format.ts";
 import {
   type Context,
   isTracked,
@@ -27,14 +27,18 @@ interface Shown {
 }
 
 export function histogramOf(ctx: Context, run: ShownRun, name: string, layer = ctx.state.layer): HistogramData | null {
+  const { header } = run.data;
+  if (layer && header && !header.layers.some((own) => own.name === layer)) return null; // another network
   const step = ctx.heavyStep(run, name, layer);
   const histogram = step === null ? null : ctx.histogram(run, name, step, layer);
   return histogram?.counts.length ? histogram : null;
 }
 
+export const runsWith = (ctx: Context, name: string) =>
+  ctx.runs.filter(({ data }) => data.heavy.get(name)?.length).slice(0, MOST_RUNS);
+
 export function histogramsAt(ctx: Context, name: string, layer = ctx.state.layer): Shown[] {
-  const runs = ctx.runs.filter(({ data }) => data.heavy.get(name)?.length);
-  return runs.slice(0, MOST_RUNS).flatMap((run) => {
+  return runsWith(ctx, name).flatMap((run) => {
     const histogram = histogramOf(ctx, run, name, layer);
     return histogram ? [{ run, histogram }] : [];
   });
@@ -85,12 +89,18 @@ function draw(ctx: Context, size: Size): Scene {
   const difference = pair(ctx, shown);
   const most = Math.max(...shown.map(({ histogram }) => histogram.counts.reduce((a, b) => Math.max(a, b), 0)));
   const scene = emptyScene(size.width, size.height);
-  const cells = difference ? [difference[1]] : shown;
+  const cells = difference ? [difference[1].run] : runsWith(ctx, NAME);
   const { columns, rows } = gridShape(cells.length, size.width, size.height - 18, { width: 115, height: 100 });
   const [w, h] = [size.width / columns, (size.height - 18) / rows];
   const names = cells.length > 1 ? 15 : 0; // room for the name of the run above its map
-  cells.forEach((own, i) => {
+  cells.forEach((run, i) => {
     const [x, y] = [(i % columns) * w, 18 + Math.floor(i / columns) * h];
+    if (names) scene.marks.push(nameMark(run, x + (w > 230 ? 46 : 26), y + 8, w, ctx));
+    const own = shown.find((one) => one.run === run);
+    if (!own) {
+      scene.marks.push({ type: "text", x: x + w / 2, y: y + h / 2, text: "…", color: ctx.theme.quiet });
+      return;
+    }
     const part = heatmapScene({
       ...size,
       outer: { x, y: y + names, width: w, height: h - names },
@@ -102,7 +112,6 @@ function draw(ctx: Context, size: Size): Scene {
       labels: w > 230,
       plain: cells.length > 1 && (w < 180 || h < 170),
     });
-    if (names) scene.marks.push(nameMark(own, x + (w > 230 ? 46 : 26), y + 8, w, ctx));
     scene.marks.push(...part.marks);
   });
   const scale = { x: Math.max(60, size.width - 190), y: 3, width: 90, height: 8 };
@@ -116,13 +125,10 @@ function draw(ctx: Context, size: Size): Scene {
   return scene;
 }
 
-function nameMark({ run }: Shown, x: number, y: number, width: number, ctx: Context): Mark {
-  const names = shortNames(
-    ctx.runs.map(({ label }) => label),
-    Math.max(6, Math.floor((width - 36) / 6.4)),
-  );
+function nameMark(run: ShownRun, x: number, y: number, width: number, ctx: Context): Mark {
+  const text = shorten(run.label, Math.max(6, Math.floor((width - 30) / 6.8)));
   const color = readable(run.color, ctx.theme);
-  return { type: "text", x, y, text: names.get(run.label) ?? "", title: run.label, color, bold: true };
+  return { type: "text", x, y, text, title: run.label, color, bold: true };
 }
 
 export function missingWords(ctx: Context, name: string): string {

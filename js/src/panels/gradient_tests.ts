@@ -111,7 +111,7 @@ function addHistory(
       color: colorsOf(ctx, run)[test.key],
       label: test.key,
     })),
-    rules: [{ value: THRESHOLDS[test.key], label: String(THRESHOLDS[test.key]), color: theme.quiet }],
+    rules: [{ value: THRESHOLDS[test.key], label: "", color: theme.quiet }],
     cursor: ctx.step,
     box: { x: area.x, y: top + 14, width: area.width, height: each - 14 + (last ? bottom : 0) },
     bare: !last,
@@ -126,6 +126,9 @@ function addHistory(
     color: runs.length > 1 ? theme.text : readable(colorsOf(ctx, runs[0])[test.key], theme),
     bold: true,
   });
+  const limit = `– – ${THRESHOLDS[test.key]}`;
+  const right = area.x + area.width - 12;
+  scene.marks.push({ type: "text", x: right, y: top + 10, text: limit, anchor: "end", color: theme.quiet });
   scene.frames.push(...chart.frames);
 }
 
