@@ -192,7 +192,9 @@ export class Card {
     const lines = countLines(found, note, several, this.size.width);
     this.reserved.lines = Math.max(this.reserved.lines, lines);
     const colors = several ? found.flatMap((own) => own.runs.map(({ color }) => color)) : [];
-    refill(this.note, JSON.stringify([words, colors]), () => (several ? [...opinionNodes(found), note] : [words]));
+    refill(this.note, JSON.stringify([words, colors]), () =>
+      several ? [...opinionNodes(found, ctx.runs.length), note] : [words],
+    );
     setAttribute(this.note, "title", words); // names the runs, and is there where the lines are not enough
     this.note.hidden = !this.reserved.lines;
     const height = `${this.reserved.lines * 1.35 + 0.25}em`;
