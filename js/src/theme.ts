@@ -63,7 +63,7 @@ export function runColor(index: number, palette: "tensorboard" | "safe", theme: 
 /** Colours of further series of a run: none that looks like the run's own. */
 export function seriesColor(own: string, index: number, theme: Theme): string {
   const [first, ...rest] = theme.series;
-  const far = [...rest, first].filter((color) => distance(color, own) > 100);
+  const far = [...rest, first].filter((color) => distance(color, own) > 75);
   return far[(index - 1) % far.length];
 }
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -264,6 +265,51 @@ def test_a_running_training_is_followed_live(page: Page, tmp_path: Path) -> None
         training.wait()
 
 
+def test_an_empty_log_directory_says_what_to_do(page: Page, tmp_path: Path) -> None:
+    """TensorBoard hides the tab of a plugin without data; a link, or a tab that stayed open, leads there anyway."""
+    with TensorBoard("--logdir", str(tmp_path)) as board:
+        tab = Tab(page, board.url)
+        page.goto(f"{board.url}#cockpit")
+        words = tab.locate(".ck-empty")
+        words.wait_for()
+        for hint in ("cockpit_core.track(", "cockpit demo", "log directory"):
+            assert hint in words.inner_text()
+        with EventWriter(tmp_path / "begun") as writer:
+            writer.write_header(replace(logs.make_header("begun"), created=time.time()))
+            tab.wait(lambda: "Waiting for the first Loss" in tab.card("loss").inner_text(), "the header")
+            assert "waiting for the first step" in tab.locate(".ck-status").inner_text()
+            assert not words.is_visible()
+            writer.write_record(replace(logs.make_record(0), wall_time=time.time()))
+            tab.wait(lambda: tab.read("loss") is not None, "the first record")
+        assert not tab.errors
+
+
+def test_five_runs_each_have_a_heat_map_a_number_and_an_opinion(page: Page, tmp_path: Path) -> None:
+    names = [f"run-{letter}" for letter in "abcde"]
+    for seed, name in enumerate(names):
+        synthetic.write_run(tmp_path / name, steps=60, seed=seed, sick_layer=0 if seed == 4 else None)
+    with TensorBoard("--logdir", str(tmp_path)) as board:
+        board.wait_for_runs(*names)
+        tab = Tab.open(page, board, step=50)
+        tab.wait(lambda: len([x for x in tab.readings() if x.panel == "grad_hist_2d"]) == 5, "heat maps")
+        for panel in ("loss", "alpha", "grad_hist_1d", "grad_hist_2d", "gradient_tests", "hess_max_ev"):
+            assert {x.run for x in tab.readings() if x.panel == panel} == set(names), panel
+        for reading in tab.readings():
+            if reading.panel == "grad_hist_2d":
+                histogram = load(tmp_path / reading.run).histogram("GradHist2d", 50)
+                assert reading.value == (histogram.below + histogram.above) / histogram.counts.sum()
+        words = tab.card("grad_hist_2d").inner_text()
+        assert all(name in words for name in names)
+        note = tab.card("grad_hist_layers").locator(".ck-note")
+        assert note.inner_text().strip() == "slow: conv1.weight"
+        assert note.get_attribute("title") == "run-e: slow: conv1.weight."
+        assert tab.card("alpha").locator(".ck-note .ck-swatch").count() == 5
+        assert tab.evaluate(CUT) == []
+        ARTIFACTS.mkdir(exist_ok=True)
+        page.screenshot(path=ARTIFACTS / "tensorboard-five-runs.png")
+        assert not tab.errors
+
+
 def test_hostile_names_and_damage_are_shown_as_text(page: Page, tmp_path: Path) -> None:
     for number, name in enumerate(logs.HOSTILE_RUNS):
         logs.write_run(tmp_path / name, range(3 + number))
@@ -355,7 +401,7 @@ EMBED = """(url) => {
   document.body.append(frame);
 }"""
 
-LOOKS = [("light", 1600), ("dark", 1600), ("light", 1000), ("dark", 500)]
+LOOKS = [("light", 1600), ("dark", 1600), ("light", 1000), ("dark", 420)]
 
 
 @pytest.mark.parametrize(("theme", "width"), LOOKS)
@@ -381,8 +427,21 @@ def test_it_looks_right_light_and_dark_wide_and_narrow(
         page.set_viewport_size(tall)
         tab.settle()
         page.screenshot(path=ARTIFACTS / f"tensorboard-{theme}-{width}-whole.png")
+        assert tab.evaluate(CUT) == []
         assert not tab.errors
 
+
+# Titles and numbers that do not have the room that they need.
+CUT = """() => [...document.querySelectorAll('.ck-card')].flatMap((card) => {
+  const title = card.querySelector('.ck-title > span');
+  const room = card.querySelector('.ck-readings').getBoundingClientRect();
+  const numbers = [...card.querySelectorAll('.ck-reading')].filter((e) => {
+    const { left, right, bottom } = e.getBoundingClientRect();
+    return left < room.left - 1 || right > room.right + 1 || bottom > room.bottom + 1 || e.scrollWidth > e.clientWidth + 1;
+  });
+  const cut = title.scrollWidth > title.clientWidth + 1 || title.scrollHeight > title.clientHeight + 2;
+  return [...(cut ? [title.textContent] : []), ...numbers.map((e) => `${card.dataset.panel}: ${e.textContent}`)];
+})"""
 
 LOOK = """() => {
   const root = document.querySelector('.ck-root');

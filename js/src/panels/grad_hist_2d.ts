@@ -118,8 +118,9 @@ function draw(ctx: Context, size: Size): Scene {
   const change = difference ? differencePixels(difference[0].histogram, difference[1].histogram).most : null;
   scene.marks.push(...scaleMarks(scale, most, ctx.theme, change));
   const where = ctx.state.layer ? shorten(ctx.state.layer, 26) : "whole network";
+  const letters = Math.max(10, Math.floor((size.width - 230) / 14)); // as many as the colour scale leaves room for
   const title = difference
-    ? `${shorten(difference[1].run.label, 12)} − ${shorten(difference[0].run.label, 12)}`
+    ? `${shorten(difference[1].run.label, letters)} − ${shorten(difference[0].run.label, letters)}`
     : where;
   scene.marks.push({ type: "text", x: 4, y: 7, text: title, color: ctx.theme.quiet });
   return scene;
