@@ -141,6 +141,8 @@ class Follower:
             tags = asker.list_tensors([self.run], None).get(self.run, {})
         if not tags:
             raise errors.NotFoundError("no such run, or none that Cockpit wrote")
+        if HEADER in tags:  # before the first record, the only sign of life
+            self.data.hear(float(tags[HEADER].max_wall_time))
         known = segments(tags)
         if known:
             last = tags[records_tag(known[-1])]
