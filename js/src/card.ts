@@ -1,5 +1,6 @@
 // The frame around one panel: title with its explanation, current numbers, chart, sentence, menu.
 import { cardMenu } from "./card_menu.ts";
+import { tableRows, tableScene } from "./charts/table.ts";
 import { h, popover, refill, setAttribute, setData, setText } from "./dom.ts";
 import { Painter, TextLayer } from "./draw.ts";
 import { formatNumber } from "./format.ts";
@@ -127,7 +128,8 @@ export class Card {
       "⋯",
     );
     const root = () => this.element.closest<HTMLElement>(".ck-root");
-    const items = () => (this.ctx ? cardMenu(this.panel, this.host, this.ctx, this.scene, root()) : []);
+    const picture = () => (this.panel.fill && this.ctx ? tableScene(tableRows(this.body), this.ctx.theme) : this.scene);
+    const items = () => (this.ctx ? cardMenu(this.panel, this.host, this.ctx, picture, root()) : []);
     return popover(button, items, this.abort.signal, {
       label: `${this.panel.title}: options`,
       className: "ck-menu ck-right",

@@ -1,11 +1,14 @@
 // Many runs, many layers, many warnings: everybody is shown or named, and nothing looks like something else.
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { histogramOutline } from "../src/charts/histogram.ts";
+import { tableScene } from "../src/charts/table.ts";
 import { HistogramFetcher } from "../src/context.ts";
+import { framedScene } from "../src/export.ts";
 import { shortNames } from "../src/format.ts";
 import { countWords, groupWarnings } from "../src/notices.ts";
 import { histogramOf } from "../src/panels/grad_hist_2d.ts";
 import type { Batch, Notice } from "../src/records.ts";
+import { emptyScene, type TextMark } from "../src/scene.ts";
 import { defaults, type UiState } from "../src/state.ts";
 import { dark, light, runColor, seriesColor } from "../src/theme.ts";
 import { inWords, opinions } from "../src/verdicts.ts";
@@ -203,6 +206,32 @@ describe("warnings", () => {
     const own = start([makeBatch({ to: 20, change: { warnings: some.slice(0, 3) } })]);
     expect(countWords(groupWarnings(own.app.context()))).toEqual({ text: "1 hint", alarming: false });
     expect(own.element.querySelector(".ck-alert")).toBeNull();
+  });
+});
+
+describe("a saved file", () => {
+  it("of a table has one line per row, in columns", () => {
+    const scene = tableScene(
+      [
+        ["", "a"],
+        ["lr", "0.1"],
+        ["a long name", "0.2"],
+      ],
+      light,
+    );
+    const words = scene.marks.filter((mark): mark is TextMark => mark.type === "text");
+    expect(words.map(({ text }) => text)).toEqual(["", "a", "lr", "0.1", "a long name", "0.2"]);
+    expect(new Set(words.filter((_, i) => i % 2).map(({ x }) => x)).size).toBe(1);
+    expect(words[5].x).toBeGreaterThan(words[4].x + 6 * 11);
+    expect(words[4].y - words[2].y).toBe(18);
+  });
+
+  it("keeps a long legend inside", () => {
+    const legend = Array.from({ length: 8 }, (_, i) => ({ label: `a run with a name ${i}`, color: "#123456" }));
+    const framed = framedScene({ ...emptyScene(300, 100), legend }, "title", light);
+    const words = framed.marks.filter((mark): mark is TextMark => mark.type === "text" && mark.text !== "title");
+    expect(Math.max(...words.map(({ x, text }) => x + 6.2 * text.length))).toBeLessThanOrEqual(300);
+    expect(framed.height - 100).toBeGreaterThan(Math.max(...words.map(({ y }) => y)));
   });
 });
 
