@@ -68,7 +68,7 @@ export function parabolaScene(chart: ParabolaChart): Scene {
     }
     // Of more than two runs only the recent part, as outlines: areas would cover each other.
     const area = areaMark(density(group.recent), chart, x, group.color, count === 1 ? 0.5 : count === 2 ? 0.3 : 1);
-    marks.push(count < 3 ? area : { ...area, fill: undefined, weight: 1.6 });
+    marks.push(count < 3 ? area : { ...area, fill: undefined, closed: false, weight: 1.6 });
   }
   const curve = Array.from({ length: 77 }, (_, i) => -EDGE + (2 * EDGE * i) / 76);
   marks.push({

@@ -131,7 +131,8 @@ export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
       if (!hit) return [];
       const words = [ctx.runs.length > 1 ? run.label : "", label, layer && shorten(layer, 24)];
       const style = curveStyle(ctx, run, index);
-      const color = ctx.runs.length > 1 || shown.length > 1 ? style.color : undefined;
+      const alone = shown.filter((one) => run.data.has(one.name)).length < 2; // nothing to tell apart by colour
+      const color = ctx.runs.length > 1 || !alone ? style.color : undefined;
       const minor = ctx.runs.length > 1 && index > 0;
       const error = own.over ? null : run.data.series(`error/${name}`, layer, "step").at(hit.step);
       const several = ctx.runs.length > 1; // no room for errors then; the band shows them

@@ -79,7 +79,7 @@ function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: F
       [edges[edges.length - 1], box.y, "top"],
       [edges[0], box.y + box.height, "bottom"],
     ] as const) {
-      const fits = box.height > 26 || (baseline === "top" ? i === 0 : i === runs.length - 1); // low ones share their labels
+      const fits = box.height > 34 || (baseline === "top" ? i === 0 : i === runs.length - 1); // low ones share their labels
       if (!fits) continue;
       scene.marks.push({
         type: "text",
