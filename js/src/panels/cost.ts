@@ -70,7 +70,7 @@ function draw(ctx: Context, size: Size): Scene {
         fill: run.color,
         alpha: 0.8,
       });
-      const usual = left + (width * item.usual) / most;
+      const [end, usual] = [item.seconds, item.usual].map((seconds) => left + (width * seconds) / most);
       scene.marks.push({
         type: "line",
         xs: [usual, usual],
@@ -81,7 +81,7 @@ function draw(ctx: Context, size: Size): Scene {
       if (lists.length === 1)
         scene.marks.push({
           type: "text",
-          x: left + (width * Math.max(item.seconds, item.usual)) / most + 6,
+          x: (usual > end && usual - end < 56 ? usual : end) + 6, // beside its bar, but not across the tick
           y: at + thick / 2,
           text: formatDuration(item.seconds),
           color: theme.text,
