@@ -13,6 +13,9 @@ from cockpit_core._version import __version__
 FORMATS = ("html", "csv", "json", "png", "svg")
 
 
+HOW_TO_BEGIN = 'cockpit_core.track(model, loss_fn, optimizer, logdir="runs/NAME") writes one, `cockpit demo` too'
+
+
 class CommandError(Exception):
     """Something the user can put right; shown as one line, exit code 1."""
 
@@ -29,9 +32,9 @@ def run_ls(arguments: argparse.Namespace) -> None:
 
     root = Path(arguments.folder)
     if not root.is_dir():
-        raise CommandError(f"{root}: no such folder")
+        raise CommandError(f"{root}: no such folder, so no run yet; {HOW_TO_BEGIN}")
     if not list_runs(root, Terminal(sys.stdout)):
-        raise CommandError(f"{root}: no run here or below")
+        raise CommandError(f"{root}: no run here or below; {HOW_TO_BEGIN}")
 
 
 def run_show(arguments: argparse.Namespace) -> None:
@@ -53,6 +56,8 @@ def run_report(arguments: argparse.Namespace) -> None:
     except ValueError as error:  # a size that holds nothing
         raise CommandError(str(error)) from error
     path.write_bytes(report.content)
+    for run in report.without_values:
+        print(f"{run} has no values yet; they come with the first optimizer step.", file=sys.stderr)
     whole = form == "html" and not report.left_out
     print(f"{path}  {report.megabytes:.1f} MB" + (", nothing left out" if whole else ""))
     if report.left_out:
@@ -83,7 +88,7 @@ def find_run(name: str) -> Path:
         raise CommandError(f"{name}: a run is a folder")
     found = list(find_runs(path))
     if not found:
-        raise CommandError(f"{name}: no run here; `cockpit ls {path.parent}` lists what there is")
+        raise CommandError(f"{name}: no run here; `cockpit ls {path.parent}` lists what there is; {HOW_TO_BEGIN}")
     if path in found:
         return path
     if len(found) == 1:

@@ -15,10 +15,11 @@ _log = logging.getLogger(__name__)
 
 
 class Report(NamedTuple):
-    """The file's bytes, and in words what was left out for its size ("" = nothing)."""
+    """The file's bytes, in words what was left out for its size ("" = nothing), and the runs that had no values yet."""
 
     content: bytes
     left_out: str = ""
+    without_values: tuple[str, ...] = ()
 
     @property
     def megabytes(self) -> float:
@@ -55,7 +56,8 @@ def make_report(
     loaded = [load_run(run) for run in _as_list(runs)]
     if not loaded:
         raise ValueError("A report needs at least one run.")
-    return Report(*_WRITERS[format](loaded, max_bytes))
+    empty = tuple(name for name, data in loaded if not data.names)
+    return Report(*_WRITERS[format](loaded, max_bytes), empty)
 
 
 def load_run(run: str | Path | RunData) -> tuple[str, RunData]:

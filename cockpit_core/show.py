@@ -96,6 +96,7 @@ def show_run(path: Path, terminal: Terminal, quantity: str | None = None) -> Non
         show_curves(curves, terminal)
     else:
         known = f"; there are {', '.join(map(clean, data.names))}" if data.names else ""
+        known = known or ("" if data.table.end else "; they come with the first optimizer step")
         terminal.write(f"no values{'' if quantity is None else ' of ' + clean(quantity)} yet{known}")
     if quantity is None:
         show_asides(data, terminal)

@@ -146,6 +146,8 @@ class Follower:
             last = tags[records_tag(known[-1])]
             self.data.announced = max(self.data.announced, int(last.max_step) + 1)
             self.data.hear(float(last.max_wall_time))
+        elif HEADER in tags:  # before the first record, the only sign of life
+            self.data.hear(float(tags[HEADER].max_wall_time))
         return tags
 
     def _lost_records(self, tags: dict[str, Any]) -> bool:

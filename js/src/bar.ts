@@ -1,9 +1,9 @@
 // The top bar: runs, state of training, and the choices that hold for all panels.
 
 import { h, popover, refill, setAttribute, setText } from "./dom.ts";
-import { shorten } from "./format.ts";
+import { shortNames } from "./format.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
-import { groupWarnings } from "./notices.ts";
+import { countWords, groupWarnings, isHint } from "./notices.ts";
 import type { Context } from "./panel.ts";
 import { runList } from "./runlist.ts";
 import { SHORTEST } from "./smooth.ts";
@@ -45,7 +45,6 @@ export class Bar {
     const set = (patch: Partial<UiState>) => host.set(patch);
     this.more = h("button", { type: "button", class: "ck-chip" }, "Runs");
     this.warnings = button("", "Go to the next warning", () => this.nextWarning(), signal);
-    this.warnings.classList.add("ck-alert");
     this.layer = select("Layer", [["", "all layers"]], (layer) => set({ layer }), signal);
     const axes: [string, string][] = [
       ["step", "by step"],
@@ -116,7 +115,9 @@ export class Bar {
 
   private nextWarning(): void {
     const ctx = this.host.context();
-    const all = ctx.runs.flatMap(({ data }) => data.warnings).sort((a, b) => a.step - b.step);
+    const notices = ctx.runs.flatMap(({ data }) => data.warnings);
+    const serious = notices.filter((notice) => !isHint(notice));
+    const all = (serious.length ? serious : notices).sort((a, b) => a.step - b.step);
     const next = all.find((warning) => this.host.state.step !== null && warning.step > this.host.state.step) ?? all[0];
     if (next) ctx.goTo(next.step, next.layer);
   }
@@ -127,10 +128,7 @@ export class Bar {
     this.updateStatus(ctx, status, broken);
     const layers = ctx.runs[0]?.data.header?.layers.map((layer) => layer.name) ?? [];
     const known = layers.includes(state.layer) || !state.layer ? layers : [...layers, state.layer];
-    refill(this.layer, JSON.stringify(known), () => [
-      h("option", { value: "" }, "all layers"),
-      ...known.map((name) => h("option", { value: name }, shorten(name, 32))),
-    ]);
+    refill(this.layer, JSON.stringify(known), () => layerOptions(known));
     this.layer.value = state.layer;
     this.layer.hidden = !known.length;
     const epochs = this.axis.options[1];
@@ -181,9 +179,10 @@ export class Bar {
       h("i", { class: `ck-lamp ck-${summary.tone}` }),
       ...summary.words.map((word, i) => h("span", { class: i ? "ck-num" : "ck-state", title: word.title }, word.text)),
     ]);
-    const count = groupWarnings(ctx).length;
-    this.warnings.hidden = !count;
-    setText(this.warnings, `▲ ${count} ${count === 1 ? "warning" : "warnings"}`);
+    const { text, alarming } = countWords(groupWarnings(ctx));
+    this.warnings.hidden = !text;
+    this.warnings.classList.toggle("ck-alert", alarming);
+    setText(this.warnings, alarming ? `▲ ${text}` : text);
   }
 
   private stoppable(ctx: Context): string[] {
@@ -201,4 +200,10 @@ export class Bar {
     setText(this.stop, asked ? "Stop requested…" : "Stop training");
     if (!runs.length) this.stopping.clear();
   }
+}
+
+function layerOptions(layers: string[]): HTMLElement[] {
+  const texts = shortNames(layers, 48);
+  const option = (name: string) => h("option", { value: name, title: name.slice(0, 400) }, texts.get(name));
+  return [h("option", { value: "" }, "all layers"), ...layers.map(option)];
 }

@@ -1,6 +1,6 @@
 // The cards in their places: made when a panel has something to show, moved when the width or the user asks for it.
 import { Card, type CardHost } from "./card.ts";
-import { h } from "./dom.ts";
+import { h, refill } from "./dom.ts";
 import { arrange, columnCount, groupTitles } from "./layout.ts";
 import type { Context, Panel } from "./panel.ts";
 import { otherPanels } from "./panels/_other.ts";
@@ -14,7 +14,7 @@ export class Board {
   private cards = new Map<string, Card>();
   private placed = "";
   private pictures = 0;
-  private readonly empty = h("p", { class: "ck-empty", hidden: true });
+  private readonly empty = h("div", { class: "ck-empty", hidden: true });
   private readonly sizes: ResizeObserver | null;
   private readonly sights: IntersectionObserver | null;
 
@@ -61,7 +61,7 @@ export class Board {
     this.make(shown);
     this.place(shown, ctx, width);
     this.empty.hidden = shown.length > 0;
-    if (!shown.length) this.empty.textContent = emptyWords(ctx, panels.length);
+    if (!shown.length) showEmpty(this.empty, ctx, panels.length);
     const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
     due.sort((a, b) => a.drawn - b.drawn);
     for (const card of due) card.measure(this.showAll);
@@ -136,8 +136,23 @@ export class Board {
   }
 }
 
-function emptyWords(ctx: Context, hidden: number): string {
-  if (hidden) return "All panels are hidden. The View menu brings them back.";
-  if (!ctx.runs.length) return "No run to show yet. Runs appear here as soon as their first record is written.";
-  return "Waiting for the first record.";
+const FIRST_STEPS = `import cockpit_core
+
+run = cockpit_core.track(model, loss_fn, optimizer, logdir="runs/first")`;
+
+/** Instead of panels: why there are none, and what to do. */
+function showEmpty(element: HTMLElement, ctx: Context, hidden: number): void {
+  const none = ctx.state.runs?.length === 0 || (ctx.state.runs !== null && !ctx.runs.length);
+  if (hidden) refill(element, "hidden", () => ["All panels are hidden. The View menu brings them back."]);
+  else if (ctx.runs.length) refill(element, "first", () => ["Waiting for the first record."]);
+  else if (none) refill(element, "none", () => ["No run is chosen. The list of runs, in the bar above, has them all."]);
+  else
+    refill(element, "nothing", () => [
+      h("p", {}, h("strong", {}, "No run here yet.")),
+      h("p", {}, "In a training script, before the loop:"),
+      h("pre", {}, FIRST_STEPS),
+      h("p", {}, "logdir is a folder of its own inside the log directory that is shown here."),
+      h("p", {}, "Without a script, ", h("code", {}, "cockpit demo"), " trains a small network in runs/."),
+      h("p", {}, "A run appears here by itself, with its first record."),
+    ]);
 }

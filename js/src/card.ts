@@ -1,11 +1,13 @@
 // The frame around one panel: title with its explanation, current numbers, chart, sentence, menu.
 import { cardMenu } from "./card_menu.ts";
+import { tableRows, tableScene } from "./charts/table.ts";
 import { h, popover, refill, setAttribute, setData, setText } from "./dom.ts";
 import { Painter, TextLayer } from "./draw.ts";
 import { formatNumber } from "./format.ts";
 import type { Context, Panel, Reading } from "./panel.ts";
 import { gestures, Pointer, type PointerHost } from "./pointer.ts";
 import { emptyScene, messageScene, type Scene } from "./scene.ts";
+import { countLines, inWords, opinionNodes, opinions } from "./verdicts.ts";
 
 export interface CardHost extends PointerHost {
   enlarge(id: string): void;
@@ -16,9 +18,25 @@ export interface CardHost extends PointerHost {
 }
 
 const MOST_SPOTS = 60;
+const MOST_READINGS = 10; // as many as runs are chosen by default
+const LINE = 24; // pixels that a line of numbers takes
 const heading = (scope: string, text: string) => h("th", { scope }, text);
 const tableRow = (what: string, ...cells: string[]) =>
   h("tr", {}, heading("row", what), ...cells.map((text) => h("td", {}, text)));
+
+const inFull = (reading: Reading) => reading.text ?? (reading.value === null ? "no value" : String(reading.value));
+
+function readingRow(reading: Reading): HTMLElement {
+  const { label, value, run, step } = reading;
+  const row = tableRow(label, inFull(reading), step === undefined ? "" : String(step));
+  setData(row, { value: value === null ? "" : String(value), label, run, step });
+  return row;
+}
+
+const others = (all: Reading[]): Reading => {
+  const rest = all.slice(MOST_READINGS - 1);
+  return { label: rest.map(({ label }) => label).join(", "), value: null, text: `+ ${rest.length}` };
+};
 
 export class Card {
   readonly element: HTMLElement;
@@ -38,7 +56,10 @@ export class Card {
   private readonly values = h("div", { class: "ck-sr ck-values" });
   private readonly abort = new AbortController();
   private ctx: Context | null = null;
-  private reserved = { runs: "", lines: 0, width: 0, tall: false };
+  private reserved = { runs: "", lines: 0, width: 0 };
+  private readonly head: HTMLElement;
+  private readonly title = h("span", {});
+  private titleWidth = 0;
 
   constructor(
     readonly panel: Panel,
@@ -63,7 +84,7 @@ export class Card {
         );
     if (!panel.fill) this.body.style.minHeight = `${panel.height}px`;
     else this.body.style.maxHeight = `${panel.height * 1.6}px`;
-    const header = h(
+    this.head = h(
       "header",
       { class: "ck-head", draggable: "true" },
       this.titleButton(titleId),
@@ -73,22 +94,23 @@ export class Card {
     this.element = h(
       "section",
       { class: "ck-card", "data-panel": panel.id, "aria-labelledby": titleId },
-      header,
+      this.head,
       this.legend,
       this.body,
       this.note,
       panel.draw ? this.values : null,
     );
     this.element.style.flexGrow = String(panel.height);
-    this.listenToDrag(header);
+    this.listenToDrag(this.head);
     if (panel.draw) new Pointer(this.body, this, host, this.abort.signal);
   }
 
   private titleButton(id: string): HTMLElement {
+    this.title.textContent = this.panel.title;
     const button = h(
       "button",
       { class: "ck-title", type: "button", id, title: "How to read this" },
-      h("span", {}, this.panel.title),
+      this.title,
       h("span", { class: "ck-q", "aria-hidden": "true" }, "?"),
     );
     const text = () => [
@@ -106,7 +128,8 @@ export class Card {
       "⋯",
     );
     const root = () => this.element.closest<HTMLElement>(".ck-root");
-    const items = () => (this.ctx ? cardMenu(this.panel, this.host, this.ctx, this.scene, root()) : []);
+    const picture = () => (this.panel.fill && this.ctx ? tableScene(tableRows(this.body), this.ctx.theme) : this.scene);
+    const items = () => (this.ctx ? cardMenu(this.panel, this.host, this.ctx, picture, root()) : []);
     return popover(button, items, this.abort.signal, {
       label: `${this.panel.title}: options`,
       className: "ck-menu ck-right",
@@ -150,8 +173,7 @@ export class Card {
     this.dirty = false;
     try {
       this.showReadings(this.panel.readings(ctx));
-      const note = this.panel.note?.(ctx) ?? "";
-      this.showNote(note, ctx);
+      this.showNote(ctx);
       if (this.panel.fill) this.panel.fill(ctx, this.body);
       else this.paint(ctx);
     } catch (error) {
@@ -162,13 +184,20 @@ export class Card {
 
   // A sentence that comes, goes or grows by a line while the user scrubs would move every card below it: the place that it
   // once needed is kept.
-  private showNote(note: string, ctx: Context): void {
+  private showNote(ctx: Context): void {
+    const several = ctx.runs.length > 1;
     const runs = ctx.runs.map(({ run }) => run).join("\n");
     if (runs !== this.reserved.runs) this.reserved = { ...this.reserved, runs, lines: 0 };
-    const lines = note ? (note.length * 6.1 > this.size.width ? 2 : 1) : 0;
+    const found = opinions(this.panel, ctx);
+    const note = this.panel.note?.(ctx) ?? "";
+    const words = inWords(found, note, several);
+    const lines = countLines(found, note, several, this.size.width);
     this.reserved.lines = Math.max(this.reserved.lines, lines);
-    setText(this.note, note);
-    setAttribute(this.note, "title", note); // where two lines are not enough
+    const colors = several ? found.flatMap((own) => own.runs.map(({ color }) => color)) : [];
+    refill(this.note, JSON.stringify([words, colors]), () =>
+      several ? [...opinionNodes(found, ctx.runs.length), note] : [words],
+    );
+    setAttribute(this.note, "title", words); // names the runs, and is there where the lines are not enough
     this.note.hidden = !this.reserved.lines;
     const height = `${this.reserved.lines * 1.35 + 0.25}em`;
     if (this.note.style.height !== height) this.note.style.height = height;
@@ -177,6 +206,7 @@ export class Card {
   /** Reads the size. All cards are measured before any is drawn: reading after writing would lay out the page anew. */
   measure(anew = false): void {
     if (anew) this.painter.forget();
+    this.titleWidth ||= this.title.offsetWidth;
     this.size = { width: this.body.clientWidth || 320, height: this.body.clientHeight || this.panel.height };
   }
 
@@ -193,10 +223,10 @@ export class Card {
     const key = JSON.stringify(scene.legend);
     this.legend.hidden = !scene.legend.length;
     refill(this.legend, key, () =>
-      scene.legend.map(({ label, color, dash }) => {
+      scene.legend.map(({ label, title, color, dash }) => {
         const swatch = h("i", { class: !dash ? "" : dash[0] > 2 ? "ck-dash" : "ck-dotted" });
         swatch.style.setProperty("--c", color);
-        return h("span", { title: label }, swatch, label);
+        return h("span", { title: (title ?? label).slice(0, 400) }, swatch, label);
       }),
     );
   }
@@ -204,8 +234,10 @@ export class Card {
   private showReadings(readings: Reading[]): void {
     const key = JSON.stringify(readings);
     const words = (reading: Reading) => reading.text ?? (reading.value === null ? "–" : formatNumber(reading.value));
+    const all = readings.filter((reading) => !reading.minor);
+    const shown = all.length > MOST_READINGS ? [...all.slice(0, MOST_READINGS - 1), others(all)] : all;
+    this.reserve(shown.map(words));
     if (this.shown.key === key) return;
-    const shown = readings.filter((reading) => !reading.minor).slice(0, 4);
     while (this.shown.spans.length < shown.length) {
       const span = h("span", { class: "ck-reading" });
       this.shown.spans.push(span);
@@ -222,37 +254,42 @@ export class Card {
       span.classList.toggle("ck-colored", color !== undefined);
     });
     this.shown.key = key;
-    this.reserve(shown.map(words));
   }
 
-  // The head is laid out by what its numbers once needed, not by what they need now: they change with every frame.
+  // The head is laid out by what its numbers once needed, not by what they need now: they change with every frame. Beside
+  // the title if they fit there, else below it, in at most two lines.
   private reserve(texts: string[]): void {
     const wanted = texts.reduce((sum, text) => sum + 8 * text.length + 12, 0);
-    const width = Math.max(this.reserved.width, 16 * Math.ceil(wanted / 16));
-    const tall = texts.length > 2 && width > 0.75 * this.size.width; // two lines of numbers in a narrow card
-    if (width === this.reserved.width && tall === this.reserved.tall) return;
-    Object.assign(this.reserved, { width, tall });
-    this.readings.style.minWidth = `min(72%, ${width}px)`;
-    this.readings.style.height = tall ? "46px" : "";
+    this.reserved.width = Math.max(this.reserved.width, 16 * Math.ceil(wanted / 16));
+    const { width } = this.reserved;
+    const beside = this.size.width - 64 - (this.titleWidth || 7.5 * this.panel.title.length);
+    const below = width > beside;
+    const lines = below ? Math.min(2, Math.ceil(width / Math.max(1, this.size.width))) : 1;
+    this.head.classList.toggle("ck-below", below && texts.length > 0);
+    const height = `${lines * LINE - 2}px`;
+    if (this.readings.style.height !== height) this.readings.style.height = height;
   }
 
   /** What the chart shows, as a table that only screen readers see. Called when the picture has come to rest. */
   tell(): void {
     const { ctx, panel } = this;
     if (!ctx || !panel.draw) return;
-    const words = (reading: Reading) => reading.text ?? (reading.value === null ? "no value" : String(reading.value));
-    const rows = panel.readings(ctx).map((own) => [own.label, words(own), own.step === undefined ? "" : `${own.step}`]);
-    for (const spot of this.scene.spots.slice(0, MOST_SPOTS)) rows.push([spot.layer ?? "", spot.hint, ""]);
-    const note = panel.note?.(ctx) ?? "";
+    const note = inWords(opinions(panel, ctx), panel.note?.(ctx) ?? "", ctx.runs.length > 1);
     const where = ctx.step === null ? "before the first record" : `at step ${ctx.step}`;
-    setAttribute(this.body, "aria-label", `${panel.title} ${where}: ${rows.map((row) => row.join(" ")).join(", ")}`);
-    refill(this.values, JSON.stringify([where, note, rows]), () => [
+    const now = panel.readings(ctx);
+    const spots = this.scene.spots.slice(0, MOST_SPOTS).map((spot): [string, string] => [spot.layer ?? "", spot.hint]);
+    const summary = [...now.map((own) => `${own.label} ${inFull(own)}`), ...spots.map((own) => own.join(" "))].join(
+      ", ",
+    );
+    setAttribute(this.body, "aria-label", `${panel.title} ${where}: ${summary}`);
+    const all = [...now, ...(panel.details?.(ctx) ?? [])];
+    refill(this.values, JSON.stringify([where, note, all, spots]), () => [
       h(
         "table",
         {},
         h("caption", {}, `${panel.title} ${where}. ${note}`),
         h("thead", {}, h("tr", {}, ...["what", "value", "measured at step"].map((text) => heading("col", text)))),
-        h("tbody", {}, ...rows.map(([what, value, step]) => tableRow(what, value, step))),
+        h("tbody", {}, ...all.map(readingRow), ...spots.map(([what, hint]) => tableRow(what, hint, ""))),
       ),
     ]);
   }

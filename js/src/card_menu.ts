@@ -5,7 +5,13 @@ import { exportCsv, exportPng, exportSvg } from "./export.ts";
 import type { Context, Panel } from "./panel.ts";
 import type { Scene } from "./scene.ts";
 
-export function cardMenu(panel: Panel, host: CardHost, ctx: Context, scene: Scene, root: HTMLElement | null): Node[] {
+export function cardMenu(
+  panel: Panel,
+  host: CardHost,
+  ctx: Context,
+  picture: () => Scene,
+  root: HTMLElement | null,
+): Node[] {
   const item = (label: string, act: () => void, pressed?: boolean) => {
     const button = h(
       "button",
@@ -45,10 +51,8 @@ export function cardMenu(panel: Panel, host: CardHost, ctx: Context, scene: Scen
   for (const direction of ["up", "down", "left", "right"] as const)
     items.push(item(`Move ${direction}`, () => host.nudge(panel.id, direction)));
   items.push(item("Hide", () => host.hide(panel.id)));
-  if (panel.draw) {
-    items.push(item("Save as PNG", () => exportPng(scene, panel.title, ctx)));
-    items.push(item("Save as SVG", () => exportSvg(scene, panel.title, ctx)));
-  }
+  items.push(item("Save as PNG", () => exportPng(picture(), panel.title, ctx)));
+  items.push(item("Save as SVG", () => exportSvg(picture(), panel.title, ctx)));
   items.push(item("Save as CSV", () => exportCsv(panel.csv(ctx), panel.title)));
   return items;
 }

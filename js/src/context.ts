@@ -28,6 +28,7 @@ interface Wish {
   quantity: string;
   step: number;
   layer: string;
+  later: boolean; // the past of a run waits for what the chosen step shows
 }
 
 /** Fetches histograms a few at a time; what was asked for in an earlier picture and not begun is forgotten. */
@@ -53,10 +54,7 @@ export class HistogramFetcher {
     if (!this.wishes.size || this.timer !== undefined) return;
     this.timer = setTimeout(() => {
       this.timer = undefined;
-      for (const key of this.wishes.keys()) {
-        if (this.active.size >= MAX_PARALLEL) break;
-        this.fetch(key);
-      }
+      while (this.active.size < MAX_PARALLEL && this.fetchNext());
     }, PATIENCE);
   }
 
@@ -66,7 +64,14 @@ export class HistogramFetcher {
     this.wishes.clear();
   }
 
-  get(run: RunStore, quantity: string, step: number, layer: string, ask: boolean): HistogramData | null | undefined {
+  get(
+    run: RunStore,
+    quantity: string,
+    step: number,
+    layer: string,
+    ask: boolean,
+    later = false,
+  ): HistogramData | null | undefined {
     const known = run.histogram(quantity, step, layer);
     const place = JSON.stringify([quantity, layer]);
     let shown = this.stale.get(run);
@@ -76,13 +81,18 @@ export class HistogramFetcher {
     const key = JSON.stringify([run.run, run.run_id, quantity, step, layer]);
     const failure = this.failed.get(key);
     if (ask && !this.active.has(key) && (failure === undefined || Date.now() - failure > 5000))
-      this.wishes.set(key, { run, quantity, step, layer });
+      this.wishes.set(key, { run, quantity, step, layer, later: later && (this.wishes.get(key)?.later ?? true) });
     return shown.get(place);
   }
 
-  private fetch(key: string): void {
-    const wish = this.wishes.get(key);
-    if (!wish || this.active.has(key)) return;
+  private fetchNext(): boolean {
+    const open = [...this.wishes].filter(([key]) => !this.active.has(key));
+    const next = open.find(([, wish]) => !wish.later) ?? open[0];
+    if (next) this.fetch(...next);
+    return next !== undefined;
+  }
+
+  private fetch(key: string, wish: Wish): void {
     this.wishes.delete(key);
     this.active.add(key);
     const { run, quantity, step, layer } = wish;
@@ -97,8 +107,7 @@ export class HistogramFetcher {
         this.active.delete(key);
         if (this.ended) return;
         this.changed();
-        const next = this.wishes.keys().next().value;
-        if (next !== undefined && this.active.size < MAX_PARALLEL) this.fetch(next);
+        if (this.active.size < MAX_PARALLEL) this.fetchNext();
       });
   }
 }
@@ -172,9 +181,9 @@ export function makeContext(parts: ContextParts): Context {
       if (!steps?.length || step === null) return null;
       return steps[Math.max(0, lowerBound(steps, steps.length, step + 1) - 1)];
     },
-    histogram: (run, quantity, at, layer) => {
+    histogram: (run, quantity, at, layer, later) => {
       const passive = parts.source.pushes && (state.step === null || parts.hover !== null || !parts.touched);
-      return parts.fetcher.get(run.data, quantity, at, layer, !passive);
+      return parts.fetcher.get(run.data, quantity, at, layer, !passive, later);
     },
     wantLayers: (run, name) => {
       const key = JSON.stringify([run.run, run.data.run_id, name]);

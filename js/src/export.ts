@@ -53,9 +53,22 @@ export function download(name: string, content: Blob): void {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
+/** Where the entries of a legend stand, in as many lines as they need. */
+function placeLegend({ legend, width }: Scene): { x: number; y: number }[] {
+  let [x, y] = [10, 33];
+  return legend.map(({ label }) => {
+    const own = 34 + label.length * 6.2;
+    if (x > 10 && x + own > width) [x, y] = [10, y + 16];
+    const place = { x, y };
+    x += own;
+    return place;
+  });
+}
+
 /** The chart with its title and legend above, as it goes into a file. */
 export function framedScene(scene: Scene, title: string, theme: Context["theme"]): Scene {
-  const top = scene.legend.length ? 44 : 26;
+  const places = placeLegend(scene);
+  const top = (places.at(-1)?.y ?? 15) + 11;
   const moved = scene.marks.map((mark) => {
     const clip = "clip" in mark && mark.clip ? { clip: { ...mark.clip, y: mark.clip.y + top } } : {};
     if (mark.type === "line" || mark.type === "dots")
@@ -67,12 +80,11 @@ export function framedScene(scene: Scene, title: string, theme: Context["theme"]
   });
   const framed: Scene = { ...scene, height: scene.height + top, marks: moved };
   framed.marks.push({ type: "text", x: 10, y: 14, text: title, color: theme.text, bold: true, size: 13 });
-  let x = 10;
-  for (const { label, color, dash } of scene.legend) {
-    framed.marks.push({ type: "line", xs: [x, x + 16], ys: [33, 33], stroke: color, weight: 2, dash });
-    framed.marks.push({ type: "text", x: x + 20, y: 33, text: label, color: theme.quiet });
-    x += 34 + label.length * 6.2;
-  }
+  scene.legend.forEach(({ label, color, dash }, i) => {
+    const { x, y } = places[i];
+    framed.marks.push({ type: "line", xs: [x, x + 16], ys: [y, y], stroke: color, weight: 2, dash });
+    framed.marks.push({ type: "text", x: x + 20, y, text: label, color: theme.quiet });
+  });
   return framed;
 }
 

@@ -64,3 +64,43 @@ export function shorten(name: string, length = 40): string {
   const head = Math.ceil((length - 1) / 2);
   return `${points.slice(0, head).join("")}…${points.slice(points.length - (length - 1 - head)).join("")}`;
 }
+
+const initials = (word: string) =>
+  word
+    .split("_")
+    .map((part) => part.slice(0, 1).replace(/\d/, "") + (/\d+$/.exec(part)?.[0] ?? "")) // linear1 -> l1
+    .join("");
+
+/**
+ * Dotted names in at most `length` letters each, so that they can still be told apart: first without what all begin with,
+ * then with modules by their initials (`encoder.layers.0.self_attn.in_proj_weight` -> `e.l.0.sa.in_proj_weight`), at last
+ * by number. The whole name belongs into a title.
+ */
+export function shortNames(names: string[], length: number): Map<string, string> {
+  const words = new Map(names.map((name) => [name, shorten(name, 20_000).split(".")]));
+  const lists = [...words.values()];
+  let shared = 0;
+  while (lists.length > 1 && lists.every((own) => own.length > shared + 1 && own[shared] === lists[0][shared]))
+    shared++;
+  const forms: ((own: string[]) => string)[] = [
+    (own) => own.join("."),
+    (own) => (shared ? `…${own.slice(shared).join(".")}` : own.join(".")),
+    (own) => [...own.slice(shared, -1).map(initials), own[own.length - 1]].join("."),
+    (own) => own.slice(shared).map(initials).join("."),
+  ];
+  const found = new Map<string, string>();
+  for (const form of forms) {
+    const texts = new Map([...words].map(([name, own]) => [name, form(own)]));
+    const times = new Map<string, number>();
+    for (const text of [...texts.values(), ...found.values()]) times.set(text, (times.get(text) ?? 0) + 1);
+    for (const [name, text] of texts)
+      if (!found.has(name) && [...text].length <= length && times.get(text) === 1) found.set(name, text);
+  }
+  names.forEach((name, i) => {
+    if (found.has(name)) return;
+    const number = `${i + 1} `;
+    const room = Math.max(1, length - number.length - 1);
+    found.set(name, `${number}…${[...shorten(name, 20_000)].slice(-room).join("")}`);
+  });
+  return found;
+}

@@ -14,28 +14,39 @@ const rank = [
   "note",
 ];
 
+// What asks for a better setting of the instrument, or only tells what it did, is no reason for alarm.
+const mild = new Set(["outside_range", "coverage", "trigger", "size", "note"]);
+export const isHint = (notice: Notice) => mild.has(notice.kind);
+
 export interface Line {
   run: ShownRun;
-  notice: Notice;
+  notice: Notice; // the first
   count: number;
+  layers: Map<string, Notice>; // the first of each layer
 }
 
-/** The same thing again and again is one line with a count; what is worst comes first. */
+/** The same thing again and again, also in several layers, is one line with a count; what is worst comes first. */
 export function groupWarnings(ctx: Context): Line[] {
   const lines = new Map<string, Line>();
   for (const run of ctx.runs)
     for (const notice of run.data.warnings) {
-      const key = JSON.stringify([
-        run.run,
-        notice.kind,
-        notice.quantity,
-        notice.layer,
-        notice.message.replace(/[\d.]+/g, "#"),
-      ]);
-      const known = lines.get(key);
-      if (known) known.count++;
-      else lines.set(key, { run, notice, count: 1 });
+      const key = JSON.stringify([run.run, notice.kind, notice.quantity, notice.message.replace(/[\d.]+/g, "#")]);
+      const line = lines.get(key) ?? { run, notice, count: 0, layers: new Map() };
+      line.count++;
+      if (!line.layers.has(notice.layer)) line.layers.set(notice.layer, notice);
+      lines.set(key, line);
     }
   const place = (line: Line) => (rank.indexOf(line.notice.kind) + rank.length) % rank.length;
   return [...lines.values()].sort((a, b) => place(a) - place(b) || a.notice.step - b.notice.step);
+}
+
+/** "1 warning, 2 hints", and whether there is a warning among them. */
+export function countWords(lines: Line[]): { text: string; alarming: boolean } {
+  const hints = lines.filter(({ notice }) => isHint(notice)).length;
+  const warnings = lines.length - hints;
+  const some = (count: number, word: string) => (count ? `${count} ${word}${count === 1 ? "" : "s"}` : "");
+  return {
+    text: [some(warnings, "warning"), some(hints, "hint")].filter(Boolean).join(", "),
+    alarming: warnings > 0,
+  };
 }

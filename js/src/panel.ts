@@ -25,6 +25,12 @@ export interface Reading {
   minor?: boolean; // left out of the headline, named on hover
 }
 
+/** What a panel thinks of a run at the step in question: a sentence, and a few words for beside other runs. */
+export interface Verdict {
+  text: string;
+  short: string;
+}
+
 export interface Size {
   width: number;
   height: number;
@@ -44,8 +50,14 @@ export interface Context {
   goTo(step: number, layer?: string): void;
   /** The stored step of a histogram that is nearest to `step`, not later if possible. */
   heavyStep(run: ShownRun, quantity: string, layer?: string): number | null;
-  /** undefined = on its way, null = there is none. */
-  histogram(run: ShownRun, quantity: string, step: number, layer: string): HistogramData | null | undefined;
+  /** undefined = on its way, null = there is none. What is for later waits for all that is not. */
+  histogram(
+    run: ShownRun,
+    quantity: string,
+    step: number,
+    layer: string,
+    later?: boolean,
+  ): HistogramData | null | undefined;
   /** Asks for the layer-wise columns of a name, once. */
   wantLayers(run: ShownRun, name: string): void;
 }
@@ -65,7 +77,10 @@ export interface Panel {
   actions?(ctx: Context): { label: string; pressed: boolean; act(): void }[]; // further entries of its menu
   shows(ctx: Context): boolean;
   readings(ctx: Context): Reading[];
-  note?(ctx: Context): string;
+  /** Further numbers that the picture shows, for the table that screen readers see. Asked only when it is at rest. */
+  details?(ctx: Context): Reading[];
+  verdict?(ctx: Context, run: ShownRun): Verdict | null;
+  note?(ctx: Context): string; // what is to be said besides
   draw?(ctx: Context, size: Size): Scene;
   /** For tables: fills the element. Called only when something changed. */
   fill?(ctx: Context, element: HTMLElement): void;

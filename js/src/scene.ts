@@ -75,6 +75,7 @@ export interface Spot extends Box {
 }
 export interface LegendItem {
   label: string;
+  title?: string; // the whole name, where it was shortened
   color: string;
   dash?: number[];
 }

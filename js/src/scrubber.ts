@@ -3,6 +3,7 @@ import { h, setAttribute, setText } from "./dom.ts";
 import { drawScene } from "./draw.ts";
 import { formatDuration, formatNumber } from "./format.ts";
 import { stepToAxis } from "./navigation.ts";
+import { isHint } from "./notices.ts";
 import type { Context } from "./panel.ts";
 import type { PointerHost } from "./pointer.ts";
 import { makeScale, type Scale } from "./scale.ts";
@@ -47,10 +48,14 @@ export function scrubberScene(ctx: Context, width: number, full: [number, number
   }
   marks.push({ type: "bars", boxes, fill: theme.faint, alpha: 0.75 });
   marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [32, 32], stroke: theme.faint, weight: 2 });
-  for (const x of warningPlaces(ctx)) {
-    const at = scale.to(x);
-    marks.push({ type: "line", xs: [at - 4, at, at + 4], ys: [9, 2, 9], closed: true, fill: theme.warn });
-  }
+  for (const [fill, hints] of [
+    [theme.faint, true],
+    [theme.warn, false],
+  ] as const)
+    for (const x of warningPlaces(ctx, hints)) {
+      const at = scale.to(x);
+      marks.push({ type: "line", xs: [at - 4, at, at + 4], ys: [9, 2, 9], closed: true, fill });
+    }
   const head = playhead(ctx);
   if (head !== null) {
     const at = Math.max(box.x, Math.min(box.x + box.width, scale.to(head)));
@@ -63,8 +68,9 @@ export function scrubberScene(ctx: Context, width: number, full: [number, number
 
 const playhead = (ctx: Context) => (ctx.step === null ? null : stepToAxis(ctx, ctx.step));
 
-function warningPlaces(ctx: Context): number[] {
-  const steps = new Set(ctx.runs.flatMap(({ data }) => data.warnings.map((warning) => warning.step)));
+function warningPlaces(ctx: Context, hints: boolean): number[] {
+  const own = ctx.runs.flatMap(({ data }) => data.warnings.filter((notice) => isHint(notice) === hints));
+  const steps = new Set(own.map(({ step }) => step));
   return [...steps].slice(0, 300).flatMap((step) => stepToAxis(ctx, step) ?? []);
 }
 

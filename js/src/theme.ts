@@ -45,11 +45,32 @@ export const dark: Theme = {
 // TensorBoard's own, so that a run has one colour in all of its tabs.
 const tensorboard = ["#425066", "#12b5cb", "#e52592", "#f9ab00", "#9334e6", "#7cb342", "#e8710a"];
 
+const mix = (from: string, to: string, share: number) => {
+  const target = parseColor(to);
+  const mixed = parseColor(from).map((c, i) => Math.round(c + (target[i] - c) * share));
+  return `#${mixed.map((c) => c.toString(16).padStart(2, "0")).join("")}`;
+};
+
+/** TensorBoard begins again after seven runs; here the second round is lighter, the third darker, so that they differ. */
 export function runColor(index: number, palette: "tensorboard" | "safe", theme: Theme): string {
-  if (palette === "safe") return theme.series[index % theme.series.length];
-  const color = tensorboard[index % tensorboard.length];
-  return theme.dark && color === "#425066" ? "#8e98a3" : color;
+  const colors = palette === "safe" ? theme.series : tensorboard;
+  const plain = colors[index % colors.length];
+  const color = theme.dark && plain === "#425066" ? "#8e98a3" : plain;
+  const round = Math.floor(index / colors.length) % 3;
+  return round ? mix(color, round === 1 ? theme.card : theme.text, 0.42) : color;
 }
+
+/** Colours of further series of a run: none that looks like the run's own. */
+export function seriesColor(own: string, index: number, theme: Theme): string {
+  const [first, ...rest] = theme.series;
+  const far = [...rest, first].filter((color) => distance(color, own) > 75);
+  return far[(index - 1) % far.length];
+}
+
+const distance = (a: string, b: string) => {
+  const other = parseColor(b);
+  return Math.hypot(...parseColor(a).map((c, i) => c - other[i]));
+};
 
 export function themeVariables(theme: Theme): Record<string, string> {
   const { page, card, line, text, quiet, faint, accent, warn, good } = theme;
@@ -67,16 +88,9 @@ export function parseColor(hex: string): [number, number, number] {
 export function readable(color: string, theme: Theme): string {
   const known = readables.get(theme)?.get(color);
   if (known) return known;
-  const [from, to] = [parseColor(color), parseColor(theme.text)];
   let mixed = color;
   for (let share = 0.1; contrast(mixed, theme.card) < 4.5 && share < 1.05; share += 0.1)
-    mixed = `#${from
-      .map((c, i) =>
-        Math.round(c + (to[i] - c) * Math.min(1, share))
-          .toString(16)
-          .padStart(2, "0"),
-      )
-      .join("")}`;
+    mixed = mix(color, theme.text, Math.min(1, share));
   if (!readables.has(theme)) readables.set(theme, new Map());
   readables.get(theme)?.set(color, mixed);
   return mixed;

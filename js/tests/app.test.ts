@@ -365,7 +365,7 @@ describe("the state of training", () => {
 
   it("waits in words before there is anything", () => {
     cockpit = open([]);
-    expect(cockpit.text(".ck-empty")).toContain("No run to show yet");
+    expect(cockpit.text(".ck-empty")).toContain("cockpit_core.track(");
     expect(cockpit.text(".ck-status")).toContain("no run yet");
   });
 });

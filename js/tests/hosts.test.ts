@@ -117,6 +117,26 @@ describe("the HTTP source", () => {
     source.stop();
   });
 
+  it("asks three times as often while a run that is looked at grows", async () => {
+    const { source } = begin();
+    const looks = () => requests.filter((url) => url.includes("runs")).length;
+    const within = async (ms: number) => {
+      const before = looks();
+      await vi.advanceTimersByTimeAsync(ms);
+      return looks() - before;
+    };
+    runs[0].state = "finished";
+    await vi.advanceTimersByTimeAsync(2000);
+    expect(await within(10_000)).toBe(10);
+    runs[0].state = "running";
+    await vi.advanceTimersByTimeAsync(2000);
+    expect(await within(10_000)).toBeGreaterThanOrEqual(25);
+    source.focus([]); // nobody looks at it
+    await vi.advanceTimersByTimeAsync(2000);
+    expect(await within(10_000)).toBe(10);
+    source.stop();
+  });
+
   it("asks for the rest at once where a long run comes in parts", async () => {
     runs[0].seq = 100_000;
     const answer = fetch;

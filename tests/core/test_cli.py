@@ -97,13 +97,38 @@ def test_ls_of_a_folder_without_runs_says_so(tmp_path: Path, capsys: pytest.Capt
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "no run here or below" in captured.err
+    assert "cockpit_core.track(" in captured.err
+    assert "cockpit demo" in captured.err
 
 
 def test_a_missing_folder_is_one_line_not_a_traceback(tmp_path: Path) -> None:
     for command in ("ls", "show", "report"):
         result = run_cockpit(command, str(tmp_path / "nothing"))
         assert result.returncode == 1
-        assert result.stderr == f"cockpit: {tmp_path / 'nothing'}: no such folder\n"
+        assert result.stderr.startswith(f"cockpit: {tmp_path / 'nothing'}: no such folder")
+        assert result.stderr.count("\n") == 1
+        assert ("cockpit demo" in result.stderr) == (command == "ls")  # its default folder exists after the first run
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_a_folder_without_a_run_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert cli.main([command, str(tmp_path)]) == 1
+    words = capsys.readouterr().err
+    assert f"cockpit ls {tmp_path.parent}" in words
+    assert "cockpit_core.track(" in words
+
+
+def test_a_run_without_a_record_is_no_error_but_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "a", [], end="")
+    assert cli.main(["show", "a"]) == 0
+    assert "no values yet; they come with the first optimizer step" in capsys.readouterr().out
+    assert cli.main(["report", "a"]) == 0
+    assert "a has no values yet" in capsys.readouterr().err
 
 
 def test_show_prints_last_lowest_and_highest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -18,8 +21,13 @@ FRAME = 'iframe[src*="name=cockpit"]'
 # What failed to load is noted by its address instead.
 NOT_OURS = ("Three.js", "Failed to load resource")
 WHOLE = {"width": 1600, "height": 4200}  # every panel in sight, so that every panel is up to date
-READ = """() => [...document.querySelectorAll('.ck-reading')].map((e) => ({
+READ = """(selector) => [...document.querySelectorAll(selector)].map((e) => ({
   panel: e.closest('.ck-card').dataset.panel, text: e.textContent, ...e.dataset }))"""
+WARNINGS = """[...document.querySelectorAll('[data-panel=warnings] tbody tr')].map((e) => ({
+  step: Number(e.cells[0].textContent.replace(',', '')), text: e.querySelector('.ck-go').innerText,
+  layers: [...e.querySelectorAll('.ck-layers button')].map((b) => b.textContent) }))"""
+FACTS = """[...document.querySelectorAll('[data-panel=about] tbody tr')].map((e) =>
+  [...e.cells].map((cell) => cell.textContent))"""
 
 # Panels out of sight are not brought up to date, so what they say does not count.
 FETCHING = """() => [...document.querySelectorAll('.ck-texts')].filter((e) => {
@@ -38,6 +46,13 @@ class Reading:
     text: str
     run: str
     step: int | None
+
+
+@dataclass(frozen=True)
+class WarningRow:
+    step: int
+    text: str
+    layers: list[str]
 
 
 class Tab:
@@ -75,14 +90,14 @@ class Tab:
     def locate(self, selector: str, **options: Any) -> Locator:
         return self.frame.locator(selector, **options)
 
-    def evaluate(self, code: str) -> Any:
+    def evaluate(self, code: str, argument: Any = None) -> Any:
         for frame in self.page.frames:
             if "name=cockpit" in frame.url:
-                return frame.evaluate(code)
+                return frame.evaluate(code, argument)
         return None
 
-    def readings(self) -> list[Reading]:
-        found = self.evaluate(READ) or []
+    def readings(self, selector: str = ".ck-reading") -> list[Reading]:
+        found = self.evaluate(READ, selector) or []
         return [
             Reading(
                 x["panel"],
@@ -95,6 +110,27 @@ class Tab:
             for x in found
             if x.get("value") not in ("", None)
         ]
+
+    def panels(self) -> set[str]:
+        return set(self.evaluate("[...document.querySelectorAll('[data-panel]')].map((e) => e.dataset.panel)"))
+
+    def told(self, panel: str, step: int) -> list[Reading]:
+        """The rows of the table that screen readers see; it is written when the picture has come to rest."""
+        caption = self.card(panel).locator(".ck-values caption")
+        self.wait(lambda: f"at step {step}." in (caption.text_content() or ""), f"the table of {panel}")
+        return self.readings(f"[data-panel={panel}] .ck-values tr[data-label]")
+
+    def warnings(self) -> list[WarningRow]:
+        return [WarningRow(**row) for row in self.evaluate(WARNINGS)]
+
+    def facts(self) -> dict[str, list[str]]:
+        """The table of what is known of the run, or of what differs: name -> one value per run."""
+        return {name: values for name, *values in self.evaluate(FACTS)}
+
+    def save_csv(self, panel: str) -> list[dict[str, str]]:
+        with self.page.expect_download() as caught:
+            self.choose(panel, "Save as CSV")
+        return list(csv.DictReader(io.StringIO(Path(caught.value.path()).read_text())))
 
     def read(self, panel: str, label: str = "") -> Reading | None:
         return next((x for x in self.readings() if x.panel == panel and label in x.label), None)

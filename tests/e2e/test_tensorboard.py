@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,41 +18,19 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
 
-from cockpit_core.events.data import RunData, load
+from cockpit_core.events.data import load
+from cockpit_core.events.table import Rows
 from cockpit_core.events.writer import EventWriter
 from tests import synthetic
+from tests.e2e.panel_truth import check_about, check_page, check_readings, value_at
 from tests.e2e.tensorboard_proxy import stripping_proxy
 from tests.e2e.tensorboard_server import ROOT, TensorBoard
-from tests.e2e.tensorboard_tab import WHOLE, Reading, Tab
+from tests.e2e.tensorboard_tab import WHOLE, Tab
 from tests.tb import logs
 
 pytestmark = pytest.mark.browser
 ARTIFACTS = ROOT / "artifacts"
 LAYER = "conv2.weight"
-# What each number in the head of a panel is called in the log.
-NAMES = {
-    ("alpha", "alpha"): "Alpha",
-    ("distance", "‖θ − θ₀‖ distance"): "Distance",
-    ("distance", "‖Δθ‖ update"): "UpdateSize",
-    ("distance", "‖θ‖ weights"): "ParamNorm",
-    ("grad_norm", "before clipping"): "GradNorm",
-    ("grad_norm", "as the optimizer saw it"): "GradNormClipped",
-    ("grad_norm", "largest sample"): "TopSampleNorm",
-    ("learning_rate", "learning rate"): "LearningRate",
-    ("gradient_tests", "norm"): "NormTest",
-    ("gradient_tests", "inner"): "InnerTest",
-    ("gradient_tests", "ortho"): "OrthoTest",
-    ("cabs", "suggested batch size"): "CABS",
-    ("early_stopping", "criterion"): "EarlyStopping",
-    ("mean_gsnr", "mean GSNR"): "MeanGSNR",
-    ("hess_max_ev", "λ max"): "HessMaxEV",
-    ("hess_trace", "Tr H"): "HessTrace",
-    ("tic", "from the diagonal"): "TICDiag",
-    ("tic", "from the traces"): "TICTrace",
-    ("loss", "loss"): "Loss",
-    ("other:log/valid_accuracy", "valid_accuracy"): "valid_accuracy",
-    ("other:WeightSparsity", "WeightSparsity"): "WeightSparsity",
-}
 
 
 def start_training(logdir: Path, steps: int, pause: float = 0.0) -> subprocess.Popen[bytes]:
@@ -83,43 +63,6 @@ def page(browser: Browser) -> Iterator[Page]:
     context.close()
 
 
-def expect(data: RunData, reading: Reading) -> float:
-    """What the log says about one number of the page."""
-    step = reading.step
-    if reading.panel == "update_ratio":
-        return value_at(data, "UpdateSize", step) / value_at(data, "ParamNorm", step)
-    if reading.panel == "grad_hist_1d":
-        histogram = data.histogram("GradHist1d", int(step or 0))
-        return (histogram.below + histogram.above) / histogram.counts.sum()
-    if reading.panel == "grad_hist_2d":
-        return float(data.histogram("GradHist2d", int(step or 0)).counts.sum())
-    if reading.label == "median of all":
-        return float(np.median(data.scalars("Alpha")[1]))
-    return value_at(data, NAMES[reading.panel, reading.label], step)
-
-
-def value_at(data: RunData, name: str, step: int | None, layer: str | None = None) -> float:
-    steps, values = data.scalars(name, layer)
-    return float(values[np.flatnonzero(steps == step)[-1]])
-
-
-def is_compared(reading: Reading) -> bool:
-    return reading.panel not in ("cost", "warnings", "about", "grad_hist_layers") and "last" not in reading.label
-
-
-def check_all(data: RunData, tab: Tab, step: int) -> set[str]:
-    """Every number on the page against the log; returns the panels that showed one."""
-    panels = set()
-    tab.wait(lambda: all(r.step is None or r.step <= step for r in tab.readings() if is_compared(r)), "histograms")
-    for reading in tab.readings():
-        if not is_compared(reading):
-            continue
-        assert reading.step is None or reading.step <= step, reading
-        assert reading.value == pytest.approx(expect(data, reading), rel=1e-12), reading
-        panels.add(reading.panel)
-    return panels
-
-
 def test_the_tab_is_found_by_its_name(page: Page, board: TensorBoard) -> None:
     page.goto(board.url)
     page.get_by_text("Cockpit", exact=True).first.click()
@@ -129,10 +72,7 @@ def test_the_tab_is_found_by_its_name(page: Page, board: TensorBoard) -> None:
     assert not tab.errors
 
 
-OWN = {"other:WeightSparsity"}  # the made-up run has a quantity of a user's own
-
-
-@pytest.mark.parametrize(("run", "last"), [("trained", 60), ("healthy", 300)])
+@pytest.mark.parametrize(("run", "last"), [("trained", 60), ("healthy", 300), ("sick", 200)])
 def test_every_panel_shows_what_load_reads_at_three_scrubbed_steps(
     page: Page, board: TensorBoard, root: Path, run: str, last: int
 ) -> None:
@@ -141,12 +81,17 @@ def test_every_panel_shows_what_load_reads_at_three_scrubbed_steps(
     for share in (0.1, 0.5, 0.93):
         step = tab.scrub(share)
         assert abs(step - last * share) <= 0.05 * last
-        panels = check_all(data, tab, step)
-        expected = {panel for panel, _ in NAMES} | {"update_ratio", "grad_hist_1d", "grad_hist_2d"}
-        assert panels >= expected - (OWN if run == "trained" else set())
-        loss = tab.read("loss")
-        assert loss is not None
-        assert loss.step == step
+        assert check_page(tab, data, step) == tab.panels()  # a panel that nobody compares would be a hole
+    assert {"warnings", "about", "cost", "grad_hist_layers"} <= tab.panels()
+    assert not tab.errors
+
+
+def test_what_differs_between_runs_is_what_their_headers_say(page: Page, board: TensorBoard, root: Path) -> None:
+    names = ["trained", "healthy", "sick"]
+    tab = Tab.open(page, board, runs=names)
+    order = [name for name in board.runs() if name in names]
+    tab.wait(lambda: "model" in tab.facts(), "the table")
+    check_about(tab, [load(root / name) for name in order])
     assert not tab.errors
 
 
@@ -282,30 +227,87 @@ def test_everything_is_reached_by_keyboard(page: Page, board: TensorBoard, root:
     assert not tab.errors
 
 
+RELOAD = 1  # TensorBoard's reload interval in these tests, in seconds
+
+
+def delays_of_records(rows: Rows, seen: list[tuple[int, float]]) -> list[float]:
+    """How long each record that was written while the page was watched took until it, or a later one, was on screen."""
+    delays = []
+    for step, written in zip(rows.step.tolist(), rows.wall_time.tolist(), strict=True):
+        if seen[0][1] <= written <= seen[-1][1] - 2 * RELOAD - 2:
+            delays.append(next((when for shown, when in seen if shown >= step), math.inf) - written)
+    return delays
+
+
 def test_a_running_training_is_followed_live(page: Page, tmp_path: Path) -> None:
-    training = start_training(tmp_path / "live", 1000, pause=0.4)
+    """A record is on the screen within the reload interval plus one second. Every record counts, also one that was
+    overtaken before it was shown; one in ten may be late, because these machines are busy."""
+    training = start_training(tmp_path / "live", 1000, pause=0.3)
     try:
-        with TensorBoard("--logdir", str(tmp_path)) as board:  # reload_interval 1
+        with TensorBoard("--logdir", str(tmp_path)) as board:
             board.wait_for_runs("live")
             tab = Tab.open(page, board)
             assert "live" in tab.locate(".ck-status").inner_text()
             seen: list[tuple[int, float]] = []
-            deadline = time.monotonic() + 8
+            deadline = time.monotonic() + 16
             while time.monotonic() < deadline:
                 reading = tab.read("loss")
-                if reading and reading.step is not None and (not seen or reading.step > seen[-1][0]):
+                if reading and reading.step is not None:
                     seen.append((reading.step, time.time()))
-                page.wait_for_timeout(50)
+                page.wait_for_timeout(30)
             training.kill()
-            rows = load(tmp_path / "live").rows
-            written = dict(zip(rows.step.tolist(), rows.wall_time.tolist(), strict=True))
-            delays = [when - written[step] for step, when in seen[1:]]
-            assert len(delays) >= 3
-            assert np.median(delays) < 2.5, delays  # reload interval (1 s) plus one second, on a busy machine
+            delays = delays_of_records(load(tmp_path / "live").rows, seen)
+            assert len(delays) >= 15
+            assert np.quantile(delays, 0.9) < RELOAD + 1, sorted(delays)
             assert not tab.errors
     finally:
         training.kill()
         training.wait()
+
+
+def test_an_empty_log_directory_says_what_to_do(page: Page, tmp_path: Path) -> None:
+    """TensorBoard hides the tab of a plugin without data; a link, or a tab that stayed open, leads there anyway."""
+    with TensorBoard("--logdir", str(tmp_path)) as board:
+        tab = Tab(page, board.url)
+        page.goto(f"{board.url}#cockpit")
+        words = tab.locate(".ck-empty")
+        words.wait_for()
+        for hint in ("cockpit_core.track(", "cockpit demo", "log directory"):
+            assert hint in words.inner_text()
+        with EventWriter(tmp_path / "begun") as writer:
+            writer.write_header(replace(logs.make_header("begun"), created=time.time()))
+            tab.wait(lambda: "Waiting for the first Loss" in tab.card("loss").inner_text(), "the header")
+            assert "waiting for the first step" in tab.locate(".ck-status").inner_text()
+            assert not words.is_visible()
+            writer.write_record(replace(logs.make_record(0), wall_time=time.time()))
+            tab.wait(lambda: tab.read("loss") is not None, "the first record")
+        assert not tab.errors
+
+
+def test_five_runs_each_have_a_heat_map_a_number_and_an_opinion(page: Page, tmp_path: Path) -> None:
+    names = [f"run-{letter}" for letter in "abcde"]
+    for seed, name in enumerate(names):
+        synthetic.write_run(tmp_path / name, steps=60, seed=seed, sick_layer=0 if seed == 4 else None)
+    with TensorBoard("--logdir", str(tmp_path)) as board:
+        board.wait_for_runs(*names)
+        tab = Tab.open(page, board, step=50)
+        tab.wait(lambda: len([x for x in tab.readings() if x.panel == "grad_hist_2d"]) == 5, "heat maps")
+        for panel in ("loss", "alpha", "grad_hist_1d", "grad_hist_2d", "gradient_tests", "hess_max_ev"):
+            assert {x.run for x in tab.readings() if x.panel == panel} == set(names), panel
+        for reading in tab.readings():
+            if reading.panel == "grad_hist_2d":
+                histogram = load(tmp_path / reading.run).histogram("GradHist2d", 50)
+                assert reading.value == (histogram.below + histogram.above) / histogram.counts.sum()
+        words = tab.card("grad_hist_2d").inner_text()
+        assert all(name in words for name in names)
+        note = tab.card("grad_hist_layers").locator(".ck-note")
+        assert note.inner_text().strip() == "slow: conv1.weight"
+        assert note.get_attribute("title") == "run-e: slow: conv1.weight."
+        assert tab.card("alpha").locator(".ck-note .ck-swatch").count() == 5
+        assert tab.evaluate(CUT) == []
+        ARTIFACTS.mkdir(exist_ok=True)
+        page.screenshot(path=ARTIFACTS / "tensorboard-five-runs.png")
+        assert not tab.errors
 
 
 def test_hostile_names_and_damage_are_shown_as_text(page: Page, tmp_path: Path) -> None:
@@ -376,7 +378,7 @@ def test_the_tab_works_behind_a_prefix(page: Page, root: Path, how: str) -> None
         else:
             with stripping_proxy(board.url, "/user/me/proxy/6006") as address:
                 tab = Tab.open(page, address, runs=["healthy"], step=50)
-        assert check_all(load(root / "healthy"), tab, 50)
+        assert check_page(tab, load(root / "healthy"), 50)
 
 
 def test_the_tab_works_in_a_frame_of_another_origin(page: Page, board: TensorBoard, root: Path) -> None:
@@ -388,7 +390,7 @@ def test_the_tab_works_in_a_frame_of_another_origin(page: Page, board: TensorBoa
         page.evaluate(EMBED, f"{board.url}#cockpit&p.cockpit.state={state}")
         tab.wait(lambda: len(tab.readings()) > 5, "panels")
         tab.settle()
-    assert "grad_hist_2d" in check_all(load(root / "healthy"), tab, 50)
+    assert "grad_hist_2d" in check_readings(tab, load(root / "healthy"), 50)
     assert not tab.errors
 
 
@@ -399,7 +401,7 @@ EMBED = """(url) => {
   document.body.append(frame);
 }"""
 
-LOOKS = [("light", 1600), ("dark", 1600), ("light", 1000), ("dark", 500)]
+LOOKS = [("light", 1600), ("dark", 1600), ("light", 1000), ("dark", 420)]
 
 
 @pytest.mark.parametrize(("theme", "width"), LOOKS)
@@ -425,8 +427,21 @@ def test_it_looks_right_light_and_dark_wide_and_narrow(
         page.set_viewport_size(tall)
         tab.settle()
         page.screenshot(path=ARTIFACTS / f"tensorboard-{theme}-{width}-whole.png")
+        assert tab.evaluate(CUT) == []
         assert not tab.errors
 
+
+# Titles and numbers that do not have the room that they need.
+CUT = """() => [...document.querySelectorAll('.ck-card')].flatMap((card) => {
+  const title = card.querySelector('.ck-title > span');
+  const room = card.querySelector('.ck-readings').getBoundingClientRect();
+  const numbers = [...card.querySelectorAll('.ck-reading')].filter((e) => {
+    const { left, right, bottom } = e.getBoundingClientRect();
+    return left < room.left - 1 || right > room.right + 1 || bottom > room.bottom + 1 || e.scrollWidth > e.clientWidth + 1;
+  });
+  const cut = title.scrollWidth > title.clientWidth + 1 || title.scrollHeight > title.clientHeight + 2;
+  return [...(cut ? [title.textContent] : []), ...numbers.map((e) => `${card.dataset.panel}: ${e.textContent}`)];
+})"""
 
 LOOK = """() => {
   const root = document.querySelector('.ck-root');

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -273,3 +274,14 @@ def test_a_new_run_is_listed_as_soon_as_its_header_is_there(provider: FakeProvid
     assert cache.list_runs(asker)[-1] == {"run": "b", "run_id": "id-b", "seq": 0, "state": "waiting"}
     provider.add_records("b", 0, 3)
     assert cache.list_runs(asker)[-1]["seq"] == 3
+
+
+def test_a_run_before_its_first_record_waits_and_has_not_crashed(provider: FakeProvider, asker: Asker) -> None:
+    """It may load its data for minutes; only its header says that it lives."""
+    now = time.time()
+    provider.add_header("b", name="b", wall_time=now)
+    provider.add_header("gone", name="gone", wall_time=now - 3600)
+    for run, state in (("b", "waiting"), ("gone", "crashed")):
+        follower = Follower(run)
+        read(follower, asker)
+        assert follower.data.status == state

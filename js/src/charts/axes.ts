@@ -1,5 +1,4 @@
 // Grid, ticks, labels and decision lines around a time chart.
-import { formatNumber } from "../format.ts";
 import type { Scale, Tick } from "../scale.ts";
 import type { Box, Mark } from "../scene.ts";
 import type { Axis } from "../series.ts";
@@ -7,9 +6,10 @@ import { readable, type Theme } from "../theme.ts";
 
 export interface Rule {
   value: number;
-  label: string;
+  label: string; // stands in the legend, where no curve can cross it
   color?: string;
 }
+export const RULE_DASH = [5, 3];
 export const axisLabel: Record<Axis, string> = { step: "step", epoch: "epoch", time: "time (s)" };
 
 export interface AxisOptions {
@@ -75,12 +75,9 @@ export function ruleMarks(rule: Rule, theme: Theme, box: Box, yscale: Scale): Ma
   const right = box.x + box.width;
   if (!(rule.value >= low && rule.value <= high)) {
     const above = rule.value > high;
-    const text = `${rule.label} = ${formatNumber(rule.value)} ${above ? "↑" : "↓"}`;
+    const text = `${rule.label} ${above ? "↑" : "↓"}`.trim();
     return [{ type: "text", x: right - 2, y: above ? box.y + 6 : box.y + box.height - 7, text, anchor: "end", color }];
   }
   const y = yscale.to(rule.value);
-  const below = y - box.y < 16;
-  const line: Mark = { type: "line", xs: [box.x, right], ys: [y, y], stroke, weight: 1.2, dash: [5, 3] };
-  if (!rule.label) return [line];
-  return [line, { type: "text", x: right - 2, y: below ? y + 9 : y - 8, text: rule.label, anchor: "end", color }];
+  return [{ type: "line", xs: [box.x, right], ys: [y, y], stroke, weight: 1.2, dash: RULE_DASH }];
 }

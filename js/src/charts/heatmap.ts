@@ -14,10 +14,10 @@ export interface HeatmapGeometry {
   y: Scale;
 }
 
-export function heatmapGeometry(histogram: HistogramData, outer: Box, labels: boolean): HeatmapGeometry {
-  const [left, bottom] = [labels ? 46 : 26, 34];
-  const side = Math.max(22, Math.min(56, outer.width * 0.16));
-  const roof = Math.max(18, Math.min(44, outer.height * 0.16));
+export function heatmapGeometry(histogram: HistogramData, outer: Box, labels: boolean, plain = false): HeatmapGeometry {
+  const [left, bottom] = [labels ? 46 : 26, plain ? 18 : 34];
+  const side = plain ? 0 : Math.max(22, Math.min(56, outer.width * 0.16));
+  const roof = plain ? 0 : Math.max(18, Math.min(44, outer.height * 0.16));
   const map = {
     x: outer.x + left,
     y: outer.y + roof + 4,
@@ -122,17 +122,19 @@ export interface HeatmapChart {
   most: number;
   color: string;
   labels: boolean;
+  plain?: boolean; // one of many: no marginals, no words
 }
 
 export function heatmapScene(chart: HeatmapChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
   const { histogram, theme, minus } = chart;
-  const at = heatmapGeometry(histogram, chart.outer, chart.labels);
+  const at = heatmapGeometry(histogram, chart.outer, chart.labels, chart.plain);
   const [rows, columns] = histogram.shape;
   const rgba = minus ? differencePixels(minus, histogram).rgba : countPixels(histogram, chart.most);
   scene.marks.push({ type: "rect", ...at.map, stroke: theme.line });
   scene.marks.push({ type: "image", ...at.map, columns, rows, rgba });
-  scene.marks.push(...rimMarks(at.map, rows, columns, theme), ...axisMarks(at, chart), ...marginalMarks(at, chart));
+  scene.marks.push(...rimMarks(at.map, rows, columns, theme), ...axisMarks(at, chart));
+  if (!chart.plain) scene.marks.push(...marginalMarks(at, chart));
   return scene;
 }
 
@@ -153,7 +155,7 @@ function rimMarks(map: Box, rows: number, columns: number, theme: Theme): Mark[]
   ];
 }
 
-function axisMarks({ map, x, y }: HeatmapGeometry, { theme, labels }: HeatmapChart): Mark[] {
+function axisMarks({ map, x, y }: HeatmapGeometry, { theme, labels, plain }: HeatmapChart): Mark[] {
   const marks: Mark[] = [];
   for (const tick of x.ticks(Math.max(2, Math.floor(map.width / 48)))) {
     const anchor = tick.at > map.x + map.width - 6 ? "end" : tick.at < map.x + 6 ? "start" : "middle";
@@ -175,6 +177,7 @@ function axisMarks({ map, x, y }: HeatmapGeometry, { theme, labels }: HeatmapCha
       anchor: "end",
       color: theme.quiet,
     });
+  if (plain) return marks;
   marks.push({
     type: "text",
     x: map.x + map.width / 2,

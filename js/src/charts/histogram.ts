@@ -29,6 +29,24 @@ export function histogramBoxes(counts: Float64Array, most: number, box: Box): nu
   return boxes;
 }
 
+/** The upper edge of the same bars as one line: where many histograms lie over each other, filled ones hide each other. */
+export function histogramOutline(counts: Float64Array, most: number, box: Box): { xs: number[]; ys: number[] } {
+  const bottom = box.y + box.height;
+  const [xs, ys]: number[][] = [[box.x], [bottom]];
+  logHeights(counts, most).forEach((height, i, all) => {
+    const y = bottom - height * box.height;
+    xs.push(box.x + (box.width * i) / all.length, box.x + (box.width * (i + 1)) / all.length);
+    ys.push(y, y);
+  });
+  return { xs: [...xs, box.x + box.width], ys: [...ys, bottom] };
+}
+
+/** Bars for one run or two, outlines for more. */
+export function histogramMark(counts: Float64Array, most: number, box: Box, color: string, runs: number): Mark {
+  if (runs > 2) return { type: "line", ...histogramOutline(counts, most, box), stroke: color, weight: 1.4 };
+  return { type: "bars", boxes: histogramBoxes(counts, most, box), fill: color, alpha: runs > 1 ? 0.5 : 0.85 };
+}
+
 /** Standard deviation of the binned values: how wide a layer's gradients spread. */
 export function spread({ counts, edges }: HistogramData): number {
   let [total, sum, squares] = [0, 0, 0];
@@ -41,15 +59,20 @@ export function spread({ counts, edges }: HistogramData): number {
   return total ? Math.sqrt(Math.max(0, squares / total - (sum / total) ** 2)) : 0;
 }
 
-/** Columns of a grid in which cells stay readable. */
-export function gridShape(count: number, width: number, height: number): { columns: number; rows: number } {
+/** Columns of a grid in which cells stay readable; `cell` is the shape that suits one. */
+export function gridShape(
+  count: number,
+  width: number,
+  height: number,
+  cell = { width: 110, height: 62 },
+): { columns: number; rows: number } {
   let best = { columns: 1, rows: count };
   let score = Number.NEGATIVE_INFINITY;
   for (let columns = 1; columns <= Math.min(count, 8); columns++) {
     const rows = Math.ceil(count / columns);
     const [w, h] = [width / columns, height / rows];
     const holes = columns * rows - count;
-    const own = Math.min(w / 110, h / 62) - holes * 0.04;
+    const own = Math.min(w / cell.width, h / cell.height) - holes * 0.04;
     if (own > score) [score, best] = [own, { columns, rows }];
   }
   return best;

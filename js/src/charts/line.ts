@@ -102,9 +102,10 @@ export function lineScene(chart: LineChart): Scene {
   if (hidden)
     scene.marks.push({
       type: "text",
-      x: box.x + 4,
-      y: box.y + box.height - 8,
-      text: `${hidden} ${hidden === 1 ? "value" : "values"} ≤ 0 not shown`,
+      x: box.x + box.width,
+      y: box.y + box.height + (chart.bare ? -8 : 25),
+      text: `${hidden} ≤ 0 not shown`,
+      anchor: "end",
       color: chart.theme.quiet,
     });
   scene.frames.push({ ...box, xscale });

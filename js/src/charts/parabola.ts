@@ -1,7 +1,7 @@
 // The valley in standard coordinates: -1 is where the step began, 0 the floor, +1 the opposite wall; height = x squared.
 
 import { makeScale, type Scale } from "../scale.ts";
-import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
+import { type Box, emptyScene, type LineMark, type Mark, type Scene } from "../scene.ts";
 import type { Theme } from "../theme.ts";
 import type { AlphaFit } from "../wire.ts";
 import { density, EDGE, median } from "./density.ts";
@@ -51,7 +51,7 @@ export interface ParabolaChart {
 export function parabolaScales(box: Box): { x: Scale; y: Scale } {
   return {
     x: makeScale("linear", [-EDGE, EDGE], [box.x, box.x + box.width]),
-    y: makeScale("linear", [-0.25, TOP], [box.y + box.height, box.y]),
+    y: makeScale("linear", [-0.45, TOP], [box.y + box.height, box.y]),
   };
 }
 
@@ -60,10 +60,15 @@ export function parabolaScene(chart: ParabolaChart): Scene {
   const { x, y } = parabolaScales(chart.box);
   const { marks } = scene;
   marks.push(...guides(chart, x, y));
-  const single = chart.groups.length === 1;
+  const count = chart.groups.length;
   for (const group of chart.groups) {
-    marks.push(areaMark(density(group.all), chart, x, single ? chart.theme.faint : group.color, single ? 0.42 : 0.12));
-    marks.push(areaMark(density(group.recent), chart, x, group.color, single ? 0.5 : 0.3));
+    if (count < 3) {
+      const [color, alpha] = count === 1 ? [chart.theme.faint, 0.42] : [group.color, 0.12];
+      marks.push(areaMark(density(group.all), chart, x, color, alpha));
+    }
+    // Of more than two runs only the recent part, as outlines: areas would cover each other.
+    const area = areaMark(density(group.recent), chart, x, group.color, count === 1 ? 0.5 : count === 2 ? 0.3 : 1);
+    marks.push(count < 3 ? area : { ...area, fill: undefined, closed: false, weight: 1.6 });
   }
   const curve = Array.from({ length: 77 }, (_, i) => -EDGE + (2 * EDGE * i) / 76);
   marks.push({
@@ -118,7 +123,7 @@ function guides({ box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
   return marks;
 }
 
-function areaMark(heights: number[], { box }: ParabolaChart, x: Scale, fill: string, alpha: number): Mark {
+function areaMark(heights: number[], { box }: ParabolaChart, x: Scale, fill: string, alpha: number): LineMark {
   const { y } = parabolaScales(box);
   const base = y.to(0);
   const tall = (base - box.y) * 0.62;
@@ -159,7 +164,9 @@ function medianMarks(group: AlphaGroup, { theme, groups }: ParabolaChart, x: Sca
 
 // Two noisy observations, each with its slope and one standard error. The losses come from different batches, so one may
 // lie far above or below the fitted valley: then a triangle at the edge points to it.
-function fitMarks(fit: StandardFit, color: string, { box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
+function fitMarks(fit: StandardFit, color: string, chart: ParabolaChart, x: Scale, y: Scale): Mark[] {
+  const { box, theme, groups } = chart;
+  const ink = groups.length > 1 ? color : theme.text;
   const ends = [
     { at: -1, ...fit.start, fill: color },
     { at: fit.end, ...fit.stop, fill: theme.card },
@@ -167,16 +174,8 @@ function fitMarks(fit: StandardFit, color: string, { box, theme }: ParabolaChart
   return ends.flatMap(({ at, y: height, slope, error, fill }): Mark[] => {
     if (!(Math.abs(at) <= EDGE) || !Number.isFinite(height)) return [];
     const [px, py] = [x.to(at), y.to(height)];
-    const outline = { live: true, stroke: theme.text, weight: 1.4, fill } as const;
-    const bar: Mark = {
-      type: "line",
-      live: true,
-      xs: [px, px],
-      ys: [y.to(height - error), y.to(height + error)],
-      stroke: theme.text,
-      alpha: 0.4,
-      clip: box,
-    };
+    const outline = { live: true, stroke: ink, weight: 1.4, fill } as const;
+    const bar = errorBar(px, y.to(height - error), y.to(height + error), ink, box);
     if (py < box.y || py > box.y + box.height) {
       const [tip, base] = py < box.y ? [box.y + 1, box.y + 9] : [box.y + box.height - 1, box.y + box.height - 9];
       return [bar, { type: "line", xs: [px - 5, px, px + 5], ys: [base, tip, base], closed: true, ...outline }];
@@ -188,10 +187,24 @@ function fitMarks(fit: StandardFit, color: string, { box, theme }: ParabolaChart
     };
     return [
       bar,
-      { type: "line", live: true, ...tangent, stroke: theme.text, weight: 1.8, clip: box },
+      { type: "line", live: true, ...tangent, stroke: ink, weight: 1.8, clip: box },
       { type: "dots", xs: [px], ys: [py], radius: 4.5, ...outline, clip: box },
     ];
   });
+}
+
+// With caps, so that it is no grid line; one that leaves the picture has none there.
+function errorBar(x: number, low: number, high: number, stroke: string, clip: Box): Mark {
+  const nan = Number.NaN;
+  return {
+    type: "line",
+    live: true,
+    xs: [x, x, nan, x - 4, x + 4, nan, x - 4, x + 4],
+    ys: [low, high, nan, low, low, nan, high, high],
+    stroke,
+    alpha: 0.45,
+    clip,
+  };
 }
 
 export function countOutside(values: number[]): [number, number] {
@@ -211,8 +224,16 @@ function edgeMarks({ box, theme, groups }: ParabolaChart): Mark[] {
     above += high;
   }
   const marks: Mark[] = [];
-  const text = { type: "text", y: box.y + 7, color: theme.warn, baseline: "middle" } as const;
-  if (below) marks.push({ ...text, x: box.x + 26, text: `◂ ${below} off scale`, anchor: "start" });
-  if (above) marks.push({ ...text, x: box.x + box.width - 26, text: `${above} off scale ▸`, anchor: "end" });
+  const y = parabolaScales(box).y.to(0) - 9; // above the floor line, where the walls have left
+  const text = { type: "text", y, color: theme.warn, baseline: "middle" } as const;
+  if (below) marks.push({ ...text, x: box.x + 3, text: `◂ ${below} off`, title: `${below} below the scale` });
+  if (above)
+    marks.push({
+      ...text,
+      x: box.x + box.width - 3,
+      text: `${above} off ▸`,
+      anchor: "end",
+      title: `${above} above the scale`,
+    });
   return marks;
 }

@@ -66,7 +66,7 @@ export function testsScene(
   const shapes = groups.map((group) => ({ group, at: testsGeometry(group.values, box, largest) }));
   const frame = shapes[0]?.at ?? testsGeometry({ norm: null, inner: null, ortho: null }, box, largest);
   scene.marks.push(...gridMarks(frame, theme));
-  for (const { group, at } of shapes) scene.marks.push(...bandMarks(at, group, groups.length > 1));
+  for (const { group, at } of shapes) scene.marks.push(...bandMarks(at, group, groups.length));
   scene.marks.push(
     ...thresholdMarks(frame, groups.length === 1 ? groups[0].colors : undefined, theme),
     ...arrowMarks(frame, theme),
@@ -125,12 +125,13 @@ function gridMarks({ cx, cy, radius, largest }: TestsGeometry, theme: Theme): Ma
 function bandMarks(
   { cx, cy, radius, ball, along, across }: TestsGeometry,
   { colors }: TestsGroup,
-  several: boolean,
+  runs: number,
 ): Mark[] {
   const marks: Mark[] = [];
-  const alpha = several ? 0.07 : 0.16;
+  const alpha = runs > 2 ? 0 : runs > 1 ? 0.07 : 0.16; // more than two would only be mud
+  const several = runs > 1;
   const band = (box: Box, color: string, dash?: number[]) => {
-    marks.push({ type: "rect", live: true, ...box, fill: color, alpha });
+    if (alpha) marks.push({ type: "rect", live: true, ...box, fill: color, alpha });
     marks.push({ type: "rect", live: true, ...box, stroke: color, weight: 1.2, dash });
   };
   if (across !== null)
@@ -146,7 +147,8 @@ function bandMarks(
       several ? [6, 3] : undefined,
     );
   if (ball !== null) {
-    marks.push({ type: "ellipse", live: true, cx, cy, rx: ball, ry: ball, fill: colors.norm, alpha: alpha * 1.6 });
+    if (alpha)
+      marks.push({ type: "ellipse", live: true, cx, cy, rx: ball, ry: ball, fill: colors.norm, alpha: alpha * 1.6 });
     marks.push({ type: "ellipse", live: true, cx, cy, rx: ball, ry: ball, stroke: colors.norm, weight: 2 });
   }
   return marks;
@@ -176,6 +178,6 @@ function arrowMarks({ cx, cy, arrow }: TestsGeometry, theme: Theme): Mark[] {
   return [
     { type: "line", xs: [cx, cx], ys: [cy + arrow, cy], stroke: theme.text, weight: 2 },
     { type: "line", xs: [cx - 5, cx, cx + 5], ys: [cy + 8, cy, cy + 8], stroke: theme.text, weight: 2 },
-    { type: "text", x: cx + 6, y: cy + arrow - 8, text: "mean gradient", anchor: "start", color: theme.text },
+    { type: "text", x: cx + 6, y: cy + 0.55 * arrow, text: "mean gradient", anchor: "start", color: theme.text },
   ];
 }

@@ -1,12 +1,13 @@
 // Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
-import type { Rule } from "../charts/axes.ts";
+import { RULE_DASH, type Rule } from "../charts/axes.ts";
 import { type Curve, lineScene } from "../charts/line.ts";
 import { ratio } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
-import { formatNumber, shorten } from "../format.ts";
+import { formatNumber, shorten, shortNames } from "../format.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";
 import { type LegendItem, messageScene, type Scene } from "../scene.ts";
 import type { Axis, Series } from "../series.ts";
+import { seriesColor } from "../theme.ts";
 
 export interface Shown {
   name: string;
@@ -30,6 +31,7 @@ export interface CurvesSpec {
   rules?(ctx: Context): Rule[];
   extra?(ctx: Context): { curves: Curve[]; legend: LegendItem[] };
   note?(ctx: Context): string;
+  verdict?: Panel["verdict"];
 }
 
 export const dashes: (number[] | undefined)[] = [undefined, [6, 3], [2, 2], [8, 3, 2, 3], [1, 3]];
@@ -44,7 +46,7 @@ export function usesLog(ctx: Context, id: string, natural: boolean): boolean {
 /** One run: colours tell its series apart. Several: colours tell the runs apart, dashes the series. */
 export function curveStyle(ctx: Context, run: ShownRun, index: number): { color: string; dash?: number[] } {
   if (ctx.runs.length > 1) return { color: run.color, dash: dashes[index % dashes.length] };
-  return { color: index === 0 ? run.color : ctx.theme.series[index % ctx.theme.series.length] };
+  return { color: index === 0 ? run.color : seriesColor(run.color, index, ctx.theme) };
 }
 
 function seriesOf(run: ShownRun, { name, over }: Shown, layer: string, axis: Axis): Series {
@@ -101,8 +103,12 @@ function layerCurves(ctx: Context, run: ShownRun, shown: Shown): Curve[] {
 function makeLegend(ctx: Context, spec: CurvesSpec, curves: Curve[]): LegendItem[] {
   if (spec.split && ctx.state.split[spec.id]) {
     if (ctx.runs.length > 1) return []; // colours tell the runs apart then
-    const seen = new Map(curves.map(({ label, color, dash }) => [label, { label: shorten(label, 30), color, dash }]));
-    return [...seen.values()].slice(0, 24);
+    const seen = [...new Map(curves.map((curve) => [curve.label, curve])).values()].slice(0, 24);
+    const names = shortNames(
+      seen.map(({ label }) => label),
+      26,
+    );
+    return seen.map(({ label, color, dash }) => ({ label: names.get(label) ?? "", title: label, color, dash }));
   }
   const present = spec.shown.filter(({ name }) => ctx.runs.some((run) => run.data.has(name)));
   if (present.length < 2) return [];
@@ -125,10 +131,12 @@ export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
       if (!hit) return [];
       const words = [ctx.runs.length > 1 ? run.label : "", label, layer && shorten(layer, 24)];
       const style = curveStyle(ctx, run, index);
-      const color = ctx.runs.length > 1 || shown.length > 1 ? style.color : undefined;
+      const alone = shown.filter((one) => run.data.has(one.name)).length < 2; // nothing to tell apart by colour
+      const color = ctx.runs.length > 1 || !alone ? style.color : undefined;
       const minor = ctx.runs.length > 1 && index > 0;
       const error = own.over ? null : run.data.series(`error/${name}`, layer, "step").at(hit.step);
-      const exact = !error || error.step !== hit.step || !(error.value > 0);
+      const several = ctx.runs.length > 1; // no room for errors then; the band shows them
+      const exact = several || !error || error.step !== hit.step || !(error.value > 0);
       const text = exact ? undefined : `${formatNumber(hit.value)} ± ${formatNumber(error.value, 2)}`;
       return [
         { label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color, minor, text },
@@ -150,6 +158,7 @@ export function curvePanel(spec: CurvesSpec): Panel {
     canSplit: spec.split,
     shows: (ctx) => isTracked(ctx, names),
     readings: (ctx) => curveReadings(ctx, spec.shown),
+    verdict: spec.verdict,
     note: (ctx) => [layerWords(ctx, spec), spec.note?.(ctx)].filter(Boolean).join(" "),
     draw: (ctx, size) => drawCurves(ctx, size, spec),
     csv: (ctx) => columnsCsv(ctx, [...names, ...(spec.also ?? []), ...names.map((name) => `error/${name}`)]),
@@ -162,6 +171,8 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
   if (!curves.length) return messageScene(size.width, size.height, waitingFor(ctx, names), ctx.theme.quiet);
   const { theme, axis, domain, state } = ctx;
   const extra = spec.extra?.(ctx);
+  const rules = spec.rules?.(ctx) ?? [];
+  const ruled = rules.map(({ label, color }) => ({ label, color: color ?? theme.warn, dash: RULE_DASH }));
   return lineScene({
     ...size,
     theme,
@@ -171,9 +182,9 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
     ylog: usesLog(ctx, spec.id, spec.ylog ?? false),
     smoothing: spec.exact ? 0 : state.smoothing,
     curves: [...curves, ...(extra?.curves ?? [])],
-    rules: spec.rules?.(ctx) ?? [],
+    rules,
     ylabel: spec.ylabel,
     cursor: ctx.step,
-    legend: [...makeLegend(ctx, spec, curves), ...(extra?.legend ?? [])],
+    legend: [...makeLegend(ctx, spec, curves), ...ruled, ...(extra?.legend ?? [])],
   });
 }

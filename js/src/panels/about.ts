@@ -75,8 +75,8 @@ const panel: Panel = {
         h(
           "tr",
           {},
-          h("td", {}, shorten(name, 60)),
-          ...values.map((value) => h("td", { title: value.slice(0, 1000) }, shorten(value, 120))),
+          h("td", { class: "ck-fact" }, shorten(name, 60)),
+          ...values.map((value) => h("td", { class: "ck-of", title: value.slice(0, 1000) }, shorten(value, 120))),
         ),
       );
       return [h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, ""), ...names)), h("tbody", {}, ...body))];

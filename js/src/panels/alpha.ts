@@ -13,6 +13,7 @@ import {
   type Reading,
   type ShownRun,
   type Size,
+  type Verdict,
   valueAt,
   waitingFor,
 } from "../panel.ts";
@@ -48,51 +49,48 @@ function fitAt(ctx: Context, run: ShownRun): AlphaFit | null {
 }
 
 function readings(ctx: Context): Reading[] {
+  const several = ctx.runs.length > 1;
   return ctx.runs.flatMap((run): Reading[] => {
     const { all, recent } = splitRecent(run, ctx.state.recent);
     if (!all.length) return [];
-    const several = ctx.runs.length > 1;
     const name = several ? `${run.label} ` : "";
     const now = valueAt(ctx, run, "Alpha");
     const percent = Math.round(ctx.state.recent * 100);
-    const out: Reading[] = [];
-    if (now)
-      out.push({
-        label: `${name}alpha`,
-        value: now.value,
-        step: now.step,
-        run: run.run,
-        color: several ? run.color : undefined,
-        text: several ? undefined : `α ${formatNumber(now.value)}`,
-      });
-    if (several) return out;
-    out.push({ label: "median of all", value: median(all), text: `median ${formatNumber(median(all))}` });
-    out.push({
-      label: `median of the last ${percent} %`,
-      value: median(recent),
-      text: `last ${percent} % ${formatNumber(median(recent))}`,
-      color: run.color,
+    const reading = (label: string, short: string, value: number, more: Partial<Reading>): Reading => ({
+      label: name + label,
+      value,
+      run: run.run,
+      text: several ? undefined : `${short} ${formatNumber(value)}`,
+      color: several ? run.color : undefined,
+      ...more,
     });
+    const out = now ? [reading("alpha", "α", now.value, { step: now.step })] : [];
+    out.push(reading("median of all", "median", median(all), { minor: several }));
+    const last = `last ${percent} %`;
+    out.push(reading(`median of the ${last}`, last, median(recent), { minor: several, color: run.color }));
     return out;
   });
 }
 
-function judge(ctx: Context): string {
-  if (ctx.runs.length !== 1) return "";
-  const run = ctx.runs[0];
+const opinion = (middle: number): Verdict =>
+  middle < -0.25
+    ? { text: "Steps end before the floor: the learning rate could be larger.", short: "ends before the floor" }
+    : middle <= 0.25
+      ? { text: "Steps end near the valley floor.", short: "near the valley floor" }
+      : middle <= 0.8
+        ? { text: "Overshoots a little, as good runs of deep networks often do.", short: "overshoots a little" }
+        : {
+            text: "Steps end high on the opposite wall: the learning rate is probably too large.",
+            short: "high on the opposite wall",
+          };
+
+function judge(ctx: Context, run: ShownRun): Verdict | null {
   const middle = median(splitRecent(run, ctx.state.recent).recent);
-  if (Number.isNaN(middle)) return "";
-  const words =
-    middle < -0.25
-      ? "Steps end before the floor: the learning rate could be larger."
-      : middle <= 0.25
-        ? "Steps end near the valley floor."
-        : middle <= 0.8
-          ? "Overshoots a little, as good runs of deep networks often do."
-          : "Steps end high on the opposite wall: the learning rate is probably too large.";
+  if (Number.isNaN(middle)) return null;
+  const found = opinion(middle);
   const fit = fitAt(ctx, run);
-  if (fit && !standardize(fit, 1)) return `${words} At step ${fit.step} the fit has no floor ahead.`;
-  return words;
+  if (!fit || standardize(fit, 1)) return found;
+  return { ...found, text: `${found.text} At step ${fit.step} the fit has no floor ahead.` };
 }
 
 function draw(ctx: Context, size: Size): Scene {
@@ -170,7 +168,7 @@ const panel: Panel = {
   ],
   shows: (ctx) => isTracked(ctx, ["Alpha"]),
   readings,
-  note: judge,
+  verdict: judge,
   draw,
   csv: (ctx) => columnsCsv(ctx, ["Alpha"]),
 };

@@ -10,7 +10,7 @@ export function sgdNote(ctx: Context, name: string): string {
   const other = ctx.runs
     .map(({ data }) => data.header?.optimizers[0]?.name)
     .find((optimizer) => optimizer && optimizer !== "SGD");
-  return other && quantityInfo(ctx, name)?.defined_for_sgd ? `Its derivation assumes plain SGD; this is ${other}.` : "";
+  return other && quantityInfo(ctx, name)?.defined_for_sgd ? `Its derivation assumes plain SGD, not ${other}.` : "";
 }
 
 export default curvePanel({
@@ -22,20 +22,15 @@ export default curvePanel({
   shown: [{ name: "CABS", label: "suggested batch size" }],
   ylabel: "samples",
   ylog: true,
-  rules: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `actual ${formatNumber(size)}` })),
-  note: (ctx) => {
-    const words = sgdNote(ctx, "CABS");
-    const [run] = ctx.runs;
-    const value = run && valueAt(ctx, run, "CABS")?.value;
-    const size = run?.data.header?.batch_size;
-    if (ctx.runs.length !== 1 || !value || !size) return words;
-    const verdict =
-      value > 2 * size
-        ? "The batch is smaller than this rule asks for."
-        : value < size / 2
-          ? "The batch is larger than this rule asks for."
-          : "The batch size suits this rule.";
-    return `${verdict} ${words}`.trim();
+  rules: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `actual batch size ${formatNumber(size)}` })),
+  note: (ctx) => sgdNote(ctx, "CABS"),
+  verdict: (ctx, run) => {
+    const value = valueAt(ctx, run, "CABS")?.value;
+    const size = run.data.header?.batch_size;
+    if (!value || !size) return null;
+    if (value > 2 * size) return { text: "The batch is smaller than this rule asks for.", short: "batch too small" };
+    if (value < size / 2) return { text: "The batch is larger than this rule asks for.", short: "batch too large" };
+    return { text: "The batch size suits this rule.", short: "batch suits" };
   },
   help: [
     "The batch size that balances gradient noise against the cost of computing it, for the current learning rate and loss. The dashed line is the batch size in use.",

@@ -51,6 +51,12 @@ function draw(ctx: Context, size: Size): Scene {
       anchor: "end",
       color: theme.quiet,
     });
+    const hint = lists.flatMap(({ run, items }) => {
+      const item = items.find((own) => own.name === name);
+      const whose = lists.length > 1 ? `${run.label} ` : "";
+      return item ? [`${whose}${formatDuration(item.seconds)}, usually ${formatDuration(item.usual)}`] : [];
+    });
+    scene.spots.push({ x: 0, y, width: size.width, height: pitch, hint: `${shorten(name, 60)}: ${hint.join("; ")}` });
     lists.forEach(({ run, items }, r) => {
       const item = items.find((own) => own.name === name);
       if (!item) return;
@@ -64,7 +70,7 @@ function draw(ctx: Context, size: Size): Scene {
         fill: run.color,
         alpha: 0.8,
       });
-      const usual = left + (width * item.usual) / most;
+      const [end, usual] = [item.seconds, item.usual].map((seconds) => left + (width * seconds) / most);
       scene.marks.push({
         type: "line",
         xs: [usual, usual],
@@ -72,12 +78,11 @@ function draw(ctx: Context, size: Size): Scene {
         stroke: theme.text,
         weight: 1.5,
       });
-      if (lists.length < 3)
+      if (lists.length === 1)
         scene.marks.push({
           type: "text",
-          x: left + (width * Math.max(item.seconds, item.usual)) / most + 6,
+          x: (usual > end && usual - end < 56 ? usual : end) + 6, // beside its bar, but not across the tick
           y: at + thick / 2,
-          size: lists.length > 1 ? 9 : undefined,
           text: formatDuration(item.seconds),
           color: theme.text,
         });
@@ -123,6 +128,16 @@ const panel: Panel = {
             },
           ];
     }),
+  details: (ctx) =>
+    ctx.runs.flatMap((run) =>
+      costItems(ctx, run).flatMap(({ name, seconds, usual }) => {
+        const own = ctx.runs.length > 1 ? `${run.label} ${name}` : name;
+        return [
+          { label: own, value: seconds, text: formatDuration(seconds), run: run.run, step: ctx.step ?? undefined },
+          { label: `${own}, usually`, value: usual, text: formatDuration(usual), run: run.run },
+        ];
+      }),
+    ),
   note: () => "Bars: the chosen step. Ticks: the median.",
   draw,
   csv: (ctx) =>

@@ -1,3 +1,4 @@
+import { valueAt } from "../panel.ts";
 import { curvePanel } from "./_curves.ts";
 import { sgdNote } from "./cabs.ts";
 
@@ -9,7 +10,13 @@ export default curvePanel({
   height: 140,
   shown: [{ name: "EarlyStopping", label: "criterion" }],
   ylabel: "criterion",
-  rules: () => [{ value: 0, label: "stop above 0" }],
+  rules: () => [{ value: 0, label: "0: stop above" }],
+  verdict: (ctx, run) => {
+    const value = valueAt(ctx, run, "EarlyStopping")?.value;
+    if (value === undefined || !Number.isFinite(value)) return null;
+    if (value > 0) return { text: "Above 0: the gradient cannot be told from noise.", short: "only noise left" };
+    return { text: "Below 0: the gradient still carries information.", short: "still informative" };
+  },
   note: (ctx) => sgdNote(ctx, "EarlyStopping"),
   help: [
     "Compares the gradient with its own noise, without a validation set.",

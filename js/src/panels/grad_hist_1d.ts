@@ -2,14 +2,14 @@
 
 import { axisLabel, timeTicks } from "../charts/axes.ts";
 import { outsideShares } from "../charts/heatmap.ts";
-import { histogramBoxes, largest, stripMarks, thinSteps } from "../charts/histogram.ts";
+import { histogramMark, largest, stripMarks, thinSteps } from "../charts/histogram.ts";
 import { csvLines } from "../export.ts";
 import { formatCount, formatShare, formatTick, shorten } from "../format.ts";
 import { stepToAxis } from "../navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../panel.ts";
 import { makeScale } from "../scale.ts";
 import { type Box, emptyScene, messageScene, type Scene } from "../scene.ts";
-import { histogramsAt, missingWords } from "./grad_hist_2d.ts";
+import { fewWords, histogramsAt, missingWords, runsWith } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";
 const COLUMNS = 48;
@@ -19,11 +19,11 @@ function readings(ctx: Context): Reading[] {
   return histogramsAt(ctx, NAME).map(({ run, histogram }) => {
     const outside = outsideShares(histogram).gradient;
     return {
-      label: several ? run.label : "outside",
+      label: several ? `${run.label} outside` : "outside",
       value: outside,
       step: histogram.step,
       run: run.run,
-      text: `${formatShare(outside)} outside`,
+      text: several ? formatShare(outside) : `${formatShare(outside)} outside`,
       color: several ? run.color : undefined,
     };
   });
@@ -36,10 +36,8 @@ function draw(ctx: Context, size: Size): Scene {
   const upper = Math.round((size.height - 20) * 0.46);
   const box: Box = { x: 42, y: 16, width: size.width - 54, height: upper - 34 };
   const most = Math.max(...shown.map(({ histogram }) => largest(histogram.counts)));
-  for (const { run, histogram } of shown) {
-    const boxes = histogramBoxes(histogram.counts, most, box);
-    scene.marks.push({ type: "bars", boxes, fill: run.color, alpha: shown.length > 1 ? 0.5 : 0.85 });
-  }
+  for (const { run, histogram } of shown)
+    scene.marks.push(histogramMark(histogram.counts, most, box, run.color, shown.length));
   const { edges, step } = shown[0].histogram;
   const x = makeScale("linear", [edges[0], edges[edges.length - 1]], [box.x, box.x + box.width]);
   const { theme } = ctx;
@@ -70,17 +68,19 @@ function draw(ctx: Context, size: Size): Scene {
 
 // One strip per run, one below the other: time to the right, gradient value upwards, colour the log count.
 function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: Float64Array): void {
-  const runs = ctx.runs.slice(0, 3).filter((run) => run.data.heavy.get(NAME)?.length);
+  const runs = runsWith(ctx, NAME);
   const { theme } = ctx;
   const each = (size.height - top - 36) / Math.max(1, runs.length);
   runs.forEach((run, i) => {
-    const box: Box = { x: 42, y: top + 6 + i * each, width: size.width - 54, height: each - 6 };
+    const box: Box = { x: 42, y: top + 6 + i * each, width: size.width - 54, height: each - Math.min(6, each / 5) };
     const xscale = makeScale(ctx.state.xlog ? "log1p" : "linear", ctx.domain, [box.x, box.x + box.width]);
-    scene.marks.push(...stripMarks(stripColumns(ctx, run), box, xscale, theme));
+    scene.marks.push(...stripMarks(stripColumns(ctx, run, runs.length), box, xscale, theme));
     for (const [value, y, baseline] of [
       [edges[edges.length - 1], box.y, "top"],
       [edges[0], box.y + box.height, "bottom"],
-    ] as const)
+    ] as const) {
+      const fits = box.height > 34 || (baseline === "top" ? i === 0 : i === runs.length - 1); // low ones share their labels
+      if (!fits) continue;
       scene.marks.push({
         type: "text",
         x: box.x - 5,
@@ -90,6 +90,7 @@ function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: F
         baseline,
         color: theme.quiet,
       });
+    }
     if (runs.length > 1)
       scene.marks.push({ type: "rect", x: box.x - 3, y: box.y, width: 3, height: box.height, fill: run.color });
     const at = ctx.step === null ? null : stepToAxis(ctx, ctx.step);
@@ -124,11 +125,11 @@ function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: F
   });
 }
 
-function stripColumns(ctx: Context, run: ShownRun) {
+function stripColumns(ctx: Context, run: ShownRun, runs: number) {
   const { layer } = ctx.state;
   const stored = ctx.source.pushes ? run.data.cachedSteps(NAME, layer) : (run.data.heavy.get(NAME) ?? []);
-  return thinSteps(stored, COLUMNS).flatMap((step) => {
-    const histogram = ctx.histogram(run, NAME, step, layer);
+  return thinSteps(stored, Math.max(16, COLUMNS / runs)).flatMap((step) => {
+    const histogram = ctx.histogram(run, NAME, step, layer, true);
     const x = stepToAxis(ctx, step);
     return histogram?.counts.length && histogram.step === step && x !== null ? [{ x, histogram }] : [];
   });
@@ -157,6 +158,7 @@ const panel: Panel = {
   ],
   shows: (ctx) => isTracked(ctx, [NAME]) || ctx.runs.some(({ data }) => data.heavy.has(NAME)),
   readings,
+  note: fewWords,
   draw,
   csv,
 };

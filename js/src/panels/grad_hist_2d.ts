@@ -1,25 +1,46 @@
 // Gradient elements against parameter values, for the network or the chosen layer, run beside run or as a difference.
 import { scaleMarks } from "../charts/colorscale.ts";
 import { differencePixels, heatmapScene, outsideShares } from "../charts/heatmap.ts";
+import { gridShape } from "../charts/histogram.ts";
 import { csvLines } from "../export.ts";
 import { formatCount, formatShare, shorten } from "../format.ts";
-import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";
-import { emptyScene, messageScene, type Scene } from "../scene.ts";
+import {
+  type Context,
+  isTracked,
+  type Panel,
+  type Reading,
+  type ShownRun,
+  type Size,
+  type Verdict,
+  waitingFor,
+} from "../panel.ts";
+import { emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
+import { readable } from "../theme.ts";
 import type { HistogramData } from "../wire.ts";
 
 const NAME = "GradHist2d";
-const MOST_RUNS = 3;
+export const MOST_RUNS = 6; // beside each other; the note says how to see others
 
 interface Shown {
   run: ShownRun;
   histogram: HistogramData;
 }
 
+export function histogramOf(ctx: Context, run: ShownRun, name: string, layer = ctx.state.layer): HistogramData | null {
+  const { header } = run.data;
+  if (layer && header && !header.layers.some((own) => own.name === layer)) return null; // another network
+  const step = ctx.heavyStep(run, name, layer);
+  const histogram = step === null ? null : ctx.histogram(run, name, step, layer);
+  return histogram?.counts.length ? histogram : null;
+}
+
+export const runsWith = (ctx: Context, name: string) =>
+  ctx.runs.filter(({ data }) => data.heavy.get(name)?.length).slice(0, MOST_RUNS);
+
 export function histogramsAt(ctx: Context, name: string, layer = ctx.state.layer): Shown[] {
-  return ctx.runs.slice(0, MOST_RUNS).flatMap((run) => {
-    const step = ctx.heavyStep(run, name, layer);
-    const histogram = step === null ? null : ctx.histogram(run, name, step, layer);
-    return histogram?.counts.length ? [{ run, histogram }] : [];
+  return runsWith(ctx, name).flatMap((run) => {
+    const histogram = histogramOf(ctx, run, name, layer);
+    return histogram ? [{ run, histogram }] : [];
   });
 }
 
@@ -38,31 +59,28 @@ function readings(ctx: Context): Reading[] {
   const several = ctx.runs.length > 1;
   return histogramsAt(ctx, NAME).map(({ run, histogram }) => {
     const total = histogram.counts.reduce((sum, count) => sum + count, 0);
-    const text = several ? `step ${histogram.step}` : `${formatCount(total)} · step ${histogram.step}`;
-    return {
-      label: several ? run.label : "elements",
-      value: total,
-      step: histogram.step,
-      run: run.run,
-      text,
-      color: several ? run.color : undefined,
-    };
+    const text = `${formatCount(total)} · step ${histogram.step}`;
+    const own = { step: histogram.step, run: run.run };
+    if (!several) return { label: "elements", value: total, text, ...own };
+    const outside = outsideShares(histogram).gradient;
+    return { label: `${run.label} outside`, value: outside, text: formatShare(outside), color: run.color, ...own };
   });
 }
 
-function note(ctx: Context): string {
-  const shown = histogramsAt(ctx, NAME);
-  const words = shown.map(({ run, histogram }) => {
-    const { gradient, parameter, broken } = outsideShares(histogram);
-    const name = ctx.runs.length > 1 ? `${run.label}: ` : "";
-    const parts = [
-      `${formatShare(gradient)} of the gradient elements and ${formatShare(parameter)} of the parameters lie outside`,
-    ];
-    if (broken) parts.push(`${formatShare(broken)} are NaN or infinite`);
-    return `${name}${parts.join("; ")}.`;
-  });
-  if (ctx.runs.length > MOST_RUNS) words.push(`The first ${MOST_RUNS} runs are shown.`);
-  return words.join(" ");
+function judge(ctx: Context, run: ShownRun): Verdict | null {
+  const histogram = histogramOf(ctx, run, NAME);
+  if (!histogram) return null;
+  const { gradient, parameter, broken } = outsideShares(histogram);
+  const where = `${formatShare(gradient)} of the gradient elements and ${formatShare(parameter)} of the parameters`;
+  const rest = broken ? `; ${formatShare(broken)} are NaN or infinite` : "";
+  const bad = broken ? "NaN or infinite elements" : Math.max(gradient, parameter) > 0.01 ? "over 1 % outside" : "";
+  return { text: `${where} lie outside${rest}.`, short: bad || "inside the range" };
+}
+
+/** Which runs a picture of a few shows, if not all. */
+export function fewWords(ctx: Context): string {
+  if (ctx.runs.length <= MOST_RUNS) return "";
+  return `The first ${MOST_RUNS} of ${ctx.runs.length} chosen runs; hide some (a click on their names above) to see others.`;
 }
 
 function draw(ctx: Context, size: Size): Scene {
@@ -71,34 +89,47 @@ function draw(ctx: Context, size: Size): Scene {
   const difference = pair(ctx, shown);
   const most = Math.max(...shown.map(({ histogram }) => histogram.counts.reduce((a, b) => Math.max(a, b), 0)));
   const scene = emptyScene(size.width, size.height);
-  const cells = difference ? 1 : shown.length;
-  const stacked = cells > 1 && size.width / cells < 170;
-  const [w, h] = stacked ? [size.width, (size.height - 18) / cells] : [size.width / cells, size.height - 18];
-  for (let i = 0; i < cells; i++) {
-    const own = difference ? difference[1] : shown[i];
-    const outer = { x: stacked ? 0 : i * w, y: 18 + (stacked ? i * h : 0), width: w, height: h };
+  const cells = difference ? [difference[1].run] : runsWith(ctx, NAME);
+  const { columns, rows } = gridShape(cells.length, size.width, size.height - 18, { width: 115, height: 100 });
+  const [w, h] = [size.width / columns, (size.height - 18) / rows];
+  const names = cells.length > 1 ? 15 : 0; // room for the name of the run above its map
+  cells.forEach((run, i) => {
+    const [x, y] = [(i % columns) * w, 18 + Math.floor(i / columns) * h];
+    if (names) scene.marks.push(nameMark(run, x + (w > 230 ? 46 : 26), y + 8, w, ctx));
+    const own = shown.find((one) => one.run === run);
+    if (!own) {
+      scene.marks.push({ type: "text", x: x + w / 2, y: y + h / 2, text: "…", color: ctx.theme.quiet });
+      return;
+    }
     const part = heatmapScene({
       ...size,
-      outer,
+      outer: { x, y: y + names, width: w, height: h - names },
       theme: ctx.theme,
       histogram: own.histogram,
       minus: difference?.[0].histogram,
       most,
       color: own.run.color,
-      labels: (stacked || i === 0) && w > 190,
+      labels: w > 230,
+      plain: cells.length > 1 && (w < 180 || h < 170),
     });
     scene.marks.push(...part.marks);
-  }
+  });
   const scale = { x: Math.max(60, size.width - 190), y: 3, width: 90, height: 8 };
   const change = difference ? differencePixels(difference[0].histogram, difference[1].histogram).most : null;
   scene.marks.push(...scaleMarks(scale, most, ctx.theme, change));
   const where = ctx.state.layer ? shorten(ctx.state.layer, 26) : "whole network";
+  const letters = Math.max(10, Math.floor((size.width - 230) / 14)); // as many as the colour scale leaves room for
   const title = difference
-    ? `${shorten(difference[1].run.label, 12)} − ${shorten(difference[0].run.label, 12)}`
+    ? `${shorten(difference[1].run.label, letters)} − ${shorten(difference[0].run.label, letters)}`
     : where;
   scene.marks.push({ type: "text", x: 4, y: 7, text: title, color: ctx.theme.quiet });
-  if (!difference && cells > 1) scene.legend = shown.map(({ run }) => ({ label: run.label, color: run.color }));
   return scene;
+}
+
+function nameMark(run: ShownRun, x: number, y: number, width: number, ctx: Context): Mark {
+  const text = shorten(run.label, Math.max(6, Math.floor((width - 30) / 6.8)));
+  const color = readable(run.color, ctx.theme);
+  return { type: "text", x, y, text, title: run.label, color, bold: true };
 }
 
 export function missingWords(ctx: Context, name: string): string {
@@ -151,7 +182,8 @@ const panel: Panel = {
   ],
   shows: (ctx) => isTracked(ctx, [NAME]) || ctx.runs.some(({ data }) => data.heavy.has(NAME)),
   readings,
-  note,
+  verdict: judge,
+  note: fewWords,
   draw,
   csv,
   actions: (ctx) =>

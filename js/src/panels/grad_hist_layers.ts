@@ -1,13 +1,23 @@
 // All layers at once, in network order: a layer whose gradients vanish is coloured without a click.
 
 import { median } from "../charts/density.ts";
-import { gridShape, histogramBoxes, largest } from "../charts/histogram.ts";
+import { outsideShares } from "../charts/heatmap.ts";
+import { gridShape, histogramMark, largest, spread } from "../charts/histogram.ts";
 import { csvLines } from "../export.ts";
-import { formatNumber, formatTick, shorten } from "../format.ts";
-import { type Context, isTracked, type Panel, type ShownRun, type Size, valueAt } from "../panel.ts";
+import { formatNumber, formatShare, formatTick, shorten, shortNames } from "../format.ts";
+import {
+  type Context,
+  isTracked,
+  type Panel,
+  type Reading,
+  type ShownRun,
+  type Size,
+  type Verdict,
+  valueAt,
+} from "../panel.ts";
 import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
 import type { HistogramData } from "../wire.ts";
-import { missingWords } from "./grad_hist_2d.ts";
+import { fewWords, histogramsAt, missingWords } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";
 const MOST = 60;
@@ -22,69 +32,75 @@ function cells(ctx: Context): Cell[] {
   const measured = order.filter(({ method }) => !["no gradient", "not covered", "not selected"].includes(method));
   return measured.slice(0, MOST).map(({ name }) => ({
     layer: name,
-    shown: ctx.runs.slice(0, 3).flatMap((run) => {
-      const step = ctx.heavyStep(run, NAME, name);
-      const histogram = step === null ? null : ctx.histogram(run, NAME, step, name);
-      return histogram?.counts.length ? [{ run, histogram }] : [];
-    }),
+    shown: histogramsAt(ctx, NAME, name),
   }));
 }
+
+const known = new WeakMap<ShownRun["data"], { key: string; parts: Map<string, number> }>();
 
 /** Root mean square gradient of each layer relative to the median layer; small = learns slowly. */
 export function relativeGradients(ctx: Context, run: ShownRun): Map<string, number> {
   ctx.wantLayers(run, "GradNorm");
-  const sizes = new Map(run.data.header?.layers.map((layer) => [layer.name, layer.size]) ?? []);
+  const key = `${run.data.version} ${ctx.step}`;
+  const cached = known.get(run.data);
+  if (cached?.key === key) return cached.parts;
   const scale = new Map<string, number>();
-  for (const [layer, size] of sizes) {
-    const norm = valueAt(ctx, run, "GradNorm", layer)?.value;
-    if (norm !== undefined && Number.isFinite(norm) && size > 0) scale.set(layer, norm / Math.sqrt(size));
+  for (const { name, size } of run.data.header?.layers ?? []) {
+    const norm = valueAt(ctx, run, "GradNorm", name)?.value;
+    if (norm !== undefined && Number.isFinite(norm) && size > 0) scale.set(name, norm / Math.sqrt(size));
   }
   const middle = median([...scale.values()]);
-  return new Map([...scale].map(([layer, value]) => [layer, value === 0 ? 0 : middle > 0 ? value / middle : 1]));
+  const parts = new Map([...scale].map(([layer, value]) => [layer, value === 0 ? 0 : middle > 0 ? value / middle : 1]));
+  known.set(run.data, { key, parts });
+  return parts;
 }
 
 const SLOW = 1 / 30;
 
-function slowLayers(ctx: Context): { run: ShownRun; layer: string; times: number }[] {
-  return ctx.runs
-    .slice(0, 3)
-    .flatMap((run) =>
-      [...relativeGradients(ctx, run)]
-        .filter(([, part]) => part < SLOW)
-        .map(([layer, part]) => ({ run, layer, times: 1 / part })),
-    );
+interface Slow {
+  layer: string;
+  times: number;
+}
+
+function slowLayers(ctx: Context, run: ShownRun): Slow[] {
+  return [...relativeGradients(ctx, run)]
+    .filter(([, part]) => part < SLOW)
+    .map(([layer, part]) => ({ layer, times: 1 / part }));
 }
 
 function draw(ctx: Context, size: Size): Scene {
   const all = cells(ctx);
   if (!all.some((cell) => cell.shown.length))
     return messageScene(size.width, size.height, missingWords(ctx, NAME), ctx.theme.quiet);
-  const slow = new Set(slowLayers(ctx).map(({ layer }) => layer));
+  const slow = new Set(ctx.runs.flatMap((run) => slowLayers(ctx, run)).map(({ layer }) => layer));
   const { columns, rows } = gridShape(all.length, size.width, size.height);
   const scene = emptyScene(size.width, size.height);
   const [w, h] = [size.width / columns, size.height / rows];
+  const names = shortNames(
+    all.map(({ layer }) => layer),
+    Math.max(6, Math.floor((w - 10) / 6.1)),
+  );
   all.forEach((cell, i) => {
     const outer = { x: (i % columns) * w + 4, y: Math.floor(i / columns) * h, width: w - 10, height: h - 4 };
-    scene.marks.push(...cellMarks(ctx, cell, outer, slow.has(cell.layer)));
+    scene.marks.push(...cellMarks(ctx, cell, names.get(cell.layer) ?? "", outer, slow.has(cell.layer)));
     scene.spots.push({
       ...outer,
-      hint: `${shorten(cell.layer, 60)}${slow.has(cell.layer) ? ": its gradients are far smaller than those of the other layers" : ""}. Click: all panels show this layer.`,
+      hint: `${shorten(cell.layer, 120)}${slow.has(cell.layer) ? ": its gradients are far smaller than those of the other layers" : ""}. Click: all panels show this layer.`,
       layer: cell.layer,
     });
   });
   return scene;
 }
 
-function cellMarks(ctx: Context, { layer, shown }: Cell, outer: Box, slow: boolean): Mark[] {
+function cellMarks(ctx: Context, { layer, shown }: Cell, name: string, outer: Box, slow: boolean): Mark[] {
   const { theme, state } = ctx;
-  const letters = Math.max(4, Math.floor(outer.width / 6.1));
   const color = slow ? theme.warn : state.layer === layer ? theme.accent : theme.quiet;
   const marks: Mark[] = [
     {
       type: "text",
       x: outer.x,
       y: outer.y + 8,
-      text: shorten(layer, letters),
+      text: name,
       title: layer.slice(0, 400),
       color,
       bold: slow || state.layer === layer,
@@ -101,13 +117,8 @@ function cellMarks(ctx: Context, { layer, shown }: Cell, outer: Box, slow: boole
   marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [bottom, bottom], stroke: theme.faint });
   const most = Math.max(1, ...shown.map(({ histogram }) => largest(histogram.counts)));
   for (const { run, histogram } of shown) {
-    const fill = slow && shown.length === 1 ? theme.warn : run.color;
-    marks.push({
-      type: "bars",
-      boxes: histogramBoxes(histogram.counts, most, box),
-      fill,
-      alpha: shown.length > 1 ? 0.5 : 0.85,
-    });
+    const color = slow && shown.length === 1 ? theme.warn : run.color;
+    marks.push(histogramMark(histogram.counts, most, box, color, shown.length));
   }
   if (!shown.length) marks.push({ type: "text", x: box.x, y: box.y + box.height / 2, text: "…", color: theme.quiet });
   const edges = shown[0]?.histogram.edges;
@@ -126,16 +137,45 @@ function cellMarks(ctx: Context, { layer, shown }: Cell, outer: Box, slow: boole
   return marks;
 }
 
+function judge(ctx: Context, run: ShownRun): Verdict | null {
+  const slow = slowLayers(ctx, run);
+  if (!slow.length) return null;
+  const names = shortNames(
+    slow.map(({ layer }) => layer),
+    30,
+  );
+  const few = slow.slice(0, 3);
+  const text = few.map(
+    ({ layer, times }) =>
+      `${names.get(layer)} has ${formatNumber(times, 2)} × smaller gradients than the median layer.`,
+  );
+  const rest = slow.length > few.length ? ` and ${slow.length - few.length} more` : "";
+  return { text: text.join(" "), short: `slow: ${few.map(({ layer }) => names.get(layer)).join(", ")}${rest}` };
+}
+
 function note(ctx: Context): string {
   const layers = ctx.runs[0]?.data.header?.layers.length ?? 0;
-  const words = slowLayers(ctx)
-    .slice(0, 3)
-    .map(({ run, layer, times }) => {
-      const name = ctx.runs.length > 1 ? `${run.label}: ` : "";
-      return `${name}${shorten(layer, 30)} has ${formatNumber(times, 2)} × smaller gradients than the median layer.`;
-    });
+  const words = [fewWords(ctx)];
   if (layers > MOST) words.push(`The first ${MOST} of ${layers} tensors; the layer chooser shows any of them.`);
-  return words.join(" ");
+  return words.filter(Boolean).join(" ");
+}
+
+// What a bar chart of this size shows of a histogram: how wide it is, and how much lies outside.
+function details(ctx: Context): Reading[] {
+  const several = ctx.runs.length > 1;
+  return cells(ctx).flatMap(({ layer, shown }) =>
+    shown.map(({ run, histogram }) => {
+      const value = spread(histogram);
+      const outside = formatShare(outsideShares(histogram).gradient);
+      return {
+        label: several ? `${run.label} ${layer}` : layer,
+        value,
+        step: histogram.step,
+        run: run.run,
+        text: `standard deviation ${formatNumber(value)}, ${outside} outside`,
+      };
+    }),
+  );
 }
 
 function csv(ctx: Context): string {
@@ -163,11 +203,17 @@ const panel: Panel = {
   shows: (ctx) =>
     (isTracked(ctx, [NAME]) || ctx.runs.some(({ data }) => data.heavy.has(NAME))) &&
     ctx.runs.some(({ data }) => (data.header?.layers.length ?? 0) > 1),
-  readings: (ctx) => {
-    const slow = slowLayers(ctx);
-    const text = slow.length ? `${slow.length} slow ${slow.length === 1 ? "layer" : "layers"}` : "";
-    return text ? [{ label: "slow layers", value: slow.length, text, color: ctx.theme.warn }] : [];
-  },
+  readings: (ctx) =>
+    ctx.runs.flatMap((run) => {
+      const { length } = slowLayers(ctx, run);
+      if (!length) return [];
+      const several = ctx.runs.length > 1;
+      const label = several ? `${run.label} slow layers` : "slow layers";
+      const text = several ? `${length} slow` : `${length} slow ${length === 1 ? "layer" : "layers"}`;
+      return [{ label, value: length, text, run: run.run, color: several ? run.color : ctx.theme.warn }];
+    }),
+  details,
+  verdict: judge,
   note,
   draw,
   csv,

@@ -10,6 +10,7 @@ import {
   type Reading,
   type ShownRun,
   type Size,
+  type Verdict,
   valueAt,
   waitingFor,
 } from "../panel.ts";
@@ -39,28 +40,31 @@ function valuesOf(ctx: Context, run: ShownRun): TestsGroup["values"] {
 }
 
 function readings(ctx: Context): Reading[] {
+  const several = ctx.runs.length > 1;
   return ctx.runs.flatMap((run) =>
     tests.flatMap(({ key, name }): Reading[] => {
       const hit = valueAt(ctx, run, name, layerOf(ctx, run, name));
-      const prefix = ctx.runs.length > 1 ? `${run.label} ` : "";
-      if (!hit || (ctx.runs.length > 1 && key !== "norm")) return [];
-      return [
-        { label: `${prefix}${key}`, value: hit.value, step: hit.step, run: run.run, color: colorsOf(ctx, run)[key] },
-      ];
+      if (!hit) return [];
+      const label = several ? `${run.label} ${key}` : key;
+      const minor = several && key !== "norm";
+      return [{ label, value: hit.value, step: hit.step, run: run.run, color: colorsOf(ctx, run)[key], minor }];
     }),
   );
 }
 
-function judge(ctx: Context): string {
-  if (ctx.runs.length !== 1) return "";
-  const { norm } = valuesOf(ctx, ctx.runs[0]);
-  const batch = ctx.runs[0].data.header?.batch_size;
+function judge(ctx: Context, run: ShownRun): Verdict | null {
+  const { norm } = valuesOf(ctx, run);
+  const batch = run.data.header?.batch_size;
   const size = batch ? ` (batch ${formatNumber(batch)})` : "";
-  if (norm === null || !Number.isFinite(norm)) return "";
+  if (norm === null || !Number.isFinite(norm)) return null;
   if (norm > THRESHOLDS.norm)
-    return `The noise is above the customary 0.9${size}: a larger batch would point more reliably.`;
-  if (norm < 0.25) return `Hardly any noise${size}: a smaller batch would do.`;
-  return `The noise ball is inside θ = 0.9${size}: the batch is large enough.`;
+    return {
+      text: `The noise is above the customary 0.9${size}: a larger batch would point more reliably.`,
+      short: `noisy${size}`,
+    };
+  if (norm < 0.25)
+    return { text: `Hardly any noise${size}: a smaller batch would do.`, short: `hardly any noise${size}` };
+  return { text: `The noise ball is inside θ = 0.9${size}: the batch is large enough.`, short: `large enough${size}` };
 }
 
 function draw(ctx: Context, size: Size): Scene {
@@ -107,7 +111,7 @@ function addHistory(
       color: colorsOf(ctx, run)[test.key],
       label: test.key,
     })),
-    rules: [{ value: THRESHOLDS[test.key], label: String(THRESHOLDS[test.key]), color: theme.quiet }],
+    rules: [{ value: THRESHOLDS[test.key], label: "", color: theme.quiet }],
     cursor: ctx.step,
     box: { x: area.x, y: top + 14, width: area.width, height: each - 14 + (last ? bottom : 0) },
     bare: !last,
@@ -122,6 +126,9 @@ function addHistory(
     color: runs.length > 1 ? theme.text : readable(colorsOf(ctx, runs[0])[test.key], theme),
     bold: true,
   });
+  const limit = `– – ${THRESHOLDS[test.key]}`;
+  const right = area.x + area.width - 12;
+  scene.marks.push({ type: "text", x: right, y: top + 10, text: limit, anchor: "end", color: theme.quiet });
   scene.frames.push(...chart.frames);
 }
 
@@ -140,7 +147,7 @@ const panel: Panel = {
   ],
   shows: (ctx) => isTracked(ctx, names),
   readings,
-  note: judge,
+  verdict: judge,
   draw,
   csv: (ctx) => columnsCsv(ctx, names),
 };

@@ -1,6 +1,6 @@
 import { inverse } from "../derive.ts";
 import { formatNumber } from "../format.ts";
-import { type Context, type ShownRun, valueAt } from "../panel.ts";
+import { type Context, type ShownRun, type Verdict, valueAt } from "../panel.ts";
 import { curvePanel, dashes } from "./_curves.ts";
 
 const RATE = "learning rate";
@@ -37,18 +37,16 @@ function stability(ctx: Context) {
   return { curves, legend: labels.map((label) => ({ label, color, dash: dashes[1] })) };
 }
 
-function judge(ctx: Context): string {
-  const run = ctx.runs.length === 1 ? ctx.runs[0] : null;
-  const factor = run && stabilityFactor(run);
-  if (!run || !factor || ctx.step === null) return "";
+function judge(ctx: Context, run: ShownRun): Verdict | null {
+  const factor = stabilityFactor(run);
+  if (!factor || ctx.step === null) return null;
   const value = valueAt(ctx, run, "HessMaxEV")?.value;
   const rate = valueAt(ctx, run, "LearningRate")?.value;
-  if (value === undefined || !rate) return "";
+  if (value === undefined || !rate) return null;
   const limit = factor / rate;
-  const times = formatNumber(value / limit, 2);
-  if (value > limit)
-    return `${times} × the limit ${words(factor)} = ${formatNumber(limit)}: beyond the edge of stability.`;
-  return `${times} × the limit ${words(factor)} = ${formatNumber(limit)}: stable.`;
+  const verdict = value > limit ? "beyond the edge of stability" : "stable";
+  const text = `${formatNumber(value / limit, 2)} × the limit ${words(factor)} = ${formatNumber(limit)}: ${verdict}.`;
+  return { text, short: verdict };
 }
 
 export default curvePanel({
@@ -61,7 +59,7 @@ export default curvePanel({
   ylabel: "λ max",
   ylog: true,
   extra: stability,
-  note: judge,
+  verdict: judge,
   help: [
     "The curvature in the steepest direction. The band is the error of the estimate where it is one.",
     "For SGD, a step along that direction overshoots for good once the eigenvalue is above 2 / learning rate (dashed). Many runs hover right at this line, the edge of stability; far above it the loss soon explodes. With momentum β the limit is 2 (1 + β) / learning rate.",

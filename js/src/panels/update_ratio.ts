@@ -10,7 +10,7 @@ export default curvePanel({
   ylabel: "ratio",
   ylog: true,
   split: true,
-  rules: () => [{ value: 1e-3, label: "1e−3" }],
+  rules: () => [{ value: 1e-3, label: "1e−3, a common value" }],
   help: [
     "The length of one step relative to the length of the weights.",
     "Around 1e−3 is a common healthy value. Much more: the step rewrites the weights, lower the learning rate. Much less: nothing moves.",

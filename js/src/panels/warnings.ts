@@ -1,9 +1,10 @@
 // Everything that was recorded as worth a look. A click goes to its step and layer.
 import { h, refill } from "../dom.ts";
 import { csvLines } from "../export.ts";
-import { formatNumber, shorten } from "../format.ts";
-import { groupWarnings, type Line } from "../notices.ts";
+import { formatNumber, shorten, shortNames } from "../format.ts";
+import { countWords, groupWarnings, isHint, type Line } from "../notices.ts";
 import type { Context, Panel } from "../panel.ts";
+import type { Notice } from "../records.ts";
 
 const words: Record<string, string> = {
   error: "error",
@@ -16,16 +17,39 @@ const words: Record<string, string> = {
   size: "size",
   note: "note",
 };
-function row(ctx: Context, { run, notice, count }: Line): HTMLElement {
+const MOST_LAYERS = 12;
+
+function goButton(ctx: Context, { step, layer }: Notice, className: string, ...content: (Node | string)[]) {
+  const where = layer ? ` and ${shorten(layer, 60)}` : "";
+  const title = `Show step ${step}${where} in all panels`;
+  const button = h("button", { type: "button", class: className, title }, ...content);
+  button.addEventListener("click", () => ctx.goTo(step, layer));
+  return button;
+}
+
+/** With several layers each of them can be gone to. */
+function layerButtons(ctx: Context, layers: Map<string, Notice>): Node[] {
+  const names = shortNames([...layers.keys()], 30);
+  const few = [...layers].slice(0, MOST_LAYERS);
+  const buttons = few.map(([layer, notice]) => goButton(ctx, notice, "ck-link", names.get(layer) || "whole network"));
+  const rest = layers.size - few.length;
+  return rest > 0 ? [...buttons, h("span", {}, `and ${rest} more`)] : buttons;
+}
+
+function row(ctx: Context, { run, notice, count, layers }: Line): HTMLElement {
   const swatch = h("i", { class: "ck-swatch" });
   swatch.style.setProperty("--c", run.color);
-  const kind = h("span", { class: "ck-kind" }, words[notice.kind] ?? shorten(notice.kind, 24));
-  const where = [notice.quantity, notice.layer].filter(Boolean).map((name) => ` · ${shorten(name, 40)}`);
+  const kind = h(
+    "span",
+    { class: isHint(notice) ? "ck-kind ck-hint" : "ck-kind" },
+    words[notice.kind] ?? shorten(notice.kind, 24),
+  );
+  const single = layers.size === 1 ? notice.layer : "";
+  const where = [notice.quantity, single].filter(Boolean).map((name) => ` · ${shorten(name, 40)}`);
   const what = h("span", {}, ctx.runs.length > 1 ? swatch : null, kind, ...where, count > 1 ? ` (${count} times)` : "");
-  const label = `Step ${notice.step}: show it in all panels`;
-  const go = h("button", { type: "button", class: "ck-go", title: label }, what, h("br"), shorten(notice.message, 300));
-  go.addEventListener("click", () => ctx.goTo(notice.step, notice.layer));
-  return h("tr", {}, h("td", { class: "ck-n" }, formatNumber(notice.step)), h("td", {}, go));
+  const go = goButton(ctx, notice, "ck-go", what, h("br"), shorten(notice.message, 300));
+  const more = layers.size > 1 ? h("div", { class: "ck-layers" }, ...layerButtons(ctx, layers)) : null;
+  return h("tr", {}, h("td", { class: "ck-n" }, formatNumber(notice.step)), h("td", {}, go, more));
 }
 
 const total = (ctx: Context) => ctx.runs.reduce((sum, { data }) => sum + data.warnings.length, 0);
@@ -39,10 +63,11 @@ const panel: Panel = {
   names: [],
   help: [
     "What was recorded as worth a look: errors inside a quantity (training went on), values that are not finite, more than 1 % of the elements outside a histogram's range, layers without any gradient, an eigenvalue at which steps of this learning rate grow, and what was left out.",
-    "A click shows that step, and that layer, in all panels. The triangles above the scrubber are the same warnings.",
+    "What only asks for a better setting (a wider range, say), or tells what tracking did, is a hint and no reason for alarm.",
+    "A click shows that step, and that layer, in all panels. The triangles above the scrubber are the same, hints in grey.",
   ],
   shows: (ctx) => ctx.runs.some(({ data }) => data.warnings.length > 0),
-  readings: (ctx) => [{ label: "warnings", value: total(ctx), text: formatNumber(total(ctx)) }],
+  readings: (ctx) => [{ label: "recorded", value: total(ctx), text: countWords(groupWarnings(ctx)).text }],
   fill(ctx, element) {
     const key = JSON.stringify([ctx.theme.dark, ctx.runs.map(({ run, color, data }) => [run, color, data.version])]);
     refill(element, key, () => {
