@@ -17,7 +17,9 @@ import { ROW, type Store } from "./store.ts";
 import styles from "./styles.css";
 import { dark, light, type Theme, themeVariables } from "./theme.ts";
 
-const BUDGET = 14; // ms of drawing per frame; the browser needs about as much again to show it
+const BUDGET = 14; // ms of drawing per frame while a hand waits; the browser needs about as much again to show it
+const QUIET_BUDGET = 120; // ms otherwise: each further frame would compose the whole page once more
+const ATTENTION = 1000; // ms after which a hand has let go
 const REST = 300; // ms without a new picture before it is put into words
 
 export class App implements CardHost, BarHost, ScrubberHost {
@@ -44,6 +46,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private focused = "";
   private hostTheme: "light" | "dark";
   private playedFrom = 0;
+  private handled = Number.NEGATIVE_INFINITY; // when the user last did something
   private unsubscribe: () => void;
   private readonly media = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
   private readonly followSystem = () => {
@@ -125,6 +128,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     clearTimeout(this.saved);
     this.saved = setTimeout(() => this.options.onState?.(this.state), 150) as unknown as number;
     if ("paused" in patch) this.source.pause?.(this.state.paused);
+    this.handled = performance.now();
     this.invalidate();
   }
 
@@ -179,7 +183,9 @@ export class App implements CardHost, BarHost, ScrubberHost {
    */
   draw(now = 0): void {
     this.frame = 0;
-    const deadline = now ? performance.now() + BUDGET : Number.POSITIVE_INFINITY;
+    const began = performance.now();
+    const budget = this.playing || began - this.handled < ATTENTION ? BUDGET : QUIET_BUDGET;
+    const deadline = now ? began + budget : Number.POSITIVE_INFINITY;
     if (this.playing) this.advance(now);
     const [width, track] = [this.root.clientWidth || 1200, this.scrubber.width]; // read before anything is written
     const ctx = this.context();
@@ -219,6 +225,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     const step = x === null ? null : axisToStep(this.context(), x);
     if (step === this.hovered) return;
     this.hovered = step;
+    this.handled = performance.now();
     this.invalidate();
   }
   choose(x: number): void {

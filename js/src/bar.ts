@@ -177,10 +177,18 @@ export class Bar {
 
   private updateStatus(ctx: Context, status: SourceStatus, broken: number): void {
     const summary = summarize(ctx, status, broken);
-    refill(this.status, JSON.stringify(summary), () => [
-      h("i", { class: `ck-lamp ck-${summary.tone}` }),
-      ...summary.words.map((word, i) => h("span", { class: i ? "ck-num" : "ck-state", title: word.title }, word.text)),
+    refill(this.status, String(summary.words.length), () => [
+      h("i"),
+      ...summary.words.map((_, i) => h("span", { class: i ? "ck-num" : "ck-state" })),
     ]);
+    const [lamp, ...spans] = this.status.children as unknown as HTMLElement[];
+    summary.words.forEach(({ text, title }, i) => {
+      setText(spans[i], text);
+      setAttribute(spans[i], "title", title ?? "");
+    });
+    // It beats with the pictures: an animation would have the browser compose sixty a second, also when nothing comes.
+    const beats = summary.tone === "live" && Math.floor(performance.now() / 1000) % 2 === 1;
+    setAttribute(lamp, "class", `ck-lamp ck-${summary.tone}${beats ? " ck-beat" : ""}`);
     const count = groupWarnings(ctx).length;
     this.warnings.hidden = !count;
     setText(this.warnings, `▲ ${count} ${count === 1 ? "warning" : "warnings"}`);

@@ -24,12 +24,19 @@ export class Board {
     redraw: () => void,
   ) {
     this.element.append(this.empty);
-    this.sizes = typeof ResizeObserver === "undefined" ? null : new ResizeObserver(redraw);
+    this.sizes =
+      typeof ResizeObserver === "undefined" ? null : new ResizeObserver((entries) => this.resize(entries, redraw));
     this.sights =
       typeof IntersectionObserver === "undefined"
         ? null
         : new IntersectionObserver((entries) => this.look(entries, redraw), { rootMargin: "120px" });
     this.sizes?.observe(this.element);
+  }
+
+  private resize(entries: ResizeObserverEntry[], redraw: () => void): void {
+    const changed = new Set(entries.map((entry) => entry.target));
+    for (const card of this.cards.values()) if (changed.has(card.body)) card.measured = false;
+    redraw();
   }
 
   private look(entries: IntersectionObserverEntry[], redraw: () => void): void {
@@ -64,7 +71,7 @@ export class Board {
     if (!shown.length) this.empty.textContent = emptyWords(ctx, panels.length);
     const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
     due.sort((a, b) => a.drawn - b.drawn);
-    for (const card of due) card.measure(this.showAll);
+    for (const card of due) if (this.showAll || !this.sizes || !card.measured) card.measure(this.showAll);
     for (const card of due) {
       card.update(ctx);
       card.drawn = ++this.pictures;

@@ -25,6 +25,7 @@ export class Card {
   readonly body: HTMLElement;
   visible = true;
   dirty = true;
+  measured = false; // the size is known, and holds until the page says otherwise
   drawn = 0; // when, counted in pictures
   private size = { width: 320, height: 200 };
   scene: Scene = emptyScene(0, 0);
@@ -177,6 +178,7 @@ export class Card {
   /** Reads the size. All cards are measured before any is drawn: reading after writing would lay out the page anew. */
   measure(anew = false): void {
     if (anew) this.painter.forget();
+    this.measured = !anew;
     this.size = { width: this.body.clientWidth || 320, height: this.body.clientHeight || this.panel.height };
   }
 

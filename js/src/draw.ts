@@ -1,6 +1,6 @@
 // Marks onto a canvas, and text marks into the page: letters in the DOM stay sharp, selectable and readable aloud.
 import { Raster } from "./raster.ts";
-import type { Box, DotsMark, LineMark, Mark, Scene, TextMark } from "./scene.ts";
+import type { Box, DotsMark, ImageMark, LineMark, Mark, Scene, TextMark } from "./scene.ts";
 
 export const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 export const TEXT_SIZE = 11;
@@ -43,17 +43,23 @@ function shape(ctx: CanvasRenderingContext2D, mark: Exclude<Mark, TextMark>): vo
   else if (mark.type === "dots") dots(ctx, mark);
 }
 
-function drawImage(ctx: CanvasRenderingContext2D, mark: Extract<Mark, { type: "image" }>): void {
+const pictures = new WeakMap<Uint8ClampedArray, HTMLCanvasElement>();
+
+function makePicture({ columns, rows, rgba }: ImageMark): HTMLCanvasElement {
   const pixels = document.createElement("canvas");
-  pixels.width = mark.columns;
-  pixels.height = mark.rows;
+  pixels.width = columns;
+  pixels.height = rows;
   const inner = pixels.getContext("2d");
-  if (!inner) return;
-  const data = inner.createImageData(mark.columns, mark.rows);
-  data.data.set(mark.rgba);
-  inner.putImageData(data, 0, 0);
+  const data = inner?.createImageData(columns, rows);
+  data?.data.set(rgba);
+  if (data) inner?.putImageData(data, 0, 0);
+  pictures.set(rgba, pixels);
+  return pixels;
+}
+
+function drawImage(ctx: CanvasRenderingContext2D, mark: ImageMark): void {
   ctx.imageSmoothingEnabled = false;
-  ctx.drawImage(pixels, mark.x, mark.y, mark.width, mark.height);
+  ctx.drawImage(pictures.get(mark.rgba) ?? makePicture(mark), mark.x, mark.y, mark.width, mark.height);
 }
 
 function drawMark(ctx: CanvasRenderingContext2D, mark: Mark, withText: boolean): void {
@@ -121,7 +127,7 @@ function drawMarks(
   if (under?.width && under.height) ctx.drawImage(under, 0, 0, size.width, size.height);
   for (let i = 0; i < marks.length; ) {
     const curves = curvesFrom(marks, i);
-    if (curves.length) drawCurves(ctx, curves, ratio);
+    if (curves.length) drawCurves(ctx, curves, ratio, withText || under ? null : marks.slice(0, i));
     else drawMark(ctx, marks[i], withText);
     i += Math.max(1, curves.length);
   }
@@ -156,14 +162,50 @@ function blankSheet(w: number, h: number, left: number, top: number, ratio: numb
   return own;
 }
 
-function drawCurves(ctx: CanvasRenderingContext2D, curves: LineMark[], ratio: number): void {
+const isGrid = (mark: Mark): mark is LineMark =>
+  mark.type === "line" && mark.xs.length === 2 && mark.ys[0] === mark.ys[1] && !mark.dash && !mark.alpha && !mark.fill;
+
+/** Whether a mark may have left ink inside a box; what is not looked at in detail may. */
+function mayTouch(mark: Mark, { x, y, width, height }: Box): boolean {
+  if (mark.type === "text") return false;
+  let sides: [number, number, number, number] | null = null;
+  if (mark.type === "rect" || mark.type === "image")
+    sides = [mark.x, mark.x + mark.width, mark.y, mark.y + mark.height];
+  else if (mark.type === "ellipse")
+    sides = [mark.cx - mark.rx, mark.cx + mark.rx, mark.cy - mark.ry, mark.cy + mark.ry];
+  else if (mark.clip) sides = [mark.clip.x, mark.clip.x + mark.clip.width, mark.clip.y, mark.clip.y + mark.clip.height];
+  else if (mark.type === "line" && mark.xs.length < 100) {
+    const [xs, ys] = [Array.from(mark.xs), Array.from(mark.ys)];
+    sides = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+  }
+  if (!sides || sides.some(Number.isNaN)) return true;
+  const [left, right, top, bottom] = sides;
+  return left < x + width && right > x && top < y + height && bottom > y;
+}
+
+/** The grid below a box of curves, if nothing else is below it. */
+function gridBelow(marks: Mark[], box: Box): LineMark[] | null {
+  const below = marks.filter((mark) => mayTouch(mark, box) || isGrid(mark));
+  return below.every(isGrid) ? below : null;
+}
+
+// Where curves have nothing but a grid below them, their pixels are the picture and replace what is there: mixing them in
+// from another canvas would copy that canvas first.
+function drawCurves(ctx: CanvasRenderingContext2D, curves: LineMark[], ratio: number, before: Mark[] | null): void {
   const { x, y, width, height } = curves[0].clip as Box;
   const [left, top] = [Math.floor(x * ratio), Math.floor(y * ratio)];
   const [w, h] = [Math.ceil((x + width) * ratio) - left, Math.ceil((y + height) * ratio) - top];
   if (w < 1 || h < 1) return;
   const { raster, image } = blankSheet(w, h, left, top, ratio);
+  const grid = before && gridBelow(before, curves[0].clip as Box);
+  for (const { xs, ys, stroke, weight } of grid ?? [])
+    raster.draw({ xs, ys, color: stroke as string, weight: weight ?? 1 });
   for (const { xs, ys, stroke, weight, alpha, dash } of curves)
     raster.draw({ xs, ys, color: stroke as string, weight: weight ?? 1, alpha, dash });
+  if (grid) {
+    ctx.putImageData(image, left, top);
+    return;
+  }
   sheet ??= document.createElement("canvas");
   if (sheet.width < w || sheet.height < h)
     [sheet.width, sheet.height] = [Math.max(w, sheet.width), Math.max(h, sheet.height)];
@@ -197,18 +239,20 @@ function sameMark(a: Mark, b: Mark): boolean {
 
 const sameMarks = (a: Mark[], b: Mark[]) => a.length === b.length && a.every((mark, i) => sameMark(mark, b[i]));
 
-/** What rests is drawn once, aside; each picture is a copy of it plus what follows the cursor. Nothing new, no picture. */
+/**
+ * Nothing new, no picture. New data is drawn straight away; where only the cursor moves, what rests is drawn once, aside,
+ * and each picture is a copy of it plus what follows the cursor.
+ */
 export class Painter {
   private drawn: { rest: Mark[]; moving: Mark[]; width: number; height: number; ratio: number } | null = null;
   private aside: HTMLCanvasElement | null = null;
-  private direct = false;
+  private rests = false; // the marks that rest are aside
   constructor(private readonly canvas: HTMLCanvasElement) {}
 
-  /** Draw everything anew next time, on a blank canvas and without copies: a printer replays what was drawn, sharply. */
+  /** Draw everything anew next time, on a blank canvas: a printer replays what was drawn, sharply. */
   forget(): void {
     this.drawn = null;
     this.canvas.width = 0;
-    this.direct = true;
   }
 
   draw(scene: Scene, ratio: number): void {
@@ -220,14 +264,14 @@ export class Painter {
     const rested = old !== null && sameMarks(rest, old.rest);
     if (rested && sameMarks(moving, old.moving)) return;
     this.drawn = { rest: rested ? old.rest : rest, moving, width, height, ratio };
-    if (this.direct) {
-      this.direct = false;
-      this.drawn = null;
+    if (!rested) {
+      this.rests = false;
       drawMarks(this.canvas, scene, [...rest, ...moving], ratio);
       return;
     }
     this.aside ??= document.createElement("canvas");
-    if (!rested) drawMarks(this.aside, scene, rest, ratio);
+    if (!this.rests) drawMarks(this.aside, scene, rest, ratio);
+    this.rests = true;
     drawMarks(this.canvas, scene, moving, ratio, false, this.aside);
   }
 }

@@ -1,6 +1,6 @@
 // The spine: where records are dense, where something was raised, and the step that every panel shows.
 import { h, setAttribute, setText } from "./dom.ts";
-import { drawScene } from "./draw.ts";
+import { Painter } from "./draw.ts";
 import { formatDuration, formatNumber } from "./format.ts";
 import { stepToAxis } from "./navigation.ts";
 import type { Context } from "./panel.ts";
@@ -76,6 +76,7 @@ export interface ScrubberHost extends PointerHost {
 export class Scrubber {
   readonly element: HTMLElement;
   private readonly canvas = h("canvas", { "aria-hidden": "true" });
+  private readonly painter = new Painter(this.canvas);
   private readonly label = h("output", { class: "ck-where" });
   private readonly playButton = h("button", { type: "button", class: "ck-icon ck-play" });
   private readonly liveButton = h("button", { type: "button", class: "ck-chip ck-follow" }, "Latest");
@@ -132,7 +133,7 @@ export class Scrubber {
   update(ctx: Context, full: [number, number], playing: boolean, width: number): void {
     const { scene, scale } = scrubberScene(ctx, width, full);
     this.scale = scale;
-    drawScene(this.canvas, scene, Math.min(3, globalThis.devicePixelRatio || 1));
+    this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1));
     const words = describeStep(ctx);
     setText(this.label, words);
     setText(this.playButton, playing ? "❚❚" : "▶");
