@@ -259,6 +259,7 @@ export class Painter {
     const { width, height } = scene;
     const old =
       this.drawn?.width === width && this.drawn.height === height && this.drawn.ratio === ratio ? this.drawn : null;
+    if (!old) fitCanvas(this.canvas, scene);
     const rest = scene.marks.filter((mark) => mark.type !== "text" && !isLive(mark));
     const moving = scene.marks.filter(isLive);
     const rested = old !== null && sameMarks(rest, old.rest);
@@ -274,6 +275,12 @@ export class Painter {
     this.rests = true;
     drawMarks(this.canvas, scene, moving, ratio, false, this.aside);
   }
+}
+
+// In the page as large as it was drawn: stretched by a part of a pixel, it would be blurred, and slow to show.
+function fitCanvas({ style }: HTMLCanvasElement, { width, height }: Scene): void {
+  style.width = `${width}px`;
+  style.height = `${height}px`;
 }
 
 const shift = { start: "0", middle: "-50%", end: "-100%" };
