@@ -1,6 +1,6 @@
 // The top bar: runs, state of training, and the choices that hold for all panels.
 
-import { h, popover, refill, setAttribute, setText } from "./dom.ts";
+import { h, popover, refill, setAttribute, setHidden, setText } from "./dom.ts";
 import { shorten } from "./format.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
 import { groupWarnings } from "./notices.ts";
@@ -132,7 +132,7 @@ export class Bar {
       ...known.map((name) => h("option", { value: name }, shorten(name, 32))),
     ]);
     this.layer.value = state.layer;
-    this.layer.hidden = !known.length;
+    setHidden(this.layer, !known.length);
     const epochs = this.axis.options[1];
     epochs.disabled = !ctx.runs.some(({ data }) => data.hasEpochs);
     this.axis.value = ctx.axis;
@@ -140,8 +140,8 @@ export class Bar {
     this.yscale.value = state.yscale;
     if (this.smoothing.value !== String(state.smoothing)) this.smoothing.value = String(state.smoothing);
     setText(this.smoothText, state.smoothing.toFixed(2));
-    this.zoomOut.hidden = !state.zoom;
-    this.pause.hidden = status.connection === "static";
+    setHidden(this.zoomOut, !state.zoom);
+    setHidden(this.pause, status.connection === "static");
     setText(this.pause, state.paused ? "Resume" : "Pause");
     setAttribute(this.pause, "aria-pressed", String(state.paused));
     this.updateStop(ctx);
@@ -172,7 +172,7 @@ export class Bar {
     );
     const rest = names.length - shown.length;
     setText(this.more, rest > 0 ? `+ ${rest} more ▾` : "Runs ▾");
-    (this.more.closest(".ck-popwrap") as HTMLElement).hidden = names.length < 2;
+    setHidden(this.more.closest(".ck-popwrap") as HTMLElement, names.length < 2);
   }
 
   private updateStatus(ctx: Context, status: SourceStatus, broken: number): void {
@@ -190,7 +190,7 @@ export class Bar {
     const beats = summary.tone === "live" && Math.floor(performance.now() / 1000) % 2 === 1;
     setAttribute(lamp, "class", `ck-lamp ck-${summary.tone}${beats ? " ck-beat" : ""}`);
     const count = groupWarnings(ctx).length;
-    this.warnings.hidden = !count;
+    setHidden(this.warnings, !count);
     setText(this.warnings, `▲ ${count} ${count === 1 ? "warning" : "warnings"}`);
   }
 
@@ -204,7 +204,7 @@ export class Bar {
   private updateStop(ctx: Context): void {
     const runs = this.stoppable(ctx);
     const asked = runs.some((run) => this.stopping.has(run) || this.host.source.isStopping?.(run));
-    this.stop.hidden = !runs.length;
+    setHidden(this.stop, !runs.length);
     this.stop.disabled = asked;
     setText(this.stop, asked ? "Stop requested…" : "Stop training");
     if (!runs.length) this.stopping.clear();

@@ -1,6 +1,6 @@
 // The cards in their places: made when a panel has something to show, moved when the width or the user asks for it.
 import { Card, type CardHost } from "./card.ts";
-import { h } from "./dom.ts";
+import { h, setHidden } from "./dom.ts";
 import { arrange, columnCount, groupTitles } from "./layout.ts";
 import type { Context, Panel } from "./panel.ts";
 import { otherPanels } from "./panels/_other.ts";
@@ -67,7 +67,7 @@ export class Board {
     const shown = panels.filter((panel) => !ctx.state.hidden.includes(panel.id));
     this.make(shown);
     this.place(shown, ctx, width);
-    this.empty.hidden = shown.length > 0;
+    setHidden(this.empty, shown.length > 0);
     if (!shown.length) this.empty.textContent = emptyWords(ctx, panels.length);
     const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
     due.sort((a, b) => a.drawn - b.drawn);

@@ -1,6 +1,6 @@
 // The frame around one panel: title with its explanation, current numbers, chart, sentence, menu.
 import { cardMenu } from "./card_menu.ts";
-import { h, popover, refill, setAttribute, setData, setText } from "./dom.ts";
+import { h, popover, refill, setAttribute, setData, setHidden, setText } from "./dom.ts";
 import { Painter, TextLayer } from "./draw.ts";
 import { formatNumber } from "./format.ts";
 import type { Context, Panel, Reading } from "./panel.ts";
@@ -170,7 +170,7 @@ export class Card {
     this.reserved.lines = Math.max(this.reserved.lines, lines);
     setText(this.note, note);
     setAttribute(this.note, "title", note); // where two lines are not enough
-    this.note.hidden = !this.reserved.lines;
+    setHidden(this.note, !this.reserved.lines);
     const height = `${this.reserved.lines * 1.35 + 0.25}em`;
     if (this.note.style.height !== height) this.note.style.height = height;
   }
@@ -193,7 +193,7 @@ export class Card {
     this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1));
     this.texts.update(scene.marks);
     const key = JSON.stringify(scene.legend);
-    this.legend.hidden = !scene.legend.length;
+    setHidden(this.legend, !scene.legend.length);
     refill(this.legend, key, () =>
       scene.legend.map(({ label, color, dash }) => {
         const swatch = h("i", { class: !dash ? "" : dash[0] > 2 ? "ck-dash" : "ck-dotted" });

@@ -286,37 +286,45 @@ function fitCanvas({ style }: HTMLCanvasElement, { width, height }: Scene): void
 const shift = { start: "0", middle: "-50%", end: "-100%" };
 const lift = { top: "0", middle: "-50%", bottom: "-100%" };
 
+const MARKED = ["text", "title", "x", "y", "color", "size", "bold", "anchor", "baseline", "turned"] as const;
+
 /** Text marks as spans that are kept and reused: an update touches only what changed. */
 export class TextLayer {
-  private spans: { element: HTMLSpanElement; key: string }[] = [];
+  private spans: { element: HTMLSpanElement; mark: TextMark | null }[] = [];
   constructor(private readonly parent: HTMLElement) {}
 
   update(marks: Mark[]): void {
     const texts = marks.filter((mark): mark is TextMark => mark.type === "text");
     texts.forEach((mark, i) => {
-      const key = JSON.stringify(mark);
       if (!this.spans[i]) {
         const element = document.createElement("span");
         this.parent.append(element);
-        this.spans[i] = { element, key: "" };
+        this.spans[i] = { element, mark: null };
       }
-      if (this.spans[i].key === key) return;
-      this.spans[i].key = key;
-      place(this.spans[i].element, mark);
+      const own = this.spans[i];
+      const changed = MARKED.filter((name) => own.mark?.[name] !== mark[name]);
+      if (own.mark && !changed.length) return;
+      place(own.element, mark, own.mark ? changed : MARKED);
+      own.mark = mark;
     });
     for (const { element } of this.spans.splice(texts.length)) element.remove();
   }
 }
 
-function place(element: HTMLSpanElement, mark: TextMark): void {
-  element.textContent = mark.text;
-  element.title = mark.title ?? "";
+function place(element: HTMLSpanElement, mark: TextMark, changed: readonly (keyof TextMark)[]): void {
   const { style } = element;
-  style.left = `${mark.x}px`;
-  style.top = `${mark.y}px`;
-  style.color = mark.color;
-  style.fontSize = `${(mark.size ?? TEXT_SIZE) / 16}em`;
-  style.fontWeight = mark.bold ? "600" : "400";
-  const [dx, dy] = [shift[mark.anchor ?? "start"], lift[mark.baseline ?? "middle"]];
-  style.transform = mark.turned ? `translate(-50%, -50%) rotate(-90deg)` : `translate(${dx}, ${dy})`;
+  for (const name of changed)
+    if (name === "text") element.textContent = mark.text;
+    else if (name === "title") element.title = mark.title ?? "";
+    else if (name === "x") style.left = `${mark.x}px`;
+    else if (name === "y") style.top = `${mark.y}px`;
+    else if (name === "color") style.color = mark.color;
+    else if (name === "size") style.fontSize = `${(mark.size ?? TEXT_SIZE) / 16}em`;
+    else if (name === "bold") style.fontWeight = mark.bold ? "600" : "400";
+    else style.transform = turn(mark);
+}
+
+function turn({ anchor, baseline, turned }: TextMark): string {
+  if (turned) return "translate(-50%, -50%) rotate(-90deg)";
+  return `translate(${shift[anchor ?? "start"]}, ${lift[baseline ?? "middle"]})`;
 }

@@ -30,7 +30,9 @@ export class FitTable extends Table {
       const index = this.find(fit.step);
       if (index < 0) return true;
       if (known[index] > to_seq) return false;
-      const same = encode(fit, to_seq).every((value, c) => c === FIT.to_seq || Object.is(value, this.columns[c][index]));
+      const same = encode(fit, to_seq).every(
+        (value, c) => c === FIT.to_seq || Object.is(value, this.columns[c][index]),
+      );
       if (same) known[index] = to_seq;
       return !same;
     });

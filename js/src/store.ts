@@ -7,6 +7,7 @@ import { countBytes, MOST_BYTES, MOST_FITS, thinFits, thinPast } from "./thin.ts
 import type { AlphaFit, Batch, Header, HistogramData, Missing, Notice, RunStatus } from "./wire.ts";
 
 export { ROW };
+
 const TOP_SAMPLES = 5; // per record; no more are shown
 const MOST_NOTICES = 5000;
 const stateRank: Record<string, number> = { waiting: 0, running: 1, crashed: 2, stopped: 3, failed: 3, finished: 3 };
@@ -150,7 +151,11 @@ export class RunStore {
 
   private mergeLists(batch: Batch): void {
     const { to_seq } = batch;
-    if (batch.alphas.length) this.fits.add(batch.alphas.filter((fit) => !this.isOutdated(batch, fit.step)), to_seq);
+    if (batch.alphas.length)
+      this.fits.add(
+        batch.alphas.filter((fit) => !this.isOutdated(batch, fit.step)),
+        to_seq,
+      );
     if (batch.warnings.length) this.sortedNotices = null;
     for (const value of batch.warnings) {
       const key = JSON.stringify([value.step, value.kind, value.quantity, value.layer, value.message]);

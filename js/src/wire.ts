@@ -29,7 +29,9 @@ function decodeArray(array: pb.Array | undefined): Numbers {
   if (!array) return new Float64Array(0);
   const raw = array.codec === Codec.ZLIB ? inflate(array) : array.data.slice();
   const whole = raw.byteLength === raw.buffer.byteLength;
-  const buffer = (whole ? raw.buffer : raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.byteLength)) as ArrayBuffer;
+  const buffer = (
+    whole ? raw.buffer : raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.byteLength)
+  ) as ArrayBuffer;
   switch (array.dtype) {
     case DType.DTYPE_FLOAT64:
       return new Float64Array(buffer);
