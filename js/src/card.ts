@@ -157,7 +157,7 @@ export class Card {
       else this.paint(ctx);
     } catch (error) {
       const { width, height } = this.size;
-      this.show(messageScene(width, height, `This panel failed: ${error}`, ctx.theme.warn));
+      this.show(messageScene(width, height, `This panel failed: ${error}`, ctx.theme.warn), ctx.theme.card);
     }
   }
 
@@ -185,12 +185,12 @@ export class Card {
   private paint(ctx: Context): void {
     const { size } = this;
     const scene = this.panel.draw?.(ctx, size) ?? emptyScene(size.width, size.height);
-    this.show(scene);
+    this.show(scene, ctx.theme.card);
   }
 
-  private show(scene: Scene): void {
+  private show(scene: Scene, ground: string): void {
     this.scene = scene;
-    this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1));
+    this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1), ground);
     this.texts.update(scene.marks);
     const key = JSON.stringify(scene.legend);
     setHidden(this.legend, !scene.legend.length);

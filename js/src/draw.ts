@@ -115,19 +115,23 @@ function drawMarks(
   marks: Mark[],
   ratio: number,
   withText = false,
+  ground?: string,
   under?: HTMLCanvasElement,
 ): void {
   const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
   const fits = canvas.width === width && canvas.height === height;
   if (!fits) [canvas.width, canvas.height] = [width, height]; // clears it, too
-  const ctx = canvas.getContext("2d");
+  const ctx = canvas.getContext("2d", { alpha: ground === undefined });
   if (!ctx) return;
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-  if (fits) ctx.clearRect(0, 0, size.width, size.height);
   if (under?.width && under.height) ctx.drawImage(under, 0, 0, size.width, size.height);
+  else if (ground !== undefined) {
+    ctx.fillStyle = ground;
+    ctx.fillRect(0, 0, size.width, size.height);
+  } else if (fits) ctx.clearRect(0, 0, size.width, size.height);
   for (let i = 0; i < marks.length; ) {
     const curves = curvesFrom(marks, i);
-    if (curves.length) drawCurves(ctx, curves, ratio, withText || under ? null : marks.slice(0, i));
+    if (curves.length) drawCurves(ctx, curves, ratio, ground, withText || under ? null : marks.slice(0, i));
     else drawMark(ctx, marks[i], withText);
     i += Math.max(1, curves.length);
   }
@@ -149,7 +153,7 @@ let sheet: HTMLCanvasElement | null = null;
 const sheets = new Map<string, { raster: Raster; image: ImageData }>();
 
 // Charts come in a few sizes, and a frame draws twenty: their sheets are used again.
-function blankSheet(w: number, h: number, left: number, top: number, ratio: number) {
+function blankSheet(w: number, h: number, left: number, top: number, ratio: number, ground?: string) {
   const key = `${w} ${h} ${ratio}`;
   let own = sheets.get(key);
   if (!own) {
@@ -158,7 +162,7 @@ function blankSheet(w: number, h: number, left: number, top: number, ratio: numb
     if (sheets.size >= 12) sheets.delete(sheets.keys().next().value as string);
     sheets.set(key, own);
   }
-  Object.assign(own.raster.clear(), { left, top });
+  Object.assign(own.raster.clear(ground), { left, top });
   return own;
 }
 
@@ -191,13 +195,19 @@ function gridBelow(marks: Mark[], box: Box): LineMark[] | null {
 
 // Where curves have nothing but a grid below them, their pixels are the picture and replace what is there: mixing them in
 // from another canvas would copy that canvas first.
-function drawCurves(ctx: CanvasRenderingContext2D, curves: LineMark[], ratio: number, before: Mark[] | null): void {
+function drawCurves(
+  ctx: CanvasRenderingContext2D,
+  curves: LineMark[],
+  ratio: number,
+  ground: string | undefined,
+  before: Mark[] | null,
+): void {
   const { x, y, width, height } = curves[0].clip as Box;
   const [left, top] = [Math.floor(x * ratio), Math.floor(y * ratio)];
   const [w, h] = [Math.ceil((x + width) * ratio) - left, Math.ceil((y + height) * ratio) - top];
   if (w < 1 || h < 1) return;
-  const { raster, image } = blankSheet(w, h, left, top, ratio);
   const grid = before && gridBelow(before, curves[0].clip as Box);
+  const { raster, image } = blankSheet(w, h, left, top, ratio, grid ? ground : undefined);
   for (const { xs, ys, stroke, weight } of grid ?? [])
     raster.draw({ xs, ys, color: stroke as string, weight: weight ?? 1 });
   for (const { xs, ys, stroke, weight, alpha, dash } of curves)
@@ -244,7 +254,7 @@ const sameMarks = (a: Mark[], b: Mark[]) => a.length === b.length && a.every((ma
  * and each picture is a copy of it plus what follows the cursor.
  */
 export class Painter {
-  private drawn: { rest: Mark[]; moving: Mark[]; width: number; height: number; ratio: number } | null = null;
+  private drawn: { rest: Mark[]; moving: Mark[]; place: string } | null = null;
   private aside: HTMLCanvasElement | null = null;
   private rests = false; // the marks that rest are aside
   constructor(private readonly canvas: HTMLCanvasElement) {}
@@ -255,32 +265,36 @@ export class Painter {
     this.canvas.width = 0;
   }
 
-  draw(scene: Scene, ratio: number): void {
-    const { width, height } = scene;
-    const old =
-      this.drawn?.width === width && this.drawn.height === height && this.drawn.ratio === ratio ? this.drawn : null;
-    if (!old) fitCanvas(this.canvas, scene);
+  /** On an opaque `ground`: without a graphics card, what is behind a canvas that could be seen through is mixed in slowly. */
+  draw(scene: Scene, ratio: number, ground: string): void {
+    const place = [scene.width, scene.height, ratio, ground].join(" ");
+    const old = this.drawn?.place === place ? this.drawn : null;
+    if (!old) fitCanvas(this.canvas, scene, ratio);
     const rest = scene.marks.filter((mark) => mark.type !== "text" && !isLive(mark));
     const moving = scene.marks.filter(isLive);
     const rested = old !== null && sameMarks(rest, old.rest);
     if (rested && sameMarks(moving, old.moving)) return;
-    this.drawn = { rest: rested ? old.rest : rest, moving, width, height, ratio };
+    this.drawn = { rest: rested ? old.rest : rest, moving, place };
     if (!rested) {
       this.rests = false;
-      drawMarks(this.canvas, scene, [...rest, ...moving], ratio);
+      drawMarks(this.canvas, scene, [...rest, ...moving], ratio, false, ground);
       return;
     }
     this.aside ??= document.createElement("canvas");
-    if (!this.rests) drawMarks(this.aside, scene, rest, ratio);
+    if (!this.rests) drawMarks(this.aside, scene, rest, ratio, false, ground);
     this.rests = true;
-    drawMarks(this.canvas, scene, moving, ratio, false, this.aside);
+    drawMarks(this.canvas, scene, moving, ratio, false, ground, this.aside);
   }
 }
 
-// In the page as large as it was drawn: stretched by a part of a pixel, it would be blurred, and slow to show.
-function fitCanvas({ style }: HTMLCanvasElement, { width, height }: Scene): void {
+// In the page as large as it was drawn: stretched by a part of a pixel, it would be blurred, and slow to show. Where one
+// pixel of the canvas is one of the screen, nothing has to be smoothed, either.
+function fitCanvas({ style }: HTMLCanvasElement, { width, height }: Scene, ratio: number): void {
   style.width = `${width}px`;
   style.height = `${height}px`;
+  const exact =
+    ratio === globalThis.devicePixelRatio && Number.isInteger(width * ratio) && Number.isInteger(height * ratio);
+  style.imageRendering = exact ? "pixelated" : "";
 }
 
 const shift = { start: "0", middle: "-50%", end: "-100%" };

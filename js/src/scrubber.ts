@@ -83,6 +83,7 @@ export class Scrubber {
   private readonly track: HTMLElement;
   private scale: Scale | null = null;
   private dragging = false;
+  private letters = 24;
 
   constructor(
     private readonly host: ScrubberHost,
@@ -126,6 +127,13 @@ export class Scrubber {
     event.preventDefault();
   }
 
+  // The label keeps the room that it once needed: otherwise each new digit would make the track a little narrower.
+  private reserve(letters: number): void {
+    if (letters <= this.letters) return;
+    this.letters = 4 * Math.ceil(letters / 4);
+    this.label.style.setProperty("--room", `${0.62 * this.letters}em`);
+  }
+
   get width(): number {
     return this.track.clientWidth || 600;
   }
@@ -133,9 +141,10 @@ export class Scrubber {
   update(ctx: Context, full: [number, number], playing: boolean, width: number): void {
     const { scene, scale } = scrubberScene(ctx, width, full);
     this.scale = scale;
-    this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1));
+    this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1), ctx.theme.card);
     const words = describeStep(ctx);
     setText(this.label, words);
+    this.reserve(words.length);
     setText(this.playButton, playing ? "❚❚" : "▶");
     setAttribute(this.playButton, "aria-label", playing ? "Stop playing" : "Play through the training");
     setAttribute(this.liveButton, "aria-pressed", String(ctx.state.step === null));

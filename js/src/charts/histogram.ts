@@ -1,5 +1,6 @@
 // 1D histograms with log counts: one alone, many as small multiples, and many steps as a heat strip over the shared axis.
 
+import { pack } from "../raster.ts";
 import type { Scale } from "../scale.ts";
 import type { Box, Mark } from "../scene.ts";
 import type { Theme } from "../theme.ts";
@@ -92,7 +93,7 @@ function stripPixels(columns: StripColumn[], starts: number[], width: number, bi
       if (!(count > 0)) continue;
       const [r, g, b] = countColor(Math.log1p(count) / most);
       const row = (bins - 1 - bin) * width;
-      words.fill(((255 << 24) | (b << 16) | (g << 8) | r) >>> 0, row + from, row + to);
+      words.fill(pack(r, g, b), row + from, row + to);
     }
   });
   return rgba;
