@@ -131,7 +131,7 @@ export class Scrubber {
   private reserve(letters: number): void {
     if (letters <= this.letters) return;
     this.letters = 4 * Math.ceil(letters / 4);
-    this.label.style.setProperty("--room", `${0.62 * this.letters}em`);
+    this.label.style.setProperty("--room", `${0.56 * this.letters}em`);
   }
 
   get width(): number {

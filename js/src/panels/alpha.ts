@@ -66,7 +66,8 @@ function readings(ctx: Context): Reading[] {
         text: several ? undefined : `α ${formatNumber(now.value)}`,
       });
     if (several) return out;
-    out.push({ label: "median of all", value: median(all), text: `median ${formatNumber(median(all))}` });
+    const which = run.data.decimated.has("Alpha") ? `${all.length} fits, evenly chosen` : "all";
+    out.push({ label: `median of ${which}`, value: median(all), text: `median ${formatNumber(median(all))}` });
     out.push({
       label: `median of the last ${percent} %`,
       value: median(recent),
