@@ -17,7 +17,11 @@ import { ROW, type Store } from "./store.ts";
 import styles from "./styles.css";
 import { dark, light, type Theme, themeVariables } from "./theme.ts";
 
-const BUDGET = 14; // ms of drawing per frame; the browser needs about as much again to show it
+const BUDGET = 14; // ms of drawing per frame while a hand waits; the browser needs about as much again to show it
+const QUIET_BUDGET = 120; // ms otherwise: each further frame would compose the whole page once more
+const ATTENTION = 1000; // ms after which a hand has let go
+const PACE = 12; // what comes by itself is drawn in a twelfth of the time at most: on a busy machine, less often
+const LONGEST_REST = 1000; // ms, however slow the machine
 const REST = 300; // ms without a new picture before it is put into words
 
 export class App implements CardHost, BarHost, ScrubberHost {
@@ -44,6 +48,9 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private focused = "";
   private hostTheme: "light" | "dark";
   private playedFrom = 0;
+  private restUntil = 0; // when the next message may be drawn
+  private waiting = 0;
+  private handled = Number.NEGATIVE_INFINITY; // when the user last did something
   private unsubscribe: () => void;
   private readonly media = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
   private readonly followSystem = () => {
@@ -77,7 +84,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     globalThis.addEventListener?.("beforeprint", () => this.print(true), { signal });
     globalThis.addEventListener?.("afterprint", () => this.print(false), { signal });
     // A host that cannot pause goes on delivering; then the picture stands still instead.
-    this.unsubscribe = store.subscribe(() => (this.state.paused && !source.pause ? undefined : this.invalidate()));
+    this.unsubscribe = store.subscribe(() => (this.state.paused && !source.pause ? undefined : this.receive()));
     this.invalidate();
   }
 
@@ -125,6 +132,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     clearTimeout(this.saved);
     this.saved = setTimeout(() => this.options.onState?.(this.state), 150) as unknown as number;
     if ("paused" in patch) this.source.pause?.(this.state.paused);
+    this.handled = performance.now();
     this.invalidate();
   }
 
@@ -169,6 +177,14 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.schedule();
   }
 
+  private receive(): void {
+    this.board.markDirty();
+    this.fresh = true;
+    const wait = this.restUntil - performance.now();
+    if (wait <= 0) this.schedule();
+    else this.waiting ||= setTimeout(() => this.schedule(), wait) as unknown as number;
+  }
+
   private schedule(): void {
     if (!this.frame && !this.abort.signal.aborted) this.frame = requestAnimationFrame((now) => this.draw(now));
   }
@@ -179,7 +195,11 @@ export class App implements CardHost, BarHost, ScrubberHost {
    */
   draw(now = 0): void {
     this.frame = 0;
-    const deadline = now ? performance.now() + BUDGET : Number.POSITIVE_INFINITY;
+    clearTimeout(this.waiting);
+    this.waiting = 0;
+    const began = performance.now();
+    const budget = this.playing || began - this.handled < ATTENTION ? BUDGET : QUIET_BUDGET;
+    const deadline = now ? began + budget : Number.POSITIVE_INFINITY;
     if (this.playing) this.advance(now);
     const [width, track] = [this.root.clientWidth || 1200, this.scrubber.width]; // read before anything is written
     const ctx = this.context();
@@ -195,6 +215,8 @@ export class App implements CardHost, BarHost, ScrubberHost {
     setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now
     clearTimeout(this.resting);
     this.resting = setTimeout(() => this.board.tell(), REST) as unknown as number;
+    const ended = performance.now();
+    this.restUntil = ended + Math.min(LONGEST_REST, PACE * (ended - began));
   }
 
   private paintTheme(theme: Theme): void {
@@ -219,6 +241,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     const step = x === null ? null : axisToStep(this.context(), x);
     if (step === this.hovered) return;
     this.hovered = step;
+    this.handled = performance.now();
     this.invalidate();
   }
   choose(x: number): void {
@@ -321,6 +344,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   destroy(): void {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.saved);
+    clearTimeout(this.waiting);
     clearTimeout(this.resting);
     this.unsubscribe();
     this.media?.removeEventListener?.("change", this.followSystem);

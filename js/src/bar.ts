@@ -1,6 +1,6 @@
 // The top bar: runs, state of training, and the choices that hold for all panels.
 
-import { h, popover, refill, setAttribute, setText } from "./dom.ts";
+import { h, popover, refill, setAttribute, setClass, setHidden, setText } from "./dom.ts";
 import { shortNames } from "./format.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
 import { countWords, groupWarnings, isHint } from "./notices.ts";
@@ -130,7 +130,7 @@ export class Bar {
     const known = layers.includes(state.layer) || !state.layer ? layers : [...layers, state.layer];
     refill(this.layer, JSON.stringify(known), () => layerOptions(known));
     this.layer.value = state.layer;
-    this.layer.hidden = !known.length;
+    setHidden(this.layer, !known.length);
     const epochs = this.axis.options[1];
     epochs.disabled = !ctx.runs.some(({ data }) => data.hasEpochs);
     this.axis.value = ctx.axis;
@@ -138,8 +138,8 @@ export class Bar {
     this.yscale.value = state.yscale;
     if (this.smoothing.value !== String(state.smoothing)) this.smoothing.value = String(state.smoothing);
     setText(this.smoothText, state.smoothing.toFixed(2));
-    this.zoomOut.hidden = !state.zoom;
-    this.pause.hidden = status.connection === "static";
+    setHidden(this.zoomOut, !state.zoom);
+    setHidden(this.pause, status.connection === "static");
     setText(this.pause, state.paused ? "Resume" : "Pause");
     setAttribute(this.pause, "aria-pressed", String(state.paused));
     this.updateStop(ctx);
@@ -170,18 +170,26 @@ export class Bar {
     );
     const rest = names.length - shown.length;
     setText(this.more, rest > 0 ? `+ ${rest} more ▾` : "Runs ▾");
-    (this.more.closest(".ck-popwrap") as HTMLElement).hidden = names.length < 2;
+    setHidden(this.more.closest(".ck-popwrap") as HTMLElement, names.length < 2);
   }
 
   private updateStatus(ctx: Context, status: SourceStatus, broken: number): void {
     const summary = summarize(ctx, status, broken);
-    refill(this.status, JSON.stringify(summary), () => [
-      h("i", { class: `ck-lamp ck-${summary.tone}` }),
-      ...summary.words.map((word, i) => h("span", { class: i ? "ck-num" : "ck-state", title: word.title }, word.text)),
+    refill(this.status, String(summary.words.length), () => [
+      h("i"),
+      ...summary.words.map((_, i) => h("span", { class: i ? "ck-num" : "ck-state" })),
     ]);
+    const [lamp, ...spans] = this.status.children as unknown as HTMLElement[];
+    summary.words.forEach(({ text, title }, i) => {
+      setText(spans[i], text);
+      setAttribute(spans[i], "title", title ?? "");
+    });
+    // It beats with the pictures: an animation would have the browser compose sixty a second, also when nothing comes.
+    const beats = summary.tone === "live" && Math.floor(performance.now() / 1000) % 2 === 1;
+    setAttribute(lamp, "class", `ck-lamp ck-${summary.tone}${beats ? " ck-beat" : ""}`);
     const { text, alarming } = countWords(groupWarnings(ctx));
-    this.warnings.hidden = !text;
-    this.warnings.classList.toggle("ck-alert", alarming);
+    setHidden(this.warnings, !text);
+    setClass(this.warnings, "ck-alert", alarming);
     setText(this.warnings, alarming ? `▲ ${text}` : text);
   }
 
@@ -195,7 +203,7 @@ export class Bar {
   private updateStop(ctx: Context): void {
     const runs = this.stoppable(ctx);
     const asked = runs.some((run) => this.stopping.has(run) || this.host.source.isStopping?.(run));
-    this.stop.hidden = !runs.length;
+    setHidden(this.stop, !runs.length);
     this.stop.disabled = asked;
     setText(this.stop, asked ? "Stop requested…" : "Stop training");
     if (!runs.length) this.stopping.clear();

@@ -1,6 +1,6 @@
 // The cards in their places: made when a panel has something to show, moved when the width or the user asks for it.
 import { Card, type CardHost } from "./card.ts";
-import { h, refill } from "./dom.ts";
+import { h, refill, setHidden } from "./dom.ts";
 import { arrange, columnCount, groupTitles } from "./layout.ts";
 import type { Context, Panel } from "./panel.ts";
 import { otherPanels } from "./panels/_other.ts";
@@ -24,12 +24,19 @@ export class Board {
     redraw: () => void,
   ) {
     this.element.append(this.empty);
-    this.sizes = typeof ResizeObserver === "undefined" ? null : new ResizeObserver(redraw);
+    this.sizes =
+      typeof ResizeObserver === "undefined" ? null : new ResizeObserver((entries) => this.resize(entries, redraw));
     this.sights =
       typeof IntersectionObserver === "undefined"
         ? null
         : new IntersectionObserver((entries) => this.look(entries, redraw), { rootMargin: "120px" });
     this.sizes?.observe(this.element);
+  }
+
+  private resize(entries: ResizeObserverEntry[], redraw: () => void): void {
+    const changed = new Set(entries.map((entry) => entry.target));
+    for (const card of this.cards.values()) if (changed.has(card.body)) card.measured = false;
+    redraw();
   }
 
   private look(entries: IntersectionObserverEntry[], redraw: () => void): void {
@@ -60,11 +67,11 @@ export class Board {
     const shown = panels.filter((panel) => !ctx.state.hidden.includes(panel.id));
     this.make(shown);
     this.place(shown, ctx, width);
-    this.empty.hidden = shown.length > 0;
+    setHidden(this.empty, shown.length > 0);
     if (!shown.length) showEmpty(this.empty, ctx, panels.length);
     const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
     due.sort((a, b) => a.drawn - b.drawn);
-    for (const card of due) card.measure(this.showAll);
+    for (const card of due) if (this.showAll || !this.sizes || !card.measured) card.measure(this.showAll);
     for (const card of due) {
       card.update(ctx);
       card.drawn = ++this.pictures;

@@ -1,7 +1,7 @@
 // The frame around one panel: title with its explanation, current numbers, chart, sentence, menu.
 import { cardMenu } from "./card_menu.ts";
 import { tableRows, tableScene } from "./charts/table.ts";
-import { h, popover, refill, setAttribute, setData, setText } from "./dom.ts";
+import { h, popover, refill, setAttribute, setClass, setData, setHidden, setText } from "./dom.ts";
 import { Painter, TextLayer } from "./draw.ts";
 import { formatNumber } from "./format.ts";
 import type { Context, Panel, Reading } from "./panel.ts";
@@ -43,6 +43,7 @@ export class Card {
   readonly body: HTMLElement;
   visible = true;
   dirty = true;
+  measured = false; // the size is known, and holds until the page says otherwise
   drawn = 0; // when, counted in pictures
   private size = { width: 320, height: 200 };
   scene: Scene = emptyScene(0, 0);
@@ -178,7 +179,7 @@ export class Card {
       else this.paint(ctx);
     } catch (error) {
       const { width, height } = this.size;
-      this.show(messageScene(width, height, `This panel failed: ${error}`, ctx.theme.warn));
+      this.show(messageScene(width, height, `This panel failed: ${error}`, ctx.theme.warn), ctx.theme.card);
     }
   }
 
@@ -198,7 +199,7 @@ export class Card {
       several ? [...opinionNodes(found, ctx.runs.length), note] : [words],
     );
     setAttribute(this.note, "title", words); // names the runs, and is there where the lines are not enough
-    this.note.hidden = !this.reserved.lines;
+    setHidden(this.note, !this.reserved.lines);
     const height = `${this.reserved.lines * 1.35 + 0.25}em`;
     if (this.note.style.height !== height) this.note.style.height = height;
   }
@@ -207,21 +208,22 @@ export class Card {
   measure(anew = false): void {
     if (anew) this.painter.forget();
     this.titleWidth ||= this.title.offsetWidth;
+    this.measured = !anew;
     this.size = { width: this.body.clientWidth || 320, height: this.body.clientHeight || this.panel.height };
   }
 
   private paint(ctx: Context): void {
     const { size } = this;
     const scene = this.panel.draw?.(ctx, size) ?? emptyScene(size.width, size.height);
-    this.show(scene);
+    this.show(scene, ctx.theme.card);
   }
 
-  private show(scene: Scene): void {
+  private show(scene: Scene, ground: string): void {
     this.scene = scene;
-    this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1));
+    this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1), ground);
     this.texts.update(scene.marks);
     const key = JSON.stringify(scene.legend);
-    this.legend.hidden = !scene.legend.length;
+    setHidden(this.legend, !scene.legend.length);
     refill(this.legend, key, () =>
       scene.legend.map(({ label, title, color, dash }) => {
         const swatch = h("i", { class: !dash ? "" : dash[0] > 2 ? "ck-dash" : "ck-dotted" });
@@ -251,7 +253,7 @@ export class Card {
       span.title = `${label}${value === null ? "" : `: ${value}`}${step === undefined ? "" : ` at step ${step}`}`;
       setData(span, { value: value === null ? "" : String(value), label, run, step });
       setAttribute(span, "style", color ? `--c: ${color}` : "");
-      span.classList.toggle("ck-colored", color !== undefined);
+      setClass(span, "ck-colored", color !== undefined);
     });
     this.shown.key = key;
   }
@@ -265,7 +267,7 @@ export class Card {
     const beside = this.size.width - 64 - (this.titleWidth || 7.5 * this.panel.title.length);
     const below = width > beside;
     const lines = below ? Math.min(2, Math.ceil(width / Math.max(1, this.size.width))) : 1;
-    this.head.classList.toggle("ck-below", below && texts.length > 0);
+    setClass(this.head, "ck-below", below && texts.length > 0);
     const height = `${lines * LINE - 2}px`;
     if (this.readings.style.height !== height) this.readings.style.height = height;
   }

@@ -44,7 +44,7 @@ export function drawnRecords(ctx: Context, run: ShownRun): [number, number] {
 }
 
 export class DetailFetcher {
-  private asked = new WeakMap<RunStore, Set<string>>();
+  private asked = new WeakMap<RunStore, { tiles: Set<string>; thinnings: number }>();
   private active = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private ctx: Context | null = null;
@@ -65,10 +65,19 @@ export class DetailFetcher {
     return ctx.runs.flatMap((run) => {
       const seen = run.data.decimated.size ? visibleRecords(ctx, run) : null;
       const tiles = seen ? tilesOf(seen) : [];
-      const asked = this.asked.get(run.data);
+      const asked = this.askedOf(run.data);
       const coarse = tiles.length && 2 * (tiles[0].to - tiles[0].from) > run.data.to_seq; // the first picture is as fine
-      return coarse ? [] : tiles.filter(({ from, to }) => !asked?.has(`${from} ${to}`)).map((tile) => ({ run, tile }));
+      return coarse ? [] : tiles.filter(({ from, to }) => !asked.has(`${from} ${to}`)).map((tile) => ({ run, tile }));
     });
+  }
+
+  private askedOf(data: RunStore): Set<string> {
+    let asked = this.asked.get(data);
+    if (asked?.thinnings !== data.thinnings) {
+      asked = { tiles: new Set(), thinnings: data.thinnings };
+      this.asked.set(data, asked);
+    }
+    return asked.tiles;
   }
 
   private grant(): void {
@@ -81,8 +90,7 @@ export class DetailFetcher {
 
   private fetch(run: ShownRun, tile: Tile): void {
     const key = `${tile.from} ${tile.to}`;
-    let asked = this.asked.get(run.data);
-    if (!asked) this.asked.set(run.data, (asked = new Set()));
+    const asked = this.askedOf(run.data);
     asked.add(key);
     this.active++;
     this.source.detail?.(run.run, tile.from, tile.to, TILE_POINTS).then(

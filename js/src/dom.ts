@@ -31,6 +31,15 @@ export function setAttribute(element: Element, name: string, value: string): voi
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
+/** Written only if it changes something: the page takes any writing for news. */
+export function setHidden(element: HTMLElement, hidden: boolean): void {
+  if (element.hidden !== hidden) element.hidden = hidden;
+}
+
+export function setClass(element: HTMLElement, name: string, on: boolean): void {
+  if (element.classList.contains(name) !== on) element.classList.toggle(name, on);
+}
+
 export function setData(element: HTMLElement, values: Record<string, string | number | undefined>): void {
   for (const [name, value] of Object.entries(values))
     if (value === undefined) delete element.dataset[name];

@@ -1,6 +1,6 @@
 // Marks onto a canvas, and text marks into the page: letters in the DOM stay sharp, selectable and readable aloud.
 import { Raster } from "./raster.ts";
-import type { Box, DotsMark, LineMark, Mark, Scene, TextMark } from "./scene.ts";
+import type { Box, DotsMark, ImageMark, LineMark, Mark, Scene, TextMark } from "./scene.ts";
 
 export const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 export const TEXT_SIZE = 11;
@@ -43,17 +43,23 @@ function shape(ctx: CanvasRenderingContext2D, mark: Exclude<Mark, TextMark>): vo
   else if (mark.type === "dots") dots(ctx, mark);
 }
 
-function drawImage(ctx: CanvasRenderingContext2D, mark: Extract<Mark, { type: "image" }>): void {
+const pictures = new WeakMap<Uint8ClampedArray, HTMLCanvasElement>();
+
+function makePicture({ columns, rows, rgba }: ImageMark): HTMLCanvasElement {
   const pixels = document.createElement("canvas");
-  pixels.width = mark.columns;
-  pixels.height = mark.rows;
+  pixels.width = columns;
+  pixels.height = rows;
   const inner = pixels.getContext("2d");
-  if (!inner) return;
-  const data = inner.createImageData(mark.columns, mark.rows);
-  data.data.set(mark.rgba);
-  inner.putImageData(data, 0, 0);
+  const data = inner?.createImageData(columns, rows);
+  data?.data.set(rgba);
+  if (data) inner?.putImageData(data, 0, 0);
+  pictures.set(rgba, pixels);
+  return pixels;
+}
+
+function drawImage(ctx: CanvasRenderingContext2D, mark: ImageMark): void {
   ctx.imageSmoothingEnabled = false;
-  ctx.drawImage(pixels, mark.x, mark.y, mark.width, mark.height);
+  ctx.drawImage(pictures.get(mark.rgba) ?? makePicture(mark), mark.x, mark.y, mark.width, mark.height);
 }
 
 function drawMark(ctx: CanvasRenderingContext2D, mark: Mark, withText: boolean): void {
@@ -109,19 +115,23 @@ function drawMarks(
   marks: Mark[],
   ratio: number,
   withText = false,
+  ground?: string,
   under?: HTMLCanvasElement,
 ): void {
   const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
   const fits = canvas.width === width && canvas.height === height;
   if (!fits) [canvas.width, canvas.height] = [width, height]; // clears it, too
-  const ctx = canvas.getContext("2d");
+  const ctx = canvas.getContext("2d", { alpha: ground === undefined });
   if (!ctx) return;
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-  if (fits) ctx.clearRect(0, 0, size.width, size.height);
   if (under?.width && under.height) ctx.drawImage(under, 0, 0, size.width, size.height);
+  else if (ground !== undefined) {
+    ctx.fillStyle = ground;
+    ctx.fillRect(0, 0, size.width, size.height);
+  } else if (fits) ctx.clearRect(0, 0, size.width, size.height);
   for (let i = 0; i < marks.length; ) {
     const curves = curvesFrom(marks, i);
-    if (curves.length) drawCurves(ctx, curves, ratio);
+    if (curves.length) drawCurves(ctx, curves, ratio, ground, withText || under ? null : marks.slice(0, i));
     else drawMark(ctx, marks[i], withText);
     i += Math.max(1, curves.length);
   }
@@ -143,7 +153,7 @@ let sheet: HTMLCanvasElement | null = null;
 const sheets = new Map<string, { raster: Raster; image: ImageData }>();
 
 // Charts come in a few sizes, and a frame draws twenty: their sheets are used again.
-function blankSheet(w: number, h: number, left: number, top: number, ratio: number) {
+function blankSheet(w: number, h: number, left: number, top: number, ratio: number, ground?: string) {
   const key = `${w} ${h} ${ratio}`;
   let own = sheets.get(key);
   if (!own) {
@@ -152,18 +162,60 @@ function blankSheet(w: number, h: number, left: number, top: number, ratio: numb
     if (sheets.size >= 12) sheets.delete(sheets.keys().next().value as string);
     sheets.set(key, own);
   }
-  Object.assign(own.raster.clear(), { left, top });
+  Object.assign(own.raster.clear(ground), { left, top });
   return own;
 }
 
-function drawCurves(ctx: CanvasRenderingContext2D, curves: LineMark[], ratio: number): void {
+const isGrid = (mark: Mark): mark is LineMark =>
+  mark.type === "line" && mark.xs.length === 2 && mark.ys[0] === mark.ys[1] && !mark.dash && !mark.alpha && !mark.fill;
+
+/** Whether a mark may have left ink inside a box; what is not looked at in detail may. */
+function mayTouch(mark: Mark, { x, y, width, height }: Box): boolean {
+  if (mark.type === "text") return false;
+  let sides: [number, number, number, number] | null = null;
+  if (mark.type === "rect" || mark.type === "image")
+    sides = [mark.x, mark.x + mark.width, mark.y, mark.y + mark.height];
+  else if (mark.type === "ellipse")
+    sides = [mark.cx - mark.rx, mark.cx + mark.rx, mark.cy - mark.ry, mark.cy + mark.ry];
+  else if (mark.clip) sides = [mark.clip.x, mark.clip.x + mark.clip.width, mark.clip.y, mark.clip.y + mark.clip.height];
+  else if (mark.type === "line" && mark.xs.length < 100) {
+    const [xs, ys] = [Array.from(mark.xs), Array.from(mark.ys)];
+    sides = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+  }
+  if (!sides || sides.some(Number.isNaN)) return true;
+  const [left, right, top, bottom] = sides;
+  return left < x + width && right > x && top < y + height && bottom > y;
+}
+
+/** The grid below a box of curves, if nothing else is below it. */
+function gridBelow(marks: Mark[], box: Box): LineMark[] | null {
+  const below = marks.filter((mark) => mayTouch(mark, box) || isGrid(mark));
+  return below.every(isGrid) ? below : null;
+}
+
+// Where curves have nothing but a grid below them, their pixels are the picture and replace what is there: mixing them in
+// from another canvas would copy that canvas first.
+function drawCurves(
+  ctx: CanvasRenderingContext2D,
+  curves: LineMark[],
+  ratio: number,
+  ground: string | undefined,
+  before: Mark[] | null,
+): void {
   const { x, y, width, height } = curves[0].clip as Box;
   const [left, top] = [Math.floor(x * ratio), Math.floor(y * ratio)];
   const [w, h] = [Math.ceil((x + width) * ratio) - left, Math.ceil((y + height) * ratio) - top];
   if (w < 1 || h < 1) return;
-  const { raster, image } = blankSheet(w, h, left, top, ratio);
+  const grid = before && gridBelow(before, curves[0].clip as Box);
+  const { raster, image } = blankSheet(w, h, left, top, ratio, grid ? ground : undefined);
+  for (const { xs, ys, stroke, weight } of grid ?? [])
+    raster.draw({ xs, ys, color: stroke as string, weight: weight ?? 1 });
   for (const { xs, ys, stroke, weight, alpha, dash } of curves)
     raster.draw({ xs, ys, color: stroke as string, weight: weight ?? 1, alpha, dash });
+  if (grid) {
+    ctx.putImageData(image, left, top);
+    return;
+  }
   sheet ??= document.createElement("canvas");
   if (sheet.width < w || sheet.height < h)
     [sheet.width, sheet.height] = [Math.max(w, sheet.width), Math.max(h, sheet.height)];
@@ -197,75 +249,96 @@ function sameMark(a: Mark, b: Mark): boolean {
 
 const sameMarks = (a: Mark[], b: Mark[]) => a.length === b.length && a.every((mark, i) => sameMark(mark, b[i]));
 
-/** What rests is drawn once, aside; each picture is a copy of it plus what follows the cursor. Nothing new, no picture. */
+/**
+ * Nothing new, no picture. New data is drawn straight away; where only the cursor moves, what rests is drawn once, aside,
+ * and each picture is a copy of it plus what follows the cursor.
+ */
 export class Painter {
-  private drawn: { rest: Mark[]; moving: Mark[]; width: number; height: number; ratio: number } | null = null;
+  private drawn: { rest: Mark[]; moving: Mark[]; place: string } | null = null;
   private aside: HTMLCanvasElement | null = null;
-  private direct = false;
+  private rests = false; // the marks that rest are aside
   constructor(private readonly canvas: HTMLCanvasElement) {}
 
-  /** Draw everything anew next time, on a blank canvas and without copies: a printer replays what was drawn, sharply. */
+  /** Draw everything anew next time, on a blank canvas: a printer replays what was drawn, sharply. */
   forget(): void {
     this.drawn = null;
     this.canvas.width = 0;
-    this.direct = true;
   }
 
-  draw(scene: Scene, ratio: number): void {
-    const { width, height } = scene;
-    const old =
-      this.drawn?.width === width && this.drawn.height === height && this.drawn.ratio === ratio ? this.drawn : null;
+  /** On an opaque `ground`: without a graphics card, what is behind a canvas that could be seen through is mixed in slowly. */
+  draw(scene: Scene, ratio: number, ground: string): void {
+    const place = [scene.width, scene.height, ratio, ground].join(" ");
+    const old = this.drawn?.place === place ? this.drawn : null;
+    if (!old) fitCanvas(this.canvas, scene, ratio);
     const rest = scene.marks.filter((mark) => mark.type !== "text" && !isLive(mark));
     const moving = scene.marks.filter(isLive);
     const rested = old !== null && sameMarks(rest, old.rest);
     if (rested && sameMarks(moving, old.moving)) return;
-    this.drawn = { rest: rested ? old.rest : rest, moving, width, height, ratio };
-    if (this.direct) {
-      this.direct = false;
-      this.drawn = null;
-      drawMarks(this.canvas, scene, [...rest, ...moving], ratio);
+    this.drawn = { rest: rested ? old.rest : rest, moving, place };
+    if (!rested) {
+      this.rests = false;
+      drawMarks(this.canvas, scene, [...rest, ...moving], ratio, false, ground);
       return;
     }
     this.aside ??= document.createElement("canvas");
-    if (!rested) drawMarks(this.aside, scene, rest, ratio);
-    drawMarks(this.canvas, scene, moving, ratio, false, this.aside);
+    if (!this.rests) drawMarks(this.aside, scene, rest, ratio, false, ground);
+    this.rests = true;
+    drawMarks(this.canvas, scene, moving, ratio, false, ground, this.aside);
   }
+}
+
+// In the page as large as it was drawn: stretched by a part of a pixel, it would be blurred, and slow to show. Where one
+// pixel of the canvas is one of the screen, nothing has to be smoothed, either.
+function fitCanvas({ style }: HTMLCanvasElement, { width, height }: Scene, ratio: number): void {
+  style.width = `${width}px`;
+  style.height = `${height}px`;
+  const exact =
+    ratio === globalThis.devicePixelRatio && Number.isInteger(width * ratio) && Number.isInteger(height * ratio);
+  style.imageRendering = exact ? "pixelated" : "";
 }
 
 const shift = { start: "0", middle: "-50%", end: "-100%" };
 const lift = { top: "0", middle: "-50%", bottom: "-100%" };
 
+const MARKED = ["text", "title", "x", "y", "color", "size", "bold", "anchor", "baseline", "turned"] as const;
+
 /** Text marks as spans that are kept and reused: an update touches only what changed. */
 export class TextLayer {
-  private spans: { element: HTMLSpanElement; key: string }[] = [];
+  private spans: { element: HTMLSpanElement; mark: TextMark | null }[] = [];
   constructor(private readonly parent: HTMLElement) {}
 
   update(marks: Mark[]): void {
     const texts = marks.filter((mark): mark is TextMark => mark.type === "text");
     texts.forEach((mark, i) => {
-      const key = JSON.stringify(mark);
       if (!this.spans[i]) {
         const element = document.createElement("span");
         this.parent.append(element);
-        this.spans[i] = { element, key: "" };
+        this.spans[i] = { element, mark: null };
       }
-      if (this.spans[i].key === key) return;
-      this.spans[i].key = key;
-      place(this.spans[i].element, mark);
+      const own = this.spans[i];
+      const changed = MARKED.filter((name) => own.mark?.[name] !== mark[name]);
+      if (own.mark && !changed.length) return;
+      place(own.element, mark, own.mark ? changed : MARKED);
+      own.mark = mark;
     });
     for (const { element } of this.spans.splice(texts.length)) element.remove();
   }
 }
 
-function place(element: HTMLSpanElement, mark: TextMark): void {
-  element.textContent = mark.text;
-  element.title = mark.title ?? "";
+function place(element: HTMLSpanElement, mark: TextMark, changed: readonly (keyof TextMark)[]): void {
   const { style } = element;
-  style.left = `${mark.x}px`;
-  style.top = `${mark.y}px`;
-  style.color = mark.color;
-  style.fontSize = `${(mark.size ?? TEXT_SIZE) / 16}em`;
-  style.fontWeight = mark.bold ? "600" : "400";
-  const [dx, dy] = [shift[mark.anchor ?? "start"], lift[mark.baseline ?? "middle"]];
-  style.transform = mark.turned ? `translate(-50%, -50%) rotate(-90deg)` : `translate(${dx}, ${dy})`;
+  for (const name of changed)
+    if (name === "text") element.textContent = mark.text;
+    else if (name === "title") element.title = mark.title ?? "";
+    else if (name === "x") style.left = `${mark.x}px`;
+    else if (name === "y") style.top = `${mark.y}px`;
+    else if (name === "color") style.color = mark.color;
+    else if (name === "size") style.fontSize = `${(mark.size ?? TEXT_SIZE) / 16}em`;
+    else if (name === "bold") style.fontWeight = mark.bold ? "600" : "400";
+    else style.transform = turn(mark);
+}
+
+function turn({ anchor, baseline, turned }: TextMark): string {
+  if (turned) return "translate(-50%, -50%) rotate(-90deg)";
+  return `translate(${shift[anchor ?? "start"]}, ${lift[baseline ?? "middle"]})`;
 }

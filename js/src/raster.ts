@@ -13,6 +13,9 @@ export interface CurveInk {
 
 const FAR = 1e6;
 
+/** An opaque colour as one number, in the order of bytes that canvases have. */
+export const pack = (r: number, g: number, b: number) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+
 export class Raster {
   readonly pixels: Uint8ClampedArray<ArrayBuffer>;
   private readonly words: Uint32Array;
@@ -33,8 +36,9 @@ export class Raster {
     this.high = new Float64Array(width);
   }
 
-  clear(): this {
-    this.words.fill(0);
+  clear(ground?: string): this {
+    const [r, g, b] = ground ? parseColor(ground) : [0, 0, 0];
+    this.words.fill(ground ? pack(r, g, b) : 0);
     return this;
   }
 
@@ -110,7 +114,7 @@ export class Raster {
     const end = Math.min(height, last);
     if (alpha < 1) for (let y = begin; y < end; y++) this.mix(y, column, r, g, b, alpha);
     else {
-      const word = ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+      const word = pack(r, g, b);
       for (let at = begin * width + column, stop = end * width; at < stop; at += width) words[at] = word;
     }
   }

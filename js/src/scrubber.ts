@@ -1,6 +1,6 @@
 // The spine: where records are dense, where something was raised, and the step that every panel shows.
 import { h, setAttribute, setText } from "./dom.ts";
-import { drawScene } from "./draw.ts";
+import { Painter } from "./draw.ts";
 import { formatDuration, formatNumber } from "./format.ts";
 import { stepToAxis } from "./navigation.ts";
 import { isHint } from "./notices.ts";
@@ -82,12 +82,14 @@ export interface ScrubberHost extends PointerHost {
 export class Scrubber {
   readonly element: HTMLElement;
   private readonly canvas = h("canvas", { "aria-hidden": "true" });
+  private readonly painter = new Painter(this.canvas);
   private readonly label = h("output", { class: "ck-where" });
   private readonly playButton = h("button", { type: "button", class: "ck-icon ck-play" });
   private readonly liveButton = h("button", { type: "button", class: "ck-chip ck-follow" }, "Latest");
   private readonly track: HTMLElement;
   private scale: Scale | null = null;
   private dragging = false;
+  private letters = 24;
 
   constructor(
     private readonly host: ScrubberHost,
@@ -131,6 +133,13 @@ export class Scrubber {
     event.preventDefault();
   }
 
+  // The label keeps the room that it once needed: otherwise each new digit would make the track a little narrower.
+  private reserve(letters: number): void {
+    if (letters <= this.letters) return;
+    this.letters = 4 * Math.ceil(letters / 4);
+    this.label.style.setProperty("--room", `${0.56 * this.letters}em`);
+  }
+
   get width(): number {
     return this.track.clientWidth || 600;
   }
@@ -138,9 +147,10 @@ export class Scrubber {
   update(ctx: Context, full: [number, number], playing: boolean, width: number): void {
     const { scene, scale } = scrubberScene(ctx, width, full);
     this.scale = scale;
-    drawScene(this.canvas, scene, Math.min(3, globalThis.devicePixelRatio || 1));
+    this.painter.draw(scene, Math.min(3, globalThis.devicePixelRatio || 1), ctx.theme.card);
     const words = describeStep(ctx);
     setText(this.label, words);
+    this.reserve(words.length);
     setText(this.playButton, playing ? "❚❚" : "▶");
     setAttribute(this.playButton, "aria-label", playing ? "Stop playing" : "Play through the training");
     setAttribute(this.liveButton, "aria-pressed", String(ctx.state.step === null));

@@ -1,6 +1,7 @@
 // One column against one axis, ready to draw: x and y side by side, extended in place while the run goes on.
+import { FIT } from "./fits.ts";
 import type { RunStore } from "./store.ts";
-import { lowerBound, type Table } from "./table.ts";
+import { lowerBound, roomFor, type Table } from "./table.ts";
 
 export type Axis = "step" | "epoch" | "time";
 const axisColumn: Record<Axis, number> = { step: 0, epoch: 3, time: 1 };
@@ -42,8 +43,8 @@ export class Extremes {
       const whole = Math.floor(size / Extremes.block);
       const known = (this.levels[level] ??= { low: new Float64Array(64), high: new Float64Array(64), n: 0 });
       if (whole > known.low.length) {
-        known.low = widen(known.low, whole * 2);
-        known.high = widen(known.high, whole * 2);
+        known.low = widen(known.low, roomFor(whole, known.low.length));
+        known.high = widen(known.high, roomFor(whole, known.high.length));
       }
       for (let b = known.n; b < whole; b++) {
         let [low, high] = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY];
@@ -97,25 +98,36 @@ function widen(array: Float64Array, size: number): Float64Array {
   return wider;
 }
 
+type Numbers = Float64Array | Uint32Array;
+
+/** Values against an axis. The arrays may belong to someone else who has the same numbers, and may be longer than `n`. */
 export class Series {
   n = 0;
-  x: Float64Array = new Float64Array(16);
-  y: Float64Array = new Float64Array(16);
-  step: Float64Array = new Float64Array(16);
+  x: Numbers = new Float64Array(0);
+  y: Float64Array = new Float64Array(0);
+  step: Numbers = new Float64Array(0);
   extremes = new Extremes();
   broken: number[] = []; // indices of values that are not finite
 
   push(x: number, y: number, step: number): void {
     if (this.n === this.x.length) {
-      this.x = widen(this.x, this.n * 2);
-      this.y = widen(this.y, this.n * 2);
-      this.step = widen(this.step, this.n * 2);
+      this.x = widen(this.x as Float64Array, roomFor(this.n + 1, this.n));
+      this.step = widen(this.step as Float64Array, this.x.length);
     }
     this.x[this.n] = x;
-    this.y[this.n] = y;
     this.step[this.n] = step;
-    if (!Number.isFinite(y)) this.broken.push(this.n);
-    this.n++;
+    this.append(y);
+  }
+
+  /** One more value, where the places are someone else's. */
+  append(y: number): void {
+    if (this.n === this.y.length) this.y = widen(this.y, roomFor(this.n + 1, this.n));
+    this.y[this.n] = y;
+    this.note(this.n++);
+  }
+
+  note(index: number): void {
+    if (!Number.isFinite(this.y[index])) this.broken.push(index);
   }
 
   /** The value at the last record that is not later than `step`; before the first record, the first. */
@@ -126,12 +138,27 @@ export class Series {
   }
 }
 
+/** Where each value of a table stands: its step, and its place on an axis that is not the step. */
+interface Places {
+  step: Uint32Array;
+  x: Float64Array | null;
+}
+
 interface Entry {
   series: Series;
+  places: Places;
   used: number; // values of the table that are in it
   shape: number; // of the table
   rows: number; // shape of the rows
 }
+
+const newEntry = (axis: Axis, shape: number, rows: number): Entry => ({
+  series: new Series(),
+  places: { step: new Uint32Array(0), x: axis === "step" ? null : new Float64Array(0) },
+  used: 0,
+  shape,
+  rows,
+});
 
 export class SeriesCache {
   private entries = new Map<string, Entry>(); // of Alpha, by axis
@@ -145,44 +172,51 @@ export class SeriesCache {
     const rows = this.run.rows.shape;
     let entry = this.known[axis].get(table);
     if (!entry || entry.shape !== table.shape || entry.rows !== rows || entry.used > table.n) {
-      entry = { series: new Series(), used: 0, shape: table.shape, rows };
+      entry = newEntry(axis, table.shape, rows);
       this.known[axis].set(table, entry);
     }
     this.extend(entry, table, axis);
     return entry.series;
   }
 
+  // A value and its place have the same index, and the values stay where they are, in the table. A value whose row is not
+  // known ends the series there: rows come with their values, so there is none but for a moment.
   private extend(entry: Entry, table: Table, axis: Axis): void {
-    const { rows } = this.run;
+    const { series, places } = entry;
+    series.y = table.columns[0];
     if (entry.used === table.n) return;
+    const { rows } = this.run;
     const xs = this.run.axis(axis);
     const steps = rows.columns[0];
+    reserve(places, table.n);
     let row = lowerBound(rows.seq, rows.n, table.seq[entry.used]);
     for (; entry.used < table.n; entry.used++) {
       const seq = table.seq[entry.used];
       while (row < rows.n && rows.seq[row] < seq) row++;
-      if (row >= rows.n) break;
-      if (rows.seq[row] !== seq || Number.isNaN(xs[row])) continue;
-      entry.series.push(xs[row], table.columns[0][entry.used], steps[row]);
+      if (row >= rows.n || rows.seq[row] !== seq || Number.isNaN(xs[row])) break;
+      places.step[entry.used] = steps[row];
+      if (places.x) places.x[entry.used] = xs[row];
+      series.note(entry.used);
     }
-    entry.series.extremes.extend(entry.series.y, entry.series.n);
+    series.n = entry.used;
+    series.step = places.step;
+    series.x = places.x ?? places.step;
+    series.extremes.extend(series.y, series.n);
   }
 
   // Alpha travels with its own step, one record later; its place on the other axes is that of its step's row.
   private alphas(axis: Axis): Series {
     const key = `Alpha ${axis}`;
-    const fits = this.run.alphas;
-    const shape = this.run.alphaShape;
-    const placed = axis === "step" ? 0 : this.run.rows.shape;
+    const { fits, rows } = this.run;
+    const placed = axis === "step" ? 0 : rows.shape;
     let entry = this.entries.get(key);
-    if (!entry || entry.shape !== shape || entry.rows !== placed) {
-      entry = { series: new Series(), used: 0, shape, rows: placed };
+    if (!entry || entry.shape !== fits.shape || entry.rows !== placed) {
+      entry = newEntry(axis, fits.shape, placed);
       this.entries.set(key, entry);
     }
-    const { rows } = this.run;
-    for (; entry.used < fits.length; entry.used++) {
-      const { alpha, step } = fits[entry.used];
-      if (alpha === null) continue;
+    for (; entry.used < fits.n; entry.used++) {
+      const [step, alpha] = [fits.seq[entry.used], fits.columns[FIT.alpha][entry.used]];
+      if (!fits.columns[FIT.has_alpha][entry.used]) continue;
       const row = Math.min(lowerBound(rows.columns[0], rows.n, step), rows.n - 1);
       const x = axis === "step" || row < 0 ? step : this.run.axis(axis)[row];
       if (!Number.isNaN(x)) entry.series.push(x, alpha, step);
@@ -190,4 +224,12 @@ export class SeriesCache {
     entry.series.extremes.extend(entry.series.y, entry.series.n);
     return entry.series;
   }
+}
+
+function reserve(places: Places, size: number): void {
+  if (size <= places.step.length) return;
+  const wider = new Uint32Array(roomFor(size, places.step.length));
+  wider.set(places.step);
+  places.step = wider;
+  if (places.x) places.x = widen(places.x, wider.length);
 }

@@ -20,15 +20,16 @@ export function smooth(series: Series, weight: number): Series {
     cache.set(series, state);
   }
   const { out } = state;
+  [out.x, out.step] = [series.x, series.step]; // the same places
   for (let i = out.n; i < series.n; i++) {
     const value = series.y[i];
     if (state.constant && value !== series.y[0]) state.constant = false;
-    if (!Number.isFinite(value)) out.push(series.x[i], value, series.step[i]);
+    if (!Number.isFinite(value)) out.append(value);
     else {
       state.last = state.last * weight + (1 - weight) * value;
       state.count++;
       const debias = 1 - weight ** state.count;
-      out.push(series.x[i], state.constant ? value : state.last / debias, series.step[i]);
+      out.append(state.constant ? value : state.last / debias);
     }
   }
   out.extremes.extend(out.y, out.n);

@@ -1,10 +1,15 @@
 // What is known of every run. Batches may arrive twice, out of order, or after a gap: the end is the same.
+import { FIT, FitTable } from "./fits.ts";
+import { HistogramCache } from "./histograms.ts";
 import { type Axis, AxisColumns, type Series, SeriesCache } from "./series.ts";
-import { lowerBound, Table } from "./table.ts";
+import { lowerBound, ROW, Table } from "./table.ts";
+import { countBytes, MOST_BYTES, MOST_FITS, thinFits, thinPast } from "./thin.ts";
 import type { AlphaFit, Batch, Header, HistogramData, Missing, Notice, RunStatus } from "./wire.ts";
 
-export const ROW = { step: 0, time: 1, wall_time: 2, epoch: 3, triggered: 4 } as const;
-const HISTOGRAM_CELLS = 6_000_000; // 48 MB of counts are remembered
+export { ROW };
+
+const TOP_SAMPLES = 5; // per record; no more are shown
+const MOST_NOTICES = 5000;
 const stateRank: Record<string, number> = { waiting: 0, running: 1, crashed: 2, stopped: 3, failed: 3, finished: 3 };
 
 interface Known<T> {
@@ -18,21 +23,22 @@ export class RunStore {
   rows = new Table(5);
   columns = new Map<string, Map<string, Table>>(); // name -> layer ("" = network) -> values
   decimated = new Set<string>();
+  thinnings = 0; // how often the past was thinned here: what was fetched before may be gone
+  limits = { bytes: MOST_BYTES, fits: MOST_FITS, notices: MOST_NOTICES };
+  noticesLost = 0;
   heavy = new Map<string, Uint32Array>();
-  missing = new Map<string, Missing>();
-  topSamples = new Map<number, number[]>(); // by seq
-  histograms = new Map<string, HistogramData | null>(); // a small cache, newest last
+  missing = new Map<string, Missing>(); // the latest of each name
+  topSamples = new Table(TOP_SAMPLES); // by seq
+  fits = new FitTable(); // by step
+  histograms = new HistogramCache();
   to_seq = 0;
   version = 0;
   hasEpochs = false;
-  private alphaFits = new Map<number, Known<AlphaFit>>();
   private notices = new Map<string, Known<Notice>>();
-  private cells = 0;
-  alphaShape = 0; // changes whenever anything but an append happened to the fits
+  private sortedNotices: Notice[] | null = null;
   private drops: { from_seq: number; step: number }[] = [];
   private cache = new SeriesCache(this);
   private axes = new AxisColumns(this.rows);
-  private sortedAlphas: AlphaFit[] | null = null;
 
   constructor(
     readonly run: string,
@@ -48,7 +54,27 @@ export class RunStore {
     if (batch.header && (!this.header || batch.header.revision >= this.header.revision)) this.header = batch.header;
     if (batch.status) this.mergeStatus(batch.status, batch.to_seq);
     this.to_seq = Math.max(this.to_seq, batch.to_seq);
+    this.keepBounds();
     this.version++;
+  }
+
+  private keepBounds(): void {
+    if (countBytes(this) > this.limits.bytes) {
+      thinPast(this, this.limits.bytes);
+      for (const name of this.columns.keys()) this.decimated.add(name);
+      this.thinnings++;
+    }
+    if (thinFits(this.fits, this.limits.fits)) this.decimated.add("Alpha");
+    if (this.notices.size > this.limits.notices) this.thinNotices();
+  }
+
+  // What went wrong first and what goes wrong now say more than the thousands in between.
+  private thinNotices(): void {
+    const quarter = Math.floor(this.limits.notices / 4);
+    const between = [...this.notices].sort(([, a], [, b]) => a.value.step - b.value.step).slice(quarter, -quarter);
+    for (const [key] of between) this.notices.delete(key);
+    this.noticesLost += between.length;
+    this.sortedNotices = null;
   }
 
   // A resumed run went back to a checkpoint: what was measured after it, before the resume, no longer counts. The rule
@@ -65,8 +91,8 @@ export class RunStore {
       return alive;
     });
     this.forgetRows((seq) => dead.has(seq));
-    for (const [step, known] of this.alphaFits) if (this.isOutdated(known, step)) this.alphaFits.delete(step);
-    this.forgetAlphaOrder();
+    this.fits.filter((step, i) => !this.isOutdated({ to_seq: this.fits.columns[FIT.to_seq][i] }, step));
+    this.sortedNotices = null;
     for (const [key, known] of this.notices) if (this.isOutdated(known, known.value.step)) this.notices.delete(key);
   }
 
@@ -81,7 +107,7 @@ export class RunStore {
   private forgetRows(dead: (seq: number) => boolean): void {
     for (const layers of this.columns.values()) for (const table of layers.values()) table.filter((seq) => !dead(seq));
     for (const [key, { seq }] of this.missing) if (dead(seq)) this.missing.delete(key);
-    for (const seq of this.topSamples.keys()) if (dead(seq)) this.topSamples.delete(seq);
+    this.topSamples.filter((seq) => !dead(seq));
   }
 
   // The whole run again: rows that it no longer has are gone. A thinned copy proves nothing about the rows it left out,
@@ -125,35 +151,36 @@ export class RunStore {
 
   private mergeLists(batch: Batch): void {
     const { to_seq } = batch;
-    for (const value of batch.alphas) this.mergeAlpha(value, batch);
+    if (batch.alphas.length)
+      this.fits.add(
+        batch.alphas.filter((fit) => !this.isOutdated(batch, fit.step)),
+        to_seq,
+      );
+    if (batch.warnings.length) this.sortedNotices = null;
     for (const value of batch.warnings) {
       const key = JSON.stringify([value.step, value.kind, value.quantity, value.layer, value.message]);
       const seen = Math.max(to_seq, this.notices.get(key)?.to_seq ?? 0);
       if (!this.isOutdated(batch, value.step)) this.notices.set(key, { value, to_seq: seen });
     }
-    for (const note of batch.missing) this.missing.set(`${note.seq} ${note.name}`, note);
-    for (const { seq, samples } of batch.top_samples) this.topSamples.set(seq, samples);
+    for (const note of batch.missing)
+      if (note.seq >= (this.missing.get(note.name)?.seq ?? 0)) this.missing.set(note.name, note);
+    this.mergeTopSamples(batch);
     if (to_seq >= this.to_seq) for (const { quantity, steps } of batch.heavy) this.heavy.set(quantity, steps);
     for (const histogram of batch.histograms)
       this.keepHistogram(histogram.quantity, histogram.step, histogram.layer, histogram);
   }
 
-  private mergeAlpha(value: AlphaFit, batch: Batch): void {
-    const old = this.alphaFits.get(value.step);
-    if ((old && old.to_seq > batch.to_seq) || this.isOutdated(batch, value.step)) return;
-    if (old && JSON.stringify(old.value) === JSON.stringify(value)) {
-      old.to_seq = batch.to_seq; // not a second copy: the sorted list holds the first
-      return;
-    }
-    this.alphaFits.set(value.step, { value, to_seq: batch.to_seq });
-    const last = this.sortedAlphas?.at(-1)?.step ?? -1;
-    if (this.sortedAlphas && value.step > last) this.sortedAlphas.push(value);
-    else this.forgetAlphaOrder();
+  private mergeTopSamples({ top_samples }: Batch): void {
+    const seq = Uint32Array.from(top_samples, (note) => note.seq);
+    const column = (_: unknown, c: number) => top_samples.map(({ samples }) => samples[c] ?? Number.NaN);
+    this.topSamples.upsert(seq, this.topSamples.columns.map(column));
   }
 
-  private forgetAlphaOrder(): void {
-    this.sortedAlphas = null;
-    this.alphaShape++;
+  /** Places in the batch of the largest gradients at a record, largest first. */
+  topSamplesAt(seq: number): number[] {
+    const index = this.topSamples.find(seq);
+    if (index < 0) return [];
+    return this.topSamples.columns.map((column) => column[index]).filter((sample) => !Number.isNaN(sample));
   }
 
   private mergeStatus(status: RunStatus, to_seq: number): void {
@@ -165,44 +192,30 @@ export class RunStore {
   }
 
   keepHistogram(quantity: string, step: number, layer: string, histogram: HistogramData | null): void {
-    const key = JSON.stringify([quantity, step, layer]);
-    this.forgetHistogram(key);
-    this.histograms.set(key, histogram);
-    this.cells += histogram?.counts.length ?? 0;
-    for (const old of this.histograms.keys()) {
-      if (this.cells <= HISTOGRAM_CELLS) break;
-      this.forgetHistogram(old);
-    }
-  }
-
-  private forgetHistogram(key: string): void {
-    this.cells -= this.histograms.get(key)?.counts.length ?? 0;
-    this.histograms.delete(key);
+    this.histograms.keep(quantity, step, layer, histogram);
   }
 
   histogram(quantity: string, step: number, layer: string): HistogramData | null | undefined {
-    return this.histograms.get(JSON.stringify([quantity, step, layer]));
+    return this.histograms.get(quantity, step, layer);
   }
 
   /** Steps whose histogram is here already, increasing. */
-  cachedSteps(quantity: string, layer: string): number[] {
-    const steps: number[] = [];
-    for (const histogram of this.histograms.values())
-      if (histogram && histogram.quantity === quantity && histogram.layer === layer) steps.push(histogram.step);
-    return steps.sort((a, b) => a - b);
+  cachedSteps(quantity: string, layer: string): readonly number[] {
+    return this.histograms.stepsOf(quantity, layer);
   }
 
   get alphas(): AlphaFit[] {
-    this.sortedAlphas ??= [...this.alphaFits.values()].map((known) => known.value).sort((a, b) => a.step - b.step);
-    return this.sortedAlphas;
+    return Array.from({ length: this.fits.n }, (_, i) => this.fits.get(i));
   }
 
   alphaAt(step: number): AlphaFit | null {
-    return this.alphaFits.get(step)?.value ?? null;
+    const index = this.fits.find(step);
+    return index < 0 ? null : this.fits.get(index);
   }
 
   get warnings(): Notice[] {
-    return [...this.notices.values()].map((known) => known.value).sort((a, b) => a.step - b.step);
+    this.sortedNotices ??= [...this.notices.values()].map((known) => known.value).sort((a, b) => a.step - b.step);
+    return this.sortedNotices;
   }
 
   layersOf(name: string): string[] {
@@ -211,7 +224,7 @@ export class RunStore {
   }
 
   has(name: string): boolean {
-    return name === "Alpha" ? this.alphaFits.size > 0 : this.columns.has(name);
+    return name === "Alpha" ? this.fits.n > 0 : this.columns.has(name);
   }
 
   series(name: string, layer: string, axis: Axis): Series {

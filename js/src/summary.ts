@@ -119,6 +119,11 @@ function gaps(ctx: Context, run: ShownRun, status: SourceStatus, broken: number)
       text: `${formatNumber(drawn)} of ${formatNumber(there)} records drawn`,
       title: `A long run is thinned for the screen; every extreme is among what is drawn.${ctx.source.detail ? " Zoom in to see them all." : ""}`,
     });
+  if (data.noticesLost)
+    words.push({
+      text: `${formatNumber(data.noticesLost)} warnings left out`,
+      title: "The first and the newest are kept; the log has them all.",
+    });
   if (status.progress !== undefined && status.progress < 1)
     words.push({ text: `loading ${Math.round(status.progress * 100)} %` });
   const damaged = data.status.broken + broken;

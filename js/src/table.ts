@@ -11,6 +11,12 @@ export function lowerBound(sorted: ArrayLike<number>, n: number, value: number):
   return low;
 }
 
+/** The columns of the table of records. */
+export const ROW = { step: 0, time: 1, wall_time: 2, epoch: 3, triggered: 4 } as const;
+
+/** Room for `size` values in an array that is full: a quarter more, because what is doubled is on average a third empty. */
+export const roomFor = (size: number, full: number) => Math.max(size, 16, Math.ceil(full * 1.25));
+
 export class Table {
   n = 0;
   shape = 0; // changes whenever anything but an append happened: whoever caches by index starts anew
@@ -23,7 +29,7 @@ export class Table {
 
   private reserve(size: number): void {
     if (size <= this.seq.length) return;
-    const capacity = Math.max(size, this.seq.length * 2);
+    const capacity = roomFor(size, this.seq.length);
     const seq = new Uint32Array(capacity);
     seq.set(this.seq.subarray(0, this.n));
     this.seq = seq;
@@ -88,6 +94,13 @@ export class Table {
     }
     if (out !== this.n) this.shape++;
     this.n = out;
+  }
+
+  /** Gives back the room that a large part of the rows has left. */
+  shrink(): void {
+    if (this.n > this.seq.length / 2) return;
+    this.seq = this.seq.slice(0, Math.max(16, this.n));
+    this.columns = this.columns.map((column) => column.slice(0, Math.max(16, this.n)));
   }
 
   find(seq: number): number {

@@ -6,16 +6,17 @@ const negative = ["#08519c", "#3182bd", "#9ecae1"];
 const positive = ["#fdbe85", "#e6700a", "#8f3b00"];
 
 const channels = (hex: string) => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
+const [counts, below, above] = [countStops, [...negative].reverse(), positive].map((stops) => stops.map(channels));
 
-function along(stops: string[], t: number): number[] {
+function along(stops: number[][], t: number): number[] {
   const place = Math.max(0, Math.min(1, t)) * (stops.length - 1);
   const low = Math.min(stops.length - 2, Math.floor(place));
-  const [a, b] = [channels(stops[low]), channels(stops[low + 1])];
+  const [a, b] = [stops[low], stops[low + 1]];
   return a.map((value, i) => Math.round(value + (b[i] - value) * (place - low)));
 }
 
-export const countColor = (t: number) => along(countStops, t);
+export const countColor = (t: number) => along(counts, t);
 /** t from -1 to 1; 0 is nothing. */
-export const differenceColor = (t: number) => (t < 0 ? along([...negative].reverse(), -t) : along(positive, t));
+export const differenceColor = (t: number) => (t < 0 ? along(below, -t) : along(above, t));
 
 export const toHex = (rgb: number[]) => `#${rgb.map((value) => value.toString(16).padStart(2, "0")).join("")}`;

@@ -37,7 +37,7 @@ export function decimate(series: Series, xscale: Scale, yscale: Scale, grain = 1
   const line = decimateAnew(series, xscale, yscale, grain);
   lines.delete(key);
   lines.set(key, { n: series.n, line });
-  if (lines.size > 4) lines.delete(lines.keys().next().value as string);
+  if (lines.size > 2) lines.delete(lines.keys().next().value as string);
   return line;
 }
 
@@ -101,7 +101,9 @@ export function brokenPixels({ broken, x }: Series, from: number, to: number, xs
   return [...pixels];
 }
 
-/** Points in pixels, written into arrays of known size. */
+let [roomX, roomY] = [new Float64Array(4096), new Float64Array(4096)]; // where lines are made, one at a time
+
+/** Points in pixels, at most `size` of them. */
 class Drawing {
   private readonly xs: Float64Array;
   private readonly ys: Float64Array;
@@ -109,23 +111,23 @@ class Drawing {
   private n = 0;
 
   constructor(
-    size: number,
+    private readonly size: number,
     private readonly yscale: Scale,
   ) {
-    this.xs = new Float64Array(size);
-    this.ys = new Float64Array(size);
+    if (size > roomX.length) [roomX, roomY] = [new Float64Array(size), new Float64Array(size)];
+    [this.xs, this.ys] = [roomX, roomY];
     this.log = yscale.kind === "log";
   }
 
   put(x: number, value: number): void {
-    if (this.n === this.xs.length) return;
+    if (this.n === this.size) return;
     const y = this.log && value <= 0 ? Number.NaN : this.yscale.to(value);
     this.xs[this.n] = x;
     this.ys[this.n++] = y - y === 0 ? y : Number.NaN;
   }
 
   line(): { xs: Float64Array; ys: Float64Array } {
-    return { xs: this.xs.subarray(0, this.n), ys: this.ys.subarray(0, this.n) };
+    return { xs: this.xs.slice(0, this.n), ys: this.ys.slice(0, this.n) };
   }
 }
 

@@ -2,23 +2,25 @@
 
 export const EDGE = 1.9; // of the drawn part; what lies outside is counted at the edge
 
-const medians = new WeakMap<number[], number>();
+type Values = number[] | Float64Array;
 
-export function median(values: number[]): number {
+const medians = new WeakMap<Values, number>();
+
+export function median(values: Values): number {
   if (!values.length) return Number.NaN;
   const known = medians.get(values);
   if (known !== undefined) return known;
-  const sorted = [...values].sort((a, b) => a - b);
+  const sorted = Float64Array.from(values).sort();
   const middle = sorted.length >> 1;
   const value = sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
   medians.set(values, value);
   return value;
 }
 
-const densities = new WeakMap<number[], number[]>();
+const densities = new WeakMap<Values, number[]>();
 
 /** Gaussian density estimate on a grid over [-EDGE, EDGE], its highest point 1. Remembered for the same list. */
-export function density(values: number[], grid = 121): number[] {
+export function density(values: Values, grid = 121): number[] {
   const known = densities.get(values);
   if (known?.length === grid) return known;
   const heights = estimate(values, grid);
@@ -26,8 +28,8 @@ export function density(values: number[], grid = 121): number[] {
   return heights;
 }
 
-function estimate(values: number[], grid: number): number[] {
-  const inside = values.filter((value) => Math.abs(value) <= EDGE);
+function estimate(values: Values, grid: number): number[] {
+  const inside = Float64Array.from(values).filter((value) => Math.abs(value) <= EDGE);
   if (!inside.length) return new Array(grid).fill(0);
   const mean = inside.reduce((sum, value) => sum + value, 0) / inside.length;
   const spread = Math.sqrt(inside.reduce((sum, value) => sum + (value - mean) ** 2, 0) / inside.length);

@@ -1,5 +1,6 @@
 // 1D histograms with log counts: one alone, many as small multiples, and many steps as a heat strip over the shared axis.
 
+import { pack } from "../raster.ts";
 import type { Scale } from "../scale.ts";
 import type { Box, Mark } from "../scene.ts";
 import type { Theme } from "../theme.ts";
@@ -105,6 +106,7 @@ export function stripMarks(columns: StripColumn[], box: Box, xscale: Scale, them
 function stripPixels(columns: StripColumn[], starts: number[], width: number, bins: number): Uint8ClampedArray {
   const most = Math.log1p(Math.max(1, ...columns.map(({ histogram }) => largest(histogram.counts))));
   const rgba = new Uint8ClampedArray(width * bins * 4);
+  const words = new Uint32Array(rgba.buffer);
   columns.forEach(({ histogram }, c) => {
     const from = Math.max(0, starts[c]);
     const gap = c ? starts[c] - starts[c - 1] : (starts[1] ?? 12) - starts[0];
@@ -112,8 +114,9 @@ function stripPixels(columns: StripColumn[], starts: number[], width: number, bi
     for (let bin = 0; bin < bins; bin++) {
       const count = histogram.counts[bin];
       if (!(count > 0)) continue;
-      const color = [...countColor(Math.log1p(count) / most), 255];
-      for (let px = from; px < to; px++) rgba.set(color, ((bins - 1 - bin) * width + px) * 4);
+      const [r, g, b] = countColor(Math.log1p(count) / most);
+      const row = (bins - 1 - bin) * width;
+      words.fill(pack(r, g, b), row + from, row + to);
     }
   });
   return rgba;

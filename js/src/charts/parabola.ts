@@ -36,8 +36,8 @@ export function standardize(fit: AlphaFit, batch_size: number): StandardFit | nu
 
 export interface AlphaGroup {
   color: string;
-  all: number[];
-  recent: number[];
+  all: number[] | Float64Array;
+  recent: number[] | Float64Array;
   fit: StandardFit | null;
 }
 export interface ParabolaChart {
@@ -207,7 +207,7 @@ function errorBar(x: number, low: number, high: number, stroke: string, clip: Bo
   };
 }
 
-export function countOutside(values: number[]): [number, number] {
+export function countOutside(values: number[] | Float64Array): [number, number] {
   let [below, above] = [0, 0];
   for (const value of values) {
     if (value < -EDGE) below++;

@@ -18,13 +18,14 @@ import {
   waitingFor,
 } from "../panel.ts";
 import { type Mark, messageScene, type Scene } from "../scene.ts";
+import { lowerBound } from "../table.ts";
 import type { AlphaFit } from "../wire.ts";
 
 const STRIP = 2.1; // alpha over time is drawn from -2.1 to 2.1
 
 interface Parts {
-  all: number[];
-  recent: number[];
+  all: Float64Array;
+  recent: Float64Array;
 }
 const known = new WeakMap<ShownRun["data"], { version: number; part: number; parts: Parts }>();
 
@@ -32,13 +33,12 @@ const known = new WeakMap<ShownRun["data"], { version: number; part: number; par
 export function splitRecent(run: ShownRun, part: number): Parts {
   const cached = known.get(run.data);
   if (cached?.version === run.data.version && cached.part === part) return cached.parts;
-  const fits = run.data.alphas.filter((fit) => fit.alpha !== null && Number.isFinite(fit.alpha));
-  const [first, last] = [fits[0]?.step ?? 0, fits.at(-1)?.step ?? 0];
+  const { y, step, n } = run.data.series("Alpha", "", "step");
+  const steps = step.subarray(0, n).filter((_, i) => Number.isFinite(y[i]));
+  const [first, last] = [steps[0] ?? 0, steps.at(-1) ?? 0];
+  const all = y.subarray(0, n).filter(Number.isFinite);
   const from = last - (last - first) * part;
-  const parts = {
-    all: fits.map((fit) => fit.alpha as number),
-    recent: fits.filter((fit) => fit.step >= from).map((fit) => fit.alpha as number),
-  };
+  const parts = { all, recent: all.subarray(lowerBound(steps, steps.length, from)) };
   known.set(run.data, { version: run.data.version, part, parts });
   return parts;
 }
@@ -65,7 +65,8 @@ function readings(ctx: Context): Reading[] {
       ...more,
     });
     const out = now ? [reading("alpha", "α", now.value, { step: now.step })] : [];
-    out.push(reading("median of all", "median", median(all), { minor: several }));
+    const which = run.data.decimated.has("Alpha") ? `${all.length} fits, evenly chosen` : "all";
+    out.push(reading(`median of ${which}`, "median", median(all), { minor: several }));
     const last = `last ${percent} %`;
     out.push(reading(`median of the ${last}`, last, median(recent), { minor: several, color: run.color }));
     return out;

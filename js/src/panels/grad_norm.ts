@@ -6,11 +6,12 @@ import { curvePanel } from "./_curves.ts";
 /** Where in the batch the largest gradients were, so that the data can be looked at. */
 function nameSamples(ctx: Context): string {
   if (ctx.runs.length !== 1 || ctx.step === null) return "";
-  const { rows, topSamples } = ctx.runs[0].data;
+  const { data } = ctx.runs[0];
+  const { rows } = data;
   const end = lowerBound(rows.columns[ROW.step], rows.n, ctx.step + 1);
   for (let row = end - 1; row >= Math.max(0, end - 4); row--) {
-    const samples = topSamples.get(rows.seq[row]);
-    if (samples?.length) return `Largest gradients: samples ${samples.slice(0, 5).join(", ")} of the batch.`;
+    const samples = data.topSamplesAt(rows.seq[row]);
+    if (samples.length) return `Largest gradients: samples ${samples.join(", ")} of the batch.`;
   }
   return "";
 }

@@ -1,0 +1,52 @@
+"""A picture that grew message by message is the picture that is drawn at once. Compared pixel by pixel."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("playwright")
+
+from benchmarks import widget_browser
+
+pytestmark = pytest.mark.browser
+
+
+def take(browser: widget_browser.Browser, path: Path) -> np.ndarray:
+    browser.page.mouse.move(2, 2)
+    browser.page.wait_for_timeout(1200)  # the longest rest between two pictures
+    masked = [browser.page.locator(".ck-lamp")]  # it beats with the clock
+    shot = browser.page.locator("#cockpit").screenshot(mask=masked, path=path)
+    return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"), dtype=int)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_live_picture_equals_the_one_drawn_at_once(
+    theme: str, tmp_path: Path, browser_path: str, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COCKPIT_BROWSER", browser_path)
+    training = widget_browser.Training(tmp_path / "lenet")
+    parts = [training.send(20, 10), training.send(20, 3)]
+    page = widget_browser.PAGE.replace('theme: "light"', f'theme: "{theme}"')
+    with widget_browser.start_browser() as browser:
+        browser.server.files["/"] = page.encode()
+        browser.open(widget_browser.PANELS, height=1600)
+        browser.give(parts[0], "pour('messages', 1)")
+        chart = browser.page.locator('[data-panel="loss"] .ck-chart')
+        for place in (40, 90, 140):  # a cursor that moves has what rests drawn aside
+            chart.hover(position={"x": place, "y": 60})
+        browser.give(parts[1], "pour('messages', 1)")
+        live = take(browser, tmp_path / "live.png")
+        browser.close()
+        browser.open(widget_browser.PANELS, height=1600)
+        browser.give(b"".join(parts), "pour('messages', 1000)")
+        once = take(browser, tmp_path / "once.png")
+        browser.close()
+    difference = np.abs(live - once)
+    assert live.std() > 10  # there is a picture
+    assert difference.max() <= 2  # letters at the edge of a tile are rounded either way; a wrong line is not
