@@ -1,4 +1,4 @@
-"""What the notebook widget costs: ``python -m benchmarks.widget``, about six minutes on two cores.
+"""What the notebook widget costs: ``python -m benchmarks.widget``, about nine minutes on two cores.
 
 Training: what showing adds to a tracked run, in a real kernel. Browser: load, memory and frames, in a real Chromium.
 Writes ``benchmarks/results/widget.json``. ``--parts`` measures only some of it.
@@ -20,7 +20,7 @@ LIMITS = {"added to training": 0.02, "share of one core": 0.25}
 
 def measure_training(quick: bool) -> dict[str, Any]:
     cases = list(widget_kernel.CASES)
-    return widget_kernel.measure_in_kernel(cases[:1] if quick else cases, 0.5 if quick else 4.0, 1 if quick else 4)
+    return widget_kernel.measure_in_kernel(cases[:1] if quick else cases, 0.5 if quick else 4.0, 1 if quick else 8)
 
 
 def in_browser(measure: Callable[..., dict[str, Any]], small: float, whole: float) -> Callable[[bool], dict[str, Any]]:
@@ -43,7 +43,9 @@ def tell(name: str, found: dict[str, Any]) -> None:
     if name == "training":
         for case, row in found.items():
             if isinstance(row, dict):
-                shares = ", ".join(f"{clock} {100 * row['added'][clock]['median']:+.2f} %" for clock in row["added"])
+                shares = ", ".join(
+                    f"{clock} {100 * a['mean']:+.2f} ± {100 * a['error']:.2f} %" for clock, a in row["added"].items()
+                )
                 print(f"  {case:44s} {row['steps_per_second']:5.0f} steps/s  {shares}  (limit 2 %)", flush=True)
     else:
         print("  " + ", ".join(f"{key} {results.shorten(value)}" for key, value in found.items()), flush=True)

@@ -123,9 +123,9 @@ class Training:
     def __init__(self, folder: Path) -> None:
         self.run, self._clock, self._messages = FakeRun(folder, layers=6), FakeClock(), list[Message]()
         limits = Limits(bytes_per_second=1e9)  # an hour in a moment: the budgets would hold it back
-        self._source = RunSource(self.run, "lenet")
-        self._source.subscribe(lambda: True)
-        self._feed = Feed([self._source], Pace(10.0, clock=self._clock, limits=limits), clock=self._clock)
+        self._source, pace = RunSource(self.run, "lenet"), Pace(10.0, clock=self._clock, limits=limits)
+        self._source.subscribe(lambda: None, pace)
+        self._feed = Feed([self._source], pace, clock=self._clock)
 
     def send(self, count: int, steps: int) -> bytes:
         self._messages.clear()

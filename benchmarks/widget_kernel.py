@@ -144,8 +144,13 @@ def compare(case: str, seconds: float, rounds: int) -> dict[str, Any]:
                 added[name].append(share)
         for contestant in pair:
             contestant.run.close()
-    result = {name: {"median": statistics.median(v), "rounds": v} for name, v in added.items()}
-    return {"steps_per_second": rate, "added": result}
+    return {"steps_per_second": rate, "added": {name: summarise(shares) for name, shares in added.items()}}
+
+
+def summarise(shares: list[float]) -> dict[str, Any]:
+    """The mean: each of the two is shown in every other round, so that what tells them apart cancels. And its error."""
+    error = statistics.stdev(shares) / len(shares) ** 0.5 if len(shares) > 1 else 0.0
+    return {"mean": statistics.mean(shares), "error": error, "rounds": shares}
 
 
 def calibrate(pair: list[Contestant]) -> tuple[int, float]:

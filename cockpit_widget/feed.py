@@ -79,15 +79,19 @@ class Feed:
         if not (self.lock.acquire(timeout=2.0) if force else self.lock.acquire(blocking=False)):
             return False  # another thread is sending; what is new goes with a later message
         try:
-            began, worked = self._clock(), self._cpu()
+            began, worked, known = self._clock(), self._cpu(), self._count()
             self.guard(self.refresh)
             if any(source.tailed for source in self.sources):  # a thread of ours read somebody's log:
                 began, worked = self._clock(), self._cpu()  # training did not wait for that
             size = self.guard(lambda: self._update(deliver, force)) or 0
-            self.pace.sent(size, self._clock() - began, self._cpu() - worked)
+            self.pace.sent(size, self._clock() - began, self._cpu() - worked, self._count() - known)
         finally:
             self.lock.release()
         return True
+
+    def _count(self) -> int:
+        """Records that training has handed to us."""
+        return sum(source.end for source in self.sources if not source.tailed)
 
     def _is_ending(self) -> bool:
         for source in self.sources:  # noqa: SIM110 - this runs at every step, and a generator costs as much again

@@ -27,8 +27,9 @@ class Limits:
     interim_bytes: int = 256_000  # of a keyframe in between, which only heals what was lost
     bytes_per_second: float = 50_000.0
     burst_bytes: float = 3_000_000.0  # one minute's worth
-    share_of_time: float = 0.008  # of the wall clock, for taking in records, encoding and sending
-    after_sending: float = 0.0007  # seconds that a message costs once we are done, see ``Pace.sent``
+    share_of_time: float = 0.013  # of the wall clock, for all that showing costs: the two below are part of it
+    after_sending: float = 0.002  # seconds that a message costs once we are done, see ``Pace.sent``
+    every_record: float = 4e-6  # seconds that each record costs training before there is any message
     burst_seconds: float = 0.03  # for a lively start
     longest_pause: float = 60.0
     keyframe_first: float = 1.0  # seconds after the first message
@@ -83,16 +84,17 @@ class Pace:
         rate = limits.rate if age < 60 else limits.minute_rate if age < 3600 else limits.hour_rate
         return 1.0 / rate
 
-    def sent(self, size: int, seconds: float, worked: float) -> None:
+    def sent(self, size: int, seconds: float, worked: float, records: int = 0) -> None:
         """Account for a message, or for an attempt that failed, that took so long by the clock and by the processor.
 
         The clock counts: who shares the machine shares it with training too. But a long interruption is mostly somebody
         else's; beyond ``WAITING`` times the work it counts a quarter, for it may be our disk or connection that is slow.
         And that is not all: a thread of the kernel still has to send the message, which takes the interpreter away from
-        training, which then finds cold caches.
+        training, which then finds cold caches; and each of the ``records`` was handed to us. Both were measured.
         """
         self._bytes.spend(size)
-        self._seconds.spend(max(min(seconds, WAITING * worked), seconds / WAITING) + self.limits.after_sending)
+        limits, own = self.limits, max(min(seconds, WAITING * worked), seconds / WAITING)
+        self._seconds.spend(own + limits.after_sending + limits.every_record * records)
         pause = max(self.interval(), self._bytes.wait(), self._seconds.wait())
         self.next = self.clock() + min(pause, self.limits.longest_pause)
 

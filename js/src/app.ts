@@ -20,7 +20,7 @@ import { dark, light, type Theme, themeVariables } from "./theme.ts";
 const BUDGET = 14; // ms of drawing per frame while a hand waits; the browser needs about as much again to show it
 const QUIET_BUDGET = 120; // ms otherwise: each further frame would compose the whole page once more
 const ATTENTION = 1000; // ms after which a hand has let go
-const PACE = 12; // what comes by itself is drawn in a twelfth of the time at most: on a busy machine, less often
+const PACE = 12; // what comes by itself is drawn in a twelfth of the time at most: on a slow or busy machine, less often
 const LONGEST_REST = 1000; // ms, however slow the machine
 const REST = 300; // ms without a new picture before it is put into words
 
@@ -138,7 +138,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
 
   setStatus(status: SourceStatus): void {
     this.status = { ...this.status, ...status };
-    this.invalidate();
+    this.scheduleRested();
   }
 
   /** All runs that could be shown, loaded or not, in the host's order. */
@@ -180,6 +180,12 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private receive(): void {
     this.board.markDirty();
     this.fresh = true;
+    this.scheduleRested();
+  }
+
+  // What came by itself is drawn when the last picture has been rested from; a status comes with every message.
+  private scheduleRested(): void {
+    if (this.abort.signal.aborted) return;
     const wait = this.restUntil - performance.now();
     if (wait <= 0) this.schedule();
     else this.waiting ||= setTimeout(() => this.schedule(), wait) as unknown as number;
