@@ -172,7 +172,8 @@ class InParts:
             operator = self._make(self._part(lo, hi))
             found = product(operator)
             operator.close()
-            total = [t.add_(f) for t, f in zip(total, found, strict=True)] if total else found
+            # Not in place: where the gradient is linear in a parameter, what is found may be the vector itself.
+            total = [t + f for t, f in zip(total, found, strict=True)] if total else found
         return total
 
     def matvec(self, vector: Sequence[Tensor]) -> list[Tensor]:
@@ -186,7 +187,7 @@ class InParts:
 
 
 # Bytes that the graph of the gradient and a product through it take, in bytes of activations: 1.3 was measured on
-# chains of convolutions and of linear layers. A part of the batch has its activations on top, once more.
+# chains of convolutions and ReLUs. A part of the batch has its activations on top, once more.
 _PER_ACTIVATION, _PER_ACTIVATION_OF_PART = 1.5, 2.5
 
 
