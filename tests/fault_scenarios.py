@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from cockpit_core.curvature import HessianOperator
+from cockpit_core.curvature import HessianOperator, make_operator
 from cockpit_core.engine import curvature, distributed
 from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.engine import Engine
@@ -39,7 +39,7 @@ def failing(rank: int, where: int, original: Callable[..., Any], after: int = 0)
 FAULTS: dict[str, Callable[[int], tuple[Any, str, Any]]] = {
     "point": lambda rank: (Curvature, "_point", failing(rank, 1, Curvature._point)),
     "losses": lambda rank: (Engine, "_take_losses", failing(rank, 1, Engine._take_losses)),
-    "operator": lambda rank: (curvature, "HessianOperator", failing(rank, 1, HessianOperator)),
+    "operator": lambda rank: (curvature, "make_operator", failing(rank, 1, make_operator)),
     "product of rank 1": lambda rank: (HessianOperator, "matvec", failing(rank, 1, HessianOperator.matvec, 2)),
     "product of rank 0": lambda rank: (HessianOperator, "matvec", failing(rank, 0, HessianOperator.matvec, 2)),
     "quantity": lambda rank: (NormTest, "measure", failing(rank, 1, NormTest.measure)),

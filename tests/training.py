@@ -93,11 +93,16 @@ def by_step(data: cockpit_core.RunData, name: str, layer: str | None = None) -> 
 
 
 def assert_close(measured: dict[int, float], expected: dict[int, float | None], name: str) -> None:
-    """Relative 1e-5 (HessMaxEV 1e-3) at exactly the steps where the truth has a value."""
+    """Relative 1e-5 (HessMaxEV 1e-3) at exactly the steps where the truth has a value.
+
+    A gradient test is the root of a difference, which is rounding alone where it should vanish: across the gradient of a
+    parameter with a single element there is nothing.
+    """
     with_value = {step: value for step, value in expected.items() if value is not None}
     assert measured.keys() == with_value.keys()
     tolerance = 1e-3 if name == "HessMaxEV" else 1e-5
-    assert measured == pytest.approx(with_value, rel=tolerance, abs=1e-11), name
+    vanishing = 5e-8 if name.endswith("Test") else 1e-11
+    assert measured == pytest.approx(with_value, rel=tolerance, abs=vanishing), name
 
 
 def assert_alphas_close(data: cockpit_core.RunData, expected: dict[int, dict[str, float | None]]) -> None:

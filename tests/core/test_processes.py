@@ -60,7 +60,7 @@ def assert_same(together: cockpit_core.RunData, alone: cockpit_core.RunData, ski
     for name in ("GradHist1d", "GradHist2d"):
         first, second = together.histogram(name, 2).counts, alone.histogram(name, 2).counts
         assert first.sum() == second.sum()
-        assert np.abs(first.astype(int) - second.astype(int)).sum() <= 0.02 * first.sum()  # rounding at the edges
+        assert np.abs(first.astype(int) - second.astype(int)).sum() <= 0.05 * first.sum()  # rounding at the edges
 
 
 @pytest.mark.parametrize("name", NETWORKS)

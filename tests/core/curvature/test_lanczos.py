@@ -13,6 +13,8 @@ from tests.core.curvature.points import HARD_NETWORKS, NETWORKS, full_ggn, full_
 class Matrix:
     """A dense symmetric matrix behind the interface of an operator."""
 
+    column_bytes, note = 0, ""
+
     def __init__(self, matrix: Tensor):
         self.matrix, self.products = matrix, 0
         self.parameters = [torch.zeros(len(matrix), dtype=matrix.dtype)]
