@@ -46,6 +46,7 @@ export class Pointer {
   private drag: Drag | null = null;
   private touches = new Map<number, number>(); // pointer -> x, while fingers are down
   private pinch: { gap: number; x: number } | null = null;
+  private looks = 0; // places that were pointed at
   private readonly tip = h("div", { class: "ck-tip", hidden: true, "aria-hidden": "true" });
   private readonly brush = h("div", { class: "ck-brush", hidden: true });
 
@@ -95,10 +96,20 @@ export class Pointer {
     const zoomed = this.chart.context?.state.zoom != null;
     const grab = zoomed && (onAxis || (shift && frame));
     this.element.style.cursor = grab ? "grab" : spot?.layer !== undefined ? "pointer" : frame ? "crosshair" : "";
+    const look = ++this.looks;
     if (spot) this.showTip([spot.hint], x, y);
-    else if (frame)
-      requestAnimationFrame(() => this.chart.context && !this.drag && this.showTip(this.hoverLines(), x, y));
+    else if (frame) this.showValues(look, x, y);
     else this.tip.hidden = true;
+  }
+
+  // The picture that knows the values may take several frames; whoever moved on meanwhile is not told about this place.
+  private showValues(look: number, x: number, y: number, frames = 60): void {
+    requestAnimationFrame(() => {
+      if (!this.chart.context || this.drag || look !== this.looks) return;
+      const lines = this.hoverLines();
+      if (!lines.length && frames) this.showValues(look, x, y, frames - 1);
+      else this.showTip(lines, x, y);
+    });
   }
 
   private hoverLines(): string[] {
@@ -114,6 +125,7 @@ export class Pointer {
   private leave(): void {
     this.drag = this.pinch = null;
     this.touches.clear();
+    this.looks++;
     this.tip.hidden = true;
     this.brush.hidden = true;
     this.host.hover(null);

@@ -110,7 +110,8 @@ def test_hovering_and_zooming_one_chart_reach_all(page: Page, board: TensorBoard
         reading = tab.read(panel)
         assert reading is not None
         assert (reading.step, reading.value) == latest(data, name, step), panel
-    assert f"step {step}" in tab.card("loss").locator(".ck-tip").inner_text()
+    tip = tab.card("loss").locator(".ck-tip")
+    tab.wait(lambda: f"step {step}" in tip.inner_text(), "the values beside the cursor")
     page.mouse.down()
     page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 60, steps=4)
     page.mouse.up()

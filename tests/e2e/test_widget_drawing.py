@@ -26,27 +26,27 @@ def take(browser: widget_browser.Browser, path: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_live_picture_equals_the_one_drawn_at_once(
-    theme: str, tmp_path: Path, browser_path: str, monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("COCKPIT_BROWSER", browser_path)
+def test_live_picture_equals_the_one_drawn_at_once(theme: str, tmp_path: Path, browser: Any) -> None:
     training = widget_browser.Training(tmp_path / "lenet")
     parts = [training.send(20, 10), training.send(20, 3)]
     page = widget_browser.PAGE.replace('theme: "light"', f'theme: "{theme}"')
-    with widget_browser.start_browser() as browser:
-        browser.server.files["/"] = page.encode()
-        browser.open(widget_browser.PANELS, height=1600)
-        browser.give(parts[0], "pour('messages', 1)")
-        chart = browser.page.locator('[data-panel="loss"] .ck-chart')
-        for place in (40, 90, 140):  # a cursor that moves has what rests drawn aside
-            chart.hover(position={"x": place, "y": 60})
-        browser.give(parts[1], "pour('messages', 1)")
-        live = take(browser, tmp_path / "live.png")
-        browser.close()
-        browser.open(widget_browser.PANELS, height=1600)
-        browser.give(b"".join(parts), "pour('messages', 1000)")
-        once = take(browser, tmp_path / "once.png")
-        browser.close()
+    server = widget_browser.Server()
+    driven = widget_browser.Browser(browser, server)
+    driven.server.files["/"] = page.encode()
+    driven.open(widget_browser.PANELS, height=1600)
+    driven.give(parts[0], "pour('messages', 1)")
+    chart = driven.page.locator('[data-panel="loss"] .ck-chart')
+    for place in (40, 90, 140):  # a cursor that moves has what rests drawn aside
+        chart.hover(position={"x": place, "y": 60})
+    driven.give(parts[1], "pour('messages', 1)")
+    live = take(driven, tmp_path / "live.png")
+    driven.close()
+    driven.open(widget_browser.PANELS, height=1600)
+    driven.give(b"".join(parts), "pour('messages', 1000)")
+    once = take(driven, tmp_path / "once.png")
+    driven.close()
+    server.shutdown()
+    server.server_close()
     difference = np.abs(live - once)
     assert live.std() > 10  # there is a picture
     assert difference.max() <= 2  # letters at the edge of a tile are rounded either way; a wrong line is not
