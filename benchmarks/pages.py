@@ -176,7 +176,7 @@ def write_depth(results: dict[str, Results]) -> str:
     found = results["memory_depth"]
     depths = list(next(iter(found["rows"].values()), {}))
     rows = [
-        [f"{config}, {words}", *(f"{cells[depth][side]:.0f}" for depth in depths)]
+        [f"{config}, {words}", *(f"{cells[depth][side]:.0f}" if depth in cells else "" for depth in depths)]
         for config, cells in found["rows"].items()
         for side, words in (("within", f"`memory_budget` of {found['budget MB']} MB"), ("without", "no limit"))
     ]
