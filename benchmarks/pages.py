@@ -222,7 +222,13 @@ def write_eigenvalue(results: dict[str, Results]) -> str:
                 reached = [f"{needed:.0f}", f"{row['seconds to 1e-3']:.2f}"]
             rows.append([network, method, *reached, f"{stop:.0f}", f"{error:.1g}"])
     head = ["network", "method", "products to 1e-3", "seconds", "products to its stop", "largest error there"]
-    return make_table(head, rows)
+    return f"{make_table(head, rows)}\n\n{write_misses(results['eigenvalue'].get('training', {}))}".rstrip()
+
+
+def write_misses(found: Results) -> str:
+    keys = ["points", "products", "errors above 1e-3", "largest error"]
+    rows = [[name, *(f"{row[key]:.3g}" for key in keys)] for name, row in found.items()]
+    return make_table(["small network in training", *keys], rows) if rows else ""
 
 
 def write_histograms(results: dict[str, Results]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .operators import _differentiable_gradient, _gradient
+from .operators import differentiable_gradient, gradient_of_one
 from .point import NoCurvature, Point
 
 _MAX_DENSE = 256  # outputs per sample up to which a general Hessian is formed and decomposed, [B, K, K]
@@ -47,7 +47,7 @@ class LossHessian:
         with torch.enable_grad():
             loss = point.loss_of(self._leaf)
             self._check_same(loss, point.loss)
-            self._slope = _differentiable_gradient(loss, [self._leaf])
+            self._slope = differentiable_gradient(loss, [self._leaf])
         self.form, self.count = "", 0
         self._recognise()
         self._slope = []
@@ -60,7 +60,7 @@ class LossHessian:
             raise NoCurvature("the loss is not the given function of the outputs alone")
 
     def _product(self, vector: Tensor) -> Tensor:
-        return _gradient(self._slope, [self._leaf], [vector])[0]
+        return gradient_of_one(self._slope, self._leaf, [vector])
 
     def _recognise(self) -> None:
         generator = torch.Generator().manual_seed(2021)  # of its own: the form must not depend on the run

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from .autograd_graph import activation_bytes, reachable
 from .point import NoCurvature, Point, explained
+from .stems import Stemmed
 
 
 class Operator(Protocol):
@@ -35,14 +36,22 @@ class Operator(Protocol):
     def close(self) -> None: ...
 
 
+Found = list[Tensor | None]
+
+
+def gradient_of_one(outputs: Found, leaf: Tensor, seeds: Sequence[Tensor], batched: bool = False) -> Tensor:
+    """``J^T seeds`` with respect to a single tensor; zero where it does not matter."""
+    (found,) = _gradient(outputs, [leaf], seeds, batched)
+    return leaf.new_zeros((seeds[0].shape[:1] if batched else ()) + leaf.shape) if found is None else found
+
+
 def _gradient(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], seeds: Sequence[Tensor], batched: bool = False
-) -> list[Tensor]:
-    """``J^T seeds``, zeros where an output does not depend on an input; the graph survives."""
-    pairs = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o.requires_grad]
-    lead = seeds[0].shape[:1] if batched else ()
+    outputs: Sequence[Tensor | None], inputs: Sequence[Any], seeds: Sequence[Tensor], batched: bool = False
+) -> Found:
+    """``J^T seeds``, None where no output depends on an input; the graph survives."""
+    pairs = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o is not None and o.requires_grad]
     if not pairs:
-        return [i.new_zeros(lead + i.shape) for i in inputs]
+        return [None] * len(inputs)
     with explained():
         found = torch.autograd.grad(
             [o for o, _ in pairs],
@@ -52,14 +61,13 @@ def _gradient(
             allow_unused=True,
             is_grads_batched=batched,
         )
-    return [i.new_zeros(lead + i.shape) if f is None else f.detach() for f, i in zip(found, inputs, strict=True)]
+    return [None if f is None else f.detach() for f in found]
 
 
-def _differentiable_gradient(loss: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
+def differentiable_gradient(loss: Tensor, inputs: Sequence[Any]) -> Found:
     """Gradients with a graph of their own. ``autograd.grad``, because ``backward(create_graph=True)`` leaks."""
     with torch.enable_grad(), explained():
-        found = torch.autograd.grad(loss, list(inputs), create_graph=True, allow_unused=True)
-    return [torch.zeros_like(i) if f is None else f for f, i in zip(found, inputs, strict=True)]
+        return list(torch.autograd.grad(loss, list(inputs), create_graph=True, allow_unused=True))
 
 
 def refuse_once_differentiable(loss: Tensor) -> None:
@@ -107,13 +115,16 @@ class HessianOperator(_Products):
         self.parameters = list(point.trainable.values())
         self.column_bytes = activation_bytes(point.loss)
         refuse_once_differentiable(point.loss)
-        self._gradients = _differentiable_gradient(point.loss, self.parameters)
+        self._ways = Stemmed(point.loss, self.parameters)
+        self._gradients = differentiable_gradient(point.loss, self._ways.inputs)
 
     def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:
-        return _gradient(self._gradients, self.parameters, vectors, batched)
+        bent = _gradient(self._gradients, self._ways.inputs, self._ways.push(vectors, batched), batched)
+        return self._ways.pull(bent, batched)
 
     def close(self) -> None:
         self._gradients = []
+        self._ways.close()
 
 
 class GGNOperator(_Products):
@@ -130,23 +141,23 @@ class GGNOperator(_Products):
         self.column_bytes = activation_bytes(point.loss)
         self._outputs = point.outputs
         with torch.enable_grad(), explained():
+            self._ways = Stemmed(point.outputs, self.parameters)
             self._dummy = torch.zeros_like(point.outputs, requires_grad=True)
-            found = torch.autograd.grad(
-                point.outputs, self.parameters, self._dummy, create_graph=True, allow_unused=True
+            self._pullback: Found = list(
+                torch.autograd.grad(point.outputs, self._ways.inputs, self._dummy, create_graph=True, allow_unused=True)
             )
-            self._pullback = [
-                torch.zeros_like(p) if f is None else f for f, p in zip(found, self.parameters, strict=True)
-            ]
             self._leaf = point.outputs.detach().clone().requires_grad_()
-            self._slope = _differentiable_gradient(point.loss_of(self._leaf), [self._leaf])
+            self._slope = differentiable_gradient(point.loss_of(self._leaf), [self._leaf])
 
     def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:
-        pushed = _gradient(self._pullback, [self._dummy], vectors, batched)
-        bent = _gradient(self._slope, [self._leaf], pushed, batched)
-        return _gradient([self._outputs], self.parameters, bent, batched)
+        seeds = self._ways.push(vectors, batched)
+        pushed = gradient_of_one(self._pullback, self._dummy, seeds, batched)
+        bent = gradient_of_one(self._slope, self._leaf, [pushed], batched)
+        return self._ways.pull(_gradient([self._outputs], self._ways.inputs, [bent], batched), batched)
 
     def close(self) -> None:
         self._pullback, self._slope = [], []
+        self._ways.close()
         del self._outputs, self._dummy, self._leaf
 
 
