@@ -137,6 +137,8 @@ export class App implements CardHost, BarHost, ScrubberHost {
   }
 
   setStatus(status: SourceStatus): void {
+    // What was being loaded is whole now: somebody waits for it.
+    if (status.progress === 1 && (this.status.progress ?? 1) < 1) this.restUntil = 0;
     this.status = { ...this.status, ...status };
     this.scheduleRested();
   }

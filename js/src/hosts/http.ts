@@ -153,6 +153,7 @@ export class HttpSource implements Source {
       }
     };
     await Promise.all(Array.from({ length: PARALLEL }, worker));
+    if (done > 1) this.onStatus({ connection: "live", progress: 1 });
     this.firstPicture();
     const rest = this.infos.filter((info) => chosen.includes(info.run) && this.cursors.get(info.run)?.whole === false);
     for (const info of rest) await this.fetchWhole(info);
