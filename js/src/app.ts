@@ -20,9 +20,10 @@ import { dark, light, type Theme, themeVariables } from "./theme.ts";
 const BUDGET = 14; // ms of drawing per frame while a hand waits; the browser needs about as much again to show it
 const QUIET_BUDGET = 120; // ms otherwise: each further frame would compose the whole page once more
 const ATTENTION = 1000; // ms after which a hand has let go
-const PACE = 12; // what comes by itself is drawn in a twelfth of the time at most: on a slow or busy machine, less often
+const PACE = 14; // what comes by itself is drawn in a fifteenth of the time at most: on a slow or busy machine, less often
 const LONGEST_REST = 1000; // ms, however slow the machine
-const REST = 300; // ms without a new picture before it is put into words
+const REST = 300; // ms before a picture is put into words; a hand that goes on puts that off
+const WORDS = 3000; // ms between the words for pictures that come by themselves
 
 export class App implements CardHost, BarHost, ScrubberHost {
   readonly root = h("div", { class: "ck-root", role: "region", "aria-label": "Cockpit" });
@@ -45,6 +46,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private fresh = true; // something changed since the last frame
   private saved = 0;
   private resting = 0;
+  private told = Number.NEGATIVE_INFINITY; // when pictures were last put into words
   private focused = "";
   private hostTheme: "light" | "dark";
   private playedFrom = 0;
@@ -221,10 +223,22 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.fetcher.endPicture();
     if (this.touched || !this.source.pushes) this.details.look(ctx); // a zoom that was remembered is no wish of the user's
     setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now
-    clearTimeout(this.resting);
-    this.resting = setTimeout(() => this.board.tell(), REST) as unknown as number;
     const ended = performance.now();
+    this.tellSoon(ended, budget === BUDGET);
     this.restUntil = ended + Math.min(LONGEST_REST, PACE * (ended - began));
+  }
+
+  private tellSoon(now: number, byHand: boolean): void {
+    if (byHand) {
+      clearTimeout(this.resting);
+      this.resting = 0;
+    }
+    const wait = byHand ? REST : Math.max(REST, this.told + WORDS - now);
+    this.resting ||= setTimeout(() => {
+      this.resting = 0;
+      this.told = performance.now();
+      this.board.tell();
+    }, wait) as unknown as number;
   }
 
   private paintTheme(theme: Theme): void {

@@ -129,7 +129,15 @@ export function axisDomain(runs: ShownRun[], state: UiState): [number, number] {
     high = Math.max(high, xs[data.rows.n - 1]);
   }
   if (!(low <= high)) return [0, 1];
-  return low === high ? [Math.max(0, low - 1), high + 1] : [low, high];
+  if (low === high) return [Math.max(0, low - 1), high + 1];
+  const grows = runs.some(({ data }) => data.status.state === "running");
+  return grows ? [low, low + roomFor(high - low)] : [low, high];
+}
+
+/** An axis that grows does so in jumps of at most a thirtieth: between them its labels stand still, and cost nothing. */
+function roomFor(span: number): number {
+  const jump = 2 ** Math.floor(Math.log2(span / 30));
+  return Math.ceil(span / jump) * jump;
 }
 
 export interface ContextParts {

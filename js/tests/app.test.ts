@@ -93,6 +93,23 @@ describe("hovering and zooming", () => {
     expect(own.app.context().domain).toEqual([0, 10]);
   });
 
+  it("gives a run that grows some room, so that the axis stands still for a while; a finished one has none", () => {
+    const own = start();
+    const highs = new Set<number>();
+    for (let i = 1000; i < 1200; i += 4) {
+      own.store.merge(makeBatch({ to: i + 1 }));
+      const [low, high] = own.app.context().domain;
+      expect(low).toBe(0);
+      expect(high).toBeGreaterThanOrEqual(i);
+      expect(high).toBeLessThan(i * (1 + 1 / 30));
+      highs.add(high);
+    }
+    expect(highs.size).toBeLessThan(15);
+    const { status, ...last } = makeBatch({ from: 1197, to: 1198 });
+    if (status) own.store.merge({ ...last, status: { ...status, state: "finished" } });
+    expect(own.app.context().domain).toEqual([0, 1197]);
+  });
+
   it("answers to a pointer: a click chooses, a drag zooms", () => {
     const own = start();
     const card = own.app.card("loss");

@@ -146,7 +146,7 @@ describe("the page", () => {
     expect(seen.map(({ target, attributeName }) => `${(target as Element).className} ${attributeName}`)).toEqual([]);
   });
 
-  it("rests for twelve times what a picture took before it draws the next message, unless a hand asks", () => {
+  it("rests for fourteen times what a picture took before it draws the next message, unless a hand asks", () => {
     vi.useFakeTimers({ now: 5000 });
     cockpit = open([makeBatch({ to: 101 })]);
     const { app, store } = cockpit;
@@ -166,13 +166,63 @@ describe("the page", () => {
     pass(20);
     expect(shown()).toContain("step 101");
     store.merge(makeBatch({ from: 102, to: 103 }));
-    pass(150);
+    pass(200);
     expect(shown()).toContain("step 101");
-    pass(120);
+    pass(110);
     expect(shown()).toContain("step 102");
     app.set({ step: 7 });
     pass(20);
     expect(shown()).toContain("step 7");
+  });
+
+  it("does not rest when what was being loaded is there", () => {
+    vi.useFakeTimers({ now: 5000 });
+    cockpit = open([makeBatch({ to: 101 })]);
+    const { app, store } = cockpit;
+    let clock = performance.now();
+    vi.spyOn(performance, "now").mockImplementation(() => clock);
+    vi.spyOn(Object.getPrototypeOf(app.card("loss")), "update").mockImplementation(function (this: { dirty: boolean }) {
+      this.dirty = false;
+      if (this === app.card("loss")) clock += 60;
+    });
+    const pass = (time: number) => {
+      clock += time;
+      vi.advanceTimersByTime(time);
+    };
+    pass(1000);
+    app.setStatus({ connection: "live", progress: 0.1 });
+    store.merge(makeBatch({ from: 101, to: 102 }));
+    pass(20);
+    store.merge(makeBatch({ from: 102, to: 103 }));
+    pass(20);
+    expect(cockpit.text(".ck-where")).toContain("step 101");
+    app.setStatus({ connection: "live", progress: 1 });
+    pass(20);
+    expect(cockpit.text(".ck-where")).toContain("step 102");
+  });
+
+  it("puts a live picture into words at once and then every three seconds, a hand's whenever it rests", () => {
+    vi.useFakeTimers({ now: 5000 });
+    cockpit = open([makeBatch({ to: 101 })]);
+    const { app, store } = cockpit;
+    vi.advanceTimersByTime(5000);
+    const words = () => app.card("loss")?.element.querySelector(".ck-chart")?.getAttribute("aria-label") ?? "";
+    expect(words()).toContain("at step 100:");
+    const heard: string[] = [];
+    for (let i = 101; i < 141; i++) {
+      store.merge(makeBatch({ from: i, to: i + 1 }));
+      vi.advanceTimersByTime(200);
+      if (words() !== heard.at(-1)) heard.push(words());
+    }
+    expect(heard.length).toBeGreaterThanOrEqual(3);
+    expect(heard.length).toBeLessThanOrEqual(5);
+    app.set({ step: 7 });
+    vi.advanceTimersByTime(200);
+    app.set({ step: 8 });
+    vi.advanceTimersByTime(250);
+    expect(words()).not.toContain("at step 7:");
+    vi.advanceTimersByTime(200);
+    expect(words()).toContain("at step 8:");
   });
 
   it("draws a message in one frame when no hand waits, and a hand's wish in small portions", () => {
