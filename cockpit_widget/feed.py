@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cockpit_widget.fitting import HISTORY
+from cockpit_widget.fitting import HISTORY, MOST_PIECES
 from cockpit_widget.pace import Clock, KeyframeSchedule, Pace
 from cockpit_widget.sources import Source
 
@@ -151,8 +151,9 @@ class Feed:
         fresh = [source for source, end in zip(self.sources, ends, strict=True) if end > source.cursor]
         if not fresh:
             return 0
-        limit = self.pace.limits.message_bytes // len(fresh)
-        size = sum(self._send_backlog(deliver, source, limit) for source in fresh)
+        limit, most = (self.pace.limits.message_bytes, MOST_PIECES) if ending else self.pace.room(MOST_PIECES)
+        limit //= len(fresh)
+        size = sum(self._send_backlog(deliver, source, limit, most) for source in fresh)
         batches = [source.encode(since=source.cursor, limit=limit, histograms=int(heavy)) for source in fresh]
         message = Message(join_frames(batches), self.status())
         deliver(message)
@@ -162,9 +163,9 @@ class Feed:
             self._next_heavy = self._clock() + self.pace.limits.heavy_gap
         return size + len(message.frames)
 
-    def _send_backlog(self, deliver: Deliver, source: Source, limit: int) -> int:
+    def _send_backlog(self, deliver: Deliver, source: Source, limit: int, most: int) -> int:
         size = 0
-        for until, batch in source.encode_backlog(limit):
+        for until, batch in source.encode_backlog(limit, most):
             message = Message(join_frames([[batch]]), self.status())
             deliver(message)
             source.cursor, size = until, size + len(message.frames)

@@ -48,15 +48,15 @@ def encode_curves(data: RunData, since: int, run: str, limit: int) -> list[bytes
     return [network, thin(data, since, run, layered, None, int(limit * LAYERS)) or b""] if layered else [network]
 
 
-def split(data: RunData, since: int, limit: int) -> list[int]:
+def split(data: RunData, since: int, limit: int, most: int = MOST_PIECES) -> list[int]:
     """Where to cut what is new so that each piece but the last, which may hold histograms, is sent as it is.
 
-    Nothing is cut where it would take more than ``MOST_PIECES``: then curves are thinned, and a page asks for detail
+    Nothing is cut where it would take more than ``most`` pieces: then curves are thinned, and a page asks for detail
     where the user looks closely.
     """
     rows = data.expected - since
     each = int(limit * (NETWORK + LAYERS) * rows / max(1, estimate_bytes(data, since, POINT_BYTES)))
-    if each < 1 or rows > MOST_PIECES * each:
+    if each < 1 or rows > most * each:
         return []
     return list(range(since + each, data.expected, each))
 

@@ -6,6 +6,7 @@ seconds of our own work), and a schedule for keyframes that grows with the age o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,9 +24,11 @@ class Limits:
     minute_rate: float = 1.0  # after a minute
     hour_rate: float = 0.2  # after an hour
     message_bytes: int = 256_000
+    least_bytes: int = 16_000  # of a message, however old the run
     keyframe_bytes: int = 512_000  # at the end of a run or a cell, and for a page that loads
     interim_bytes: int = 256_000  # of a keyframe in between, which only heals what was lost
-    bytes_per_second: float = 50_000.0
+    bytes_per_second: float = 50_000.0  # in the first half hour, and then in proportion to 1 / age: O(log T) in all
+    full_rate_for: float = 1800.0
     burst_bytes: float = 3_000_000.0  # one minute's worth
     share_of_time: float = 0.013  # of the wall clock, for all that showing costs: the two below are part of it
     after_sending: float = 0.002  # seconds that a message costs once we are done, see ``Pace.sent``
@@ -40,21 +43,28 @@ class Limits:
 
 
 class Bucket:
-    """A budget that refills at ``rate`` per second up to ``capacity``. It may be overdrawn, and says for how long."""
+    """A budget that refills at ``rate`` per second up to ``capacity``. It may be overdrawn, and says for how long.
 
-    def __init__(self, rate: float, capacity: float, clock: Clock) -> None:
-        self._rate, self._capacity, self._clock = rate, capacity, clock
-        self._level, self._then = capacity, clock()
+    From the age of ``steady_for`` seconds on the rate falls as 1 / age.
+    """
+
+    def __init__(self, rate: float, capacity: float, clock: Clock, steady_for: float = math.inf) -> None:
+        self._rate, self._capacity, self._clock, self._steady_for = rate, capacity, clock, steady_for
+        self._level, self._start = capacity, clock()
+        self._then = self._start
+
+    def rate(self) -> float:
+        return self._rate / max(1.0, (self._clock() - self._start) / self._steady_for)
 
     def spend(self, amount: float) -> None:
         now = self._clock()
-        self._level = min(self._capacity, self._level + (now - self._then) * self._rate) - amount
+        self._level = min(self._capacity, self._level + (now - self._then) * self.rate()) - amount
         self._then = now
 
     def wait(self) -> float:
         """Seconds until the budget is positive again."""
         self.spend(0.0)
-        return max(0.0, -self._level / self._rate)
+        return max(0.0, -self._level / self.rate())
 
 
 class Pace:
@@ -70,7 +80,9 @@ class Pace:
             raise ValueError(f"refresh_rate must be positive (updates per second), not {rate!r}.")
         self._rate, self.clock = rate, clock
         self._start = self.next = clock()
-        self._bytes = Bucket(self.limits.bytes_per_second, self.limits.burst_bytes, clock)
+        self._bytes = Bucket(
+            self.limits.bytes_per_second, self.limits.burst_bytes, clock, steady_for=self.limits.full_rate_for
+        )
         self._seconds = Bucket(self.limits.share_of_time, self.limits.burst_seconds, clock)
 
     def due(self) -> bool:
@@ -83,6 +95,12 @@ class Pace:
             return 1.0 / min(self._rate, limits.max_rate)
         rate = limits.rate if age < 60 else limits.minute_rate if age < 3600 else limits.hour_rate
         return 1.0 / rate
+
+    def room(self, messages: int) -> tuple[int, int]:
+        """Bytes of a message at this age, and how many such may go at once: no more than the longest pause refills."""
+        budget = self._bytes.rate() * self.limits.longest_pause
+        size = int(min(self.limits.message_bytes, max(budget, self.limits.least_bytes)))
+        return size, max(1, min(messages, int(budget / size)))
 
     def sent(self, size: int, seconds: float, worked: float, records: int = 0) -> None:
         """Account for a message, or for an attempt that failed, that took so long by the clock and by the processor.

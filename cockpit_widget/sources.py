@@ -84,11 +84,11 @@ class Source:
             return []
         return encode_within(self.data, since, run=self.key, limit=limit, histograms=histograms)
 
-    def encode_backlog(self, limit: int) -> Iterator[tuple[int, bytes]]:
+    def encode_backlog(self, limit: int, most: int) -> Iterator[tuple[int, bytes]]:
         """What is too much for one message, in pieces, each with the record after its last; not the last piece."""
         if self.data is not None:
             since = self.cursor
-            for until in split(self.data, since, limit):
+            for until in split(self.data, since, limit, most):
                 yield until, encode_stretch(self.data, self.key, since, until, None, limit)
                 since = until
 

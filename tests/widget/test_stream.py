@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -196,6 +197,27 @@ def test_everything_that_is_sent_keeps_to_the_bytes_per_second(
     sent = sum(len(buffer) for _, buffers in comm_of(widget).sent for buffer in buffers)
     unbounded = 240 * 6_000  # what 240 messages of this run would be
     assert 300_000 < sent < 300_000 + 120 * 5_000 + limits.keyframe_bytes < unbounded
+
+
+def test_a_day_behind_a_closed_tab_does_not_fill_the_server(
+    tmp_path: Path, make_widget: Make, clock: FakeClock
+) -> None:
+    """What is sent grows with the logarithm of the age, and with the one message a minute that shows that we live."""
+    run = FakeRun(tmp_path / "large", layers=30)
+    limits = Limits(bytes_per_second=100, burst_bytes=20_000, least_bytes=1_000, interim_bytes=4_000)
+    widget = make_widget(run, refresh_rate=10, limits=limits)
+    ages, sent = (1, 2, 4, 8), []
+    for hours in ages:
+        while clock.now < 3600 * hours:
+            run.step()
+            clock.advance(30.0)
+        sent.append(sum(len(buffer) for _, buffers in comm_of(widget).sent for buffer in buffers))
+    steady, others = 100 * limits.full_rate_for, 3600 / limits.keyframe_longest * limits.interim_bytes
+    for hours, so_far in zip(ages, sent, strict=True):
+        allowed = steady * (1 + math.log(3600 * hours / limits.full_rate_for))
+        assert so_far < 2 * limits.burst_bytes + 1.1 * allowed + hours * others
+    assert sent[0] > 0.8 * steady
+    assert sent[3] < 8 * 3600 * 100 / 2  # it would be all of that at the rate of the first half hour
 
 
 def test_backlog_is_sent_whole_in_pieces_of_the_allowed_size(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
