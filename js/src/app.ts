@@ -23,7 +23,7 @@ const ATTENTION = 1000; // ms after which a hand has let go
 const PACE = 14; // what comes by itself is drawn in a fifteenth of the time at most: on a slow or busy machine, less often
 const LONGEST_REST = 1000; // ms, however slow the machine
 const REST = 300; // ms before a picture is put into words; a hand that goes on puts that off
-const WORDS = 3000; // ms between the words for pictures that come by themselves
+const WORDS = 3000; // ms between the words for pictures of a run that grows
 
 export class App implements CardHost, BarHost, ScrubberHost {
   readonly root = h("div", { class: "ck-root", role: "region", "aria-label": "Cockpit" });
@@ -224,16 +224,17 @@ export class App implements CardHost, BarHost, ScrubberHost {
     if (this.touched || !this.source.pushes) this.details.look(ctx); // a zoom that was remembered is no wish of the user's
     setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now
     const ended = performance.now();
-    this.tellSoon(ended, budget === BUDGET);
+    const grows = ctx.runs.some(({ data }) => data.status.state === "running");
+    this.tellSoon(ended, budget === BUDGET || !grows);
     this.restUntil = ended + Math.min(LONGEST_REST, PACE * (ended - began));
   }
 
-  private tellSoon(now: number, byHand: boolean): void {
-    if (byHand) {
+  private tellSoon(now: number, rests: boolean): void {
+    if (rests) {
       clearTimeout(this.resting);
       this.resting = 0;
     }
-    const wait = byHand ? REST : Math.max(REST, this.told + WORDS - now);
+    const wait = rests ? REST : Math.max(REST, this.told + WORDS - now);
     this.resting ||= setTimeout(() => {
       this.resting = 0;
       this.told = performance.now();

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import cockpit_core
-from benchmarks import depth
 from tests.training import QUANTITIES, quantities, start
 
 
@@ -121,17 +120,3 @@ def test_individual_gradients_of_the_whole_model_never_exist_at_once(kind: str, 
     extra, individual = map(float, subprocess.check_output(command, text=True).split())
     assert individual > 200, "the network is too small to show anything"
     assert extra < individual / 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("config", ["economy", "business", "full"])
-def test_a_tracked_step_stays_within_its_budget_however_deep_the_network(config: str) -> None:
-    """Forty layers of convolution and ReLU have 80 MB of activations, and their gradients as much again. Within 10 MB,
-    and 10 more for what Alpha keeps, passes are repeated instead. The rest is what records and histograms take."""
-    assert depth.measure(config, 40, 10) < 2 * 10 + 3
-
-
-@pytest.mark.slow
-def test_the_budget_makes_a_difference() -> None:
-    """Else the test above would show nothing."""
-    assert depth.measure("full", 40, 1000) > 60
