@@ -24,7 +24,7 @@ from benchmarks.results import ROOT, kept, make_parser, parse
 BUDGET, BOUNDLESS = 16, 4000  # MB
 DEPTHS = (10, 20, 40)
 CONFIGS = ("economy", "business", "full")
-CHANNELS, SIZE, BATCH, STEPS = 4, 32, 64, 2
+CHANNELS, SIZE, BATCH, STEPS = 16, 16, 64, 2
 EAGER = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "0"}
 """Makes malloc hand freed memory back at once: what it sets aside for later is not ours."""
 

@@ -22,6 +22,7 @@ const QUIET_BUDGET = 120; // ms otherwise: each further frame would compose the 
 const ATTENTION = 1000; // ms after which a hand has let go
 const PACE = 14; // what comes by itself is drawn in a fifteenth of the time at most: on a slow or busy machine, less often
 const LONGEST_REST = 1000; // ms, however slow the machine
+const LOADING_REST = 2500; // ms, while more is on its way: a picture of half of it would only delay the rest
 const REST = 300; // ms before a picture is put into words; a hand that goes on puts that off
 const WORDS = 3000; // ms between the words for pictures of a run that grows
 
@@ -226,7 +227,8 @@ export class App implements CardHost, BarHost, ScrubberHost {
     const ended = performance.now();
     const grows = ctx.runs.some(({ data }) => data.status.state === "running");
     this.tellSoon(ended, budget === BUDGET || !grows);
-    this.restUntil = ended + Math.min(LONGEST_REST, PACE * (ended - began));
+    const longest = (this.status.progress ?? 1) < 1 ? LOADING_REST : LONGEST_REST;
+    this.restUntil = ended + Math.min(longest, PACE * (ended - began));
   }
 
   private tellSoon(now: number, rests: boolean): void {

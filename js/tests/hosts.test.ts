@@ -106,7 +106,7 @@ describe("the HTTP source", () => {
     const { source, batches } = begin();
     await vi.advanceTimersByTimeAsync(50);
     expect(requests.filter((url) => url.includes("batch"))).toEqual([
-      "./batch?run=lenet-sgd&since=0&layers=0&max_points=2000",
+      "./batch?run=lenet-sgd&since=0&layers=0&max_points=1000",
     ]);
     await vi.advanceTimersByTimeAsync(3000);
     expect(requests.filter((url) => url.includes("batch"))).toHaveLength(1);
@@ -232,7 +232,7 @@ describe("the HTTP source", () => {
     const { source } = begin();
     await vi.advanceTimersByTimeAsync(50);
     expect(requests.filter((url) => url.includes("batch"))).toEqual([
-      "./batch?run=lenet-sgd&since=0&layers=0&max_points=2000",
+      "./batch?run=lenet-sgd&since=0&layers=0&max_points=1000",
       "./batch?run=lenet-sgd&since=0&layers=0",
     ]);
     source.stop();

@@ -4,8 +4,9 @@ import type { RunInfo, Source, SourceStatus } from "../source.ts";
 const INTERVAL = 1000; // ms from one look at the list to the next
 // While a run that is looked at grows: TensorBoard itself may take a second to read a record, and the next one is left for us.
 const LIVE_INTERVAL = 350;
-const FIRST_POINTS = 2000; // enough for a first picture; a run that is not too long is then fetched whole
-const WHOLE_LIMIT = 20_000;
+const WHOLE_LIMIT = 20_000; // records of a run that is fetched whole after the first picture
+const FIRST_POINTS = 1000; // enough for that picture
+const LONG_POINTS = 2000; // of a longer run, which stays as it is until somebody looks closer
 const LAYER_POINTS = 2000;
 const PARALLEL = 3;
 
@@ -206,8 +207,9 @@ export class HttpSource implements Source {
   private async fetchNew(info: RunInfo, cursor: Cursor): Promise<void> {
     const first = cursor.seq === 0;
     const since = first ? 0 : Math.min(cursor.seq, info.seq);
-    cursor.seq = await this.fetchParts(info, since, { layers: 0, ...(first ? { max_points: FIRST_POINTS } : {}) });
-    if (first) cursor.complete = info.seq <= FIRST_POINTS;
+    const points = info.seq > WHOLE_LIMIT ? LONG_POINTS : FIRST_POINTS;
+    cursor.seq = await this.fetchParts(info, since, { layers: 0, ...(first ? { max_points: points } : {}) });
+    if (first) cursor.complete = info.seq <= points;
     if (first) cursor.whole = cursor.complete || info.seq > WHOLE_LIMIT;
     this.states.set(info.run, info.state);
   }
