@@ -146,21 +146,26 @@ describe("the page", () => {
     expect(seen.map(({ target, attributeName }) => `${(target as Element).className} ${attributeName}`)).toEqual([]);
   });
 
-  it("rests for fourteen times what a picture took before it draws the next message, unless a hand asks", () => {
+  // A page whose picture takes so many milliseconds, by a clock that only moves when told to.
+  const openSlow = (milliseconds: number) => {
     vi.useFakeTimers({ now: 5000 });
     cockpit = open([makeBatch({ to: 101 })]);
-    const { app, store } = cockpit;
+    const { app, store, text } = cockpit;
     let clock = performance.now();
     vi.spyOn(performance, "now").mockImplementation(() => clock);
     vi.spyOn(Object.getPrototypeOf(app.card("loss")), "update").mockImplementation(function (this: { dirty: boolean }) {
       this.dirty = false;
-      if (this === app.card("loss")) clock += 20;
+      if (this === app.card("loss")) clock += milliseconds;
     });
     const pass = (time: number) => {
       clock += time;
       vi.advanceTimersByTime(time);
     };
-    const shown = () => cockpit?.text(".ck-where") ?? "";
+    return { app, store, pass, shown: () => text(".ck-where") };
+  };
+
+  it("rests for fourteen times what a picture took before it draws the next message, unless a hand asks", () => {
+    const { app, store, shown, pass } = openSlow(20);
     pass(1000);
     store.merge(makeBatch({ from: 101, to: 102 }));
     pass(20);
@@ -176,29 +181,17 @@ describe("the page", () => {
   });
 
   it("does not rest when what was being loaded is there", () => {
-    vi.useFakeTimers({ now: 5000 });
-    cockpit = open([makeBatch({ to: 101 })]);
-    const { app, store } = cockpit;
-    let clock = performance.now();
-    vi.spyOn(performance, "now").mockImplementation(() => clock);
-    vi.spyOn(Object.getPrototypeOf(app.card("loss")), "update").mockImplementation(function (this: { dirty: boolean }) {
-      this.dirty = false;
-      if (this === app.card("loss")) clock += 60;
-    });
-    const pass = (time: number) => {
-      clock += time;
-      vi.advanceTimersByTime(time);
-    };
+    const { app, store, shown, pass } = openSlow(60);
     pass(1000);
     app.setStatus({ connection: "live", progress: 0.1 });
     store.merge(makeBatch({ from: 101, to: 102 }));
     pass(20);
     store.merge(makeBatch({ from: 102, to: 103 }));
     pass(20);
-    expect(cockpit.text(".ck-where")).toContain("step 101");
+    expect(shown()).toContain("step 101");
     app.setStatus({ connection: "live", progress: 1 });
     pass(20);
-    expect(cockpit.text(".ck-where")).toContain("step 102");
+    expect(shown()).toContain("step 102");
   });
 
   it("puts a live picture into words at once and then every three seconds, a hand's whenever it rests", () => {

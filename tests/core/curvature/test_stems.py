@@ -25,13 +25,8 @@ class TwoReaders(nn.Module):
         return self.head((z.relu() + z.tanh()).flatten(1))
 
 
-class Shared(nn.Module):
+class Shared(TwoReaders):
     """One convolution, used on the data and on its mirror image."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(2, 4, 3, padding=1)
-        self.head = nn.Linear(4 * 36, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head((self.stem(x).tanh() + self.stem(x.flip(-1)).relu()).flatten(1))
