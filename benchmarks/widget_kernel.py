@@ -4,6 +4,11 @@ Two equal runs take turns in one process; one of them is shown. The widget's clo
 so its five messages a second are five per second of its own training. Whatever slows the machine slows both, and
 nothing is done for one that is not done for the other: each is shown in every other round, and goes first every other
 time.
+
+Turns are short, for two of them see the same machine only if they follow at once. What follows a message (a thread
+of the kernel sends it, caches are cold) would then often be counted for the other one. So the first steps of a turn are
+not counted: a message of the last counted step disturbs nobody's count, and one of the first steps still disturbs its
+own. Of the message and of what follows it the same share is counted as of the steps.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = 0.15  # seconds of training before the other one has its turn
+LEAD, BLOCK = 0.01, 0.09  # seconds of a turn, before the other one has its own: not counted, and counted
 START = 1.5  # seconds that a new widget may take to come up, once; measured from there on
 
 
@@ -52,6 +57,7 @@ class Contestant:
         model, batch, options = CASES[case]()
         loss_fn, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.01)
         self.run = cockpit_core.track(model, loss_fn, optimizer, logdir=folder, on_error="raise", **options)
+        self.every = int(options.get("schedule", 1))
         self.seconds: dict[str, float] = {}
         self.shown = 0.0  # processor seconds of the widget's messages, on the training thread
         self.reset()
@@ -66,11 +72,13 @@ class Contestant:
         self.train = train
 
     def reset(self) -> None:
-        self.seconds, self.shown = {"wall": 0.0, "cpu": 0.0}, 0.0
+        self.seconds = {"wall": 0.0, "cpu": 0.0, "inside": 0.0}
 
-    def measure(self, steps: int) -> None:
-        wall, cpu = time.perf_counter(), time.process_time()
+    def measure(self, lead: int, steps: int) -> None:
+        self.train(lead)
+        wall, cpu, shown = time.perf_counter(), time.process_time(), self.shown
         self.train(steps)
+        self.seconds["inside"] += self.shown - shown
         self.seconds["wall"] += time.perf_counter() - wall
         self.seconds["cpu"] += time.process_time() - cpu
 
@@ -137,10 +145,10 @@ def compare(case: str, seconds: float, rounds: int) -> dict[str, Any]:
     added: dict[str, list[float]] = {"wall": [], "cpu": [], "inside": []}
     with tempfile.TemporaryDirectory() as folder:
         pair = [Contestant(case, Path(folder) / name) for name in ("a", "b")]
-        steps, rate = calibrate(pair)
+        turns, rate = calibrate(pair)
         for turn in range(rounds):
             shown, plain = pair[turn % 2], pair[1 - turn % 2]
-            for name, share in play_round(shown, plain, steps, seconds).items():
+            for name, share in play_round(shown, plain, turns, seconds).items():
                 added[name].append(share)
         for contestant in pair:
             contestant.run.close()
@@ -153,20 +161,25 @@ def summarise(shares: list[float]) -> dict[str, Any]:
     return {"mean": statistics.mean(shares), "error": error, "rounds": shares}
 
 
-def calibrate(pair: list[Contestant]) -> tuple[int, float]:
-    """How many steps make a block, and how many there are per second."""
+def calibrate(pair: list[Contestant]) -> tuple[tuple[int, int], float]:
+    """How many steps make a turn, not counted and counted, and how many there are per second."""
     for contestant in pair:
         contestant.train(40)
     began, steps = time.perf_counter(), 0
     while time.perf_counter() - began < 0.5:
-        pair[0].train(10)
-        steps += 10
-    pair[1].train(steps)
-    rate = steps / (time.perf_counter() - began) * 2
-    return max(10, 10 * round(BLOCK * rate / 10)), rate
+        for contestant in pair:
+            contestant.train(10)
+        steps += 20
+    rate, each = steps / (time.perf_counter() - began), pair[0].every
+    return (whole(LEAD * rate, each), whole(BLOCK * rate, each)), rate
 
 
-def play_round(shown: Contestant, plain: Contestant, steps: int, seconds: float) -> dict[str, float]:
+def whole(steps: float, each: int) -> int:
+    """Of tracked and untracked steps always the same share."""
+    return each * max(1, round(steps / each))
+
+
+def play_round(shown: Contestant, plain: Contestant, turns: tuple[int, int], seconds: float) -> dict[str, float]:
     from cockpit_widget import CockpitWidget
 
     clock = OwnClock()
@@ -180,13 +193,14 @@ def play_round(shown: Contestant, plain: Contestant, steps: int, seconds: float)
         for contestant in order:
             if contestant is shown:
                 clock.start()
-            contestant.measure(steps)
+            contestant.measure(*turns)
             clock.stop()
         order.reverse()
     widget.close()
     assert widget.status["errors"] == 0, widget.status["last_error"]
     shares = {name: shown.seconds[name] / plain.seconds[name] - 1 for name in ("wall", "cpu")}
-    return {**shares, "inside": shown.shown / (shown.seconds["cpu"] - shown.shown)}
+    inside = shown.seconds["inside"]
+    return {**shares, "inside": inside / (shown.seconds["cpu"] - inside)}
 
 
 # ---- from outside ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.data import RunData
-from cockpit_core.events.table import Dated, Rows
+from cockpit_core.events.table import Rows
 from cockpit_core.schema import wire
 
 
@@ -73,7 +72,7 @@ def make_batch(
         replace=since == 0 and until is None,
         header=data.header if table.header is not None and since <= table.header_seq <= end else None,
         columns=[_renumber(column, kept) for column in columns],
-        notices=[x.item for x in _between(table.notices, since, end)],
+        notices=[notice for _, notice in table.notices.between(since, end)],
         drop_from_step=min((drop.step for drop in table.drops if drop.seq >= since > 0), default=-1),
     )
     _add_lists(batch, data, names, max_points)
@@ -81,10 +80,6 @@ def make_batch(
         _add_histograms(batch, data, layers, histograms)
     _add_status(batch, data)
     return batch
-
-
-def _between(items: list[Dated], since: int, until: int) -> list[Dated]:
-    return items[slice(*(bisect.bisect_left(items, seq, key=lambda x: x.seq) for seq in (since, until)))]
 
 
 def _select(
@@ -188,16 +183,16 @@ def _renumber(column: records.BatchColumn, kept: np.ndarray) -> records.BatchCol
 def _add_lists(batch: records.Batch, data: RunData, names: Collection[str] | None, max_points: int | None) -> None:
     since, end = batch.from_seq, batch.to_seq
     if names is None or "Alpha" in names:
-        fits = [x.item for x in _between(data.table.alphas, since, end)]
+        fits = [fit for _, fit in data.table.alphas.between(since, end)]
         values = np.array([np.nan if fit.alpha is None else fit.alpha for fit in fits])
         batch.alphas = [fits[i] for i in sample(values, max_points)]
     row_of = {seq: row for row, seq in enumerate(batch.seq.tolist())}
-    for entry in _between(data.table.missing, since, end):
-        if entry.seq in row_of and _wanted(entry.item.name, names):
-            batch.missing.setdefault(row_of[entry.seq], {})[entry.item.name] = entry.item.reason
-    for entry in _between(data.table.top_samples, since, end):
-        if entry.seq in row_of:
-            batch.top_samples[row_of[entry.seq]] = entry.item
+    for seq, missing in data.table.missing.between(since, end):
+        if seq in row_of and _wanted(missing.name, names):
+            batch.missing.setdefault(row_of[seq], {})[missing.name] = missing.reason
+    for seq, samples in data.table.top_samples.between(since, end):
+        if seq in row_of:
+            batch.top_samples[row_of[seq]] = samples
 
 
 def _add_histograms(

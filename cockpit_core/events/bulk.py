@@ -8,7 +8,6 @@ would refuse.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.pattern import Pattern, read_numbers, read_small
-from cockpit_core.events.table import KINDS, Dated, MissingValue, Rows, Table
+from cockpit_core.events.table import KINDS, Rows, Table
 
 FEW = 16  # fewer records alike are not worth a pattern
 MANY_PATTERNS = 64  # a run whose records all differ is read the ordinary way
@@ -105,7 +104,8 @@ def _add_stretch(table: Table, groups: list[Group], start: int, end: int) -> boo
         _extend_layers(table, pattern, base + places, matrix)
         _extend_lists(table, pattern, rows.seq[places].tolist(), rows.step[places].tolist(), matrix)
     if len(parts) > 1:
-        table.sort_lists(table.next_seq)
+        for items in table.lists():
+            items.sort(table.next_seq)
     generations = np.empty(end - start, np.uint32)
     for pattern, places, _ in parts:
         generations[places] = pattern.record.generation
@@ -165,24 +165,24 @@ def _extend_layers(table: Table, pattern: Pattern, rows: np.ndarray, matrix: np.
 
 def _extend_lists(table: Table, pattern: Pattern, seqs: list[int], steps: list[int], matrix: np.ndarray) -> None:
     record = pattern.record
-    generation = repeat(record.generation)
+    generation = record.generation
     for fit, (step_at, numbers) in zip(record.alphas, pattern.alphas, strict=True):
         own = read_small(matrix, step_at).tolist()
-        table.alphas += map(Dated, seqs, generation, own, _make_fits(fit, own, numbers, matrix))
+        table.alphas.extend(seqs, generation, own, _make_fits(fit, own, numbers, matrix))
     for name, reason in record.missing.items():
-        table.missing += map(Dated, seqs, generation, steps, map(MissingValue, steps, repeat(name), repeat(reason)))
+        table.missing.extend(seqs, generation, steps, zip(steps, repeat(name), repeat(reason)))
     if pattern.top_samples:
         samples = np.stack([read_small(matrix, span) for span in pattern.top_samples], axis=1).tolist()
-        table.top_samples += map(Dated, seqs, generation, steps, samples)
+        table.top_samples.extend(seqs, generation, steps, map(tuple, samples))
 
 
 def _make_fits(
     example: records.AlphaFit, steps: list[int], numbers: dict[str, int], matrix: np.ndarray
-) -> Iterator[records.AlphaFit]:
+) -> Iterator[tuple]:
     """One fit per record; a number that is not in the bytes is what it is in the example, zero or none."""
     columns: dict[str, Iterable[Any]] = {name: repeat(value) for name, value in vars(example).items()}
     for name, at in numbers.items():
         if name != "alpha" or example.alpha is not None:
             columns[name] = read_numbers(matrix, at)[:, 0].tolist()
     columns["step"] = steps
-    return map(records.AlphaFit, *(columns[field.name] for field in fields(records.AlphaFit)))
+    return zip(*columns.values(), strict=False)  # some repeat for ever

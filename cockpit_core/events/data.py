@@ -200,7 +200,7 @@ class RunData:
         known = {name for name, column in self.table.columns.items() if column.rows and not _is_aside(name)}
         known |= {name for name, column in self.table.layer_columns.items() if column.rows}
         known |= {name for name, entries in self._heavy.items() if entries}
-        if any(x.item.alpha is not None for x in self.table.alphas):
+        if any(fit.alpha is not None for fit in self.table.alphas):
             known.add("Alpha")
         first = [quantity.name for quantity in self.header.quantities if quantity.name in known]
         return list(dict.fromkeys(first + [name for name in (*self.table.columns, *sorted(known)) if name in known]))
@@ -216,15 +216,15 @@ class RunData:
 
     @property
     def alphas(self) -> list[records.AlphaFit]:
-        return [x.item for x in self.table.alphas]
+        return list(self.table.alphas)
 
     @property
     def notices(self) -> list[records.Notice]:
-        return [x.item for x in self.table.notices]
+        return list(self.table.notices)
 
     @property
     def missing(self) -> list[MissingValue]:
-        return [x.item for x in self.table.missing]
+        return list(self.table.missing)
 
     @property
     def estimates(self) -> dict[str, Estimates]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import bisect
 from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,18 +38,65 @@ class MissingValue(NamedTuple):
     reason: str
 
 
-class Dated(NamedTuple):
-    """Something that travelled in a record, with the record's number and generation."""
+class Dated:
+    """Things that travelled in records, in that order, each with the record's number and generation, and with its step.
 
-    seq: int
-    generation: int
-    step: int
-    item: Any
+    There may be one per step, so they are held as tuples of plain values: the garbage collector looks at all other
+    objects again and again, which training would pay for. ``make`` turns a tuple into what it stands for.
+    """
 
+    def __init__(self, make: Callable[[tuple], Any]) -> None:
+        self._make = make
+        self._dates: tuple[array[int], ...] = tuple(array("I") for _ in range(3))
+        self._items: list[tuple] = []
 
-def since_seq(items: list[Dated], seq: int) -> list[Dated]:
-    """Those that travelled in record ``seq`` or later; the list is in that order."""
-    return items[bisect.bisect_left(items, seq, key=lambda x: x.seq) :]
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._make, self._items)
+
+    def extend(self, seqs: Iterable[int], generation: int, steps: Sequence[int], items: Iterable[tuple]) -> None:
+        """Items of several records of one generation."""
+        for dates, values in zip(self._dates, (seqs, repeat(generation, len(steps)), steps), strict=True):
+            dates.extend(values)
+        self._items.extend(items)
+
+    def append(self, seq: int, generation: int, step: int, item: tuple) -> None:
+        for dates, value in zip(self._dates, (seq, generation, step), strict=True):
+            dates.append(value)
+        self._items.append(item)
+
+    def forget_from(self, step: int) -> None:
+        """Those at the end that are of this step or a later one."""
+        first, steps = len(self), self._dates[2]
+        while first and steps[first - 1] >= step:
+            first -= 1
+        for dates in self._dates:
+            del dates[first:]
+        del self._items[first:]
+
+    def sort(self, since: int) -> None:
+        """Bring what came from records with ``seq >= since`` into the order of ``seq``; it stands at the end."""
+        seqs = self._dates[0]
+        first = bisect.bisect_left(seqs, since)
+        order = sorted(range(first, len(self)), key=seqs.__getitem__)
+        self._items[first:] = [self._items[i] for i in order]
+        for dates in self._dates:
+            dates[first:] = array("I", [dates[i] for i in order])
+
+    def drop(self, drop: Drop) -> None:
+        """Forget what earlier generations know of that step and later ones."""
+        _, generations, steps = self._dates
+        kept = [i for i, step in enumerate(steps) if step < drop.step or generations[i] >= drop.generation]
+        self._dates = tuple(array("I", [dates[i] for i in kept]) for dates in self._dates)
+        self._items = [self._items[i] for i in kept]
+
+    def between(self, since: int, until: int) -> Iterator[tuple[int, Any]]:
+        """The number of the record and the item, of records ``since`` to ``until`` (exclusive)."""
+        seqs = self._dates[0]
+        found = slice(bisect.bisect_left(seqs, since), bisect.bisect_left(seqs, until))
+        return zip(seqs[found], map(self._make, self._items[found]), strict=True)
 
 
 def _between(rows: array[int], first: int, last: int | None) -> slice:
@@ -176,10 +225,10 @@ class Table:
         self._generations = array("I")
         self.columns: dict[str, Column] = {}
         self.layer_columns: dict[str, LayerColumn] = {}
-        self.alphas: list[Dated] = []
-        self.notices: list[Dated] = []
-        self.missing: list[Dated] = []
-        self.top_samples: list[Dated] = []
+        self.alphas = Dated(lambda item: records.AlphaFit(*item))
+        self.notices = Dated(lambda item: records.Notice(*item))
+        self.missing = Dated(MissingValue._make)
+        self.top_samples = Dated(list)
         self.drops: list[Drop] = []
         self.next_seq = 0
         self.accepted = 0
@@ -263,11 +312,8 @@ class Table:
             self.layer_columns[name] = LayerColumn(len(self.layer_index))
         self.layer_columns[name].extend(rows, values, absent, self._where)
 
-    def sort_lists(self, since: int) -> None:
-        """Bring what came from records with ``seq >= since`` into the order of ``seq``; it stands at the end."""
-        for items in (self.alphas, self.missing, self.top_samples):
-            tail = sorted(since_seq(items, since), key=lambda x: x.seq)
-            items[len(items) - len(tail) :] = tail
+    def lists(self) -> tuple[Dated, ...]:
+        return self.alphas, self.notices, self.missing, self.top_samples
 
     def _column(self, name: str) -> Column:
         column = self.columns.get(name)
@@ -278,21 +324,20 @@ class Table:
     def _add_lists(self, record: records.Record) -> None:
         seq, generation, step = record.seq, record.generation, record.step
         for fit in record.alphas:
-            while self.alphas and self.alphas[-1].step >= fit.step:  # measured again after a resume
-                self.alphas.pop()
-            self.alphas.append(Dated(seq, generation, fit.step, fit))
-        self.notices += [Dated(seq, generation, notice.step, notice) for notice in record.notices]
+            self.alphas.forget_from(fit.step)  # measured again after a resume
+            self.alphas.append(seq, generation, fit.step, tuple(vars(fit).values()))
+        for notice in record.notices:
+            self.notices.append(seq, generation, notice.step, tuple(vars(notice).values()))
         for name, reason in record.missing.items():
-            self.missing.append(Dated(seq, generation, step, MissingValue(step, name, reason)))
+            self.missing.append(seq, generation, step, (step, name, reason))
         if record.top_samples:
-            self.top_samples.append(Dated(seq, generation, step, record.top_samples))
+            self.top_samples.append(seq, generation, step, tuple(record.top_samples))
 
     def _drop(self, drop: Drop) -> None:
         """Forget what earlier generations know of ``drop.step`` and later steps."""
         self.drops.append(drop)
-        for name in ("alphas", "notices", "missing", "top_samples"):
-            kept_items = [x for x in getattr(self, name) if x.step < drop.step or x.generation >= drop.generation]
-            setattr(self, name, kept_items)
+        for items in self.lists():
+            items.drop(drop)
         steps, generations = np.array(self._rows[1]), np.array(self._generations)
         kept = (steps < drop.step) | (generations >= drop.generation)
         if kept.all():
