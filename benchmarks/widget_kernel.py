@@ -13,6 +13,7 @@ own. Of the message and of what follows it the same share is counted as of the s
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import statistics
@@ -182,6 +183,7 @@ def whole(steps: float, each: int) -> int:
 def play_round(shown: Contestant, plain: Contestant, turns: tuple[int, int], seconds: float) -> dict[str, float]:
     from cockpit_widget import CockpitWidget
 
+    gc.collect()  # a full collection takes as long as all messages of a round, and comes by chance: once, for nobody
     clock = OwnClock()
     widget = CockpitWidget(shown.run, clock=clock, poster=False)
     widget._feed.tick = shown.watch(widget._feed.tick)  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ cursor moves only after a message was handed over; a failed or postponed one is 
 from __future__ import annotations
 
 import contextlib
+import gc
 import struct
 import threading
 import time
@@ -32,6 +33,20 @@ def split_frames(frames: bytes) -> list[bytes]:
         batches.append(frames[offset + 4 : offset + 4 + size])
         offset += 4 + size
     return batches
+
+
+@contextlib.contextmanager
+def collecting_later() -> Iterator[None]:
+    """Garbage is collected at some allocation, ours or training's. All of a notebook's objects take a quarter of a second,
+    which would count as ours, and the next message would wait for many seconds to make up for it."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @dataclass(frozen=True)
@@ -79,15 +94,19 @@ class Feed:
         if not (self.lock.acquire(timeout=2.0) if force else self.lock.acquire(blocking=False)):
             return False  # another thread is sending; what is new goes with a later message
         try:
-            began, worked, known = self._clock(), self._cpu(), self._count()
-            self.guard(self.refresh)
-            if any(source.tailed for source in self.sources):  # a thread of ours read somebody's log:
-                began, worked = self._clock(), self._cpu()  # training did not wait for that
-            size = self.guard(lambda: self._update(deliver, force)) or 0
-            self.pace.sent(size, self._clock() - began, self._cpu() - worked, self._count() - known)
+            with collecting_later():
+                self._send(deliver, force)
         finally:
             self.lock.release()
         return True
+
+    def _send(self, deliver: Deliver, force: bool) -> None:
+        began, worked, known = self._clock(), self._cpu(), self._count()
+        self.guard(self.refresh)
+        if any(source.tailed for source in self.sources):  # a thread of ours read somebody's log:
+            began, worked = self._clock(), self._cpu()  # training did not wait for that
+        size = self.guard(lambda: self._update(deliver, force)) or 0
+        self.pace.sent(size, self._clock() - began, self._cpu() - worked, self._count() - known)
 
     def _count(self) -> int:
         """Records that training has handed to us."""

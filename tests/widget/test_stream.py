@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 import warnings
@@ -69,6 +70,23 @@ def test_messages_that_take_long_come_less_often_and_still_bring_everything(
     assert slow >= 3
     run.close()
     assert_page_equals_log(FakePage().read_all(comm), run.logdir, "lenet")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_garbage_is_not_collected_in_the_middle_of_a_message(run: FakeRun, make_widget: Make, wanted: bool) -> None:
+    """That would be taken for a message of a quarter of a second. Who has turned it off keeps it off."""
+    widget = make_widget(run)
+    comm, seen = comm_of(widget), []
+    send = comm.send
+    comm.send = lambda **message: (seen.append(gc.isenabled()), send(**message))  # type: ignore[method-assign]
+    try:
+        if not wanted:
+            gc.disable()
+        run.step()
+        widget._feed.tick(widget._deliver, force=True)
+        assert seen and not any(seen) and gc.isenabled() == wanted
+    finally:
+        gc.enable()
 
 
 def test_what_was_skipped_comes_with_the_next_message(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
