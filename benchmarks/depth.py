@@ -2,7 +2,8 @@
 
 A chain of convolutions and ReLUs whose activations grow with its depth, trained by Adam, so that Alpha has something to
 keep. Each measured in a fresh process in which malloc hands freed memory back at once: how far tracked steps raise the
-high-water mark of untracked ones. ``memory_budget`` is small on one side and out of reach on the other. Needs Linux.
+high-water mark of untracked ones, once everything has run there before (kernels that are compiled for a shape stay, a
+few MB, however deep the network). ``memory_budget`` is small on one side and out of reach on the other. Needs Linux.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -38,58 +40,60 @@ def make_network(depth: int) -> nn.Module:
 # ---- in the fresh process --------------------------------------------------------------------------------------------
 
 
-def train(depth: int, folder: str = "", **options: Any) -> None:
+def train(depth: int, size: int, folder: str = "", steps: int = STEPS, **options: Any) -> None:
     """As everybody does it: the loss of a step is still there during the next forward pass."""
     import cockpit_core
 
     model, loss_fn = make_network(depth), nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    inputs, targets = torch.randn(BATCH, CHANNELS, SIZE, SIZE), torch.arange(BATCH) % 2
+    inputs, targets = torch.randn(BATCH, CHANNELS, size, size), torch.arange(BATCH) % 2
     run = cockpit_core.track(model, loss_fn, optimizer, folder, on_error="raise", **options) if folder else None
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         loss = loss_fn(model(inputs), targets)
         loss.backward()
         optimizer.step()
     if run is not None:
         run.close()
-        assert len(run.data.alphas) == STEPS - 1 and not run.data.missing
+        assert len(run.data.alphas) == steps - 1 and not run.data.missing
 
 
-def work(config: str, depth: int, megabytes: int) -> None:
+def work(config: str, depth: int, megabytes: int, size: int) -> None:
     from benchmarks.memory import read_status, reset_peak
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
     options: dict[str, Any] = {"config": config, "memory_budget": megabytes * 2**20}
     with tempfile.TemporaryDirectory() as folder:
-        train(1, f"{folder}/warm", **options)
+        train(depth, size, f"{folder}/warm", steps=1, **options)
         reset_peak()
-        train(depth)
+        train(depth, size)
         untracked = read_status("VmHWM")
-        train(depth, f"{folder}/run", **options)
+        train(depth, size, f"{folder}/run", **options)
         print(json.dumps(read_status("VmHWM") - untracked))
 
 
 # ---- outside ---------------------------------------------------------------------------------------------------------
 
 
-def measure(config: str, depth: int, megabytes: int) -> float:
+def measure(config: str, depth: int, megabytes: int, size: int = SIZE) -> float:
     """Extra peak in MB."""
     command = [sys.executable, "-m", "benchmarks.depth", "--worker", config, "--depth", str(depth)]
-    command += ["--megabytes", str(megabytes)]
+    command += ["--megabytes", str(megabytes), "--size", str(size)]
     output = subprocess.check_output(command, cwd=ROOT, env={**os.environ, **EAGER}, text=True)
     return float(output.splitlines()[-1])
 
 
 def measure_all(options: Namespace) -> None:
     rows: dict[str, dict[str, dict[str, float]]] = {}
-    content = {"rows": rows, "budget MB": BUDGET, "activations MB per layer": 8 * BATCH * CHANNELS * SIZE**2 / 2**20}
-    with kept("memory_depth", content, options) as save:
+    budget, size = options.megabytes, options.size
+    content = {"rows": rows, "budget MB": budget, "activations MB per layer": 8 * BATCH * CHANNELS * size**2 / 2**20}
+    usual = (budget, size) == (BUDGET, SIZE)
+    with kept("memory_depth" if usual else f"memory_depth_{budget}", content, options) as save:
         for config in CONFIGS[:1] if options.quick else CONFIGS:
             rows[config] = {}
-            for depth in DEPTHS[:1] if options.quick else DEPTHS:
-                found = {name: measure(config, depth, mb) for name, mb in (("within", BUDGET), ("without", BOUNDLESS))}
+            for depth in DEPTHS[:1] if options.quick else options.depths:
+                found = measure_both(config, depth, budget, size)
                 rows[config][str(depth)] = found
                 save()
                 print(
@@ -98,16 +102,26 @@ def measure_all(options: Namespace) -> None:
                 )
 
 
+def measure_both(config: str, depth: int, budget: int, size: int) -> dict[str, float]:
+    """Within the budget and without, side by side: each takes one core, and nothing is timed."""
+    with ThreadPoolExecutor() as pool:
+        within = pool.submit(measure, config, depth, budget, size)
+        without = pool.submit(measure, config, depth, BOUNDLESS, size)
+        return {"within": within.result(), "without": without.result()}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, rounds=1)
     parser.add_argument("--worker", choices=CONFIGS, help="for the fresh process: what to measure there")
-    parser.add_argument("--depth", type=int, default=DEPTHS[0])
-    parser.add_argument("--megabytes", type=int, default=BUDGET)
+    parser.add_argument("--depth", type=int, default=DEPTHS[0], help="there: how many layers")
+    parser.add_argument("--depths", type=int, nargs="+", default=DEPTHS, help="how many layers, one after the other")
+    parser.add_argument("--megabytes", type=int, default=BUDGET, help="memory_budget")
+    parser.add_argument("--size", type=int, default=SIZE, help="of the images: activations grow with its square")
     options = parse(parser, arguments)
     if options.worker:
-        work(options.worker, options.depth, options.megabytes)
+        work(options.worker, options.depth, options.megabytes, options.size)
         return
-    print(f"extra peak memory of a tracked step, memory_budget of {BUDGET} MB and none", flush=True)
+    print(f"extra peak memory of a tracked step, memory_budget of {options.megabytes} MB and none", flush=True)
     measure_all(options)
 
 

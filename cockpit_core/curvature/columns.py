@@ -21,7 +21,7 @@ from .autograd_graph import Network, output_shape
 from .elementwise import SECOND_DERIVATIVES
 from .loss_hessian import LossHessian, Seeds
 from .point import NoCurvature, Point, explained
-from .rules import RULES, Sums
+from .rules import PIECE, RULES, Sums
 
 _SMALL = 16 * 2**20  # bytes of gradients up to which several columns at once are faster than one after the other
 
@@ -36,7 +36,7 @@ def bytes_per_column(network: Network, point: Point) -> int:
 def columns_at_once(network: Network, point: Point, memory_budget: int) -> int:
     """On the CPU no more than stay in the caches: measured, a network of several MB per column gains nothing."""
     assert point.outputs is not None
-    budget = min(memory_budget, _SMALL) if point.outputs.device.type == "cpu" else memory_budget
+    budget = min(memory_budget // 2, _SMALL) if point.outputs.device.type == "cpu" else memory_budget // 2
     return max(1, budget // max(1, bytes_per_column(network, point)))
 
 
@@ -52,15 +52,21 @@ def column_count(network: Network, loss: LossHessian, point: Point, hessian: boo
 
 
 class Squares:
-    """Accumulates the squares of all parameters over columns that start at the outputs or inside the network."""
+    """Accumulates the squares of all parameters over columns that start at the outputs or inside the network.
 
-    def __init__(self, point: Point, network: Network, memory_budget: int = 2**27, norms: bool = False):
-        self.point, self.network, self.memory_budget = point, network, memory_budget
+    Half of the memory budget is for the gradients of the nodes' outputs; patches, their products and copies of them are
+    about three pieces of an eighth each.
+    """
+
+    def __init__(self, point: Point, network: Network, memory_budget: int = 2**28, norms: bool = False):
+        self.point, self.network, self._share = point, network, memory_budget // 2
         self._batched = True
+        piece = min(PIECE, memory_budget // 8 // point.loss.element_size())
         self.sums = {
             use.name: Sums(
                 torch.zeros_like(point.parameters[use.name].detach(), memory_format=torch.contiguous_format),
                 torch.zeros(point.batch_size).to(point.parameters[use.name].detach()) if norms else None,
+                piece,
             )
             for use in network.uses
         }
@@ -76,14 +82,14 @@ class Squares:
                 self._add_node(node, gradients.pop(0), seeds.signs)
 
     def _groups(self, nodes: list[Node], columns: Tensor) -> list[list[Node]]:
-        """Nodes whose output gradients fit the budget together; each group costs a pass of its own."""
+        """Nodes whose output gradients fit their share of the budget together; each group costs a pass of its own."""
         groups: list[list[Node]] = []
         free = 0
         for node in nodes:
             size = len(columns) * columns.element_size() * _numel(output_shape(node))
             if not groups or size > free:
                 groups.append([])
-                free = self.memory_budget
+                free = self._share
             groups[-1].append(node)
             free -= size
         return groups

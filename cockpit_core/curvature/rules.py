@@ -18,16 +18,20 @@ from torch.nn import functional as F
 from .autograd_graph import Use
 from .point import NoCurvature
 
-_PIECE = 2**20  # elements of individual gradients and patches formed at once: about what stays in a core's cache
+PIECE = 2**20  # elements of individual gradients and patches formed at once: about what stays in a core's cache
 _LONG = 2**15  # gradients longer than this are squared one by one, in place
 
 
 @dataclass
 class Sums:
-    """What is accumulated for one parameter: the squares [*shape], and if wanted the squared norms [B]."""
+    """What is accumulated for one parameter: the squares [*shape], and if wanted the squared norms [B].
+
+    piece: elements of individual gradients, and of what they are made of, that may be formed at once.
+    """
 
     squares: Tensor
     norms: Tensor | None = None
+    piece: int = PIECE
 
     def add_small(self, g: Tensor, signs: Tensor | None) -> None:
         """g: [V, B, *shape]."""
@@ -57,7 +61,7 @@ def _add_outer_products(
     columns, batch, outs, positions = b.shape
     inner = width // groups
     total = sums.squares.view(outs, inner)
-    for part in _blocks(batch, max(columns * outs * inner, width * positions)):
+    for part in _blocks(batch, max(columns * outs * inner, width * positions), sums.piece):
         right = rows(part).to(b.dtype)
         n = right.shape[0]
         left = b[:, part].reshape(columns, n, groups, outs // groups, positions).permute(1, 2, 0, 3, 4)
@@ -71,9 +75,9 @@ def _add_outer_products(
         _add_squares(g, sign, total)
 
 
-def _blocks(batch: int, elements: int) -> list[slice]:
-    """Samples in blocks of about ``_PIECE`` elements, two samples at least: one for each core."""
-    size = max(2, _PIECE // max(1, elements))
+def _blocks(batch: int, elements: int, piece: int) -> list[slice]:
+    """Samples in blocks of about so many elements, two samples at least: one for each core."""
+    size = max(2, piece // max(1, elements))
     return [slice(begin, min(begin + size, batch)) for begin in range(0, batch, size)]
 
 
@@ -99,7 +103,7 @@ def _matrix(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Su
         raise NoCurvature("addmm with factors")
     swapped = not use.transposed  # the parameter itself is [in, out]
     squares = sums.squares.new_zeros(sums.squares.shape[::-1]) if swapped else sums.squares
-    inner = Sums(squares, sums.norms)
+    inner = Sums(squares, sums.norms, sums.piece)
     if a.shape[0] == batch_size:
         b2 = (b.square() if signs is None else b.square() * signs.unsqueeze(-1)).sum(0)
         a2 = a.square().to(b2.dtype)

@@ -144,9 +144,10 @@ def project(contribution: Contribution, direction: Tensor) -> Tensor:
 
 
 def block_size(contribution: Contribution, memory_budget: int, like: Tensor | None) -> int:
-    """How many samples at a time: what fits the cache, at least 4 for the products' sake, never over the budget."""
+    """How many samples at a time: what fits the cache, at least 4 for the products' sake, never over a quarter of the
+    budget, for histograms widen and weigh what is formed."""
     each = contribution.floats_per_sample * (like.element_size() if like is not None else 8)
-    fits_cache, fits_budget = CACHE_BYTES // max(each, 1), memory_budget // max(each, 1)
+    fits_cache, fits_budget = CACHE_BYTES // max(each, 1), memory_budget // 4 // max(each, 1)
     return int(max(1, min(max(fits_cache, 4), fits_budget, contribution.samples)))
 
 

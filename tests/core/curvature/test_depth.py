@@ -8,11 +8,11 @@ from benchmarks import depth
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("config", "layers", "budget"), [("economy", 30, 10), ("business", 30, 12), ("full", 12, 8)])
+@pytest.mark.parametrize(("config", "layers", "budget"), [("economy", 30, 8), ("business", 30, 8), ("full", 16, 8)])
 def test_a_tracked_step_stays_within_its_budget_however_deep_the_network(config: str, layers: int, budget: int) -> None:
     """Convolutions and ReLUs with 2 MB of activations a layer, and their gradients as much again. Within a third of that,
-    and as much for what Alpha keeps, passes are repeated instead. The rest is what records and histograms take."""
-    assert depth.measure(config, layers, budget) < 2 * budget + 3
+    and as much for what Alpha keeps, passes are repeated instead."""
+    assert depth.measure(config, layers, budget) < 2 * budget
 
 
 @pytest.mark.slow
