@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,8 @@ def write_peaks(results: dict[str, Results]) -> str:
     return make_table(head, rows) + f"\n\n{found['rounds']} processes each."
 
 
-def write_depth(results: dict[str, Results]) -> str:
-    found = results["memory_depth"]
+def write_depth(results: dict[str, Results], source: str = "memory_depth") -> str:
+    found = results[source]
     depths = list(next(iter(found["rows"].values()), {}))
     rows = [
         [f"{config}, {words}", *(f"{cells[depth][side]:.0f}" if depth in cells else "" for depth in depths)]
@@ -268,6 +269,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Results]], str]]] = {
     "naive": ("against_naive", write_naive),
     "peaks": ("memory_peaks", write_peaks),
     "depth": ("memory_depth", write_depth),
+    "depth256": ("memory_depth_256", partial(write_depth, source="memory_depth_256")),
     "intervals": ("intervals", write_intervals),
     "eigenvalue": ("eigenvalue", write_eigenvalue),
     "histograms": ("histogram_kernels", write_histograms),
