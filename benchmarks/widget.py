@@ -1,4 +1,4 @@
-"""What the notebook widget costs: ``python -m benchmarks.widget``, about 15 minutes on two cores.
+"""What the notebook widget costs: ``python -m benchmarks.widget``, about 12 minutes on two cores.
 
 Training: what showing adds to a tracked run, in a real kernel. Browser: load, memory and frames, in a real Chromium.
 Writes ``benchmarks/results/widget.json``. ``--parts`` measures only some of it.
@@ -20,7 +20,7 @@ LIMITS = {"added to training": 0.02, "share of one core": 0.25}
 
 def measure_training(quick: bool) -> dict[str, Any]:
     cases = list(widget_kernel.CASES)
-    return widget_kernel.measure_in_kernel(cases[:1] if quick else cases, 0.5 if quick else 6.0, 1 if quick else 12)
+    return widget_kernel.measure_in_kernel(cases[:1] if quick else cases, 0.5 if quick else 6.0, 1 if quick else 8)
 
 
 def in_browser(measure: Callable[..., dict[str, Any]], small: float, whole: float) -> Callable[[bool], dict[str, Any]]:

@@ -30,8 +30,8 @@ class Limits:
     bytes_per_second: float = 50_000.0  # in the first half hour, and then in proportion to 1 / age: O(log T) in all
     full_rate_for: float = 1800.0
     burst_bytes: float = 3_000_000.0  # one minute's worth
-    share_of_time: float = 0.011  # of the wall clock, for all that showing costs: the two below are part of it
-    after_sending: float = 0.002  # seconds that a message costs once we are done, see ``Pace.sent``
+    share_of_time: float = 0.014  # of the wall clock, for all that showing costs: the two below are part of it
+    after_sending: float = 1.0  # what a message costs once we are done, in times our own work, see ``Pace.sent``
     every_record: float = 4e-6  # seconds that each record costs training before there is any message
     burst_seconds: float = 0.03  # for a lively start
     longest_pause: float = 60.0
@@ -108,11 +108,11 @@ class Pace:
         The clock counts: who shares the machine shares it with training too. But a long interruption is mostly somebody
         else's; beyond ``WAITING`` times the work it counts a quarter, for it may be our disk or connection that is slow.
         And that is not all: a thread of the kernel still has to send the message, which takes the interpreter away from
-        training, which then finds cold caches; and each of the ``records`` was handed to us. Both were measured.
+        training, which then finds cold caches: as much again. And each of the ``records`` was handed to us. Both were measured.
         """
         self._bytes.spend(size)
         limits, own = self.limits, max(min(seconds, WAITING * worked), seconds / WAITING)
-        self._seconds.spend(own + limits.after_sending + limits.every_record * records)
+        self._seconds.spend(own + limits.after_sending * worked + limits.every_record * records)
         pause = max(self.interval(), self._bytes.wait(), self._seconds.wait())
         self.next = self.clock() + min(pause, self.limits.longest_pause)
 
