@@ -30,7 +30,7 @@ class Limits:
     bytes_per_second: float = 50_000.0  # in the first half hour, and then in proportion to 1 / age: O(log T) in all
     full_rate_for: float = 1800.0
     burst_bytes: float = 3_000_000.0  # one minute's worth
-    share_of_time: float = 0.014  # of the wall clock, for all that showing costs: the two below are part of it
+    share_of_time: float = 0.012  # of the wall clock, for all that showing costs: the two below are part of it
     after_sending: float = 1.0  # what a message costs once we are done, in times our own work, see ``Pace.sent``
     every_record: float = 4e-6  # seconds that each record costs training before there is any message
     burst_seconds: float = 0.03  # for a lively start
