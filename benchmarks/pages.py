@@ -176,10 +176,13 @@ def write_peaks(results: dict[str, Results]) -> str:
 def write_depth(results: dict[str, Results], source: str = "memory_depth") -> str:
     found = results[source]
     depths = list(next(iter(found["rows"].values()), {}))
+    budget = f"`memory_budget` of {found['budget MB']} MB"
+    sides = {"within": budget, "usual": f"{budget}, holes of malloc included", "without": "no limit"}
     rows = [
         [f"{config}, {words}", *(f"{cells[depth][side]:.0f}" if depth in cells else "" for depth in depths)]
         for config, cells in found["rows"].items()
-        for side, words in (("within", f"`memory_budget` of {found['budget MB']} MB"), ("without", "no limit"))
+        for side, words in sides.items()
+        if any(side in cell for cell in cells.values())
     ]
     activations = [f"{found['activations MB per layer'] * int(depth):.0f}" for depth in depths]
     head = ["extra MB", *(f"{depth} layers" for depth in depths)]

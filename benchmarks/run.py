@@ -24,7 +24,7 @@ SCRIPTS = {
     "overhead": 11,
     "intervals": 7,
     "memory": 6,
-    "depth": 4,
+    "depth": 5,
     "against_2021": 5,
     "idle": 1,
     "naive": 2,

@@ -30,6 +30,7 @@ from cockpit_core.engine.reduce import Request, reduce_layer
 from cockpit_core.engine.together import largest_together
 from cockpit_core.layers.contribution import Summed
 from cockpit_core.layers.registry import Call
+from cockpit_core.layers.scratch import Scratch
 
 if TYPE_CHECKING:
     from cockpit_core.engine.engine import Engine
@@ -294,7 +295,7 @@ class Curvature:
             for local, contribution in made.items():
                 parts.setdefault(engine.cover.names[id(own[local])], []).append(contribution)
         return {
-            name: squares_of(found[0] if len(found) == 1 else Summed(found), self.memory_budget)
+            name: squares_of(found[0] if len(found) == 1 else Summed(found), self.memory_budget, engine.step.scratch)
             for name, found in parts.items()
         }
 
@@ -394,7 +395,8 @@ def add_diagonals(first: Diagonal, second: Diagonal) -> Diagonal:
     )
 
 
-def squares_of(contribution: Any, memory_budget: int) -> Tensor:
-    squares = reduce_layer(contribution, {}, Request(squares=True, memory_budget=memory_budget), None, Clock()).squares
+def squares_of(contribution: Any, memory_budget: int, scratch: Scratch) -> Tensor:
+    request = Request(squares=True, memory_budget=memory_budget, scratch=scratch)
+    squares = reduce_layer(contribution, {}, request, None, Clock()).squares
     assert squares is not None
     return squares

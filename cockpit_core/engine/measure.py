@@ -217,6 +217,7 @@ class Measurement:
         if self.plan.alpha_start:
             self.run.engine.clock.timed("project step", self._start_alpha, update)
         self.state.kept.clear()
+        self.state.scratch.clear()
         if not self.plan.record:
             return
         statistics = self._statistics(update=update)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from cockpit_core.engine.reduce import Request
 from cockpit_core.kernels import Spec
+from cockpit_core.layers.scratch import Scratch
 from cockpit_core.quantities import Quantity
 from cockpit_core.quantities.grad_hist_1d import GradHist1d
 from cockpit_core.quantities.grad_hist_2d import GradHist2d
@@ -70,10 +71,12 @@ class Plan:
                     kinds[need].add(getattr(quantity, "curvature", None) or "")
         return {} if self.by_products_only else {need: found for need, found in kinds.items() if found}
 
-    def request(self) -> Request:
-        if not self.measures_individual:
-            return Request(memory_budget=self.memory_budget)
-        return Request("norms" in self.needs or self.record, "squares" in self.needs, self.spec, self.memory_budget)
+    def request(self, scratch: Scratch) -> Request:
+        request = Request(memory_budget=self.memory_budget, scratch=scratch)
+        if self.measures_individual:
+            request.norms, request.squares = "norms" in self.needs or self.record, "squares" in self.needs
+            request.spec = self.spec
+        return request
 
     def users(self) -> dict[str, list[str]]:
         """Which quantities asked for which work; forming gradients is shared by all that read their elements."""

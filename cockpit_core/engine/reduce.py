@@ -14,6 +14,7 @@ from torch import Tensor
 from cockpit_core.engine.clock import Clock
 from cockpit_core.kernels import Counts, ParameterBins, Spec, count_values
 from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.scratch import Scratch
 from cockpit_core.sharded import whole
 
 CACHE_BYTES = 4 * 2**20  # a block of formed gradients and its patches stays in the second-level cache
@@ -27,6 +28,7 @@ class Request:
     squares: bool = False
     spec: Spec | None = None
     memory_budget: int = 256 * 2**20
+    scratch: Scratch = field(default_factory=Scratch)
 
     @property
     def forms_elements(self) -> bool:
@@ -103,7 +105,7 @@ def form_and_reduce(
     block = block_size(contribution, request.memory_budget, V)
     for lo in range(0, contribution.samples, block):
         hi = min(lo + block, contribution.samples)
-        G = clock.timed("form", contribution.form, lo, hi).reshape(hi - lo, -1)  # [n, D]
+        G = clock.timed("form", contribution.form, lo, hi, request.scratch).reshape(hi - lo, -1)  # [n, D]
         if keep_rows:
             result.rows = G.new_empty(contribution.samples, G.shape[1]) if result.rows is None else result.rows
             result.rows[lo:hi] = G
@@ -113,20 +115,22 @@ def form_and_reduce(
             share = {f"project {name}": 1 / len(names) for name in names}
             projections.append(clock.timed_shares(share, lambda G=G: (G @ V.to(G.dtype)).double()))
         if "squares" in waiting:
-            clock.timed("squares", add_squares, result, G, contribution.shape)
+            clock.timed("squares", add_squares, result, G, contribution.shape, request.scratch)
         if "counts" in waiting and request.spec is not None and result.counts is not None:
             clock.timed("histogram", count_values, G, parameter_bins, request.spec, result.counts)
+        del G  # the next block is formed where this one was
     if norms:
         result.norms = torch.cat(norms)
     for column, name in enumerate(names):
         result.projections[name] = torch.cat([p[:, column] for p in projections])
 
 
-def add_squares(result: LayerStatistics, G: Tensor, shape: torch.Size) -> None:
-    squared = (G * G).sum(0).reshape(shape)
+def add_squares(result: LayerStatistics, G: Tensor, shape: torch.Size, scratch: Scratch) -> None:
+    squared = torch.mul(G, G, out=scratch.take("squares", tuple(G.shape), G)).sum(0).reshape(shape)
     result.squares = squared if result.squares is None else result.squares.add_(squared)
 
 
+@torch.no_grad()
 def project(contribution: Contribution, direction: Tensor) -> Tensor:
     """``g_n . V`` [B] in float64, whichever way."""
     direction = whole(direction)

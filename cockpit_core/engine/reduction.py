@@ -65,7 +65,7 @@ def reduce_parts(
     engine: Engine, name: str, parts: list[Contribution], directions: dict[str, Tensor], *, keep: bool = False
 ) -> tuple[LayerStatistics, list[Contribution]]:
     """The statistics, and what to keep of the parts: their gradients, where those were formed and are smaller."""
-    request = engine.step.plan.request()
+    request = engine.step.plan.request(engine.step.scratch)
     bins = None
     if request.spec is not None:
         bins = engine.clock.timed("histogram", prepare_parameter, engine.cover.value(name), request.spec)

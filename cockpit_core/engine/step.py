@@ -13,6 +13,7 @@ from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.keeping import Kept
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics
+from cockpit_core.layers.scratch import Scratch
 from cockpit_core.sharded import is_sharded
 
 
@@ -47,6 +48,7 @@ class StepState:
     reduced: dict[str, LayerStatistics] = field(default_factory=dict)
     kept: Kept = field(init=False)
     """Contributions that wait for the step, to be projected on it."""
+    scratch: Scratch = field(default_factory=Scratch)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     gradient_norms: dict[str, float] = field(default_factory=dict)
     seen_norms: dict[str, tuple[float, GradientMark]] = field(default_factory=dict)
@@ -101,6 +103,7 @@ class StepState:
             self.passes,
             self.reduced,
             self.kept,
+            self.scratch,
             self.failures,
             self.no_value,
             self.diagonals,

@@ -14,17 +14,21 @@ import torch
 from torch import Tensor
 
 from cockpit_core.kernels import Counts, ParameterBins, Spec, count_outer
+from cockpit_core.layers.scratch import Scratch
 
 
 class Contribution(ABC):
-    """Individual gradients that are formed in blocks: ``make(lo, hi)`` gives the unscaled ``[hi - lo, *shape]``."""
+    """Individual gradients that are formed in blocks: ``make`` gives the unscaled ``[hi - lo, *shape]``."""
+
+    makes_anew = False
+    """What ``make`` gives is read by nobody else: it is scaled in place."""
 
     def __init__(self, samples: int, shape: torch.Size, scale: float):
         self.samples, self.shape, self.scale = samples, shape, scale
 
     @abstractmethod
-    def make(self, lo: int, hi: int) -> Tensor:
-        """Form the unscaled gradients of some samples."""
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
+        """Form the unscaled gradients of some samples; they may lie in ``scratch``, until it is used again."""
 
     @property
     def floats_per_sample(self) -> int:
@@ -38,9 +42,12 @@ class Contribution(ABC):
         """What was found does not add up to the gradient: go another way, if there is one."""
         return False
 
-    def form(self, lo: int, hi: int) -> Tensor:
-        formed = self.make(lo, hi)
-        return formed * self.scale if self.scale != 1 else formed
+    def form(self, lo: int, hi: int, scratch: Scratch | None = None) -> Tensor:
+        """``g_n`` of some samples. With ``scratch`` they are overwritten by the next that are formed with it."""
+        formed = self.make(lo, hi, Scratch() if scratch is None else scratch)
+        if self.scale == 1:
+            return formed
+        return formed.mul_(self.scale) if self.makes_anew else formed * self.scale
 
     def norms(self) -> Tensor | None:
         """``||g_n||^2`` [B] if that is cheaper than forming the gradients, else None."""
@@ -66,7 +73,7 @@ class Rows(Contribution):
         self.rows = rows
         super().__init__(len(rows), shape, scale)
 
-    def make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         return self.rows[lo:hi].reshape(hi - lo, *self.shape)
 
 
@@ -80,7 +87,7 @@ class Outer(Contribution):
         self.b, self.a = (b * scale if scale != 1 else b), a
         super().__init__(len(b), shape, 1.0)
 
-    def make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         return (self.b[lo:hi, :, None] * self.a[lo:hi, None, :]).reshape(hi - lo, *self.shape)
 
     def norms(self) -> Tensor:
@@ -106,12 +113,15 @@ class Positions(Contribution):
     ``b`` is [B, S, out], ``a`` is [B, S, in]. ``||g_n||^2 = <A_n A_n^T, B_n B_n^T>`` when 2 S^2 < in * out.
     """
 
+    makes_anew = True
+
     def __init__(self, b: Tensor, a: Tensor, shape: torch.Size, scale: float):
         self.b, self.a = b, a
         super().__init__(len(b), shape, scale)
 
-    def make(self, lo: int, hi: int) -> Tensor:
-        return torch.bmm(self.b[lo:hi].transpose(1, 2), self.a[lo:hi]).reshape(hi - lo, *self.shape)
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
+        formed = scratch.take("gradients", (hi - lo, self.b.shape[2], self.a.shape[2]), self.b)
+        return torch.bmm(self.b[lo:hi].transpose(1, 2), self.a[lo:hi], out=formed).view(hi - lo, *self.shape)
 
     @property
     def gram_is_cheaper(self) -> bool:
@@ -145,7 +155,7 @@ class Summed(Contribution):
     def floats_per_sample(self) -> int:
         return max(part.floats_per_sample for part in self.parts) + self.shape.numel()
 
-    def make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         total = self.parts[0].form(lo, hi)
         for part in self.parts[1:]:
             total = total + part.form(lo, hi)
@@ -169,7 +179,7 @@ class Summed(Contribution):
 class Zeros(Contribution):
     """A parameter that these samples have not used, though others did."""
 
-    def make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         return torch.zeros(hi - lo, *self.shape, dtype=torch.float64)
 
 
@@ -184,7 +194,7 @@ class Joined(Contribution):
     def floats_per_sample(self) -> int:
         return max(part.floats_per_sample for part in self.parts)
 
-    def make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         rows, start = [], 0
         for part in self.parts:
             first, last = max(lo - start, 0), min(hi - start, part.samples)
@@ -218,7 +228,7 @@ class Stacked(Contribution):
         self.parts = parts
         super().__init__(parts[0].samples, shape, 1.0)
 
-    def make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         return torch.cat([part.form(lo, hi) for part in self.parts], 1)
 
     def norms(self) -> Tensor | None:
@@ -245,8 +255,8 @@ class Tried(Contribution):
         self.part, self.moved = self.other(), True
         return True
 
-    def make(self, lo: int, hi: int) -> Tensor:
-        return self.part.form(lo, hi)
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
+        return self.part.form(lo, hi, scratch)
 
     @property
     def floats_per_sample(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.registry import Call, match_dtype, rule, samples_first
+from cockpit_core.layers.scratch import Scratch
 
 Sizes = tuple[int, ...]
 
@@ -31,6 +32,8 @@ class Patches(Contribution):
     padded other side. ``g_n . V`` is one convolution of the image with V, then a dot product with ``left``.
     """
 
+    makes_anew = True
+
     def __init__(
         self,
         left: Tensor,
@@ -49,13 +52,15 @@ class Patches(Contribution):
         kernel = math.prod(self.geometry[0])
         return self.shape.numel() + self.image.shape[1] * kernel * math.prod(self.out)
 
-    def make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         kernel, stride, dilation = self.geometry
         n, groups = hi - lo, self.groups
         patches = view_patches(self.image[lo:hi], kernel, stride, dilation, self.out)
-        columns = patches.reshape(n * groups, -1, math.prod(self.out))  # [n g, c k, S]
+        copied = scratch.take("patches", tuple(patches.shape), patches).copy_(patches)
+        columns = copied.view(n * groups, -1, math.prod(self.out))  # [n g, c k, S]
         left = self.left[lo:hi].reshape(n * groups, -1, math.prod(self.out))  # [n g, o, S]
-        return torch.bmm(left, columns.transpose(1, 2)).reshape(n, *self.shape)
+        formed = scratch.take("gradients", (n * groups, left.shape[1], columns.shape[1]), left)
+        return torch.bmm(left, columns.transpose(1, 2), out=formed).view(n, *self.shape)
 
     def project(self, direction: Tensor) -> Tensor:
         kernel, stride, dilation = self.geometry
@@ -135,8 +140,8 @@ class Regrouped(Contribution):
     def floats_per_sample(self) -> int:
         return self.part.floats_per_sample * self.each
 
-    def make(self, lo: int, hi: int) -> Tensor:
-        formed = self.part.form(lo * self.each, hi * self.each)
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
+        formed = self.part.form(lo * self.each, hi * self.each, scratch)
         return formed.unflatten(0, (hi - lo, self.each)).sum(1)
 
     def project(self, direction: Tensor) -> Tensor | None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from cockpit_core.kernels import Counts, ParameterBins, Spec, count_values
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.registry import Call, NotCovered, match_dtype, rule, samples_first
+from cockpit_core.layers.scratch import Scratch
 
 
 class Lookups(Contribution):
@@ -31,7 +32,7 @@ class Lookups(Contribution):
             self._touched = keys // self.shape[0], keys % self.shape[0], sums * self.scale
         return self._touched
 
-    def make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         dense = self.b.new_zeros(hi - lo, *self.shape)
         sample = torch.arange(hi - lo, device=self.index.device)[:, None].expand_as(self.index[lo:hi])
         dense.index_put_((sample, self.index[lo:hi]), self.b[lo:hi], accumulate=True)

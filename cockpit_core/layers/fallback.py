@@ -22,6 +22,7 @@ from torch.func import functional_call, vjp, vmap
 from cockpit_core.layers.contribution import Contribution, Tried
 from cockpit_core.layers.random_state import is_same, restored
 from cockpit_core.layers.registry import Call, NotCovered
+from cockpit_core.layers.scratch import Scratch
 from cockpit_core.sharded import contains_sharded_modules
 
 ATOMIC: tuple[type[nn.Module], ...] = (
@@ -263,7 +264,7 @@ class PerSample(Contribution):
         self.gradients, self.name = gradients, name
         super().__init__(gradients.call.batch_size, shape, gradients.scale)
 
-    def make(self, lo: int, hi: int) -> Tensor:
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         return self.gradients.rows(lo, hi, self.name)
 
     def hold(self) -> None:
