@@ -131,6 +131,18 @@ class UNet(nn.Module):
         return self.out(torch.cat([x, self.up(torch.tanh(self.norm(self.down(x))))], 1))
 
 
+class UsedAgain(nn.Module):
+    """A convolution, and a Linear with several positions, each called twice: their gradients are formed, then added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear, self.head = nn.Conv2d(2, 2, 3, padding=1), nn.Linear(4, 4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.conv(torch.tanh(self.conv(x))))
+        return self.head(torch.tanh(self.linear(torch.tanh(self.linear(x)))).sum(2).flatten(1))
+
+
 class ResNetBlock(nn.Module):
     """Convolution, BatchNorm, in-place ReLU and a sum, in the usual order."""
 
@@ -220,6 +232,7 @@ NETWORKS = {
         classify("checkpointed", Checkpointed, (4,)),
         classify("bilinear", TwoInputs, (4,)),
         classify("unet", UNet, (1, 4, 4), target=labels_per_position(3, 4, 4), batch_size=4),
+        classify("used_again", UsedAgain, (2, 4, 4)),
         classify("resnet", ResNetBlock, (2, 4, 4)),
         classify("conv1d", then_classify(lambda: nn.Conv1d(2, 4, 3, dilation=2, groups=2), 12), (2, 7)),
         classify("conv3d", then_classify(lambda: nn.Conv3d(1, 2, 2), 16), (1, 3, 3, 3)),
