@@ -93,8 +93,9 @@ def measure_all(options: Namespace) -> None:
     with kept("memory_depth" if usual else f"memory_depth_{budget}", content, options) as save:
         for config in CONFIGS[:1] if options.quick else CONFIGS:
             rows[config] = {}
-            for depth in DEPTHS[:1] if options.quick else options.depths:
-                found = measure_sides(config, depth, budget, size)
+            depths = DEPTHS[:1] if options.quick else options.depths
+            for depth in depths:
+                found = measure_sides(config, depth, budget, size, holes=depth == depths[-1])
                 rows[config][str(depth)] = found
                 save()
                 print(
@@ -103,14 +104,15 @@ def measure_all(options: Namespace) -> None:
                 )
 
 
-def measure_sides(config: str, depth: int, budget: int, size: int) -> dict[str, float]:
+def measure_sides(config: str, depth: int, budget: int, size: int, *, holes: bool) -> dict[str, float]:
     """Within the budget and without, side by side: each takes one core, and nothing is timed."""
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1))) as pool:
+    with ThreadPoolExecutor() as pool:
         sides = {
             "within": pool.submit(measure, config, depth, budget, size),
             "without": pool.submit(measure, config, depth, BOUNDLESS, size),
-            "usual": pool.submit(measure, config, depth, budget, size, eager=False),
         }
+        if holes:
+            sides["usual"] = pool.submit(measure, config, depth, budget, size, eager=False)
         return {side: found.result() for side, found in sides.items()}
 
 

@@ -179,7 +179,7 @@ def write_depth(results: dict[str, Results], source: str = "memory_depth") -> st
     budget = f"`memory_budget` of {found['budget MB']} MB"
     sides = {"within": budget, "usual": f"{budget}, holes of malloc included", "without": "no limit"}
     rows = [
-        [f"{config}, {words}", *(f"{cells[depth][side]:.0f}" if depth in cells else "" for depth in depths)]
+        [f"{config}, {words}", *(f"{cells[d][side]:.0f}" if side in cells.get(d, {}) else "" for d in depths)]
         for config, cells in found["rows"].items()
         for side, words in sides.items()
         if any(side in cell for cell in cells.values())
