@@ -22,6 +22,7 @@ from cockpit_core.engine.measure import HEADLINES, Measurement
 from cockpit_core.engine.notices import Repeats
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.scaler import find_scaler
+from cockpit_core.engine.scripting import HiddenFromScript
 from cockpit_core.events.data import RunData
 from cockpit_core.faults import Faults
 from cockpit_core.header import describe_quantity, make_header
@@ -119,6 +120,7 @@ class Run:
     def _attach(self) -> None:
         """Two light hooks for the whole run, on the loss and behind the optimizer; ``begin`` adds what a plan needs."""
         self.handles, self.step_handles = Handles(), Handles()
+        self.handles.add(HiddenFromScript())
         if isinstance(self.loss_fn, nn.Module):
             self.handles.add(self.loss_fn.register_forward_hook(Hook(self, "on_loss"), with_kwargs=True))
         for optimizer in self.optimizers:

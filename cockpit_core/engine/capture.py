@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
+from cockpit_core.layers import random_state
 from cockpit_core.layers.attention import attention
 from cockpit_core.layers.contribution import Contribution, Joined, Rows, Summed, Tried, Zeros
 from cockpit_core.layers.fallback import fallback, flatten_tensors
+from cockpit_core.layers.module_state import ModuleState
+from cockpit_core.layers.random_state import RandomState
 from cockpit_core.layers.recurrent import recurrence
 from cockpit_core.layers.registry import Call, NotCovered, find_rule
 
@@ -243,12 +246,41 @@ def detach_inputs(values: Any) -> Any:
     return values
 
 
+@dataclass(frozen=True)
+class BeforeCall:
+    """What a call starts from, where it may have to be repeated: taken before it, because it may change all of it."""
+
+    random_state: RandomState
+    state: ModuleState
+    versions: list[int]
+
+    @classmethod
+    def of(cls, module: nn.Module, args: tuple, kwargs: dict) -> BeforeCall:
+        tensors = flatten_tensors((args, kwargs))
+        return cls(random_state.take(tensors), ModuleState(module), [tensor._version for tensor in tensors])
+
+    def is_changed(self, tensors: list[Tensor]) -> bool:
+        """Did the call write into its own inputs?"""
+        return self.versions != [tensor._version for tensor in tensors]
+
+
 def make_call(
-    module: nn.Module, args: tuple, kwargs: dict, batch_size: int, batch_dim: int, states: Any, output: Any = None
+    module: nn.Module,
+    args: tuple,
+    kwargs: dict,
+    batch_size: int,
+    batch_dim: int,
+    before: BeforeCall | None,
+    output: Any = None,
 ) -> Call:
     inputs, named = detach_inputs(args), detach_inputs(kwargs)
-    versions = tuple((t, t._version) for t in flatten_tensors((inputs, named)))  # a detached tensor shares its counter
-    call = Call(module, inputs, named, batch_size, batch_dim, versions, states, module.training)
+    tensors = flatten_tensors((inputs, named))
+    versions = tuple((t, t._version) for t in tensors)  # a detached tensor shares its counter
+    call = Call(module, inputs, named, batch_size, batch_dim, versions, None, None, module.training)
+    if before is not None:
+        call.random_state, call.state = (before.random_state, random_state.take(tensors)), before.state
+        if before.is_changed(tensors):
+            call.state.reason = "it writes into its own input, so that it cannot be run again on the same"
     if isinstance(module, nn.SyncBatchNorm):
         call.statistics = find_shared_statistics(output)
     return call

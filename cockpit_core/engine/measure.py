@@ -14,11 +14,12 @@ from torch import Tensor
 
 from cockpit_core.engine import alpha
 from cockpit_core.engine.clock import split_costs
-from cockpit_core.engine.keeping import NotRepeatable, project_again
+from cockpit_core.engine.keeping import project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
 from cockpit_core.engine.reduction import tolerance_of
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.kernels import Counts
+from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import NotCovered
 from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine, measure_norms

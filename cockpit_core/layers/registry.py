@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.module_state import ModuleState
 from cockpit_core.layers.random_state import RandomState
 
 
@@ -29,6 +30,8 @@ class Call:
     versions: tuple[tuple[Tensor, int], ...] = ()
     random_state: tuple[RandomState, RandomState] | None = None
     """Before and after the call, where it may have to be repeated."""
+    state: ModuleState | None = None
+    """What the module kept before the call, where it may have to be repeated."""
     training: bool = True
     method: str = field(default="rule")
     reason: str = ""
@@ -56,7 +59,7 @@ class Call:
         """All that was asked of this call is known. The user's graph holds it until the loss goes, usually through the
         next forward pass: without this, the activations of two steps would exist at once."""
         self.inputs, self.kwargs, self.versions = (), {}, ()
-        self.random_state, self.statistics, self.parameters = None, None, None
+        self.random_state, self.state, self.statistics, self.parameters = None, None, None, None
 
     def check_unchanged(self) -> None:
         """An input that was overwritten after the call would give wrong numbers silently."""
