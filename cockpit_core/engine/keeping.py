@@ -169,8 +169,9 @@ def storages_of(value: Any) -> Iterator[tuple[int, int]]:
     elif isinstance(value, dict):
         yield from storages_of(list(value.values()))
     elif isinstance(value, (Contribution, ModuleGradients, Call)):
-        for item in vars(value).values():
-            yield from storages_of(item)
+        for name, item in vars(value).items():
+            if name not in ("state", "random_state"):  # small, and nested
+                yield from storages_of(item)
 
 
 def rows_are_smaller(part: Contribution) -> bool:

@@ -95,6 +95,10 @@ class ModuleGradients:
     def is_random(self) -> bool:
         return self.call.random_state is not None and not is_same(*self.call.random_state)
 
+    def drawing(self) -> Any:
+        """The random numbers of the call once more, if it drew any."""
+        return restored(self.call.random_state[0] if self.call.random_state and self.is_random else None)
+
     def rows(self, lo: int, hi: int, name: str) -> Tensor:
         if self.whole is None and self.keep:
             self.whole = self.compute(0, self.call.batch_size, self.names)
@@ -189,7 +193,7 @@ class ModuleGradients:
             pull = vjp(run, {name: copies[name] for name in names})[1]
             return pull([s.unsqueeze(d) for s, d in zip(seed, dims, strict=True)])[0]
 
-        with self.state.installed(), restored(call.random_state and call.random_state[0]):
+        with self.state.installed(), self.drawing():
             return vmap(one)(moving, seeds)
 
     def by_masks(self, lo: int, hi: int, names: list[str]) -> dict[str, Tensor]:
@@ -223,8 +227,7 @@ class ModuleGradients:
             values = self.copy_parameters()
             copies = {name: values[name].requires_grad_() for name in self.parameters}
             inputs, named = copy_inputs(call.inputs), copy_inputs(call.kwargs)
-            random = restored(call.random_state and call.random_state[0])
-            with torch.enable_grad(), self.state.installed(hooks=hooks), random:
+            with torch.enable_grad(), self.state.installed(hooks=hooks), self.drawing():
                 result = flatten_tensors(functional_call(call.module, values, inputs, named))
             self.seeds = external_seeds({k: result[k] for k in self.outputs}, self.outputs, call)
             self.graph = [result[k] for k in self.seeds], copies
