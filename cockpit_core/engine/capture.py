@@ -117,6 +117,8 @@ def make_contributions(
     """The contributions of one call, by local parameter name: the module's rule, or the generic fallback."""
     call, seeds = held.call, held.gradients if gradients is None else gradients
     call.check_unchanged()
+    if call.refusal:
+        raise NotCovered(call.refusal)
     with torch.no_grad():
         parts = apply_rule(call, seeds, held.names, scale, cover)
         rest, method = [local for local in held.names if local not in parts], call.method

@@ -23,6 +23,7 @@ from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.distributed import Group
+from cockpit_core.engine.following import Follower, mark_outputs
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.keeping import Forward, Repetition
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
@@ -71,6 +72,7 @@ class Engine:
         self.keeps_contributions = True  # False while the steps are known to run along the gradient
         self.random_states: dict[int, RandomState] = {}
         self.compiled: list[nn.Module] = []  # wrappers of the model that torch.compile made
+        self.follower = Follower()
         self.group: Group | None = None  # set by the run: several processes train this model together
 
     @contextmanager
@@ -90,6 +92,7 @@ class Engine:
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
         self.forward, self.unbatched = None, False
         self.calls = {}
+        self.follower.begin()
         wanted = plan.individual or bool(plan.curvature_kinds)
         if wanted and not self.layer_handles:
             self._hook_layers()
@@ -123,8 +126,10 @@ class Engine:
         self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
         self.call_number += 1
         self.calls[self.call_number] = self.forward_size or 0
+        self.follower.note_inputs(all_tensors((args, kwargs)))
         if torch.is_grad_enabled() and (self.step.plan.curvature_kinds or self.may_repeat):
             self.forward = Forward.of(args, kwargs, self.forward_size or 0)
+            self.forward.number = self.call_number
 
     @property
     def may_repeat(self) -> bool:
@@ -133,7 +138,11 @@ class Engine:
         return keeps and self.group is None and not self.step.in_closure and not self.never_repeats
 
     def on_model_output(self, module: nn.Module, args: tuple, output: Any) -> None:
-        if self.muted or self.repetition is not None or self.forward is None or not self.may_repeat:
+        if self.muted or self.repetition is not None:
+            return
+        with self.guard("output of the model"):
+            mark_outputs(flatten_tensors(output), self.call_number)
+        if self.forward is None or not self.may_repeat:
             return
         with self.guard("output of the model"):
             for position, tensor in enumerate(flatten_tensors(output)):
@@ -170,11 +179,14 @@ class Engine:
             )
             call.forward = self.call_number
             if self.repetition is not None:
+                self.follower.repeat(call, *self.repetition.next_place())
                 self.repetition.saw(call, len(tensors))
+            else:
+                self.step.packed |= has_saved_tensor_hooks()
+                self.follower.note_call(call, tensors)
             for position, tensor in enumerate(tensors):
                 if tensor.requires_grad:
                     if self.step.plan.curvature_kinds and self.repetition is None:
-                        self.step.packed |= has_saved_tensor_hooks()
                         self.curvature.note(call, names, position, tensor)
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
                     if self.repetition is None:
@@ -442,6 +454,15 @@ def keeps_graph() -> bool:
 def has_saved_tensor_hooks() -> bool:
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is not None and top(False) is not None
+
+
+def all_tensors(value: Any) -> list[Tensor]:
+    """Those of whole numbers too: tokens are data."""
+    if isinstance(value, Tensor):
+        return [value] if value.layout == torch.strided else []
+    if isinstance(value, dict) or hasattr(value, "keys"):
+        value = list(value.values())
+    return [tensor for item in value for tensor in all_tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
 def to_dense(tensor: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
                 break
             if not use_next_way(parts):
                 raise NotCovered(problem)
-        engine.cover.methods.setdefault(name, method_of(passes, name))
+        note_method(engine.cover.methods, name, passes, state.interacts)
         note_costs(engine, parts)
         if keep:
             repeatable = engine.may_repeat and all(len(f.forwards) == 1 and name not in f.direct for f in passes)
@@ -103,6 +103,15 @@ def noise_of(engine: Engine, gradient: Tensor) -> float:
 
 def tolerance_of(engine: Engine, gradient: Tensor) -> float:
     return 5e-2 if engine.step.half else TOLERANCE.get(gradient.dtype, 5e-2)
+
+
+def note_method(methods: dict[str, tuple[str, str]], name: str, passes: list[Pass], interacts: str) -> None:
+    """How it is measured. Once samples have been seen to interact, they may do so again."""
+    calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]
+    reason = interacts or next((call.interacts for call in calls if call.interacts), "")
+    if reason and methods.get(name, ("",))[0] != "contribution":
+        methods[name] = ("contribution", reason)
+    methods.setdefault(name, method_of(passes, name))
 
 
 def method_of(passes: list[Pass], name: str) -> tuple[str, str]:

@@ -90,7 +90,7 @@ def embedding(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     if module.padding_idx is not None:
         b = b * (index != module.padding_idx)[..., None]
     if module.scale_grad_by_freq:
-        b = b / torch.bincount(index.flatten(), minlength=weight.shape[0])[index][..., None]
+        b = b / torch.bincount(call.input.flatten(), minlength=weight.shape[0])[index][..., None]
     return {"weight": Lookups(index, b, weight.shape, scale)}
 
 
