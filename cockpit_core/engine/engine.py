@@ -23,7 +23,7 @@ from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.distributed import Group
-from cockpit_core.engine.following import Follower, mark_outputs
+from cockpit_core.engine.following import Follower, mark_outputs, samples_of_outputs
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.keeping import Forward, Repetition
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
@@ -141,13 +141,23 @@ class Engine:
         if self.muted or self.repetition is not None:
             return
         with self.guard("output of the model"):
-            mark_outputs(flatten_tensors(output), self.call_number)
+            outputs = flatten_tensors(output)
+            mark_outputs(outputs, self.call_number)
+            self._count_samples(outputs)
         if self.forward is None or not self.may_repeat:
             return
         with self.guard("output of the model"):
             for position, tensor in enumerate(flatten_tensors(output)):
                 if tensor.requires_grad:
                     tensor.register_hook(partial(self.on_model_gradient, self.forward, position))
+
+    def _count_samples(self, outputs: list[Tensor]) -> None:
+        samples = samples_of_outputs(outputs, self.forward_size or 0, self.batch_dim)
+        if samples != (self.forward_size or 0):
+            self.forward_size = self.calls[self.call_number] = samples
+            self.follower.resize(self.call_number, samples)
+            if self.forward is not None:
+                self.forward.batch_size = samples
 
     def on_model_gradient(self, forward: Forward, position: int, gradient: Tensor) -> None:
         found = self.step.open

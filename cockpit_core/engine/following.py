@@ -64,6 +64,13 @@ class Follower:
         self.told.clear()
         self.inputs.clear()
 
+    def resize(self, forward: int, samples: int) -> None:
+        """The outputs of this call of the model count other samples than its inputs: graphs, not nodes."""
+        for ref in self.calls:
+            call = ref()
+            if call is not None and call.forward == forward:
+                call.batch_size = samples
+
     def note_inputs(self, tensors: list[Tensor]) -> None:
         self.inputs |= {place_of(tensor) for tensor in tensors}
 
@@ -96,8 +103,9 @@ class Follower:
             self.known = {**dict(list(self.known.items())[-31:]), key: finding}
         self.told.clear()
         for call, layouts, marks in zip(calls, finding.layouts, finding.marks, strict=True):
+            call.batch_size = call.batch_size or origin[1]
             tell(call, layouts, *marks)
-            own = (call.module, call.dims, call.rows, call.refusal)
+            own = (call.module, call.dims, call.rows, call.refusal, call.followed)
             self.told.setdefault(call.forward, []).append(own)
         return finding
 
@@ -106,9 +114,9 @@ class Follower:
         known = self.told.get(forward, [])
         if place >= len(known):
             return
-        module, dims, rows, refusal = known[place]
+        module, dims, rows, refusal, followed = known[place]
         if module is call.module:
-            call.dims, call.rows, call.refusal = dims, rows, refusal
+            call.dims, call.rows, call.refusal, call.followed = dims, rows, refusal, followed
         else:
             call.refusal = "the forward pass took another way when it was repeated"
 
@@ -127,6 +135,7 @@ def tell(call: Call, layouts: dict[int, Layout], refusal: str, interacts: str) -
     call.refusal = call.refusal or refusal
     call.interacts = call.interacts or interacts
     for position, layout in layouts.items():
+        call.followed |= layout.known
         if layout.dim is not None:
             call.dims[position] = layout.dim
         elif layout.rows is not None and not is_ordinary(layout, call, position):
@@ -138,6 +147,12 @@ def is_ordinary(layout: Layout, call: Call, position: int) -> bool:
     assert layout.rows is not None
     first = call.shapes[position][0]
     return call.batch_dim == 0 and first == len(layout.rows) and is_in_order(layout.rows, call.batch_size)
+
+
+def samples_of_outputs(outputs: list[Tensor], given: int, batch_dim: int) -> int:
+    """How many samples a model has returned that was given so many rows. Fewer, where it pools rows: nodes of graphs."""
+    sizes = {output.shape[batch_dim] for output in outputs if output.requires_grad and output.dim() > batch_dim}
+    return sizes.pop() if len(sizes) == 1 and max(sizes) < given else given
 
 
 def mark_outputs(outputs: list[Tensor], forward: int) -> None:

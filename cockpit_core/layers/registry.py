@@ -53,6 +53,8 @@ class Call:
     rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
     """By output: the sample of each row (-1: of none) and how many leading dimensions count rows, where they lie in no
     order."""
+    followed: bool = False
+    """Its samples were seen in the graph, not only guessed from its shape."""
     refusal: str = ""
     """Why its rows belong to no sample."""
     interacts: str = ""
@@ -122,12 +124,21 @@ def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:
     if lead >= 1 and tensor.shape[0] == B:
         return tensor
     if lead >= 1 and tensor.shape[0] and tensor.shape[0] % B == 0:
+        if not call.followed:
+            raise NotCovered(
+                f"which of its {tensor.shape[0]} rows belong to which of the {B} samples could not be followed: the model's "
+                "outputs do not show it; return what the loss is computed from, and keep samples in a dimension of their own"
+            )
         if call.batch_dim == 0:
             return tensor.unflatten(0, (B, -1))
         return tensor.unflatten(0, (-1, B)).movedim(1, 0)
     raise NotCovered(
-        f"no dimension of {tuple(tensor.shape)} counts the {B} samples of the batch; "
-        "pass batch_dim= if it is not the first"
+        f"no dimension of {tuple(tensor.shape)} counts the {B} samples of the batch"
+        + (
+            "; pass batch_dim= to track() if the first dimension of the model's inputs does not count them"
+            if not call.followed
+            else ""
+        )
     )
 
 
