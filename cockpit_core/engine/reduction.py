@@ -31,8 +31,8 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
     directions = {"gradient": gradient} if plan.measures_individual else {}
     if plan.alpha_end and name in engine.previous_update:
         directions["step"] = engine.previous_update[name]
-    if not directions:
-        return
+    if not directions or (not was_used(passes, name) and not bool(gradient.any())):
+        return  # what is left of another backward pass: the generator's, where the discriminator is trained
     try:
         scale = samples / state.loss_scale
         parts = [contribution_of(f, name, scale, engine.cover, engine.memory_budget, engine.mute) for f in passes]
@@ -54,6 +54,10 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
         state.failures[name] = str(reason)
     for found in passes:
         free(found, name)
+
+
+def was_used(passes: list[Pass], name: str) -> bool:
+    return any(name in found.by_parameter or name in found.direct for found in passes)
 
 
 def use_next_way(parts: list[Contribution]) -> bool:

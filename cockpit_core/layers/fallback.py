@@ -64,8 +64,7 @@ def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
         if size == B:
             return dim
     raise NotCovered(
-        f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples; "
-        "pass batch_dim="
+        f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples"
     )
 
 
