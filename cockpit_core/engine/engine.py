@@ -257,6 +257,9 @@ class Engine:
     loss_scale: Callable[[], float] = staticmethod(lambda: 1.0)
     """Set by the run: the factor of a GradScaler, once one has been seen."""
 
+    owned: Callable[[], set[int] | None] = staticmethod(lambda: None)
+    """Set by the run: the parameters that its optimizers step. Those of others are zeroed by others."""
+
     noticed_loss: Callable[[Tensor, Tensor], None] = staticmethod(lambda value, factor: None)
     """Set by the run: counts backward passes and looks for a loss that breaks."""
 
@@ -289,7 +292,9 @@ class Engine:
             return
         if self.cover.sharded and not self.step.gradient_norms:
             return  # the passes so far were not reduced yet (set_requires_gradient_sync)
-        if not any_nonzero(p.grad for p in self.cover.trainable().values() if p.grad is not None):
+        moved = [p for p in self.cover.trainable().values() if p.grad is not None]
+        owned = self.owned()
+        if not any_nonzero(p.grad for p in moved if owned is None or id(p) in owned):
             self.step.discard()
 
     def _take_losses(self, found: Pass, call: int, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:

@@ -14,7 +14,7 @@ from cockpit_core.engine.keeping import rows_are_smaller
 from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.kernels import prepare_parameter
-from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.layers.contribution import Contribution, Rows, Zeros
 from cockpit_core.layers.fallback import gradients_of
 from cockpit_core.layers.registry import NotCovered
 
@@ -35,7 +35,7 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
         return  # what is left of another backward pass: the generator's, where the discriminator is trained
     try:
         scale = samples / state.loss_scale
-        parts = [contribution_of(f, name, scale, engine.cover, engine.memory_budget, engine.mute) for f in passes]
+        parts = [part_of(engine, f, name, scale, used=was_used(passes, name)) for f in passes]
         keep = plan.alpha_start and (engine.keeps_contributions or state.stale)
         while True:
             state.reduced[name], small = reduce_parts(engine, name, parts, directions, keep=keep)
@@ -54,6 +54,13 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
         state.failures[name] = str(reason)
     for found in passes:
         free(found, name)
+
+
+def part_of(engine: Engine, found: Pass, name: str, scale: float, *, used: bool) -> Contribution:
+    """Of one pass; nothing, where only other passes of the step went through it."""
+    if used and not was_used([found], name):
+        return Zeros(found.batch_size, engine.cover.parameters[name].shape, scale)
+    return contribution_of(found, name, scale, engine.cover, engine.memory_budget, engine.mute)
 
 
 def was_used(passes: list[Pass], name: str) -> bool:
