@@ -127,6 +127,7 @@ class Run:
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
+        self.engine.owned = Hook(self, "_owned_parameters")
         self.ending = Ending(self)
         self.write_header()
         self.writer.write_record(Record("start", self.step, time.time(), self.elapsed))
@@ -261,6 +262,9 @@ class Run:
             self.scaler = find_scaler()
             if self.scaler is not None and self.engine.step.loss_scale == 1:
                 self.engine.step.unscale(float(self.scaler.get_scale()))
+
+    def _owned_parameters(self) -> set[int]:
+        return {id(p) for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]}
 
     def _loss_scale(self) -> float:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.losses import NoIndividualLosses
 from cockpit_core.layers import random_state
 from cockpit_core.layers.attention import attention
 from cockpit_core.layers.contribution import Contribution, Joined, Rows, Summed, Tried, Zeros
@@ -79,6 +80,11 @@ class Pass:
     def add_losses(self, forward: int, losses: Tensor) -> None:
         """Individual losses of one call's samples, with that call's loss as their mean."""
         known = self.losses_of_calls
+        if forward in known and known[forward].shape != losses.shape:
+            raise NoIndividualLosses(
+                f"losses of {len(known[forward])} and of {len(losses)} samples were added, and the model was not called as a "
+                "whole: which of its samples they belong to is not known"
+            )
         known[forward] = known[forward] + losses if forward in known else losses
         self._join_losses()
 
@@ -120,6 +126,8 @@ def make_contributions(
     """The contributions of one call, by local parameter name: the module's rule, or the generic fallback."""
     call, seeds = held.call, held.gradients if gradients is None else gradients
     call.check_unchanged()
+    if call.refusal:
+        raise NotCovered(call.refusal)
     with torch.no_grad():
         parts = apply_rule(call, seeds, held.names, scale, cover)
         rest, method = [local for local in held.names if local not in parts], call.method
@@ -201,7 +209,9 @@ def contribution_of(
 def sum_up(parts: list[Contribution]) -> Contribution:
     """All uses of the same samples."""
     if not parts:
-        raise NotCovered("no call of its module was seen in the backward pass: the weight is used by a function")
+        raise NotCovered(
+            "its module was not called in this backward pass: a function uses the weight, or its gradient is of another pass"
+        )
     if any(part.samples != parts[0].samples for part in parts):
         raise NotCovered("its uses see different numbers of samples")
     return parts[0] if len(parts) == 1 else Summed(parts)

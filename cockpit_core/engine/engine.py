@@ -23,6 +23,7 @@ from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.distributed import Group
+from cockpit_core.engine.following import Follower, mark_outputs, samples_of_outputs
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.keeping import Forward, Repetition
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
@@ -76,6 +77,7 @@ class Engine:
         self.keeps_contributions = True  # False while the steps are known to run along the gradient
         self.before_calls: dict[int, BeforeCall] = {}  # of modules that may have to be run again, by id
         self.compiled: list[nn.Module] = []  # wrappers of the model that torch.compile made
+        self.follower = Follower()
         self.group: Group | None = None  # set by the run: several processes train this model together
 
     @contextmanager
@@ -114,6 +116,7 @@ class Engine:
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
         self.forward, self.unbatched = None, False
         self.calls = {}
+        self.follower.begin()
         wanted = plan.individual or bool(plan.curvature_kinds)
         self.again = None
         if wanted and not self.layer_handles:
@@ -153,8 +156,10 @@ class Engine:
         self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
         self.call_number += 1
         self.calls[self.call_number] = self.forward_size or 0
+        self.follower.note_inputs(all_tensors((args, kwargs)))
         if torch.is_grad_enabled() and (self.step.plan.curvature_kinds or self.may_repeat):
             self.forward = Forward.of(module, args, kwargs, self.forward_size or 0)
+            self.forward.number = self.call_number
 
     @property
     def may_repeat(self) -> bool:
@@ -163,7 +168,13 @@ class Engine:
         return keeps and self.group is None and not self.step.in_closure and not self.never_repeats
 
     def on_model_output(self, module: nn.Module, args: tuple, output: Any) -> None:
-        if self.muted or self.repetition is not None or self.forward is None:
+        if self.muted or self.repetition is not None:
+            return
+        with self.guard("output of the model"):
+            outputs = flatten_tensors(output)
+            mark_outputs(outputs, self.call_number)
+            self._count_samples(outputs)
+        if self.forward is None:
             return
         with self.guard("output of the model"):
             self.forward.outputs = [(t.detach(), t._version) for t in flatten_tensors(output)]
@@ -172,6 +183,14 @@ class Engine:
             for position, tensor in enumerate(flatten_tensors(output)):
                 if tensor.requires_grad:
                     tensor.register_hook(partial(self.on_model_gradient, self.forward, position))
+
+    def _count_samples(self, outputs: list[Tensor]) -> None:
+        samples = samples_of_outputs(outputs, self.forward_size or 0, self.batch_dim)
+        if samples != (self.forward_size or 0):
+            self.forward_size = self.calls[self.call_number] = samples
+            self.follower.resize(self.call_number, samples)
+            if self.forward is not None:
+                self.forward.batch_size = samples
 
     def on_model_gradient(self, forward: Forward, position: int, gradient: Tensor) -> None:
         found = self.step.open
@@ -202,8 +221,11 @@ class Engine:
             )
             call.forward = self.call_number
             if self.repetition is not None:
+                self.follower.repeat(call, *self.repetition.next_place())
                 self.repetition.saw(call, len(tensors))
             self.step.packed |= has_saved_tensor_hooks()
+            if self.repetition is None:
+                self.follower.note_call(call, tensors)
             for position, tensor in enumerate(tensors):
                 if tensor.requires_grad:
                     if self.step.plan.curvature_kinds and self.repetition is None:
@@ -273,6 +295,9 @@ class Engine:
     loss_scale: Callable[[], float] = staticmethod(lambda: 1.0)
     """Set by the run: the factor of a GradScaler, once one has been seen."""
 
+    owned: Callable[[], set[int] | None] = staticmethod(lambda: None)
+    """Set by the run: the parameters that its optimizers step. Those of others are zeroed by others."""
+
     noticed_loss: Callable[[Tensor, Tensor], None] = staticmethod(lambda value, factor: None)
     """Set by the run: counts backward passes and looks for a loss that breaks."""
 
@@ -305,7 +330,9 @@ class Engine:
             return
         if self.cover.sharded and not self.step.gradient_norms:
             return  # the passes so far were not reduced yet (set_requires_gradient_sync)
-        if not any_nonzero(p.grad for p in self.cover.trainable().values() if p.grad is not None):
+        moved = [p for p in self.cover.trainable().values() if p.grad is not None]
+        owned = self.owned()
+        if not any_nonzero(p.grad for p in moved if owned is None or id(p) in owned):
             self.step.discard()
 
     def _take_losses(
@@ -480,6 +507,15 @@ def keeps_graph() -> bool:
 def has_saved_tensor_hooks() -> bool:
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is not None and top(False) is not None
+
+
+def all_tensors(value: Any) -> list[Tensor]:
+    """Those of whole numbers too: tokens are data."""
+    if isinstance(value, Tensor):
+        return [value] if value.layout == torch.strided else []
+    if isinstance(value, dict) or hasattr(value, "keys"):
+        value = list(value.values())
+    return [tensor for item in value for tensor in all_tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
 def to_dense(tensor: Tensor) -> Tensor:

@@ -43,6 +43,8 @@ class Forward:
     gradients: dict[int, Tensor] = field(default_factory=dict)
     outputs: list[tuple[Tensor, int]] = field(default_factory=list)
     """What it gave, without the graph, and the version of each: a repetition must give the same."""
+    number: int = 0
+    """Which call of the model it was."""
     draws: bool = False
     """It drew random numbers when it was repeated."""
 
@@ -203,9 +205,16 @@ class Repetition:
         self.slopes: dict[str, Tensor] = {}
         self.outputs: dict[int, int] = {}
         self.waiting: dict[int, Captured] = {}
+        self.number, self.seen = 0, -1
+
+    def next_place(self) -> tuple[int, int]:
+        """Of the call that comes: the call of the model it belongs to, and which one in it."""
+        self.seen += 1
+        return self.number, self.seen
 
     def run(self, found: Pass) -> dict[str, Tensor]:
         forward, engine = found.forwards[0], self.engine
+        self.number = forward.number
         result = forward.repeat(engine.cover.model)
         outputs, gradients = dict(enumerate(flatten_tensors(result))), forward.gradients
         if any(k not in outputs or outputs[k].shape != b.shape for k, b in gradients.items()):

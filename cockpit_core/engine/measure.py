@@ -250,6 +250,10 @@ class Measurement:
         project = partial(alpha.project_on_update, state, update, self.norms["update"], gradients)
         slopes, parallel = project() if engine.group is None else join_slopes(engine.group, len(losses), project)
         self._repeat_for_alpha(slopes, update, gradients)
+        part = self._find_uncovered(update)
+        if part:
+            self.record.missing["Alpha"] = f"the step moved {part}, whose individual gradients are not measured"
+            return
         measured = [n for n in state.reduced if n in update]
         if len(slopes) < len(measured) or not slopes:
             self.record.missing["Alpha"] = engine.never_repeats or state.no_value.get(
@@ -264,6 +268,14 @@ class Measurement:
         start = alpha.observe_end(losses, total / length if length > 0 else total)
         self.run.pending = alpha.Pending(self.run.step, length, start, frozenset(slopes))
         engine.previous_update = {n: update[n] for n in slopes}
+
+    def _find_uncovered(self, update: dict[str, Tensor]) -> str:
+        """A layer that moved without being measured: the losses of Alpha would be of a longer step than its slopes."""
+        moved = [n for n in update if n not in self.state.reduced and self.norms["update"][n] > 0]
+        cover = self.run.cover
+        left_out = [n for n, p in cover.parameters.items() if n not in cover.selected and p.grad is not None]
+        names = [*moved, *left_out]
+        return "" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
     def _known_gradients(self) -> dict[str, Tensor]:
         """Those of the backward pass: copies, if somebody is known to write into ``p.grad``, else ``p.grad`` itself."""

@@ -53,6 +53,8 @@ def flatten_tensors(value: Any) -> list[Tensor]:
 def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
     """Which dimension of an output counts samples."""
     module, B = call.module, call.batch_size
+    if position in call.dims:
+        return call.dims[position]
     if isinstance(module, nn.RNNBase):
         wanted = (0 if module.batch_first else 1) if position == 0 else 1
     elif isinstance(module, nn.MultiheadAttention):
@@ -65,8 +67,7 @@ def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
         if size == B:
             return dim
     raise NotCovered(
-        f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples; "
-        "pass batch_dim="
+        f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples"
     )
 
 
@@ -82,7 +83,8 @@ class ModuleGradients:
         each = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self.keep = each * call.batch_size <= keep_bytes
         self.whole: dict[str, Tensor] | None = None
-        self.ways = ["masks"] if self.is_random or isinstance(call.module, ATOMIC) else ["vmap", "masks"]
+        alone = self.is_random or isinstance(call.module, ATOMIC) or bool(call.rows)
+        self.ways = ["masks"] if alone else ["vmap", "masks"]
         self.state = call.state or ModuleState(call.module)
         if self.state.has_hooks:
             self.ways.append("masks with hooks")
@@ -201,12 +203,7 @@ class ModuleGradients:
         wanted = [parameters[name] for name in names]
         seeds = []
         for (k, b), out in zip(self.seeds.items(), outputs, strict=True):
-            dim = sample_dim(b, self.call, k)
-            seed = out.new_zeros(hi - lo, *out.shape)
-            picked = b.to(out.dtype).movedim(dim, 0)
-            for n in range(lo, hi):
-                seed[n - lo].movedim(dim, 0)[n] = picked[n]
-            seeds.append(seed)
+            seeds.append(seeds_of_samples(b.to(out.dtype), self.call, k, lo, hi))
         try:
             rows = torch.autograd.grad(
                 outputs, wanted, seeds, retain_graph=True, is_grads_batched=True, allow_unused=True
@@ -246,6 +243,20 @@ def copy_inputs(value: Any) -> Any:
     return value
 
 
+def seeds_of_samples(b: Tensor, call: Call, position: int, lo: int, hi: int) -> Tensor:
+    """The output gradient of one sample at a time, zero elsewhere: [hi - lo, *shape]."""
+    if position in call.rows:
+        rows, lead = call.rows[position]
+        own = rows == torch.arange(lo, hi, device=rows.device)[:, None]  # [n, rows]
+        return b * own.reshape(hi - lo, *b.shape[:lead], *(1,) * (b.dim() - lead))
+    dim = sample_dim(b, call, position)
+    seed = b.new_zeros(hi - lo, *b.shape)
+    picked = b.movedim(dim, 0)
+    for n in range(lo, hi):
+        seed[n - lo].movedim(dim, 0)[n] = picked[n]
+    return seed
+
+
 def external_seeds(outputs: dict[int, Tensor], totals: dict[int, Tensor], call: Call) -> dict[int, Tensor]:
     """What came to each output from outside the module.
 
@@ -279,6 +290,8 @@ def dependents(outputs: dict[int, Tensor], batched: list[int], k: int) -> list[i
 
 
 def has_samples(tensor: Tensor, call: Call, position: int) -> bool:
+    if position in call.rows:
+        return True
     try:
         sample_dim(tensor, call, position)
     except NotCovered:
