@@ -21,7 +21,9 @@ from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.measure import HEADLINES, Measurement
 from cockpit_core.engine.notices import Repeats
 from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.roots import WATCH, Root
 from cockpit_core.engine.scaler import find_scaler
+from cockpit_core.engine.survey import survey
 from cockpit_core.events.data import RunData
 from cockpit_core.faults import Faults
 from cockpit_core.header import describe_quantity, make_header
@@ -123,6 +125,8 @@ class Run:
             self.handles.add(self.loss_fn.register_forward_hook(Hook(self, "on_loss"), with_kwargs=True))
         for optimizer in self.optimizers:
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
+        self.by_module = isinstance(self.loss_fn, nn.Module)
+        WATCH.add(self)
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
         self.ending = Ending(self)
@@ -184,6 +188,43 @@ class Run:
                 return
             self._note_spike(reason)
         engine.on_loss(module, args, kwargs, output)
+
+    def before_backward(self, root: Root) -> Any:
+        """Every backward pass of this process comes by here, before it begins; see ``roots``."""
+        engine = self.engine
+        if engine is None:
+            return None
+        if not engine.step.plan.active:
+            if self.by_module or engine.muted:
+                return None
+            try:
+                self._glance(root)
+            except Exception as error:
+                with self.guard("loss"):
+                    raise error
+            if not engine.step.plan.active:
+                return None
+        with self.guard("what is differentiated"):
+            return engine.before_root(root)
+        return None
+
+    def _glance(self, root: Root) -> None:
+        """An idle step of a loss that is no module: is it out of line? With several runs: is it this one's?"""
+        loss = root.tensors[0]
+        if loss.dim() or not loss.requires_grad or not self.engine.cover.model.training:
+            return
+        if len(WATCH.listeners) > 1 and not survey(root, self.engine.cover.names, (), False).is_mine:
+            return
+        self.loss_seen = True
+        if loss.is_cpu:
+            reason = self.pace.spikes.sees(loss.item() / self._loss_scale())
+            if reason is not None and not self.pace.trigger:
+                self._note_spike(reason)
+
+    def after_backward(self, token: Any, failed: bool) -> None:
+        if self.engine is not None:
+            with self.guard("what is differentiated"):
+                self.engine.after_root(token, failed)
 
     def notice_loss(self, value: Tensor, factor: Tensor) -> None:
         """The backward passes of tracked steps come by here, and those of a model that trains in eval mode."""
@@ -266,11 +307,10 @@ class Run:
     def _note_no_loss(self) -> None:
         self.warn(
             "no loss",
-            "Cockpit saw no backward pass of loss_fn before optimizer.step(). Is the loss_fn that was given to track(...) "
-            "the very object that the loop calls? If the loss is a function, call "
-            "run.backward(loss, individual_losses=...) instead of loss.backward().",
+            "Cockpit saw no backward pass through this model before optimizer.step(). Gradients that come from "
+            "torch.autograd.grad, or are written by hand, have no loss that could be tracked: call loss.backward().",
         )
-        self.engine.step.no_value["individual"] = "no backward pass of loss_fn was seen before the step"
+        self.engine.step.no_value["individual"] = "no backward pass was seen before the step"
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self.single and not self.engine.step.plan.active:
@@ -328,10 +368,9 @@ class Run:
         return True
 
     def backward(self, loss: Tensor, individual_losses: Tensor | None = None, **kwargs: Any) -> None:
-        """``loss.backward(**kwargs)`` for a loss that is not a module.
+        """``loss.backward(**kwargs)``, with individual losses that the graph of the loss does not tell.
 
-        ``individual_losses`` [B], one per sample, average to the loss (or add up to it); without them Alpha has no
-        value.
+        ``individual_losses`` [B], one per sample, average to the loss (or add up to it).
         """
         from cockpit_core.engine.functional import attach_function_loss
 
@@ -385,6 +424,7 @@ class Run:
         if self.closed:
             return
         self.closed = True
+        WATCH.discard(self)
         self.handles.remove()
         self.step_handles.remove()
         self.engine.layer_handles.remove()

@@ -1,0 +1,148 @@
+"""What is differentiated: the tensors that ``backward`` is called on, seen while a run is alive.
+
+``Tensor.backward``, Accelerate, Lightning and a GradScaler all end in ``torch.autograd.backward``, which is looked up
+anew at each call. A function is put in its place that tells the listeners first and then calls torch's own with the very
+same arguments. It goes when the last listener goes. Whoever puts something around it in the meantime keeps his own: ours
+then only passes the call on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Root:
+    """One call of ``backward``: its tensors, each with the gradient that the caller handed in (None: of a scalar)."""
+
+    tensors: tuple[Tensor, ...]
+    gradients: tuple[Tensor | None, ...]
+
+    @cached_property
+    def seeds(self) -> list[Tensor]:
+        pairs = zip(self.tensors, self.gradients, strict=True)
+        return [torch.ones_like(t) if g is None else g.detach() for t, g in pairs]
+
+    @cached_property
+    def value(self) -> float:
+        """The scalar whose gradient is formed: ``sum <gradient, tensor>``."""
+        pairs = zip(self.tensors, self.seeds, strict=True)
+        return sum(float((t.detach().double() * seed.double()).sum()) for t, seed in pairs)
+
+    def scalar(self) -> Tensor:
+        """The same with its graph. A single scalar is itself: nothing is put on top of the user's graph."""
+        if len(self.tensors) == 1 and self.tensors[0].dim() == 0 and self.gradients[0] is None:
+            return self.tensors[0]
+        with torch.enable_grad():
+            parts = [(t * seed).sum() for t, seed in zip(self.tensors, self.seeds, strict=True)]
+            return torch.stack([part.double() for part in parts]).sum() if len(parts) > 1 else parts[0]
+
+
+class Listener(Protocol):
+    """Both are called for every backward pass of the process that is not part of another one."""
+
+    def before_backward(self, root: Root) -> Any: ...
+
+    def after_backward(self, token: Any, failed: bool) -> None: ...
+
+
+class Watch:
+    """Stands in for ``torch.autograd.backward`` as long as somebody listens."""
+
+    def __init__(self) -> None:
+        self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.original: Callable[..., None] | None = None
+        self.standing: Callable[..., None] | None = None
+
+    def add(self, listener: Listener) -> None:
+        self.listeners.add(listener)
+        if self.standing is None or torch.autograd.backward is not self.standing:
+            self._put()
+
+    def discard(self, listener: Listener) -> None:
+        self.listeners.discard(listener)
+        if not self.listeners:
+            self._take_away()
+
+    def _put(self) -> None:
+        original = torch.autograd.backward
+        if getattr(original, "__wrapped__", None) is not None and self.standing is not None:
+            return  # somebody has put something around ours: it is still called
+        self.original, self.standing = original, make_stand_in(self, original)
+        torch.autograd.backward = self.standing
+
+    def _take_away(self) -> None:
+        if self.standing is not None and torch.autograd.backward is self.standing:
+            assert self.original is not None
+            torch.autograd.backward = self.original
+            self.original = self.standing = None
+
+
+def make_stand_in(watch: Watch, original: Callable[..., None]) -> Callable[..., None]:
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        if not watch.listeners:
+            watch._take_away()
+        elif torch._C._current_graph_task_id() == -1:  # else: a part of another backward pass, as in checkpointing
+            root = make_root(tensors, grad_tensors)
+            if root is not None:
+                return tell(list(watch.listeners), root, lambda: original(tensors, grad_tensors, *args, **kwargs))
+        return original(tensors, grad_tensors, *args, **kwargs)
+
+    backward.__doc__, backward.__name__ = original.__doc__, "backward"
+    backward.__wrapped__ = original  # type: ignore[attr-defined]
+    backward._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return backward
+
+
+def tell(listeners: Sequence[Any], root: Root, run: Callable[[], None]) -> None:
+    """An exception of the user's backward pass goes its way; the listeners learn that the pass did not come to its end."""
+    if len(listeners) == 1:  # the usual case, without a stack
+        token, failed = listeners[0].before_backward(root), True
+        try:
+            run()
+            failed = False
+        finally:
+            if token is not None:
+                listeners[0].after_backward(token, failed)
+        return
+    done = [True]
+    with ExitStack() as stack:
+        for listener in listeners:
+            token = listener.before_backward(root)
+            if token is not None:
+                stack.callback(lambda one=listener, its=token: one.after_backward(its, done[0]))  # type: ignore[misc]
+        run()
+        done[0] = False
+
+
+def make_root(tensors: Any, gradients: Any) -> Root | None:
+    """None where the call is not one that torch accepts in a plain way: then it is torch's affair alone."""
+    if isinstance(tensors, Tensor):
+        tensors, gradients = (tensors,), (gradients,)
+    elif isinstance(tensors, Sequence):
+        tensors = tuple(tensors)
+        gradients = (None,) * len(tensors) if gradients is None else gradients
+        gradients = (gradients,) if isinstance(gradients, Tensor) else tuple(gradients)
+    else:
+        return None
+    if len(tensors) != len(gradients) or not tensors or not all(isinstance(t, Tensor) for t in tensors):
+        return None
+    if any(
+        g is not None and (not isinstance(g, Tensor) or g.shape != t.shape)
+        for t, g in zip(tensors, gradients, strict=True)
+    ):
+        return None
+    if any(g is None and t.numel() != 1 for t, g in zip(tensors, gradients, strict=True)):
+        return None
+    return Root(tensors, gradients)
+
+
+WATCH = Watch()
