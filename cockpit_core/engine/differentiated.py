@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.curvature.autograd_graph import kind_of, output_shape
-from cockpit_core.engine.loss_graph import Entries, Term, Terms, find_terms, weigh
+from cockpit_core.engine.loss_graph import Entries, Term, Terms, find_terms, weigh_linear
 from cockpit_core.engine.loss_samples import (
     Boundary,
     add_by_number,
@@ -67,7 +67,7 @@ def read_root(root: Root, origin: tuple[int, int], batch_dim: int, verified: Ver
         found = find_terms(root, origin[1], batch_dim)
         reading.terms = found.terms
         edges = [t.edge for t in found.terms] + [e for e, _ in found.given] + [e for _, e in found.constants]
-        weights = weigh(root, edges)
+        weights = weigh_linear(root, len(found.terms) + len(found.given), edges)
         for term, weight in zip(found.terms, weights, strict=False):
             term.weight = weight
         if not origin[1]:

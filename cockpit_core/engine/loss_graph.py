@@ -177,7 +177,7 @@ def is_free_of_data(node: Any, B: int, batch_dim: int) -> bool:
     if len(children) == len(node.next_functions):
         return True
     shape = output_shape(node)
-    grows = all(torch.Size(shape).numel() > child._input_metadata[k].shape.numel() for child, k in children)
+    grows = all(torch.Size(shape).numel() > torch.Size(child._input_metadata[k].shape).numel() for child, k in children)
     counts_samples = len(shape) > batch_dim and shape[batch_dim] == B and B > 1
     return kind not in PRODUCTS and not grows and not counts_samples
 
@@ -189,6 +189,29 @@ def weigh(root: Root, edges: list[GradientEdge]) -> list[Tensor | None]:
         [t for t, _ in pairs], edges, [s for _, s in pairs], retain_graph=True, allow_unused=True
     )
     return [None if f is None else f.detach() for f in found]
+
+
+def weigh_linear(root: Root, ends: int, edges: list[GradientEdge]) -> list[Tensor | None]:
+    """dL/dV at these edges through what is linear alone: without what reaches one of them through another of the first
+    ``ends``, which are the nodes where linearity ends (``log_softmax`` below ``nll_loss``, both of them addends)."""
+    weights = weigh(root, edges)
+    nested = {k: find_nested(edges, k) for k in range(ends)}
+    for k in sorted(nested, key=lambda k: sum(k in inner for inner in nested.values())):
+        weight, inner = weights[k], nested[k]
+        if weight is None or not inner:
+            continue
+        found = torch.autograd.grad(edges[k], [edges[j] for j in inner], weight, retain_graph=True, allow_unused=True)
+        for j, passed in zip(inner, found, strict=True):
+            before = weights[j]
+            if passed is not None and before is not None:
+                weights[j] = before - passed.detach()
+    return weights
+
+
+def find_nested(edges: list[GradientEdge], k: int) -> list[int]:
+    """Which of the edges lie below edge k."""
+    inside = set(below(edges[k].node))
+    return [j for j, edge in enumerate(edges) if edge.node in inside and edge.node is not edges[k].node]
 
 
 def shared_gradients(terms: list[Term], parameters: dict[str, Tensor]) -> dict[str, Tensor]:
