@@ -66,8 +66,8 @@ def read_root(root: Root, origin: tuple[int, int], batch_dim: int, verified: Ver
     try:
         found = find_terms(root, origin[1], batch_dim)
         reading.terms = found.terms
-        edges = [t.edge for t in found.terms] + [e for e, _ in found.given] + [e for _, e in found.constants]
-        weights = weigh_linear(root, len(found.terms) + len(found.given), edges)
+        ends = [t.edge for t in found.terms] + [e for e, _ in found.given] + found.factors
+        weights = weigh_linear(root, len(ends), ends + [e for _, e in found.constants])
         for term, weight in zip(found.terms, weights, strict=False):
             term.weight = weight
         if not origin[1]:
@@ -97,7 +97,7 @@ class _Sum:
         for (_, given), weight in zip(found.given, rest, strict=False):
             if weight is not None:
                 self._add_given(given, weight)
-        self._add_constants(found.constants, rest[len(found.given) :])
+        self._add_constants(found.constants, rest[len(found.given) + len(found.factors) :])
         return self._finish()
 
     def _add(self, term: Term) -> None:
@@ -156,32 +156,30 @@ class _Sum:
         return abs(left) <= self.precision * max(self.scale, 1e-30)
 
     def _add_constants(self, constants: list[tuple[Any, Any]], weights: list[Tensor | None]) -> None:
-        """Added numbers that no graph shows. One plain number can be told from what is left; entries of a tensor cannot."""
-        pairs = [(node, w) for (node, _), w in zip(constants, weights, strict=False) if w is not None]
-        for node, weight in pairs:
+        """What is added and does not depend on the network, no graph shows. The part of a divergence follows from its
+        targets, and the 1 of ``1 + x`` or ``1 - x`` from what is left; other constants of samples remain unknown."""
+        unknown = []
+        for (node, _), weight in zip(constants, weights, strict=True):
+            if weight is None or weight.dim() == 0 or kind_of(node) not in ("Add", "Sub", "Rsub"):
+                continue
             known = constant_of_divergence(node)
-            if known is not None:
-                found = add_by_shape(weight * known, self.origin[1], self.batch_dim)
-                if found is not None:
-                    self._put(self.origin[0], found)
-                    continue
-            if weight.dim() > 0 and kind_of(node) in ("Add", "Sub", "Rsub") and not adds_one_number(node):
-                raise NoIndividualLosses(
-                    "a constant is added to the losses of the samples, and the graph does not keep it"
-                )
-        left = self._left()
-        if len(pairs) == 1 and adds_one_number(pairs[0][0]) and not self._is_small(left):
-            self._spread_number(pairs[0][1], left)
-
-    def _spread_number(self, weight: Tensor, left: float) -> None:
-        """The same number was added to each entry: its share of the rest follows the weights."""
-        total = float(weight.double().sum())
-        if weight.dim() == 0:
-            self.shared += left
-        elif total:
-            found = add_by_shape(weight.double() * (left / total), self.origin[1], self.batch_dim)
-            if found is not None:
+            found = None if known is None else add_by_shape(weight * known, self.origin[1], self.batch_dim)
+            if found is None:
+                unknown.append(weight)
+            else:
                 self._put(self.origin[0], found)
+        if unknown and not (len(unknown) == 1 and self._add_one(unknown[0])):
+            raise NoIndividualLosses("a constant is added to the losses of the samples, and the graph does not keep it")
+
+    def _add_one(self, weight: Tensor) -> bool:
+        """Was 1 (or -1, by the sign of the weights) added to each entry? Then what is left is the sum of the weights."""
+        total, left = float(weight.double().sum()), self._left()
+        if not self._is_small(abs(left) - abs(total)) or self._is_small(total):
+            return False
+        found = add_by_shape(weight.double() * (left / total), self.origin[1], self.batch_dim)
+        if found is not None:
+            self._put(self.origin[0], found)
+        return found is not None
 
     def _finish(self) -> dict[int, Tensor]:
         left = self._left()
@@ -197,11 +195,6 @@ class _Sum:
             share = self.shared / len(self.parts)
             return {forward: part * samples + share for forward, part in self.parts.items()}
         return {f: part * len(part) + self.shared * len(part) / samples for f, part in self.parts.items()}
-
-
-def adds_one_number(node: Any) -> bool:
-    """``x + 3``: torch has nodes of their own for numbers."""
-    return kind_of(node) in ("Add", "Sub", "Rsub") and node.name().endswith("Backward1")
 
 
 def constant_of_divergence(node: Any) -> Tensor | None:

@@ -87,6 +87,8 @@ class Terms:
     given: list[tuple[GradientEdge, Any]] = field(default_factory=list)
     constants: list[tuple[Any, GradientEdge]] = field(default_factory=list)
     """Nodes that add something which no graph shows."""
+    factors: list[GradientEdge] = field(default_factory=list)
+    """What depends on parameters alone and multiplies a part of the loss."""
 
 
 def roots_of(root: Root) -> list[tuple[Any, int]]:
@@ -109,8 +111,9 @@ def find_terms(root: Root, B: int, batch_dim: int) -> Terms:
             if adds_constant(node):
                 found.constants.append((node, edge))
             waiting += [(child, k) for child, k in node.next_functions if child is not None]
-        elif (rest := scaled_by_parameters(node, B, batch_dim)) is not None:
-            waiting.append(rest)
+        elif (split := scaled_by_parameters(node, B, batch_dim)) is not None:
+            waiting.append(split[0])
+            found.factors.append(GradientEdge(*split[1]))
         else:
             found.terms.append(Term(edge, is_shared(node, B, batch_dim)))
     return found
@@ -132,16 +135,18 @@ def adds_constant(node: Any) -> bool:
     return kind in ("Where", "Cat", "Stack", "IndexAdd", "ScatterAdd", "IndexPut") and not all(active)
 
 
-def scaled_by_parameters(node: Any, B: int, batch_dim: int) -> tuple[Any, int] | None:
+def scaled_by_parameters(node: Any, B: int, batch_dim: int) -> list[tuple[Any, int]] | None:
     """A product of something that depends on samples with something that does not (a learned weight of a loss): the
-    former's edge."""
+    former's edge and the latter's."""
     if kind_of(node) not in ("Mul", "Div") or hasattr(node, "_forward_cls"):
         return None
     children = [(child, k) for child, k in node.next_functions if child is not None]
-    own = [c for c in children if not is_shared(c[0], B, batch_dim)]
-    if len(children) != 2 or len(own) != 1 or (kind_of(node) == "Div" and own[0] != children[0]):
+    if len(children) != 2 or hasattr(node, "variable"):
         return None
-    return own[0]
+    children.sort(key=lambda c: is_shared(c[0], B, batch_dim))
+    own, factor = children
+    apart = not is_shared(own[0], B, batch_dim) and is_shared(factor[0], B, batch_dim)
+    return children if apart and (kind_of(node) == "Mul" or own == node.next_functions[0]) else None
 
 
 def below(node: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge
 
 from cockpit_core.curvature import NoCurvature
 from cockpit_core.curvature.autograd_graph import kind_of
-from cockpit_core.engine.loss_graph import roots_of, weigh
+from cockpit_core.engine.loss_graph import below, roots_of, weigh
 from cockpit_core.engine.loss_samples import spread
 from cockpit_core.engine.loss_terms import is_linear
 from cockpit_core.engine.roots import Root
@@ -48,7 +48,14 @@ def choose_outputs(root: Root, outputs: Sequence[Given], B: int, batch_dim: int)
             found[place] = known[place]
         else:
             waiting += [(child, number) for child, number in place[0].next_functions if child is not None]
-    return sorted(found.values(), key=lambda o: o.position)
+    chosen = sorted(found.values(), key=lambda o: o.position)
+    return [] if len(chosen) > 1 and are_nested(chosen) else chosen
+
+
+def are_nested(chosen: Sequence[Given]) -> bool:
+    """Is one output computed from another? The loss as a function of both is then not what its gradients tell."""
+    nodes = {o.tensor.grad_fn for o in chosen}
+    return any(child in nodes for o in chosen for child in below(o.tensor.grad_fn) if child is not o.tensor.grad_fn)
 
 
 def has_samples(tensor: Tensor, B: int, batch_dim: int) -> bool:
