@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,9 @@ class Run:
         with self.guard("what is differentiated"):
             return engine.before_root(root)
         return None
+
+    def deaf(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.engine is None else self.engine.mute()
 
     def _glance(self, root: Root) -> None:
         """An idle step of a loss that is no module: is it out of line? With several runs: is it this one's?"""

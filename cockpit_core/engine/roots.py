@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -52,6 +52,9 @@ class Listener(Protocol):
     def before_backward(self, root: Root) -> Any: ...
 
     def after_backward(self, token: Any, failed: bool) -> None: ...
+
+    def deaf(self) -> AbstractContextManager[None]:
+        """While another one looks at a graph that both have hooks in."""
 
 
 class Watch:
@@ -98,8 +101,18 @@ def make_stand_in(watch: Watch, original: Callable[..., None]) -> Callable[..., 
 
     backward.__doc__, backward.__name__ = original.__doc__, "backward"
     backward.__wrapped__ = original  # type: ignore[attr-defined]
-    backward._torchdynamo_disable = True  # type: ignore[attr-defined]
+    leave_untraced(backward)
     return backward
+
+
+def leave_untraced(function: Any) -> None:
+    """``loss.backward()`` inside a compiled function: torch would go on to trace what listeners do."""
+    try:
+        frames = torch._C._dynamo.eval_frame
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        frames.set_code_exec_strategy(function.__code__, skip)
+    except (AttributeError, TypeError):  # another torch: it traces, breaks its graph, and goes on
+        function._torchdynamo_disable = True
 
 
 def tell(listeners: Sequence[Any], root: Root, run: Callable[[], None]) -> None:
@@ -113,14 +126,23 @@ def tell(listeners: Sequence[Any], root: Root, run: Callable[[], None]) -> None:
             if token is not None:
                 listeners[0].after_backward(token, failed)
         return
-    done = [True]
-    with ExitStack() as stack:
-        for listener in listeners:
+    told, failed = [], True
+    for listener in listeners:
+        with (
+            ExitStack() as stack
+        ):  # what one of them computes on the common graph, the others must not take for training
+            for other in listeners:
+                if other is not listener:
+                    stack.enter_context(other.deaf())
             token = listener.before_backward(root)
-            if token is not None:
-                stack.callback(lambda one=listener, its=token: one.after_backward(its, done[0]))  # type: ignore[misc]
+        if token is not None:
+            told.append((listener, token))
+    try:
         run()
-        done[0] = False
+        failed = False
+    finally:
+        for listener, token in told:
+            listener.after_backward(token, failed)
 
 
 def make_root(tensors: Any, gradients: Any) -> Root | None:
