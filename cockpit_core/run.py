@@ -190,40 +190,39 @@ class Run:
             self._note_spike(reason)
         engine.on_loss(module, args, kwargs, output)
 
-    def before_backward(self, root: Root) -> Any:
-        """Every backward pass of this process comes by here, before it begins; see ``roots``."""
+    def awaits(self, tensors: Any) -> bool:
+        """Every backward pass of this process comes by here (see ``roots``); on idle steps only to glance at the loss."""
         engine = self.engine
-        if engine is None:
-            return None
-        if not engine.step.plan.active:
-            if self.by_module or engine.muted:
-                return None
+        if engine is None or engine.step.plan.active:
+            return engine is not None
+        if not self.by_module and isinstance(tensors, Tensor) and not engine.muted and tensors.is_cpu:
             try:
-                self._glance(root)
+                self._glance(tensors)
             except Exception as error:
                 with self.guard("loss"):
                     raise error
-            if not engine.step.plan.active:
-                return None
-        with self.guard("what is differentiated"):
-            return engine.before_root(root)
+        return engine.step.plan.active
+
+    def _glance(self, loss: Tensor) -> None:
+        """Is a loss that is no module out of line? With several runs: is it this one's?"""
+        if loss.dim() or not loss.requires_grad or not self.engine.cover.model.training:
+            return
+        if len(WATCH.listeners) > 1 and not survey(Root((loss,), (None,)), self.engine.cover.names, (), False).is_mine:
+            return
+        self.loss_seen = True
+        value = loss.item()
+        reason = self.pace.spikes.sees(value if self.scaler is None else value / self._loss_scale())
+        if reason is not None and not self.pace.trigger:
+            self._note_spike(reason)
+
+    def before_backward(self, root: Root) -> Any:
+        if self.engine is not None:
+            with self.guard("what is differentiated"):
+                return self.engine.before_root(root)
         return None
 
     def deaf(self) -> AbstractContextManager[None]:
         return nullcontext() if self.engine is None else self.engine.mute()
-
-    def _glance(self, root: Root) -> None:
-        """An idle step of a loss that is no module: is it out of line? With several runs: is it this one's?"""
-        loss = root.tensors[0]
-        if loss.dim() or not loss.requires_grad or not self.engine.cover.model.training:
-            return
-        if len(WATCH.listeners) > 1 and not survey(root, self.engine.cover.names, (), False).is_mine:
-            return
-        self.loss_seen = True
-        if loss.is_cpu:
-            reason = self.pace.spikes.sees(loss.item() / self._loss_scale())
-            if reason is not None and not self.pace.trigger:
-                self._note_spike(reason)
 
     def after_backward(self, token: Any, failed: bool) -> None:
         if self.engine is not None:

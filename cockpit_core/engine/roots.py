@@ -47,7 +47,10 @@ class Root:
 
 
 class Listener(Protocol):
-    """Both are called for every backward pass of the process that is not part of another one."""
+    """``awaits`` is asked at every backward pass of the process; if one says yes, all are told of it, unless it is part of
+    another one."""
+
+    def awaits(self, tensors: Any) -> bool: ...
 
     def before_backward(self, root: Root) -> Any: ...
 
@@ -61,29 +64,24 @@ class Watch:
     """Stands in for ``torch.autograd.backward`` as long as somebody listens."""
 
     def __init__(self) -> None:
-        self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.listeners: tuple[weakref.ref[Listener], ...] = ()
         self.original: Callable[..., None] | None = None
         self.standing: Callable[..., None] | None = None
 
     def add(self, listener: Listener) -> None:
-        self.listeners.add(listener)
-        if self.standing is None or torch.autograd.backward is not self.standing:
-            self._put()
+        self.listeners = (*self.listeners, weakref.ref(listener, self._drop))
+        if self.standing is None:
+            self.original = torch.autograd.backward
+            self.standing = torch.autograd.backward = make_stand_in(self, self.original)
 
     def discard(self, listener: Listener) -> None:
-        self.listeners.discard(listener)
-        if not self.listeners:
-            self._take_away()
+        for known in self.listeners:
+            if known() is listener:
+                self._drop(known)
 
-    def _put(self) -> None:
-        original = torch.autograd.backward
-        if getattr(original, "__wrapped__", None) is not None and self.standing is not None:
-            return  # somebody has put something around ours: it is still called
-        self.original, self.standing = original, make_stand_in(self, original)
-        torch.autograd.backward = self.standing
-
-    def _take_away(self) -> None:
-        if self.standing is not None and torch.autograd.backward is self.standing:
+    def _drop(self, known: weakref.ref[Listener]) -> None:
+        self.listeners = tuple(other for other in self.listeners if other is not known)
+        if not self.listeners and torch.autograd.backward is self.standing:
             assert self.original is not None
             torch.autograd.backward = self.original
             self.original = self.standing = None
@@ -91,12 +89,16 @@ class Watch:
 
 def make_stand_in(watch: Watch, original: Callable[..., None]) -> Callable[..., None]:
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-        if not watch.listeners:
-            watch._take_away()
-        elif torch._C._current_graph_task_id() == -1:  # else: a part of another backward pass, as in checkpointing
+        waiting = False
+        for known in watch.listeners:  # mostly one, which has nothing to do: microseconds
+            listener = known()
+            if listener is not None and listener.awaits(tensors):
+                waiting = True
+        if waiting and torch._C._current_graph_task_id() == -1:  # else a part of another backward pass: checkpointing
             root = make_root(tensors, grad_tensors)
             if root is not None:
-                return tell(list(watch.listeners), root, lambda: original(tensors, grad_tensors, *args, **kwargs))
+                listeners = [listener for known in watch.listeners if (listener := known()) is not None]
+                return tell(listeners, root, lambda: original(tensors, grad_tensors, *args, **kwargs))
         return original(tensors, grad_tensors, *args, **kwargs)
 
     backward.__doc__, backward.__name__ = original.__doc__, "backward"
