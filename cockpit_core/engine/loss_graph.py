@@ -95,6 +95,19 @@ def roots_of(root: Root) -> list[tuple[Any, int]]:
     return [(t.grad_fn, t.output_nr) for t in root.tensors if t.grad_fn is not None]
 
 
+def is_sink(node: Any) -> bool:
+    """DistributedDataParallel hands the model's outputs on through a node that changes nothing."""
+    return node.name() == "_DDPSinkBackward"
+
+
+def children_of(node: Any, number: int) -> list[tuple[Any, int]]:
+    """What this output of a node was computed from."""
+    if is_sink(node):
+        ahead = len(node.next_functions) - len(node._input_metadata)
+        return [node.next_functions[ahead + number]]
+    return [(child, k) for child, k in node.next_functions if child is not None]
+
+
 def find_terms(root: Root, B: int, batch_dim: int) -> Terms:
     """Walk from the root through what is linear, to the first nodes that are not."""
     found, seen, waiting = Terms(), set(), roots_of(root)
@@ -110,7 +123,7 @@ def find_terms(root: Root, B: int, batch_dim: int) -> Terms:
         elif passes_on(node, number):
             if adds_constant(node):
                 found.constants.append((node, edge))
-            waiting += [(child, k) for child, k in node.next_functions if child is not None]
+            waiting += children_of(node, number)
         elif (split := scaled_by_parameters(node, B, batch_dim)) is not None:
             waiting.append(split[0])
             found.factors.append(GradientEdge(*split[1]))
@@ -123,8 +136,7 @@ def passes_on(node: Any, number: int) -> bool:
     return (
         marked(node, OUTPUT, number) is None
         and not hasattr(node, "variable")
-        and not hasattr(node, "_forward_cls")
-        and is_linear(node)
+        and (is_sink(node) or (not hasattr(node, "_forward_cls") and is_linear(node)))
     )
 
 
@@ -242,8 +254,8 @@ def covered_by_losses(root: Root, key: str, owner: Any) -> bool | None:
         seen.add(node)
         if marked(node, key, number) is owner:
             found = True
-        elif kind_of(node) in SCALED and is_linear(node):
-            waiting += [(child, k) for child, k in node.next_functions if child is not None]
+        elif is_sink(node) or (kind_of(node) in SCALED and is_linear(node)):
+            waiting += children_of(node, number)
         else:
             other = True
     return (not other) if found else None

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from cockpit_core.curvature import NoCurvature
-from cockpit_core.curvature.autograd_graph import kind_of
-from cockpit_core.engine.loss_graph import below, roots_of, weigh
+from cockpit_core.engine.loss_graph import below, children_of, is_sink, roots_of, weigh
 from cockpit_core.engine.loss_samples import spread
 from cockpit_core.engine.loss_terms import is_linear
 from cockpit_core.engine.roots import Root
@@ -47,7 +46,7 @@ def choose_outputs(root: Root, outputs: Sequence[Given], B: int, batch_dim: int)
         if place in known:
             found[place] = known[place]
         else:
-            waiting += [(child, number) for child, number in place[0].next_functions if child is not None]
+            waiting += children_of(*place)
     chosen = sorted(found.values(), key=lambda o: o.position)
     return [] if len(chosen) > 1 and are_nested(chosen) else chosen
 
@@ -118,8 +117,8 @@ def scalars_of(root: Root, outputs: Sequence[Given]) -> list[tuple[Given, Tensor
         place = waiting.pop()
         if place in known:
             found.append(known[place])
-        elif not hasattr(place[0], "_forward_cls") and is_linear(place[0]) and kind_of(place[0]) != "Index":
-            waiting += [(child, number) for child, number in place[0].next_functions if child is not None]
+        elif is_sink(place[0]) or (not hasattr(place[0], "_forward_cls") and is_linear(place[0])):
+            waiting += children_of(*place)
         else:
             return []
     edges = [GradientEdge(*place_of(o.tensor)) for o in found]
