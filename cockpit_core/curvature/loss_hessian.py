@@ -35,7 +35,7 @@ class LossHessian:
 
     def __init__(self, point: Point):
         if point.outputs is None or point.loss_of is None:
-            raise NoCurvature("needs a loss that is a function of one output tensor")
+            raise NoCurvature("needs a loss that is a function of the model's outputs alone")
         outputs = point.outputs.detach().clone()  # the user's loss may write into what it is given
         self._apart = outputs.dim() > 0 and outputs.shape[0] % point.batch_size == 0
         if outputs.numel() == 0 or (point.samples_first and not self._apart):

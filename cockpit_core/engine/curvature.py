@@ -28,7 +28,7 @@ from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.keeping import Forward, NotRepeatable
 from cockpit_core.engine.reduce import Request, reduce_layer
-from cockpit_core.engine.root_points import Join, call_of, choose_outputs, scalars_of, taken_again
+from cockpit_core.engine.root_points import Join, call_of, choose_outputs, depends_beside, scalars_of, taken_again
 from cockpit_core.engine.roots import Root
 from cockpit_core.engine.together import largest_together
 from cockpit_core.layers.contribution import Summed
@@ -169,6 +169,8 @@ class Curvature:
             with torch.enable_grad(), engine.mute():
                 loss = root.scalar() if scale == 1 else root.scalar() / scale
                 chosen = choose_outputs(root, engine.outputs, B, engine.batch_dim)
+                if not chosen and engine.last_layer is not None:
+                    chosen = choose_outputs(root, [engine.last_layer], B, engine.batch_dim)
                 plain = partial(self._root_point, engine, loss, B, chosen)
                 separate = partial(self._separate_root_point, engine, root, loss, B, chosen, scale)
                 self._try_ways(engine, kinds, B, plain, separate)
@@ -178,9 +180,9 @@ class Curvature:
 
     def _root_point(self, engine: Engine, loss: Tensor, B: int, chosen: list[Any]) -> Point:
         parameters, first = dict[str, Tensor](engine.cover.trainable()), engine.batch_dim == 0
-        if not chosen:
-            return Point(loss, parameters, B, samples_first=first)
         tensors = [output.tensor for output in chosen]
+        if not chosen or depends_beside(loss, tensors, parameters):
+            return Point(loss, parameters, B, samples_first=first)
         try:
             join = Join(tensors, B, engine.batch_dim)
         except NoCurvature:
@@ -198,10 +200,13 @@ class Curvature:
         """The forward pass once more, and the loss as its graph tells it on top."""
         dim, k = engine.batch_dim, B if self.samples is None else min(self.samples, B)
         parameters, first = dict[str, Tensor](engine.cover.trainable()), dim == 0
-        if not chosen:
+        chosen = [output for output in chosen if output.forward is not None]
+        if not chosen or depends_beside(loss, [output.tensor for output in chosen], parameters):
             computed = scalars_of(root, engine.outputs)
             if not computed or k < B:
-                raise NoCurvature("the model itself was not called, so its forward pass cannot be repeated")
+                raise NoCurvature(
+                    "the loss is not a function of the outputs of one call of the model, so that call cannot be repeated"
+                )
             result = flatten_tensors(rerun_model(engine, lambda v: v, call_of([o for o, _ in computed])))
             again = torch.stack([result[o.position] * (weight / scale) for o, weight in computed]).sum()
             return Point(again, parameters, B, samples_first=first)

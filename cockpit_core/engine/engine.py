@@ -49,9 +49,10 @@ MOST_OUTPUTS = 31
 
 @dataclass(eq=False)
 class Output:
-    """One tensor that the model gave: by which call, at which place among all tensors that it gave, with its graph."""
+    """One tensor that the model gave: by which call, at which place among all tensors that it gave, with its graph.
+    Of a layer, if there is no call of the model."""
 
-    forward: Forward
+    forward: Forward | None
     position: int
     tensor: Tensor
 
@@ -107,6 +108,7 @@ class Engine:
         self.loss_key = object()  # marks what the tracked loss module gave in the graphs of this engine's runs
         self.verified = Verified()
         self.outputs: list[Output] = []  # of the model, where curvature may ask for them
+        self.last_layer: Output | None = None  # the last layer's, for loops that call parts of the model
 
     @contextmanager
     def mute(self) -> Iterator[None]:
@@ -124,7 +126,7 @@ class Engine:
         self.curvature.forget_step(self.step.passes)
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
         self.forward, self.unbatched = None, False
-        self.calls, self.outputs = {}, []
+        self.calls, self.outputs, self.last_layer = {}, [], None
         wanted = plan.individual or bool(plan.curvature_kinds)
         if wanted and not self.layer_handles:
             self._hook_layers()
@@ -217,6 +219,7 @@ class Engine:
                     if self.step.plan.curvature_kinds and self.repetition is None:
                         self.step.packed |= has_saved_tensor_hooks()
                         self.curvature.note(call, names, position, tensor)
+                        self.last_layer = Output(None, position, tensor)
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
                     if self.repetition is None:
                         tag(tensor, call, names, position)

@@ -6,7 +6,7 @@ loss and hold samples. Several of them are one output with all their entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from cockpit_core.curvature import NoCurvature
+from cockpit_core.curvature.autograd_graph import reachable
 from cockpit_core.engine.loss_graph import below, children_of, is_sink, roots_of, weigh
 from cockpit_core.engine.loss_samples import spread
 from cockpit_core.engine.loss_terms import is_linear
@@ -59,6 +60,13 @@ def are_nested(chosen: Sequence[Given]) -> bool:
 
 def has_samples(tensor: Tensor, B: int, batch_dim: int) -> bool:
     return tensor.dim() > 0 and B > 0 and spread(torch.zeros(B), tuple(tensor.shape), batch_dim) is not None
+
+
+def depends_beside(loss: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> bool:
+    """Does the loss depend on parameters by other ways than through these outputs? By a penalty, or another part of the
+    model: it is then no function of the outputs."""
+    wanted, ends = {id(p) for p in parameters.values()}, [o.grad_fn for o in outputs if o.grad_fn is not None]
+    return any(id(getattr(node, "variable", None)) in wanted for node in reachable([loss.grad_fn], ends))
 
 
 class Join:
