@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.measure import HEADLINES, Measurement
 from cockpit_core.engine.notices import Repeats
 from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.roots import WATCH, Root
 from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.engine.scripting import HiddenFromScript
+from cockpit_core.engine.survey import survey
 from cockpit_core.events.data import RunData
 from cockpit_core.faults import Faults
 from cockpit_core.header import describe_quantity, make_header
@@ -125,6 +128,8 @@ class Run:
             self.handles.add(self.loss_fn.register_forward_hook(Hook(self, "on_loss"), with_kwargs=True))
         for optimizer in self.optimizers:
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
+        self.by_module = isinstance(self.loss_fn, nn.Module)
+        WATCH.add(self)
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
         self.engine.owned = Hook(self, "_owned_parameters")
@@ -187,6 +192,45 @@ class Run:
                 return
             self._note_spike(reason)
         engine.on_loss(module, args, kwargs, output)
+
+    def awaits(self, tensors: Any) -> bool:
+        """Every backward pass of this process comes by here (see ``roots``); on idle steps only to glance at the loss."""
+        engine = self.engine
+        if engine is None or engine.step.plan.active:
+            return engine is not None
+        if not self.by_module and isinstance(tensors, Tensor) and not engine.muted and tensors.is_cpu:
+            try:
+                self._glance(tensors)
+            except Exception as error:
+                with self.guard("loss"):
+                    raise error
+        return engine.step.plan.active
+
+    def _glance(self, loss: Tensor) -> None:
+        """Is a loss that is no module out of line? With several runs: is it this one's?"""
+        if loss.dim() or not loss.requires_grad or not self.engine.cover.model.training:
+            return
+        if len(WATCH.listeners) > 1 and not survey(Root((loss,), (None,)), self.engine.cover.names, (), False).is_mine:
+            return
+        self.loss_seen = True
+        value = loss.item()
+        reason = self.pace.spikes.sees(value if self.scaler is None else value / self._loss_scale())
+        if reason is not None and not self.pace.trigger:
+            self._note_spike(reason)
+
+    def before_backward(self, root: Root) -> Any:
+        if self.engine is not None:
+            with self.guard("what is differentiated"):
+                return self.engine.before_root(root)
+        return None
+
+    def deaf(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.engine is None else self.engine.mute()
+
+    def after_backward(self, token: Any, failed: bool) -> None:
+        if self.engine is not None:
+            with self.guard("what is differentiated"):
+                self.engine.after_root(token, failed)
 
     def notice_loss(self, value: Tensor, factor: Tensor) -> None:
         """The backward passes of tracked steps come by here, and those of a model that trains in eval mode."""
@@ -272,11 +316,10 @@ class Run:
     def _note_no_loss(self) -> None:
         self.warn(
             "no loss",
-            "Cockpit saw no backward pass of loss_fn before optimizer.step(). Is the loss_fn that was given to track(...) "
-            "the very object that the loop calls? If the loss is a function, call "
-            "run.backward(loss, individual_losses=...) instead of loss.backward().",
+            "Cockpit saw no backward pass through this model before optimizer.step(). Gradients that come from "
+            "torch.autograd.grad, or are written by hand, have no loss that could be tracked: call loss.backward().",
         )
-        self.engine.step.no_value["individual"] = "no backward pass of loss_fn was seen before the step"
+        self.engine.step.no_value["individual"] = "no backward pass was seen before the step"
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self.single and not self.engine.step.plan.active:
@@ -334,10 +377,9 @@ class Run:
         return True
 
     def backward(self, loss: Tensor, individual_losses: Tensor | None = None, **kwargs: Any) -> None:
-        """``loss.backward(**kwargs)`` for a loss that is not a module.
+        """``loss.backward(**kwargs)``, with individual losses that the graph of the loss does not tell.
 
-        ``individual_losses`` [B], one per sample, average to the loss (or add up to it); without them Alpha has no
-        value.
+        ``individual_losses`` [B], one per sample, average to the loss (or add up to it).
         """
         from cockpit_core.engine.functional import attach_function_loss
 
@@ -391,6 +433,7 @@ class Run:
         if self.closed:
             return
         self.closed = True
+        WATCH.discard(self)
         self.handles.remove()
         self.step_handles.remove()
         self.engine.layer_handles.remove()

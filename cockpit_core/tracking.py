@@ -24,8 +24,8 @@ from cockpit_core.schedules import Schedule, as_schedule
 
 def track(
     model: nn.Module,
-    loss_fn: Any,
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    loss_fn: Any = None,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     logdir: str | Path | None = None,
     *,
     config: str | Iterable[Quantity] = "economy",
@@ -44,8 +44,9 @@ def track(
 ) -> Run:
     """Track an unchanged training loop.
 
-    model, loss_fn, optimizer: as the loop uses them. ``loss_fn`` is an ``nn.Module``; for any other loss pass None and
-        call ``run.backward(loss, individual_losses=...)`` in place of ``loss.backward()``.
+    model, loss_fn, optimizer: as the loop uses them. ``loss_fn`` is an ``nn.Module``, or None for a loss that is a function
+        or comes out of the model: ``track(model, optimizer=optimizer)``. What ``backward`` is called on is measured in
+        either case; docs/loops.md shows many loops, and what to write where a graph does not tell individual losses.
     logdir: where the run is written; ``runs/<time>`` by default. A directory that holds a run is never overwritten.
     config: "economy", "business", "full", or a list of quantities.
     schedule: an interval in steps, or ``cockpit_core.schedules.linear(...)`` / ``logarithmic(...)``.
@@ -67,6 +68,10 @@ def track(
     in size (as the gradient is reduced). Process 0 writes; ``schedule`` alone decides which steps are tracked: triggers,
     stops and the budget are agreed upon at tracked steps and hold from the next step on.
     """
+    if optimizer is None or isinstance(loss_fn, torch.optim.Optimizer):
+        raise TypeError(
+            "the order is track(model, loss_fn, optimizer); without a loss module: track(model, optimizer=...)"
+        )
     optimizers = as_optimizers(optimizer)
     optimizers = [unwrap_optimizer(each) for each in optimizers]
     check_arguments(model, loss_fn, optimizers, on_error, budget)

@@ -129,16 +129,17 @@ def activation_bytes(loss: Tensor) -> int:
     return total
 
 
-def reachable(roots: Iterable[Node | None], stop: Node | None = None) -> list[Node]:
-    """All nodes below the roots, each once; not below ``stop``."""
+def reachable(roots: Iterable[Node | None], stop: Iterable[Node] = ()) -> list[Node]:
+    """All nodes below the roots, each once; not below those of ``stop``."""
     seen: dict[Node, None] = {}
-    stack = [r for r in roots if r is not None and r is not stop]
+    ends = set(stop)
+    stack = [r for r in roots if r is not None and r not in ends]
     while stack:
         node = stack.pop()
         if node in seen:
             continue
         seen[node] = None
-        stack.extend(f for f, _ in node.next_functions if f is not None and f is not stop)
+        stack.extend(f for f, _ in node.next_functions if f is not None and f not in ends)
     return list(seen)
 
 
@@ -264,7 +265,7 @@ def read_network(point: Point) -> Network:
     if not point.samples_first:
         raise NoCurvature("samples do not lie along the first dimension")
     wanted = {id(p) for p in point.trainable.values()}
-    beside = reachable([point.loss.grad_fn], stop=point.outputs.grad_fn)
+    beside = reachable([point.loss.grad_fn], stop=point.cut or (point.outputs.grad_fn,))
     if any(id(_variable(node)) in wanted for node in beside):
         raise NoCurvature("the loss depends on parameters not only through the outputs")
     order = reachable([point.outputs.grad_fn])

@@ -35,7 +35,7 @@ class LossHessian:
 
     def __init__(self, point: Point):
         if point.outputs is None or point.loss_of is None:
-            raise NoCurvature("needs a loss that is a function of one output tensor")
+            raise NoCurvature("needs a loss that is a function of the model's outputs alone")
         outputs = point.outputs.detach().clone()  # the user's loss may write into what it is given
         self._apart = outputs.dim() > 0 and outputs.shape[0] % point.batch_size == 0
         if outputs.numel() == 0 or (point.samples_first and not self._apart):
@@ -43,6 +43,7 @@ class LossHessian:
         if outputs.dtype in (torch.float16, torch.bfloat16):
             outputs = outputs.float()
         self.shape, self.batch_size = outputs.shape, point.batch_size
+        self._own_shape = outputs.shape
         self._leaf = outputs.requires_grad_()
         with torch.enable_grad():
             loss = point.loss_of(self._leaf)
@@ -60,7 +61,7 @@ class LossHessian:
             raise NoCurvature("the loss is not the given function of the outputs alone")
 
     def _product(self, vector: Tensor) -> Tensor:
-        return gradient_of_one(self._slope, self._leaf, [vector])
+        return gradient_of_one(self._slope, self._leaf, [vector.reshape(self._own_shape)]).reshape(self.shape)
 
     def _recognise(self) -> None:
         generator = torch.Generator().manual_seed(2021)  # of its own: the form must not depend on the run
@@ -70,7 +71,11 @@ class LossHessian:
             raise NoCurvature("the loss is not finite at this step")
         if not any(bool(i.any()) for i in images):
             self.form, self.count = "zero", 0
-        elif not (self._try_softmax(probes, images) or self._try_diagonal(probes, images)):
+        elif not (
+            self._try_softmax(probes, images)
+            or self._try_classes_last(probes, images)
+            or self._try_diagonal(probes, images)
+        ):
             self._decompose(probes[0], images[0])
 
     def _close(self, found: Tensor, image: Tensor) -> bool:
@@ -81,7 +86,7 @@ class LossHessian:
         """Cross entropy in all its variants: ``c (diag(p) - p p^T)`` over dimension 1, c per sample and position."""
         if len(self.shape) < 2 or self.shape[1] < 2:
             return False
-        p = self._leaf.detach().softmax(1)
+        p = self._leaf.detach().reshape(self.shape).softmax(1)
         top = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
         # Off the top class ``c (diag(p) - p p^T) e_top`` is free of cancellation, however sure the network is.
         there = (self._product(top) * (1 - top)).sum(1, keepdim=True)
@@ -93,6 +98,18 @@ class LossHessian:
         self._root, self._scale = p.sqrt(), scale
         self.form, self.count = "softmax", (self.shape[1] - 1) * (self._per_sample // self.shape[1])
         return True
+
+    def _try_classes_last(self, probes: list[Tensor], images: list[Tensor]) -> bool:
+        """Tokens: [B, T, C] is [B T, C], the T rows of a sample one after the other."""
+        if len(self.shape) < 3 or not self._apart or self._own_shape[0] != self.batch_size:
+            return False
+        self.shape = torch.Size((-1, self._own_shape[-1]))
+        flat = [[t.reshape(self.shape) for t in some] for some in (probes, images)]
+        self.shape = flat[0][0].shape
+        if self._try_softmax(*flat):
+            return True
+        self.shape = self._own_shape
+        return False
 
     @property
     def _per_sample(self) -> int:
@@ -137,7 +154,7 @@ class LossHessian:
             values = self._values[:, numbers]  # [B, V]
             columns = (self._vectors[:, :, numbers] * values.abs().sqrt().unsqueeze(1)).permute(2, 0, 1)
             negative = (values < 0).T
-        columns = columns.reshape(-1, *self.shape)
+        columns = columns.reshape(-1, *self._own_shape)
         return Seeds(columns, 1.0 - 2.0 * negative.to(columns) if bool(negative.any()) else None)
 
     def _softmax_columns(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,7 +203,7 @@ class LossHessian:
             drawn, negative = torch.zeros(count, *self.shape).to(self._leaf.detach()), torch.zeros(1)
         if bool(negative.any()):
             raise NoCurvature("the loss is not convex in the outputs: Monte-Carlo Gauss-Newton is not defined")
-        return Seeds(drawn)
+        return Seeds(drawn.reshape(count, *self._own_shape))
 
     def _signs(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         drawn = torch.randint(0, 2, shape, generator=generator, device=generator.device)

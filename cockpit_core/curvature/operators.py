@@ -136,7 +136,7 @@ class GGNOperator(_Products):
 
     def __init__(self, point: Point):
         if point.outputs is None or point.loss_of is None:
-            raise NoCurvature("Gauss-Newton needs a loss that is a function of one output tensor")
+            raise NoCurvature("Gauss-Newton needs a loss that is a function of the model's outputs alone")
         self.parameters = list(point.trainable.values())
         self.column_bytes = activation_bytes(point.loss)
         self._outputs = point.outputs

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.autograd.graph import Node
 
 
 class NoCurvature(RuntimeError):
@@ -27,6 +28,7 @@ class Point:
         ``J_n^T seed_n`` (unscaled); serves networks that ``autograd_graph`` cannot read.
     part: (lo, hi) -> the same loss as a function of these samples alone, on a graph of their own, so that curvatures
         of parts add up to that of the whole; raises NoCurvature where they would not.
+    cut: nodes of the loss's graph where the network ends, if ``outputs`` was made from several or reshaped ones.
     """
 
     loss: Tensor
@@ -37,6 +39,7 @@ class Point:
     sum_of_squares: Callable[[Tensor], dict[str, Tensor]] | None = None
     samples_first: bool = True
     part: Callable[[int, int], Point] | None = None
+    cut: tuple[Node, ...] = ()
 
     @property
     def trainable(self) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.losses import NoIndividualLosses
 from cockpit_core.layers import random_state
 from cockpit_core.layers.attention import attention
-from cockpit_core.layers.contribution import Contribution, Joined, Rows, Summed, Tried, Zeros
+from cockpit_core.layers.contribution import Contribution, Joined, Rows, Same, Summed, Tried, Zeros
 from cockpit_core.layers.fallback import fallback, flatten_tensors
 from cockpit_core.layers.module_state import ModuleState
 from cockpit_core.layers.random_state import RandomState
@@ -62,6 +62,10 @@ class Pass:
     losses_of_calls: dict[int, Tensor] = field(default_factory=dict)
     part: int = 0
     """Samples of the loss that was met last."""
+    whole: bool = False
+    """What is differentiated is more than the loss module gave: its value and its parts are known from its graph."""
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    """By parameter: the gradient of what counts alike for every sample (a penalty), a part of ``p.grad``."""
     keeps_graph: bool = True
     """The user may go back through this graph once more (``retain_graph=True``)."""
 
@@ -198,12 +202,16 @@ def contribution_of(
             held.contributions = make_contributions(held, scale, cover, keep_bytes, mute)
         parts.append((held.call.forward, held.contributions[local]))
         held.waiting.discard(local)
-    if found.is_union and parts:
+    row = found.shared[name] / found.batch_size if name in found.shared else None
+    if found.is_union and (parts or row is not None):
         each = [[part for own, part in parts if own == forward] for forward in sorted(found.sizes)]
         sizes = [size for _, size in sorted(found.sizes.items())]
-        pairs = zip(each, sizes, strict=True)
+        pairs = list(zip(each, sizes, strict=True))
+        if row is not None:
+            pairs = [([*some, Same(row, size, scale)], size) for some, size in pairs]
         return Joined([sum_up(some) if some else Zeros(size, shape, scale) for some, size in pairs])
-    return sum_up([part for _, part in parts])
+    also = [] if row is None else [Same(row, found.batch_size, scale)]
+    return sum_up([*(part for _, part in parts), *also])
 
 
 def sum_up(parts: list[Contribution]) -> Contribution:
@@ -220,6 +228,7 @@ def sum_up(parts: list[Contribution]) -> Contribution:
 def free(found: Pass, name: str) -> None:
     """Drop what only this parameter still needed."""
     found.direct.pop(name, None)
+    found.shared.pop(name, None)
     for held, _ in found.by_parameter.pop(name, ()):
         if not held.waiting:
             found.captured.pop(id(held.call), None)

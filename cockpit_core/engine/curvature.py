@@ -23,13 +23,17 @@ from cockpit_core.curvature import (
     largest_eigenvalue,
     make_operator,
 )
+from cockpit_core.curvature.quadratic import LossAtOutputs
 from cockpit_core.engine.capture import Captured, Pass, make_contributions
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.distributed import Group
-from cockpit_core.engine.keeping import SAME
+from cockpit_core.engine.keeping import SAME, Forward
 from cockpit_core.engine.reduce import Request, reduce_layer
+from cockpit_core.engine.root_points import Join, call_of, choose_outputs, depends_beside, scalars_of, taken_again
+from cockpit_core.engine.roots import Root
 from cockpit_core.engine.together import largest_together
 from cockpit_core.layers.contribution import Summed
+from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.module_state import Again, NotRepeatable
 from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.layers.scratch import Scratch
@@ -84,21 +88,8 @@ class Curvature:
             return
         calls = again, args, kwargs, factor
         with torch.enable_grad(), self._passing(engine, kinds):
-            if engine.step.packed or (self.samples is not None and self.samples < found.part):
-                self._attempt_fill(engine, kinds, lambda: self._separate_point(engine, found, *calls))
-            else:
-                self._attempt_fill(engine, kinds, lambda: self._point(engine, found, *calls))
-            retry = {n for n, reason in engine.step.no_value.items() if "attention" in reason}
-            if retry and not engine.step.passes:
-                with sdpa_kernel(SDPBackend.MATH):
-                    wanted = {
-                        need: {k for k in found_kinds if f"{need} {k or self.kind}" in retry}
-                        for need, found_kinds in kinds.items()
-                    }
-                    for name in retry:
-                        engine.step.no_value.pop(name)
-                    self.due = self._eigenvalues(engine, wanted)
-                    self._attempt_fill(engine, wanted, lambda: self._separate_point(engine, found, *calls))
+            plain, separate = partial(self._point, engine, found, *calls), partial(self._separate_point, engine, found)
+            self._try_ways(engine, kinds, found.part, plain, partial(separate, *calls))
             found.curved = True
 
     @contextmanager
@@ -114,6 +105,32 @@ class Curvature:
         names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
         engine.step.no_value.update(dict.fromkeys(names, str(reason)))
         self.answer_others(engine, reason)
+
+    def _try_ways(
+        self,
+        engine: Engine,
+        kinds: dict[str, set[str]],
+        B: int,
+        plain: Callable[[], Point],
+        separate: Callable[[], Point],
+    ) -> None:
+        """On the user's graph; or on a forward pass of our own, if the graph gives its tensors once only, for some of the
+        samples, and with the plain kernels where fused attention has no second derivative."""
+        if engine.step.packed or (self.samples is not None and self.samples < B):
+            self._attempt_fill(engine, kinds, separate)
+        else:
+            self._attempt_fill(engine, kinds, plain)
+        again = {n for n, reason in engine.step.no_value.items() if "attention" in reason}
+        if again and not engine.step.passes:
+            with sdpa_kernel(SDPBackend.MATH):
+                wanted = {
+                    need: {k for k in found_kinds if f"{need} {k or self.kind}" in again}
+                    for need, found_kinds in kinds.items()
+                }
+                for name in again:
+                    engine.step.no_value.pop(name)
+                self.due = self._eigenvalues(engine, wanted)
+                self._attempt_fill(engine, wanted, separate)
 
     def _attempt_fill(self, engine: Engine, kinds: dict[str, set[str]], make: Callable[[], Point]) -> None:
         try:
@@ -157,19 +174,78 @@ class Curvature:
         asked = sorted({kind or self.kind for kind in kinds.get("eigenvalue", ())})
         return [kind for kind in asked if not self._is_one_of_several(engine, kind)]
 
-    def measure_function(self, engine: Engine, batch_size: int, loss: Tensor) -> None:
-        """For a loss that is not a module: the scalar itself is all we know."""
+    def measure_root(self, engine: Engine, root: Root, B: int, scale: float) -> None:
+        """For a loss that is not the tracked module's, or not alone: its own graph, from the scalar to the outputs."""
         kinds = engine.step.plan.curvature_kinds
         if not self._begin(engine, kinds):
             return
         try:
             with torch.enable_grad(), self._passing(engine, kinds):
-                parameters: dict[str, Tensor] = dict(engine.cover.trainable())
-                point = Point(loss, parameters, batch_size, samples_first=engine.batch_dim == 0)
-                self._fill(engine, kinds, point)
+                loss = root.scalar() if scale == 1 else root.scalar() / scale
+                chosen = choose_outputs(root, engine.outputs, B, engine.batch_dim)
+                if not chosen and engine.last_layer is not None:
+                    chosen = choose_outputs(root, [engine.last_layer], B, engine.batch_dim)
+                plain = partial(self._root_point, engine, loss, B, chosen)
+                separate = partial(self._separate_root_point, engine, root, loss, B, chosen, scale)
+                self._try_ways(engine, kinds, B, plain, separate)
         except Exception as error:
             self.answer_others(engine, error)
             raise
+
+    def _root_point(self, engine: Engine, loss: Tensor, B: int, chosen: list[Any]) -> Point:
+        parameters, first = dict[str, Tensor](engine.cover.trainable()), engine.batch_dim == 0
+        tensors = [output.tensor for output in chosen]
+        if not chosen or depends_beside(loss, tensors, parameters):
+            return Point(loss, parameters, B, samples_first=first)
+        try:
+            join = Join(tensors, B, engine.batch_dim)
+        except NoCurvature:
+            return Point(loss, parameters, B, samples_first=first)
+        loss_of, outputs = LossAtOutputs(loss, tensors, join, join.part), join(tensors)
+        mixed = engine.unbatched or mixes_samples(engine.cover.model)
+        squares = None if mixed else partial(self._sum_of_squares, engine, outputs)
+        parts = Parts(engine, outputs, loss_of, chosen[0].forward, taken_again(chosen, join))
+        nodes = tuple(t.grad_fn for t in tensors if t.grad_fn is not None)
+        return Point(loss, parameters, B, outputs, loss_of, squares, first, parts, nodes)
+
+    def _separate_root_point(
+        self, engine: Engine, root: Root, loss: Tensor, B: int, chosen: list[Any], scale: float
+    ) -> Point:
+        """The forward pass once more, and the loss as its graph tells it on top."""
+        dim, k = engine.batch_dim, B if self.samples is None else min(self.samples, B)
+        parameters, first = dict[str, Tensor](engine.cover.trainable()), dim == 0
+        chosen = [output for output in chosen if output.forward is not None]
+        if not chosen or depends_beside(loss, [output.tensor for output in chosen], parameters):
+            computed = scalars_of(root, engine.outputs)
+            if not computed or k < B:
+                raise NoCurvature(
+                    "the loss is not a function of the outputs of one call of the model, so that call cannot be repeated"
+                )
+            result = flatten_tensors(rerun_model(engine, lambda v: v, call_of([o for o, _ in computed])))
+            again = torch.stack([result[o.position] * (weight / scale) for o, weight in computed]).sum()
+            return Point(again, parameters, B, samples_first=first)
+        tensors = [output.tensor for output in chosen]
+        join, forward = Join(tensors, B, dim), call_of(chosen)
+        known = LossAtOutputs(loss, tensors, join, join.part)
+
+        def cut(value: Any) -> Any:
+            batched = isinstance(value, Tensor) and value.dim() > dim and value.shape[dim] == B
+            return value.narrow(dim, 0, k) if batched and k < B else value
+
+        outputs = taken_again(chosen, join)(rerun_model(engine, cut, forward))
+        if k == B:
+            parts = Parts(engine, outputs, known, forward, taken_again(chosen, join))
+            return Point(known(outputs), parameters, B, outputs, known, None, first, parts)
+        rest = join(tensors).detach()
+        if rest.shape[dim] != B:
+            raise NoCurvature("the outputs are not one per sample, so that curvature_samples cannot choose some")
+        refuse_mixing_loss(known, rest, dim, 0, k)
+        engine.step.curvature_part = f"{k} of {B} samples"
+
+        def loss_of(values: Tensor) -> Tensor:
+            return known(torch.cat([values, rest.narrow(dim, k, B - k)], dim)) * (B / k)
+
+        return Point(loss_of(outputs), parameters, k, outputs, loss_of, None, first)
 
     def _must_wait(self, engine: Engine, kinds: dict[str, set[str]]) -> bool:
         """Does a pass of ours through this graph disturb the other processes?"""
@@ -343,11 +419,19 @@ class Parts:
     Curvatures of such parts add up to the whole if neither the model nor the loss mixes samples; both are looked at.
     """
 
-    def __init__(self, engine: Engine, outputs: Tensor, loss_of: Callable[[Tensor], Tensor]):
+    def __init__(
+        self,
+        engine: Engine,
+        outputs: Tensor,
+        loss_of: Callable[[Tensor], Tensor],
+        forward: Forward | None = None,
+        take: Callable[[Any], Any] = lambda result: result,
+    ):
         self.engine, self.values, self.loss_of, self.checked = engine, outputs.detach(), loss_of, False
+        self.forward, self.take = forward or engine.forward, take
 
     def __call__(self, lo: int, hi: int) -> Point:
-        dim, values, forward = self.engine.batch_dim, self.values, self.engine.forward
+        dim, values, forward = self.engine.batch_dim, self.values, self.forward
         B = 0 if forward is None else forward.batch_size
 
         def cut(value: Any) -> Any:
@@ -356,7 +440,8 @@ class Parts:
 
         if values.dim() <= dim or values.shape[dim] < hi:
             raise NoCurvature("the outputs are not one per sample")
-        found, known = rerun_model(self.engine, cut), values.narrow(dim, lo, hi - lo)
+        found = self.take(rerun_model(self.engine, cut, forward))
+        known = values.narrow(dim, lo, hi - lo)
         if not isinstance(found, Tensor) or found.shape != known.shape:
             raise NoCurvature("the loss does not take the model's own output, sample by sample")
         if not self.checked:
@@ -395,8 +480,8 @@ def refuse_mixing_loss(loss_of: Callable[[Tensor], Tensor], values: Tensor, dim:
         raise NoCurvature("the loss mixes samples")
 
 
-def rerun_model(engine: Engine, cut: Callable[[Any], Any]) -> Any:
-    forward = engine.forward
+def rerun_model(engine: Engine, cut: Callable[[Any], Any], forward: Forward | None = None) -> Any:
+    forward = forward or engine.forward
     if forward is None:
         raise NoCurvature("the model itself was not called, so its forward pass cannot be repeated")
     args, kwargs = tuple(cut(v) for v in forward.args), {key: cut(v) for key, v in forward.kwargs.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,14 +23,18 @@ from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
+from cockpit_core.engine.differentiated import Reading, Verified, read_root
 from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.following import Follower, mark_outputs, samples_of_outputs
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.keeping import Forward, Repetition
+from cockpit_core.engine.loss_graph import LOSS, OUTPUT, covered_by_losses, mark, roots_of, shared_gradients
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduction import reduce_parameter
+from cockpit_core.engine.roots import Root
 from cockpit_core.engine.step import GradientMark, StepState
+from cockpit_core.engine.survey import Survey, survey
 from cockpit_core.engine.together import measure_together
 from cockpit_core.layers import random_state
 from cockpit_core.layers.fallback import flatten_tensors
@@ -41,6 +46,34 @@ from cockpit_core.quantities.norms import measure_norms
 from cockpit_core.sharded import any_nonzero
 
 Guard = Callable[[str], Any]
+MOST_OUTPUTS = 31
+"""Of the model, in one step, that are held for curvature: evaluating without ``no_grad`` must not fill the memory."""
+
+
+@dataclass(eq=False)
+class Output:
+    """One tensor that the model gave: by which call, at which place among all tensors that it gave, with its graph.
+    Of a layer, if there is no call of the model."""
+
+    forward: Forward | None
+    position: int
+    tensor: Tensor
+
+
+@dataclass(eq=False)
+class Prepared:
+    """What is known of a root when its backward pass begins."""
+
+    value: float
+    origin: tuple[int, int]
+    plain: bool
+    """It consists of losses of the tracked loss module alone."""
+    by_module: bool
+    """At least a part of it does."""
+    reading: Reading | None = None
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    handles: list[Any] = field(default_factory=list)
+    opened: bool = False
 
 
 class Engine:
@@ -79,6 +112,10 @@ class Engine:
         self.compiled: list[nn.Module] = []  # wrappers of the model that torch.compile made
         self.follower = Follower()
         self.group: Group | None = None  # set by the run: several processes train this model together
+        self.loss_key = object()  # marks what the tracked loss module gave in the graphs of this engine's runs
+        self.verified = Verified()
+        self.outputs: list[Output] = []  # of the model, where curvature may ask for them
+        self.last_layer: Output | None = None  # the last layer's, for loops that call parts of the model
 
     @contextmanager
     def mute(self) -> Iterator[None]:
@@ -115,7 +152,7 @@ class Engine:
         self.curvature.forget_step(self.step.passes)
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
         self.forward, self.unbatched = None, False
-        self.calls = {}
+        self.calls, self.outputs, self.last_layer = {}, [], None
         self.follower.begin()
         wanted = plan.individual or bool(plan.curvature_kinds)
         self.again = None
@@ -174,15 +211,22 @@ class Engine:
             outputs = flatten_tensors(output)
             mark_outputs(outputs, self.call_number)
             self._count_samples(outputs)
-        if self.forward is None:
-            return
-        with self.guard("output of the model"):
-            self.forward.outputs = [(t.detach(), t._version) for t in flatten_tensors(output)]
-            if not self.may_repeat:
-                return
-            for position, tensor in enumerate(flatten_tensors(output)):
-                if tensor.requires_grad:
-                    tensor.register_hook(partial(self.on_model_gradient, self.forward, position))
+            if torch.is_grad_enabled():
+                self._note_outputs(outputs)
+
+    def _note_outputs(self, outputs: list[Tensor]) -> None:
+        forward = self.forward
+        if forward is not None:
+            forward.outputs = [(tensor.detach(), tensor._version) for tensor in outputs]
+        for position, tensor in enumerate(outputs):
+            if not tensor.requires_grad:
+                continue
+            if tensor.dim():
+                mark(tensor, OUTPUT, tensor.detach())
+            if self.step.plan.curvature_kinds and forward is not None:
+                self.outputs = [*self.outputs[-MOST_OUTPUTS:], Output(forward, position, tensor)]
+            if forward is not None and self.may_repeat:
+                tensor.register_hook(partial(self.on_model_gradient, forward, position))
 
     def _count_samples(self, outputs: list[Tensor]) -> None:
         samples = samples_of_outputs(outputs, self.forward_size or 0, self.batch_dim)
@@ -230,6 +274,7 @@ class Engine:
                 if tensor.requires_grad:
                     if self.step.plan.curvature_kinds and self.repetition is None:
                         self.curvature.note(call, names, position, tensor)
+                        self.last_layer = Output(None, position, tensor)
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
                     if self.repetition is None:
                         tag(tensor, call, names, position)
@@ -247,6 +292,7 @@ class Engine:
             return
         origin = self.find_origin(find_batch_size((args, kwargs), self.batch_dim))
         self.look_for_broadcasts(output.grad_fn, origin)
+        mark(output, OUTPUT if output.dim() else LOSS, output.detach() if output.dim() else self.loss_key)
         again, self.again = self.again or Again(module), None
         output.register_hook(partial(self.on_loss_gradient, origin, again, args, kwargs, output.detach()))
 
@@ -263,11 +309,93 @@ class Engine:
             with self.guard("broadcast parameters"):
                 watch_entries(self, root, origin)
 
+    # ---- what is differentiated ---------------------------------------------------------------------------------
+
+    def before_root(self, root: Root) -> Prepared | None:
+        """The user is about to differentiate ``root``: read what its graph tells, as long as it is all there.
+
+        None where it is not of this model, or nothing is measured. A sum of losses of the tracked loss module alone is
+        taken apart at these (``on_loss_gradient``).
+        """
+        state = self.step
+        if self.muted or not state.plan.active or (state.measured and state.in_closure):
+            return None
+        seen = survey(root, self.cover.names, self.hooked if self.layer_handles else {}, bool(self.calls))
+        plain = covered_by_losses(root, LOSS, self.loss_key)
+        if not (seen.is_mine or plain is not None):
+            return None
+        prepared = Prepared(root.value, (0, 0), plain=bool(plain), by_module=plain is not None)
+        if not plain:
+            start = time.perf_counter()
+            self._prepare(prepared, root, seen)
+            state.overhead += time.perf_counter() - start
+        return prepared
+
+    def _prepare(self, prepared: Prepared, root: Root, seen: Survey) -> None:
+        plan, origin = self.step.plan, self.origin_of(seen, root)
+        prepared.origin = origin
+        self._drop_zeroed()
+        with self.mute():
+            if plan.individual or {"losses", "alpha"} & plan.needs:
+                reading = self.clock.timed("losses", read_root, root, origin, self.batch_dim, self.verified)
+                prepared.reading = reading
+                if plan.individual:
+                    prepared.shared = shared_gradients(reading.terms, dict(self.cover.trainable()))
+        terms = [] if prepared.reading is None else [t.edge.node for t in prepared.reading.terms if not t.shared]
+        for node in terms or [node for node, _ in roots_of(root)]:
+            self.look_for_broadcasts(node, origin)
+        if plan.curvature_kinds:
+            scale = self.step.loss_scale if self.step.passes else self.loss_scale()
+            self.curvature.measure_root(self, root, origin[1], scale)
+        for tensor in root.tensors:
+            if tensor.requires_grad:
+                prepared.handles.append(tensor.register_hook(partial(self.on_root_gradient, prepared)))
+
+    def origin_of(self, seen: Survey, root: Root) -> tuple[int, int]:
+        """The call of the model that this root belongs to, and its samples."""
+        if seen.given:
+            return self.find_origin(seen.given)
+        number = max(seen.forwards, default=self.call_number)
+        size = self.calls.get(number) or self.forward_size or seen.rows(self.batch_dim)
+        return number, size
+
+    def on_root_gradient(self, prepared: Prepared, factor: Tensor) -> None:
+        if self.muted or prepared.opened:
+            return
+        prepared.opened = True
+        with self.guard("loss hook"):
+            if not prepared.by_module:
+                self.noticed_loss(torch.tensor(prepared.value / self.loss_scale()), factor)
+            found = self._open_pass(prepared.origin, None)
+            found.whole, found.shared = True, prepared.shared
+            found.curved = bool(self.step.plan.curvature_kinds)
+            found.loss = prepared.value / self.step.loss_scale
+            reading = prepared.reading
+            if reading is None or reading.reason:
+                found.no_losses = "" if reading is None else reading.reason
+                return
+            for forward, losses in reading.losses.items():
+                found.note_size(forward, len(losses))
+                found.add_losses(forward, losses / self.step.loss_scale)
+
+    def after_root(self, prepared: Prepared, failed: bool) -> None:
+        for handle in prepared.handles:
+            handle.remove()
+        state = self.step
+        if failed:
+            state.open = None
+            if not state.passes:
+                state.discard()
+        elif prepared.plain and state.passes:
+            correct_loss(state.passes[-1], prepared.value / state.loss_scale)
+
     def on_loss_gradient(
         self, origin: tuple[int, int], again: Again, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
     ) -> None:
         if self.muted or not self._is_of_interest(value, factor):
             return
+        if self.step.open is not None and self.step.open.whole:
+            return  # a part of what is differentiated
         with self.guard("loss hook"):
             if self.step.measured and self.step.in_closure:
                 return
@@ -496,6 +624,15 @@ class Engine:
         if changed:
             self.rehook()
         return final
+
+
+def correct_loss(found: Pass, value: float) -> None:
+    """The loss module's part is not all: a constant was added to it, which belongs to no sample in particular."""
+    if abs(found.loss - value) <= 1e-6 * max(abs(value), abs(found.loss)):
+        return
+    found.loss = value
+    if found.losses is not None:
+        found.losses, found.no_losses = None, "a constant is added to the loss, and no graph tells to which samples"
 
 
 def keeps_graph() -> bool:

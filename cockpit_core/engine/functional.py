@@ -1,13 +1,14 @@
-"""Losses that are not modules: the user hands us the scalar, and the individual losses if there are any."""
+"""Individual losses that the user hands over, for a loss whose graph does not tell them."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from cockpit_core.engine.differentiated import Given
+from cockpit_core.engine.loss_graph import GIVEN, mark
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum
 
 if TYPE_CHECKING:
@@ -15,49 +16,16 @@ if TYPE_CHECKING:
 
 
 def attach_function_loss(run: Run, loss: Tensor, individual: Tensor | None) -> None:
-    """Listen to this loss's backward pass. The wrong shape is the caller's mistake and is said at once."""
+    """These are the individual losses of this loss, wherever it is differentiated. The wrong shape is the caller's
+    mistake and is said at once."""
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         raise ValueError("run.backward takes the scalar that you would call backward() on")
-    if individual is not None:
-        individual = individual.detach()
-        if individual.dim() != 1:
-            raise ValueError(f"individual_losses must be one number per sample, got shape {tuple(individual.shape)}")
-    if loss.requires_grad:
-        origin = run.engine.find_origin(None if individual is None else len(individual))
-        loss.register_hook(partial(on_function_loss, run, origin, loss.detach(), individual))
-        run.engine.look_for_broadcasts(loss.grad_fn, origin)
-    _measure_curvature(run, loss)
-
-
-def _measure_curvature(run: Run, loss: Tensor) -> None:
-    """Here rather than in the hook, because the hook must not hold its own tensor."""
-    engine = run.engine
-    if engine.step.plan.curvature_kinds and not engine.step.passes and loss.requires_grad:
-        with run.guard("curvature"):
-            engine.curvature.measure_function(engine, engine.forward_size or 0, loss)
-
-
-def on_function_loss(
-    run: Run, origin: tuple[int, int], value: Tensor, individual: Tensor | None, factor: Tensor
-) -> None:
-    engine = run.engine
-    if engine.muted:
+    if individual is None:
         return
-    with run.guard("loss hook"):
-        engine.noticed_loss(value, factor)
-        if not engine.step.plan.active:
-            return
-        found = engine._open_pass(origin, None if individual is None else len(individual))
-        factor = factor / engine.step.loss_scale
-        found.loss += float(value * factor)
-        if individual is None:
-            found.no_losses = "individual losses were not given: call run.backward(loss, individual_losses=...)"
-            return
-        try:
-            losses = scale_losses(individual, value, origin[1] or found.batch_size) * factor
-            found.add_losses(origin[0], losses)
-        except NoIndividualLosses as reason:
-            found.no_losses = str(reason)
+    if individual.dim() != 1:
+        raise ValueError(f"individual_losses must be one number per sample, got shape {tuple(individual.shape)}")
+    if loss.requires_grad:
+        mark(loss, GIVEN, Given(individual.detach(), loss.detach()))
 
 
 def scale_losses(individual: Tensor, value: Tensor, B: int) -> Tensor:

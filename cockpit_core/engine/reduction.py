@@ -47,7 +47,9 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
         note_method(engine.cover.methods, name, passes, state.interacts)
         note_costs(engine, parts)
         if keep:
-            repeatable = engine.may_repeat and all(len(f.forwards) == 1 and name not in f.direct for f in passes)
+            repeatable = engine.may_repeat and all(
+                len(f.forwards) == 1 and name not in f.direct and name not in f.shared for f in passes
+            )
             state.kept.add(name, small, may_repeat=repeatable)
     except NotCovered as reason:
         state.reduced.pop(name, None)

@@ -139,7 +139,7 @@ def note_failure(engine: Engine, name: str, error: Exception, errors: list[Excep
 
 
 def part_of(engine: Engine, found: Any, name: str, scale: float) -> Contribution:
-    if name not in found.by_parameter and name not in found.direct:
+    if not any(name in known for known in (found.by_parameter, found.direct, found.shared)):
         return Zeros(found.batch_size, engine.cover.parameters[name].shape, scale)
     return contribution_of(found, name, scale, engine.cover, engine.memory_budget, engine.mute)
 

@@ -21,10 +21,10 @@ from cockpit_core.tracking import track
 class CockpitCallback(TrainerCallback):
     """Tracks ``trainer.train()``; the options are those of ``cockpit_core.track``.
 
-    The model computes its own loss, so it is tracked as a function. individual_losses: a function of the model's
-    outputs and its inputs that gives one loss per sample [B], up to a common factor (the trainer divides by a number of
-    tokens of its own); without it Alpha has no value. logdir: by default the folder ``cockpit`` in the output
-    directory. log: add headline scalars to what the trainer logs, as ``cockpit/<name>``.
+    The model computes its own loss; the losses of its samples are read from its graph. individual_losses: where that
+    does not tell them, a function of the model's outputs and its inputs that gives one loss per sample [B], up to a
+    common factor (the trainer divides by a number of tokens of its own). logdir: by default the folder ``cockpit`` in the
+    output directory. log: add headline scalars to what the trainer logs, as ``cockpit/<name>``.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class CockpitCallback(TrainerCallback):
         folder = choose_folder(self.logdir, args.output_dir)
         optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
         self.run = track(model, None, optimizer, folder, **self.options)
-        self.handles.add(self.run.model.register_forward_hook(Hook(self, "on_forward"), with_kwargs=True))
+        if self.individual_losses is not None:
+            self.handles.add(self.run.model.register_forward_hook(Hook(self, "on_forward"), with_kwargs=True))
 
     def _move_to_front(self) -> None:
         """What is added to the logs must be there before the reporters read them; ours was added behind them."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from cockpit_core.engine.capture import find_batch_size
-from cockpit_core.engine.functional import attach_function_loss
 from cockpit_core.integrations.folders import choose_folder
 from cockpit_core.run import Run
 from cockpit_core.tracking import track
@@ -26,7 +24,7 @@ class CockpitCallback(pl.Callback):
 
     loss_fn: the loss module that ``training_step`` calls, or the name of the attribute that holds it. By default the
         only loss module of the LightningModule; where there is none, the loss that ``training_step`` returns is
-        tracked as a function: everything except Alpha, which needs individual losses.
+        read from its graph.
     logdir: by default the folder ``cockpit`` beside the logger's files.
     log: hand headline scalars to the logger of the trainer, as ``cockpit/<name>``.
     """
@@ -64,16 +62,6 @@ class CockpitCallback(pl.Callback):
         run.engine.forward_size = find_batch_size(batch, run.engine.batch_dim)
         batches = trainer.num_training_batches
         run.epoch = trainer.current_epoch + (batch_idx / batches if batches and batches != float("inf") else 0.0)
-
-    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
-        if (
-            self.run is not None
-            and not self.run.closed
-            and self.loss is None
-            and torch.is_tensor(loss)
-            and loss.dim() == 0
-        ):
-            attach_function_loss(self.run, loss, None)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -183,6 +183,24 @@ class Zeros(Contribution):
         return torch.zeros(hi - lo, *self.shape, dtype=torch.float64)
 
 
+class Same(Contribution):
+    """A gradient that is the same for every sample: that of a penalty on the parameters. ``row`` is unscaled."""
+
+    def __init__(self, row: Tensor, samples: int, scale: float):
+        self.row = row
+        super().__init__(samples, row.shape, scale)
+
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
+        return self.row.expand(hi - lo, *self.shape)
+
+    def norms(self) -> Tensor:
+        return (self.row.double().square().sum() * self.scale**2).expand(self.samples)
+
+    def project(self, direction: Tensor) -> Tensor:
+        dot = torch.linalg.vecdot(self.row.reshape(-1).double(), direction.reshape(-1).double())
+        return (dot * self.scale).to(direction.dtype).expand(self.samples)
+
+
 class Joined(Contribution):
     """Samples of several calls of the model, side by side: batches of different sizes in one backward pass."""
 

@@ -21,9 +21,10 @@ class TICDiag(Quantity):
 
     def measure(self, statistics: Statistics) -> Value:
         diagonal = find_diagonal(statistics, self.curvature)
-        if not diagonal.exact and diagonal.kind == "hessian":
+        if not diagonal.exact and diagonal.kind != "ggn_mc":  # what was drawn for that is never negative
+            other = "ggn" if diagonal.kind == "hessian" else "ggn_mc"
             raise NoValue(
-                "the Hessian's diagonal is an estimate here, and TICDiag would divide by its noise; use curvature='ggn'"
+                f"the diagonal is an estimate here, and TICDiag would divide by its noise; use curvature={other!r}"
             )
         names = [name for name in statistics.squares if name in diagonal.values]
         if not names:

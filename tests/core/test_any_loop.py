@@ -180,12 +180,14 @@ def test_two_losses_of_the_same_samples_are_their_sum(tmp_path: Path) -> None:
     assert_true(run.data, truth_of(twin, twin.batches(3)))
 
 
-def test_regulariser_is_noticed_and_never_guessed(tmp_path: Path) -> None:
-    """Contributions then do not add up to p.grad: left out and named, with what is still known."""
+def test_regulariser_that_may_be_data_is_noticed_and_never_guessed(tmp_path: Path) -> None:
+    """As many rows as samples: contributions do not add up to p.grad, left out and named, with what is still known."""
     training = start("mlp")
+    training.batches = with_batches_of(8, training)
+    offset = torch.zeros(8, 6, dtype=torch.float64)
 
     def add_regulariser(prediction: Tensor, target: Tensor) -> Tensor:
-        return loss_fn(prediction, target) + training.model[0].weight.square().sum()
+        return loss_fn(prediction, target) + (training.model[0].weight - offset).square().sum()
 
     loss_fn = training.loss_fn
     with pytest.warns(UserWarning, match=r"0\.weight"), training.track(tmp_path / "run", config="economy") as run:
@@ -196,6 +198,15 @@ def test_regulariser_is_noticed_and_never_guessed(tmp_path: Path) -> None:
     assert methods["2.weight"][0] != "not covered"
     assert run.data.header.covered == pytest.approx(44 / 92)
     assert by_step(run.data, "NormTest", "0.weight") == {}
+
+
+def with_batches_of(size: int, training: Training) -> Callable:
+    def batches(steps: int):
+        for inputs, targets in training_batches(steps):
+            yield inputs.repeat(2, 1)[:size], targets.repeat(2)[:size]
+
+    training_batches = training.batches
+    return batches
 
 
 class FunctionalUse(nn.Module):

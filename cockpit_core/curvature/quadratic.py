@@ -1,0 +1,100 @@
+"""A loss as a function of the network's outputs, where only its graph is known and not the function that made it.
+
+At the outputs ``y0`` of this step, ``l(y) = l(y0) + <g, y - y0> + 1/2 <y - y0, H (y - y0)>`` has the value, the slope and the
+curvature of the loss, and nothing else is asked of it. ``g`` and the products with ``H`` come from the user's own graph
+between the outputs and the loss; the network below is not touched. So the forward pass can be repeated with other
+kernels, or on a part of the batch, and ``l`` put on top of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function
+
+from .point import explained
+
+Product = Callable[[Tensor], Tensor]
+
+
+class _Linear(Function):
+    """``H d`` for a symmetric H, differentiable as often as one likes."""
+
+    @staticmethod
+    def forward(d: Tensor, product: Product) -> Tensor:
+        return product(d)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.product = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        return _Linear.apply(slope, ctx.product), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], d: Tensor, product: Product) -> tuple[Tensor, int]:
+        rows = d.movedim(in_dims[0], 0)
+        return torch.stack([_Linear.apply(row, product) for row in rows]), 0
+
+
+class _HalfSquare(Function):
+    """``1/2 <d, H d>``, a scalar."""
+
+    @staticmethod
+    def forward(d: Tensor, product: Product) -> Tensor:
+        return (d * product(d)).sum() / 2 if bool(d.any()) else d.new_zeros(())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.product = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        (d,) = ctx.saved_tensors
+        return slope * _Linear.apply(d, ctx.product), None
+
+
+class LossAtOutputs:
+    """``loss_of(values)`` of a Point. ``outputs`` are the user's tensors, in whose graph the loss lies; ``values`` has them
+    joined as ``join`` does, which is linear, and ``part`` undoes it."""
+
+    def __init__(
+        self,
+        loss: Tensor,
+        outputs: Sequence[Tensor],
+        join: Callable[[Sequence[Tensor]], Tensor],
+        part: Callable[[Tensor], list[Tensor]],
+    ):
+        self._outputs, self._join, self._part = list(outputs), join, part
+        self._value = loss.detach()
+        with torch.enable_grad(), explained():
+            slopes = torch.autograd.grad(loss, self._outputs, create_graph=True, allow_unused=True)
+        self._slopes = list(slopes)
+        self._at = join([y.detach() for y in self._outputs])
+        self._slope = join([torch.zeros_like(y) if s is None else s.detach() for y, s in self._pairs()])
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor | None]]:
+        return list(zip(self._outputs, self._slopes, strict=True))
+
+    def _product(self, d: Tensor) -> Tensor:
+        with torch.no_grad():
+            seeds = [piece.to(y.dtype) for piece, y in zip(self._part(d.detach()), self._outputs, strict=True)]
+            bent = [(s, seed) for s, seed in zip(self._slopes, seeds, strict=True) if s is not None and s.requires_grad]
+            if not bent:
+                return torch.zeros_like(d)
+            with explained():
+                found = torch.autograd.grad(
+                    [s for s, _ in bent], self._outputs, [v for _, v in bent], retain_graph=True, allow_unused=True
+                )
+            full = [torch.zeros_like(y) if f is None else f for y, f in zip(self._outputs, found, strict=True)]
+            return self._join([f.detach() for f in full]).to(d.dtype)
+
+    def __call__(self, values: Tensor) -> Tensor:
+        d = values - self._at.to(values.dtype)
+        linear = (d * self._slope.to(values.dtype)).sum()
+        return self._value.to(values.dtype) + linear + _HalfSquare.apply(d, self._product)

@@ -1,0 +1,59 @@
+"""One look through the graph of what is differentiated: is it of this model, and of which of its calls?"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cockpit_core.curvature.autograd_graph import output_shape
+from cockpit_core.engine.broadcast import TAG
+from cockpit_core.engine.loss_graph import GIVEN, roots_of
+from cockpit_core.engine.roots import Root
+
+
+@dataclass
+class Survey:
+    """``given``: how many individual losses the user handed over, 0 if none. ``shapes``: of the first layers' outputs."""
+
+    is_mine: bool = False
+    forwards: set[int] = field(default_factory=set)
+    given: int = 0
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+
+    def rows(self, batch_dim: int) -> int:
+        """Samples, where no call of the model tells: entries of what the loss is computed from."""
+        sizes = {shape[batch_dim] for shape in self.shapes[:1] if len(shape) > batch_dim}
+        return sizes.pop() if sizes else 0
+
+
+def survey(root: Root, names: Mapping[int, str], hooked: Container[Any], was_called: bool) -> Survey:
+    """``names`` by id of the parameters, ``hooked``: modules whose calls are tagged. What a checkpointed block hides is
+    taken for the model's where the model has been called."""
+    found, seen, waiting = Survey(), set(), [node for node, _ in roots_of(root)]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.is_mine |= id(variable) in names
+            continue
+        marks = node.metadata
+        if marks:
+            _take_marks(found, node, marks, hooked)
+        found.is_mine |= was_called and node.name() == "CheckpointFunctionBackward"
+        waiting += [child for child, _ in node.next_functions if child is not None]
+    return found
+
+
+def _take_marks(found: Survey, node: Any, marks: Any, hooked: Container[Any]) -> None:
+    for given in marks.get(GIVEN, {}).values():
+        found.is_mine, found.given = True, len(given.losses)
+    for call, _, _ in marks.get(TAG, ()):
+        if call.module in hooked:
+            found.is_mine = True
+            found.forwards.add(call.forward)
+            if output_shape(node):
+                found.shapes.append(output_shape(node))
