@@ -20,7 +20,7 @@ from cockpit_core.engine.replay import Places, find_region, pull, shape_of, unev
 from cockpit_core.engine.separability import is_scalar, places_of_samples, why_not_a_sum
 from cockpit_core.layers.registry import RULES, Call
 
-CALLED, GIVEN = "cockpit call", "cockpit output"
+CALLED, GIVEN = "cockpit call", "cockpit model"
 TRUSTED_AFTER, RECHECKED_EVERY = 2, 64
 ROUTED = ("Index", "Gather", "Scatter", "Masked", "Take", "Put", "Sort", "Topk", "Unique", "RepeatInterleave", "Where")
 """Functions that may move rows differently at every step."""
