@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
+from cockpit_core.faults import describe_error
 from cockpit_core.layers.attention import attention
 from cockpit_core.layers.contribution import Contribution, Joined, Rows, Summed, Tried, Zeros
 from cockpit_core.layers.fallback import fallback, flatten_tensors
@@ -154,7 +155,7 @@ def apply_rule(
     except NotCovered:
         raise
     except Exception as error:
-        call.reason = f"its rule failed: {type(error).__name__}: {error}"
+        call.reason = f"its rule failed: {describe_error(error)}"
         cover.distrust(call.module, error)
     return {}
 

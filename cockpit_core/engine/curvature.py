@@ -28,6 +28,7 @@ from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.keeping import NotRepeatable
 from cockpit_core.engine.reduce import Request, reduce_layer
 from cockpit_core.engine.together import largest_together
+from cockpit_core.faults import text_of
 from cockpit_core.layers.contribution import Summed
 from cockpit_core.layers.registry import Call
 from cockpit_core.layers.scratch import Scratch
@@ -333,7 +334,7 @@ class Parts:
         except NoCurvature:
             raise
         except Exception as error:
-            raise NoCurvature(f"the model does not take a part of its batch ({error})") from error
+            raise NoCurvature(f"the model does not take a part of its batch ({text_of(error)})") from error
         if not isinstance(found, Tensor) or found.shape != known.shape:
             raise NoCurvature("the loss does not take the model's own output, sample by sample")
         if not self.checked:

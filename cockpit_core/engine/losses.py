@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.faults import text_of
+
 
 class NoIndividualLosses(Exception):
     """The message says why, and what to do."""
@@ -44,7 +46,9 @@ def evaluate_unreduced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[st
     try:
         raw = module.forward(*args, **kwargs)
     except Exception as error:
-        raise NoIndividualLosses(f"{type(module).__name__} failed with reduction='none': {error}; {REMEDY}") from error
+        raise NoIndividualLosses(
+            f"{type(module).__name__} failed with reduction='none': {text_of(error)}; {REMEDY}"
+        ) from error
     finally:
         module.reduction = before
     if not isinstance(raw, Tensor) or raw.dim() == 0:

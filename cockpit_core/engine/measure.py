@@ -18,6 +18,7 @@ from cockpit_core.engine.keeping import NotRepeatable, project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
 from cockpit_core.engine.reduction import tolerance_of
 from cockpit_core.engine.together import join_slopes
+from cockpit_core.faults import text_of
 from cockpit_core.kernels import Counts
 from cockpit_core.layers.registry import NotCovered
 from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
@@ -137,7 +138,7 @@ class Measurement:
                     self._take_value(quantity.name, quantity.measure(statistics))
                 self.run.engine.clock.seconds[f"own {quantity.name}"] += time.perf_counter() - start
             except NoValue as reason:
-                self.record.missing[quantity.name] = str(reason)
+                self.record.missing[quantity.name] = text_of(reason)
 
     def _take_value(self, name: str, value: float | Value | Any) -> None:
         if not isinstance(value, Value):
