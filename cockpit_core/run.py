@@ -23,12 +23,15 @@ from cockpit_core.engine.notices import Repeats
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.events.data import RunData
-from cockpit_core.faults import Faults
+from cockpit_core.events.resume import Past
+from cockpit_core.faults import Faults, describe_error, is_interruption
 from cockpit_core.header import describe_quantity, make_header
+from cockpit_core.logged import as_number, is_too_large
 from cockpit_core.pace import Pace
 from cockpit_core.quantities import Quantity
 from cockpit_core.records import AlphaFit, Notice, Record
 from cockpit_core.schedules import Schedule, describe
+from cockpit_core.start import StartUnknown, copy_parameters, forget_start, load_start, save_start
 
 
 class Run:
@@ -52,6 +55,7 @@ class Run:
         memory_budget: int,
         on_error: str,
         steps_per_epoch: float | None,
+        keep_start: int,
         resume: bool,
         step: int | None,
         seed: int,
@@ -71,9 +75,6 @@ class Run:
         past = self.writer.past
         self.step = step if step is not None else past.last_step + 1 if past else 0
         self.began = time.monotonic() - (past.last_time if past else 0.0)
-        self.start = (
-            {name: p.detach().clone() for name, p in self.cover.trainable().items()} if self._asks("start") else {}
-        )
         own_seed = seed + (group.rank if group else 0)  # probes of different processes are independent
         self.engine = Engine(
             self.cover, loss_fn, batch_dim=batch_dim, memory_budget=memory_budget, guard=self.guard,
@@ -89,7 +90,52 @@ class Run:
         if group is not None:
             self.header.options["processes"] = str(group.size)
         self._set_initial_state()
+        self.start, self.no_start = self._find_start(past, keep_start) if self._asks("start") else ({}, "")
         self._attach()
+
+    @classmethod
+    def open(cls, *args: Any, **options: Any) -> Run:
+        """A new run; if it cannot begin, nothing of it is left on the model, on the optimizer or on the disk."""
+        run = cls.__new__(cls)
+        try:
+            run.__init__(*args, **options)  # type: ignore[misc]
+        except BaseException:
+            run._undo()
+            raise
+        return run
+
+    def _undo(self) -> None:
+        parts = vars(self)
+        self.closed = True
+        for handles in (parts.get("handles"), parts.get("step_handles")):
+            if handles is not None:
+                handles.remove()
+        if "engine" in parts:
+            self.engine.layer_handles.remove()
+        if "ending" in parts:
+            self.ending.done()
+        if "writer" in parts:
+            if self.writer.past is None:
+                forget_start(self.logdir)
+            self.writer.abandon()
+
+    def _find_start(self, past: Past | None, limit: int) -> tuple[dict[str, Tensor], str]:
+        """theta_0, or why it is not known. A run that goes back to step 0 begins there."""
+        trainable, header = self.cover.trainable(), self.header
+        if past is not None and self.step > 0:
+            try:
+                if self.cover.sharded:
+                    raise StartUnknown("the parameters at the beginning of a sharded run are not kept")
+                return load_start(self.logdir, past.header.run_id if past.header else "", trainable), ""
+            except StartUnknown as reason:
+                return {}, str(reason)
+        start = copy_parameters(trainable)
+        if self.cover.sharded:
+            header.options["start kept"] = "no: the parameters are sharded"
+        elif self.group is None or self.group.rank == 0:
+            owner = past.header.run_id if past is not None and past.header else header.run_id
+            header.options["start kept"] = save_start(self.logdir, owner, start, limit)
+        return start, ""
 
     def _set_initial_state(self) -> None:
         self.closed = False
@@ -360,20 +406,20 @@ class Run:
 
     def log(self, **values: Any) -> None:
         """Anything else worth plotting, any time; ``epoch=`` sets the epoch of the steps that follow."""
-        numbers: dict[str, float] = {}
-        for name, value in values.items():
-            try:
-                numbers[name] = float(value)
-            except (TypeError, ValueError) as error:
-                raise TypeError(f"run.log({name}=...) takes a number, got {type(value).__name__}") from error
-        if "epoch" in numbers:
-            self.epoch = numbers.pop("epoch")
+        numbers = {name: as_number(name, value) for name, value in values.items()}
         if self.closed:
             raise RuntimeError("this run is closed; track the model again (with resume=True to continue the same log)")
+        for name in (name for name, value in values.items() if is_too_large(value)):
+            self.warn(
+                f"log {name}", f"Cockpit: run.log({name}=...) is too large for a float and is recorded as infinite."
+            )
+        if "epoch" in numbers:
+            self.epoch = numbers.pop("epoch")
         scalars = {f"log/{name}": value for name, value in numbers.items()}
         step = max(self.step - 1, 0)
-        self.write(Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars))
-        self.writer.write_scalars(numbers, step)
+        with self.guard("run.log"):
+            self.write(Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars))
+            self.writer.write_scalars(numbers, step)
 
     def epoch_at(self, step: int) -> float | None:
         if self.steps_per_epoch:
@@ -408,9 +454,7 @@ class Run:
         if error is None:
             self.close()
         else:
-            self.close(
-                "stopped" if isinstance(error, KeyboardInterrupt) else "failed", f"{type(error).__name__}: {error}"
-            )
+            self.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", describe_error(error))
 
     # ---- looking ------------------------------------------------------------------------------------------------
 
@@ -445,7 +489,9 @@ class Run:
         for callback in list(self.subscribers):
             try:
                 callback()
-            except Exception:
+            except BaseException as error:
+                if is_interruption(error):
+                    raise
                 self.subscriber_errors += 1
 
     def report(self, output: str | Path, **options: Any) -> Path:

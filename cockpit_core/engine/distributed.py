@@ -186,7 +186,7 @@ class SilentWriter:
     def _ignore(self, *args: Any, **kwargs: Any) -> bool:
         return False
 
-    write_header = write_record = write_heavy = write_scalars = close = _ignore
+    write_header = write_record = write_heavy = write_scalars = close = abandon = _ignore
 
 
 def open_log(logdir: Path, resume: bool, group: Group | None, settings: str) -> tuple[Any, Path]:

@@ -125,6 +125,9 @@ class Measurement:
         """One quantity: an error in it is its own affair."""
         if quantity.kind == "alpha":
             return
+        if "start" in quantity.needs and self.run.no_start:
+            self.record.missing[quantity.name] = self.run.no_start
+            return
         if self.run.cover.sharded:
             statistics = show_whole(statistics, quantity)
         with self.run.guard(quantity.name):
