@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import signal
+import sys
 import warnings
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType
+from types import CodeType, FrameType
 
 MEANT_FOR_THE_USER = (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
 """Never an error of ours, wherever they come by."""
 LONGEST_TEXT = 10_000
+OURS = ("cockpit_core", "torch", "contextlib")
 
 
 class Faults:
@@ -39,19 +41,30 @@ class Faults:
         """Once per key."""
         if key not in self.warned:
             self.warned.add(key)
-            say(message, stacklevel=5)
+            say(message)
 
 
-def say(message: str, stacklevel: int = 3) -> None:
+def say(message: str) -> None:
     """A warning, never as an error: with ``python -W error`` one of ours would end the training. Nor does whoever shows
     warnings (``warnings.showwarning``, a closed terminal) end it."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         try:
-            warnings.warn(message, stacklevel=stacklevel)
+            warnings.warn(message, stacklevel=find_caller())
         except BaseException as error:
             if is_interruption(error):
                 raise
+
+
+def find_caller() -> int:
+    """How far up the stack the user's own line is: behind ours and torch's, which called us."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).split(".")[0] not in OURS:
+            return level
+        frame, level = frame.f_back, level + 1
+    return 2
 
 
 def describe_error(error: BaseException) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,16 @@ from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.measure import HEADLINES, Measurement
 from cockpit_core.engine.notices import Repeats
+from cockpit_core.engine.place import Unseen
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.scaler import find_scaler
+from cockpit_core.engine.step import StepState
 from cockpit_core.events.data import RunData
 from cockpit_core.events.resume import Past
 from cockpit_core.faults import Faults, describe_error, is_interruption
 from cockpit_core.header import describe_quantity, make_header
 from cockpit_core.logged import as_number, is_too_large
+from cockpit_core.optimizers import find_inner, is_inside_another, may_nest, parameters_of
 from cockpit_core.pace import Pace
 from cockpit_core.quantities import Quantity
 from cockpit_core.records import AlphaFit, Notice, Record
@@ -154,6 +158,12 @@ class Run:
         self.latest: dict[str, float] = {}  # headline scalars of the last record, for other loggers
         self.single = len(self.optimizers) == 1
         self.stepped: set[int] = set()
+        self.outer_of = {id(each): outer for outer in self.optimizers for each in (outer, *find_inner(outer))}
+        self.watched = {id(each): each for outer in self.optimizers for each in (outer, *find_inner(outer))}
+        self.nests = any(may_nest(optimizer) for optimizer in self.optimizers)
+        self.is_stepping = False  # inside ``stepping``
+        self.losses_seen = 0  # since the last step
+        self.unseen = Unseen(parameters_of(self.optimizers))
         self.scaler: Any = None
         self.without_gradient: set[str] = set()
         self.told: tuple | None = None  # what the last header said of the things that change
@@ -167,7 +177,7 @@ class Run:
         self.handles, self.step_handles = Handles(), Handles()
         if isinstance(self.loss_fn, nn.Module):
             self.handles.add(self.loss_fn.register_forward_hook(Hook(self, "on_loss"), with_kwargs=True))
-        for optimizer in self.optimizers:
+        for optimizer in self.watched.values():
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
@@ -194,7 +204,7 @@ class Run:
         """The hook before the optimizer's step is there only where something is measured: idle steps are cheaper."""
         if plan.active or not self.single:
             if not self.step_handles:
-                for optimizer in self.optimizers:
+                for optimizer in self.watched.values():
                     self.step_handles.add(optimizer.register_step_pre_hook(Hook(self, "before_step")))
         else:
             self.step_handles.remove()
@@ -223,6 +233,7 @@ class Run:
             if not isinstance(output, Tensor) or not output.requires_grad:
                 return
             self.loss_seen = True
+            self._count_loss()
             if not output.is_cpu or output.dim():
                 return
             reason = self.pace.spikes.sees(output.item())
@@ -235,11 +246,21 @@ class Run:
         """The backward passes of tracked steps come by here, and those of a model that trains in eval mode."""
         self.loss_seen = True
         self.backward_passes += 1
+        self._count_loss()
         if not value.is_cpu or value.dim():
             return
         reason = self.pace.spikes.sees(float(value))
         if reason is not None and not self.pace.trigger:
             self._note_spike(reason)
+
+    def _count_loss(self) -> None:
+        self.losses_seen += 1
+        if self.losses_seen & 7 == 0 and "no step" not in self.faults.warned and self.group is None:
+            with self.guard("looking for steps"):
+                if self.unseen.looks(self.losses_seen):
+                    name = type(self.optimizers[0]).__name__
+                    self.warn("no step", NO_STEP.format(name=name))
+                    self.notices.append(Notice(self.step, "error", NO_STEP.format(name=name), "step"))
 
     def _note_spike(self, reason: str) -> None:
         """The step that breaks is put on record as far as it can be had by now, and the next one in full."""
@@ -258,6 +279,9 @@ class Run:
         """With several optimizers a step is one round: from the first one's step to the last one's."""
         if self.single and not self.engine.step.plan.active:
             return
+        if self._is_inside(args):
+            return
+        optimizer = self.outer_of.get(id(optimizer), optimizer)
         if id(optimizer) in self.stepped:  # a round that not all of them took part in
             self._end_round(optimizer)
         if self.stepped:
@@ -267,14 +291,59 @@ class Run:
             return
         with self.guard("before the step"):
             start = time.perf_counter()
+            if not self._can_be_measured(state):
+                return
             self._find_scaler()
-            state.in_closure = has_closure(args, kwargs)  # then the (last) backward pass is still to come
+            # With a closure the (last) backward pass is still to come; where there was none yet, step() may do its own.
+            state.in_closure = has_closure(args, kwargs) or (not state.passes and self.group is None)
             if not state.passes and not state.in_closure:
                 self._note_no_loss()
             if not state.in_closure and (state.passes or self.group is not None):
                 self.engine.measure()
             self.measurement = Measurement(self, optimizer)
             state.overhead += time.perf_counter() - start
+
+    def _is_inside(self, args: tuple) -> bool:
+        """Does this ``step`` run inside another one that is tracked? Then that is the step."""
+        if self.is_stepping:
+            return args is not STEPPING
+        return self.nests and is_inside_another(self.watched)
+
+    def _can_be_measured(self, state: StepState) -> bool:
+        """Is it known which gradient and which move belong to this step? If not, it is not recorded, and that is said."""
+        if state.open is not None and is_in_backward():
+            reason = "optimizer.step() runs inside the backward pass"
+        elif state.elsewhere is not None and state.place is not None and not state.place.is_back(state.elsewhere):
+            reason = (
+                "the parameters were moved between two backward passes, and not back before optimizer.step(). If both belong to "
+                "one step, put all that follows the first loss.backward() into `with run.stepping():`"
+            )
+        else:
+            return True
+        self.warn(reason, f"Cockpit: a step is not recorded: {reason}.")
+        self.notices.append(Notice(self.step, "error", f"not recorded: {reason}", "step"))
+        return False
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """``with run.stepping(): ...``: what is done in there is one step, whatever is called.
+
+        For a two-step optimizer that never calls ``step``, for a wrapper that moves the parameters once more after it, for
+        updates by hand. It begins after the (first) ``loss.backward()``; further backward passes inside are the
+        optimizer's own.
+        """
+        if self.closed:
+            yield
+            return
+        self.is_stepping = True
+        try:
+            first = self.optimizers[0]
+            self.before_step(first, STEPPING, {})
+            yield
+            self.stepped = {id(optimizer) for optimizer in self.optimizers[1:]}
+            self.after_step(first, STEPPING, {})
+        finally:
+            self.is_stepping = False
 
     def _is_alone(self) -> bool:
         """The other processes cannot be asked at this step, or never again: measure nothing rather than a part."""
@@ -319,6 +388,9 @@ class Run:
         self.engine.step.no_value["individual"] = "no backward pass of loss_fn was seen before the step"
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if (self.nests or self.is_stepping) and self._is_inside(args):
+            return
+        optimizer = self.outer_of.get(id(optimizer), optimizer)
         if self.single and not self.engine.step.plan.active:
             if not self._stays_idle():
                 self._next_step(False)
@@ -333,6 +405,8 @@ class Run:
         if state.plan.active and measurement is not None:
             start = time.perf_counter()
             with self.guard("after the step"):
+                if state.in_closure and not state.passes and self.group is None:
+                    self._note_no_loss()
                 measurement.finish(start)
             self.pace.seconds += state.overhead + time.perf_counter() - start
         if self.group is not None and state.plan.active:
@@ -348,7 +422,7 @@ class Run:
             len(self.engine.step.passes) or 1
         )  # a closure may be called again; only its first backward pass counts
         self.engine.passes_per_step = measured if closure else seen or self.engine.passes_per_step
-        self.backward_passes = 0
+        self.backward_passes = self.losses_seen = 0
         self.loss_seen = False
         with self.guard("planning"):
             plan = self.make_plan()
@@ -370,6 +444,7 @@ class Run:
             return False  # the long way asks again, and reports it
         self.step = following
         self.loss_seen = False
+        self.losses_seen = 0
         self.step_began = time.perf_counter()
         return True
 
@@ -445,7 +520,8 @@ class Run:
         self.writer.close()
         # A closed run is a way to its log; it must not keep the network alive.
         self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
-        self.start, self.pending = {}, None
+        self.start, self.pending, self.unseen = {}, None, Unseen(())
+        self.outer_of, self.watched = {}, {}
 
     def __enter__(self) -> Run:
         return self
@@ -510,6 +586,19 @@ def has_closure(args: tuple, kwargs: dict) -> bool:
     """``optimizer.step(closure)``; the hooks get the optimizer itself among the arguments."""
     return any(callable(a) and not isinstance(a, torch.optim.Optimizer) for a in (*args, kwargs.get("closure")))
 
+
+def is_in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+STEPPING = (lambda: None,)
+"""What ``stepping`` calls the hooks with: as ``step`` with a closure, because backward passes may follow."""
+
+NO_STEP = (
+    "Cockpit: the parameters move, but step() of {name}, the optimizer given to track(...), is not called, nor that of an "
+    "optimizer that it holds: no step is recorded. Give track the optimizer whose step() the loop calls, or put what moves "
+    "the parameters into `with run.stepping():`."
+)
 
 ALIVE: weakref.WeakSet[Run] = weakref.WeakSet()
 """Runs that are not closed, so that tracking one model twice at once can be refused."""

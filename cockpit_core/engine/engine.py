@@ -26,6 +26,7 @@ from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.keeping import Forward, Repetition
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
+from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduction import reduce_parameter
 from cockpit_core.engine.step import GradientMark, StepState
@@ -65,6 +66,7 @@ class Engine:
         self.unbatched = False  # some module of this step was called without the batch
         self.passes_per_step = 0  # seen at the last step; 0 = not known yet
         self.previous_update: dict[str, Tensor] = {}  # s_{t-1}, for the far end of its Alpha
+        self.landed: tuple[Place | None, float] = None, 0.0  # where that step ended, and how far it went
         self.gradients_change = (
             True  # False while nobody touches a gradient between the backward pass and the step's end
         )
@@ -209,7 +211,7 @@ class Engine:
         if self.muted or not self._is_of_interest(value, factor):
             return
         with self.guard("loss hook"):
-            if self.step.measured and self.step.in_closure:
+            if (self.step.measured and self.step.in_closure) or self.is_elsewhere():
                 return
             start = time.perf_counter()
             try:
@@ -248,6 +250,8 @@ class Engine:
             return state.open
         state.open = None  # an earlier backward was interrupted: what it captured is void
         self._drop_zeroed()
+        if not state.passes:
+            state.place = self.find_place()
         found = Pass(task, origin[1] or loss_size or 0, keeps_graph=keeps_graph())
         found.part = found.batch_size
         found.note_size(*origin)
@@ -260,6 +264,22 @@ class Engine:
         state.open = found
         torch.autograd.Variable._execution_engine.queue_callback(self.on_backward_end)
         return found
+
+    def find_place(self) -> Place | None:
+        """Where the parameters are now; of sharded ones nobody holds enough to say."""
+        return None if self.cover.sharded else Place(list(self.cover.trainable().values()))
+
+    def is_elsewhere(self) -> bool:
+        """One more backward pass of this step, of new gradients at parameters that were moved meanwhile (SAM and other
+        two-step optimizers): that is how the optimizer finds its step. The gradient is the one where the step begins."""
+        state = self.step
+        if not state.passes or state.measured or state.place is None or not state.place.has_moved():
+            return False
+        if state.elsewhere is None:
+            if any_nonzero(p.grad for p in self.cover.trainable().values() if p.grad is not None):
+                return False
+            state.elsewhere = self.find_place()
+        return True
 
     def _drop_zeroed(self) -> None:
         """Gradients that were zeroed since the last backward (a step was skipped): those passes no longer count."""

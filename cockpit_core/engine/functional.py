@@ -45,7 +45,7 @@ def on_function_loss(
         return
     with run.guard("loss hook"):
         engine.noticed_loss(value, factor)
-        if not engine.step.plan.active:
+        if not engine.step.plan.active or engine.is_elsewhere():
             return
         found = engine._open_pass(origin, None if individual is None else len(individual))
         factor = factor / engine.step.loss_scale

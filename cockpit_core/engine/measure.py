@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from cockpit_core.run import Run
 
 TOP_SAMPLES = 5
+ASIDE = 1e-2  # of a step: so far its end may be from where the next gradient is taken
+MOVED = "the parameters were moved after optimizer.step() and before the next gradient"
+THEN = (
+    ": such steps have no Alpha, and UpdateSize is that of step() alone. If the move belongs to the step (Lookahead, clipped "
+    "weights), put both into `with run.stepping():`."
+)
 HEADLINES = (
     "Loss",
     "GradNorm",
@@ -74,12 +80,22 @@ class Measurement:
         pending, self.run.pending = self.run.pending, None
         if pending is None or not self.plan.alpha_end:
             return
+        if self._was_moved():
+            self.record.missing["Alpha"] = MOVED
+            self.run.warn("moved", f"Cockpit: {MOVED}{THEN}")
+            return
         fit = self.run.engine.clock.timed("alpha", alpha.finish, pending, self.state)
         if isinstance(fit, AlphaFit):
             self.run.alphas.append(fit)
         else:
             self.record.missing["Alpha"] = fit
         self.run.engine.previous_update = {}
+
+    def _was_moved(self) -> bool:
+        """Between the end of the step before and this one's gradient: Lookahead, averages, clipped or pruned weights."""
+        landed, length = self.run.engine.landed
+        place = self.state.place
+        return landed is not None and place is not None and not landed.is_near(ASIDE * length, place.values)
 
     def _measure_before(self) -> None:
         if not self.plan.record:
@@ -267,6 +283,8 @@ class Measurement:
         start = alpha.observe_end(losses, total / length if length > 0 else total)
         self.run.pending = alpha.Pending(self.run.step, length, start, frozenset(slopes))
         engine.previous_update = {n: update[n] for n in slopes}
+        place, began = engine.find_place(), self.state.place
+        engine.landed = place, 0.0 if place is None or began is None else place.distance(began.values)
 
     def _known_gradients(self) -> dict[str, Tensor]:
         """Those of the backward pass: copies, if somebody is known to write into ``p.grad``, else ``p.grad`` itself."""
@@ -301,7 +319,7 @@ class Measurement:
         networks = [histogram for histogram, _ in self.heavy if histogram.edges.size]
         layers = [h for _, per_layer in self.heavy for h in per_layer if h is not None and h.edges.size]
         found = [*find_notices(record, networks, limit, self.state.gradient_norms), *worst_layers(layers)]
-        record.notices = [*run.notices, *run.repeats.thin(found)]
+        record.notices = [*run.notices, *run.repeats.thin(found, self.state.loss)]
         record.alphas, run.alphas, run.notices = run.alphas, [], []
         total = self.state.overhead + time.perf_counter() - began
         record.costs = self._costs(total)

@@ -42,12 +42,12 @@ class Place:
 
     def is_back(self, other: Place) -> bool:
         """Are the parameters here again, after they were at ``other``?"""
-        return self.is_near(BACK * self.distance(other.values))
+        return self.is_near(BACK * self.distance(other.values), self.read())
 
-    def is_near(self, tolerance: float) -> bool:
+    def is_near(self, tolerance: float, values: Tensor) -> bool:
         """Within the tolerance and what rounding leaves."""
         scale = float(torch.nan_to_num(self.values).abs().max()) if len(self.values) else 0.0
-        return self.distance(self.read()) <= tolerance + 8 * self.precision * scale
+        return self.distance(values) <= tolerance + 8 * self.precision * scale
 
 
 def sample(p: Tensor) -> Tensor:

@@ -25,8 +25,7 @@ def check_nobody_writes(logdir: Path, files: list[Path]) -> None:
     if last is not None and signs[last] == "recent" and not read_past([last]).ended:
         say(
             f"Cockpit: {last} was written to a moment ago, and this file system cannot tell whether its writer still lives. "
-            "If it does, end it: two writers replace each other's steps.",
-            stacklevel=6,
+            "If it does, end it: two writers replace each other's steps."
         )
 
 

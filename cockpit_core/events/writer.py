@@ -264,7 +264,7 @@ class EventWriter:
         self._news.append(news)
         if "lost" not in self._told or "moved" in news:
             self._told.add("lost")
-            say(f"Cockpit: {news}.", stacklevel=2)
+            say(f"Cockpit: {news}.")
 
     def _tell_news(self, record: records.Record) -> records.Record:
         news, self._news = self._news, []
