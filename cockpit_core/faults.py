@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 
 MEANT_FOR_THE_USER = (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
 """Never an error of ours, wherever they come by."""
-LONGEST_TEXT = 10_000
+LONGEST_TEXT = 2_000
 OURS = ("cockpit_core", "torch", "contextlib")
 
 

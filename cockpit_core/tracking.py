@@ -119,14 +119,18 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
 
 
 def _start(model: nn.Module, *args: Any, **options: Any) -> Run:
+    refuse_second_run(model)
+    run = Run.open(model, *args, **options)
+    ALIVE.add(run)
+    return run
+
+
+def refuse_second_run(model: nn.Module) -> None:
     for other in list(ALIVE):
         if not other.closed and other.model is model:
             raise RuntimeError(
                 f"this model is being tracked already, into {other.logdir}; call close() on that run first"
             )
-    run = Run.open(model, *args, **options)
-    ALIVE.add(run)
-    return run
 
 
 def make_logdir() -> Path:

@@ -79,6 +79,10 @@ class LogFile:
             descriptor, self.descriptor = self.descriptor, -1
             os.close(descriptor)
 
+    def remove(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
     def __del__(self) -> None:
         self.close()
 

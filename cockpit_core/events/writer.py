@@ -85,9 +85,9 @@ class EventWriter:
         self._header: tuple[int, bytes] | None = None  # the last one, for a file that has to be begun again
         self._closed = False
         self._news: list[str] = []  # of the file itself, for the next record
-        self._file = self._begin_file(earlier)
         try:
-            check_nobody_came_first(self._file.path, find_event_files(self.logdir), earlier)
+            self._file = self._begin_file(earlier)
+            check_nobody_came_first(self.path, find_event_files(self.logdir), earlier)
         except BaseException:
             self.abandon()
             raise
@@ -100,7 +100,11 @@ class EventWriter:
         """TensorBoard reads files in the order of their names: a later generation gets a later time."""
         last = max((file_order(path.name)[1] for path in earlier), default=-1)
         file = LogFile(self.logdir / make_name(max(int(time.time()), last + 1), self.generation))
-        file.append(frame(summary.encode_version(time.time())))
+        try:
+            file.append(frame(summary.encode_version(time.time())))
+        except OSError:
+            file.remove()
+            raise
         self._bytes += file.size
         self._tags = set()
         return file
@@ -183,10 +187,13 @@ class EventWriter:
 
     def abandon(self) -> None:
         """Nothing was ever recorded: leave no trace of the attempt, so that it can be made again."""
-        self.close()
-        for remove, path in ((os.unlink, self.path), *((os.rmdir, folder) for folder in self._made)):
+        with self._lock:
+            self._closed = True
+            if hasattr(self, "_file"):
+                self._file.remove()
+        for folder in self._made:
             try:
-                remove(path)
+                folder.rmdir()
             except OSError:
                 return  # somebody else has put something there
 
