@@ -401,7 +401,14 @@ class Run:
 
     def _end_round(self, optimizer: torch.optim.Optimizer) -> None:
         self.stepped.clear()
-        state, measurement = self.engine.step, self.__dict__.pop("measurement", None)
+        state = self.engine.step
+        try:
+            self._finish_measurement(state)
+        finally:  # also if somebody interrupts: the optimizer has taken this step
+            self._next_step(state.plan.active)
+
+    def _finish_measurement(self, state: StepState) -> None:
+        measurement = self.__dict__.pop("measurement", None)
         if state.plan.active and measurement is not None:
             start = time.perf_counter()
             with self.guard("after the step"):
@@ -412,7 +419,6 @@ class Run:
         if self.group is not None and state.plan.active:
             with self.guard("agreeing with the other processes"):
                 self._agree(self.group)
-        self._next_step(state.plan.active)
 
     def _next_step(self, was_active: bool) -> None:
         self.step += 1

@@ -25,7 +25,8 @@ def copy_parameters(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def save_start(folder: Path, run_id: str, start: Mapping[str, Tensor], limit: int) -> str:
     """Store them if they take at most ``limit`` bytes. Returns "yes", or why not.
 
-    Under another name at first: a process that is killed meanwhile leaves no half a file.
+    Under another name at first: a process that is killed meanwhile leaves no half a file. Nobody waits for the disk: what a
+    power failure leaves is checked when it is read.
     """
     size = sum(p.nbytes for p in start.values())
     if size > limit:
@@ -33,10 +34,7 @@ def save_start(folder: Path, run_id: str, start: Mapping[str, Tensor], limit: in
         return f"no: {size / 2**20:.0f} MB are more than keep_start ({limit / 2**20:.0f} MB)"
     partial = folder / f"{NAME}.{os.getpid()}"
     try:
-        with open(partial, "wb") as file:
-            torch.save({"run_id": run_id, "parameters": {n: p.cpu().clone() for n, p in start.items()}}, file)
-            file.flush()
-            os.fsync(file.fileno())
+        torch.save({"run_id": run_id, "parameters": {n: p.cpu().clone() for n, p in start.items()}}, partial)
         os.replace(partial, folder / NAME)
     except (OSError, RuntimeError) as error:
         partial.unlink(missing_ok=True)

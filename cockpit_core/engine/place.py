@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,33 +23,47 @@ class Place:
         gap = max(1, -(-len(parameters) // TENSORS))
         self.parameters = list(parameters)[::-1][::gap]
         self.values = self.read()
-        self.precision = max((torch.finfo(p.dtype).eps for p in self.parameters if p.is_floating_point()), default=0.0)
 
-    def read(self) -> Tensor:
-        with torch.no_grad():
-            parts = [sample(p.detach()).double().cpu() for p in self.parameters]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+    def read(self) -> np.ndarray:
+        """In numpy, which is several times faster than torch for so few numbers."""
+        parts = [sample(p.detach()) for p in self.parameters]
+        return np.concatenate([as_array(part) for part in parts]) if parts else np.zeros(0)
 
     def has_moved(self) -> bool:
         """By whatever little: a difference of one rounding unit counts."""
         return self.distance(self.read()) > 0
 
-    def distance(self, values: Tensor) -> float:
+    def distance(self, values: np.ndarray) -> float:
         """The largest difference of an element; infinite where one of the two is not a number."""
+        if np.array_equal(values, self.values, equal_nan=True):
+            return 0.0
         if values.shape != self.values.shape:
-            return float("inf")
-        same = (values == self.values) | (values.isnan() & self.values.isnan())
-        apart = (values - self.values).abs().masked_fill(same, 0.0)
-        return float(torch.nan_to_num(apart, nan=float("inf")).max()) if len(apart) else 0.0
+            return math.inf
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.abs(values - self.values)
+        apart[(values == self.values) | (np.isnan(values) & np.isnan(self.values))] = 0.0
+        return math.inf if np.isnan(apart).any() else float(apart.max())
 
     def is_back(self, other: Place) -> bool:
         """Are the parameters here again, after they were at ``other``?"""
         return self.is_near(BACK * self.distance(other.values), self.read())
 
-    def is_near(self, tolerance: float, values: Tensor) -> bool:
+    def is_near(self, tolerance: float, values: np.ndarray) -> bool:
         """Within the tolerance and what rounding leaves."""
-        scale = float(torch.nan_to_num(self.values).abs().max()) if len(self.values) else 0.0
-        return self.distance(values) <= tolerance + 8 * self.precision * scale
+        apart = self.distance(values)
+        if apart <= tolerance:
+            return True
+        scale = float(np.nan_to_num(np.abs(self.values)).max(initial=0.0))
+        precision = max((torch.finfo(p.dtype).eps for p in self.parameters if p.is_floating_point()), default=0.0)
+        return apart <= tolerance + 8 * precision * scale
+
+
+def as_array(part: Tensor) -> np.ndarray:
+    return (
+        part.double().cpu().numpy()
+        if not part.is_complex()
+        else torch.view_as_real(part).double().cpu().numpy().ravel()
+    )
 
 
 def sample(p: Tensor) -> Tensor:

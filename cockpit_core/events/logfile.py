@@ -34,7 +34,11 @@ class LogFile:
         self.size = 0
         self.moved_to = ""  # with or without its folder; it is written on where it is now
         self._looked = time.monotonic()
-        lock(self.descriptor)
+        self._process = os.getpid()
+        for _ in range(20):
+            if lock(self.descriptor) is not False:
+                break
+            time.sleep(0.005)  # somebody looks whether it is locked
 
     def append(self, data: bytes) -> None:
         done = 0
@@ -77,6 +81,11 @@ class LogFile:
     def close(self) -> None:
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
+            if fcntl is not None and os.getpid() == self._process:  # else processes that we forked would keep the lock
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                except OSError:
+                    pass
             os.close(descriptor)
 
     def remove(self) -> None:

@@ -84,6 +84,7 @@ class EventWriter:
         self._lock = threading.Lock()
         self._header: tuple[int, bytes] | None = None  # the last one, for a file that has to be begun again
         self._closed = False
+        self._known = {path.name for path in earlier}  # files of this run
         self._news: list[str] = []  # of the file itself, for the next record
         try:
             self._file = self._begin_file(earlier)
@@ -106,6 +107,7 @@ class EventWriter:
             file.remove()
             raise
         self._bytes += file.size
+        self._known.add(file.path.name)
         self._tags = set()
         return file
 
@@ -261,7 +263,12 @@ class EventWriter:
             return
         lost = self._file
         _make_folder(self.logdir)
-        self._file = self._begin_file([lost.path, *find_event_files(self.logdir)])
+        there = find_event_files(self.logdir)
+        if any(path.name not in self._known for path in there):
+            raise FileExistsError(
+                f"{lost.path} {reason}, and another run is in its place: no more of this one can be written"
+            )
+        self._file = self._begin_file([lost.path, *there])
         lost.close()
         if self._header is not None:
             self._write_tensor("cockpit/header", "header", *self._header)

@@ -42,7 +42,7 @@ def test_loss_that_breaks_again_is_said_again(tmp_path: Path) -> None:
     training = start("mlp")
     sound = copy.deepcopy(training.model.state_dict())
     (inputs, targets), *_ = training.batches(1)
-    with training.track(tmp_path / "run") as run:
+    with training.track(tmp_path / "run", config=["Loss", "GradNorm"]) as run:
         for step in range(40):
             training.run([(inputs * math.nan if step in (5, 30) else inputs, targets)])
             training.model.load_state_dict(sound)

@@ -194,7 +194,9 @@ def test_lightning_that_resumes_from_a_checkpoint_goes_on_at_its_step(tmp_path: 
         data = cockpit_core.load(tmp_path / "run")
         assert data.scalars("Loss")[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
         assert data.status == "finished"
-    assert_true(data, rename(truth_of(start("mlp", "momentum"), batches), "net."))
+    truth = truth_of(start("mlp", "momentum"), batches[:4] * 2)  # inside an epoch, Lightning begins the data again
+    for name in ECONOMY:
+        assert by_step(data, name) == pytest.approx(truth.scalars[name], rel=1e-5), name
 
 
 def test_lightning_counts_rounds_where_a_checkpoint_does_not_know_us(tmp_path: Path) -> None:
@@ -360,8 +362,7 @@ def test_hugging_face_trainer_with_accumulation_stops_when_asked(tmp_path: Path)
     assert data.header.batch_size == 6
 
 
-@pytest.mark.parametrize("logdir", [None, "own"])
-def test_hugging_face_trainer_that_resumes_goes_on_at_its_step(logdir: str | None, tmp_path: Path) -> None:
+def test_hugging_face_trainer_that_resumes_goes_on_at_its_step(tmp_path: Path) -> None:
     from cockpit_core.integrations.huggingface import CockpitCallback
 
     class Fails(CockpitCallback):
@@ -371,16 +372,15 @@ def test_hugging_face_trainer_that_resumes_goes_on_at_its_step(logdir: str | Non
             if state.global_step == 3:
                 raise ConnectionError("the user's own")
 
-    folder = tmp_path / (logdir or "cockpit")
     options = {"save_strategy": "steps", "save_steps": 2}
-    ours = Fails(tmp_path / logdir if logdir else None, individual_losses=gpt2_losses, on_error="raise")
+    ours = Fails(individual_losses=gpt2_losses, on_error="raise")
     with pytest.raises(ConnectionError):
         train_with_trainer(tmp_path, [ours], **options)
     assert by_step(ours.run.data, "Loss").keys() == {0, 1, 2}
     ours.run.close("failed")
-    again = CockpitCallback(tmp_path / logdir if logdir else None, individual_losses=gpt2_losses, on_error="raise")
+    again = CockpitCallback(individual_losses=gpt2_losses, on_error="raise")
     train_with_trainer(tmp_path, [again], resume=True, **options)
-    data = cockpit_core.load(folder)
+    data = cockpit_core.load(tmp_path / "cockpit")
     assert data.scalars("Loss")[0].tolist() == [0, 1, 2, 3]
     assert data.status == "finished"
     train_with_trainer(tmp_path / "whole", [CockpitCallback(individual_losses=gpt2_losses, on_error="raise")])

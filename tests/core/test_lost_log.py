@@ -94,6 +94,21 @@ def test_place_that_cannot_be_written_any_more_ends_no_training(tmp_path: Path) 
     assert all((a == b).all() for a, b in zip(training.model.parameters(), twin.model.parameters(), strict=True))
 
 
+def test_other_run_in_the_place_of_a_deleted_one_is_left_alone(tmp_path: Path) -> None:
+    training, other = start("mlp"), start("mlp")
+    batches = list(training.batches(4))
+    with training.track(tmp_path / "run", config="economy", on_error="warn"):
+        training.run(batches[:1])
+        shutil.rmtree(tmp_path / "run")
+        with other.track(tmp_path / "run", config="economy"):
+            other.run(batches[:2])
+            with pytest.warns(UserWarning, match="another run is in its place"):
+                training.run(batches[1:])
+            other.run(batches[2:])
+    assert len(list((tmp_path / "run").glob("events*"))) == 1
+    assert list(by_step(cockpit_core.load(tmp_path / "run"), "Loss")) == [0, 1, 2, 3]
+
+
 def fill_disk(run: cockpit_core.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import LBFGS, SGD
 
 import cockpit_core
+from cockpit_core.engine.place import Place
 from tests import slow_truth
 from tests.own_optimizers import (
     Lars,
@@ -299,3 +300,32 @@ def test_optimizers_that_step_inside_the_backward_pass_are_said(tmp_path: Path) 
             repeat(3, backward_alone, training, None, run)
     assert run.step == 3
     assert by_step(run.data, "Loss") == {}
+
+
+# ---- where the parameters are ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64])
+def test_place_of_parameters(dtype: torch.dtype) -> None:
+    parameters = [torch.randn(3, 5).to(dtype), torch.randn(2, 3, 4, 4).to(dtype).to(memory_format=torch.channels_last)]
+    parameters += [torch.randn(7, 4).to(dtype).T, torch.zeros(0, 3, dtype=dtype), torch.tensor(1.0, dtype=dtype)]
+    place = Place(parameters)
+    assert not place.has_moved()
+    for p in parameters[:3]:
+        before = p.clone()
+        p.add_(1)
+        other = Place(parameters)
+        assert place.has_moved()
+        assert not place.is_back(other)
+        p.copy_(before)
+        assert place.is_back(other)
+        assert not place.has_moved()
+
+
+def test_place_with_numbers_that_are_none() -> None:
+    p = torch.tensor([1.0, float("nan"), float("inf")])
+    place = Place([p])
+    assert not place.has_moved()
+    p[0] = float("nan")
+    assert place.has_moved()
+    assert Place([]).has_moved() is False

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,32 @@ def test_children_of_a_dead_writer_do_not_block(tmp_path: Path) -> None:
             EventWriter(tmp_path / "run", resume=True).close()
         finally:
             os.kill(orphan, signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the test runner has threads
+def test_children_of_a_closed_writer_do_not_block(tmp_path: Path) -> None:
+    log = EventWriter(tmp_path / "run")
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        log.close()
+        EventWriter(tmp_path / "run", resume=True).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_child_that_ends_does_not_unlock(tmp_path: Path) -> None:
+    with EventWriter(tmp_path / "run") as log:
+        child = os.fork()
+        if child == 0:
+            log.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert logfile.find_sign_of_life(log.path) == "locked"
 
 
 def test_run_of_this_process_has_to_be_closed_first(tmp_path: Path) -> None:
