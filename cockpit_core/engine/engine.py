@@ -266,8 +266,11 @@ class Engine:
         return found
 
     def find_place(self) -> Place | None:
-        """Where the parameters are now; of sharded ones nobody holds enough to say."""
-        return None if self.cover.sharded else Place(list(self.cover.trainable().values()))
+        """Where the parameters are now; of sharded ones nobody holds enough to say, and others may not show their elements."""
+        try:
+            return None if self.cover.sharded else Place(list(self.cover.trainable().values()))
+        except Exception:
+            return None
 
     def is_elsewhere(self) -> bool:
         """One more backward pass of this step, of new gradients at parameters that were moved meanwhile (SAM and other
