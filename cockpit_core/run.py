@@ -24,6 +24,7 @@ from cockpit_core.engine.notices import Repeats
 from cockpit_core.engine.place import Unseen
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.scaler import find_scaler
+from cockpit_core.engine.scripting import HiddenFromScript
 from cockpit_core.engine.step import StepState
 from cockpit_core.events.data import RunData
 from cockpit_core.events.resume import Past
@@ -175,12 +176,14 @@ class Run:
     def _attach(self) -> None:
         """Two light hooks for the whole run, on the loss and behind the optimizer; ``begin`` adds what a plan needs."""
         self.handles, self.step_handles = Handles(), Handles()
+        self.handles.add(HiddenFromScript())
         if isinstance(self.loss_fn, nn.Module):
             self.handles.add(self.loss_fn.register_forward_hook(Hook(self, "on_loss"), with_kwargs=True))
         for optimizer in self.watched.values():
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
+        self.engine.owned = Hook(self, "_owned_parameters")
         self.ending = Ending(self)
         self.write_header()
         self.writer.write_record(Record("start", self.step, time.time(), self.elapsed))
@@ -374,6 +377,9 @@ class Run:
             self.scaler = find_scaler()
             if self.scaler is not None and self.engine.step.loss_scale == 1:
                 self.engine.step.unscale(float(self.scaler.get_scale()))
+
+    def _owned_parameters(self) -> set[int]:
+        return {id(p) for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]}
 
     def _loss_scale(self) -> float:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())

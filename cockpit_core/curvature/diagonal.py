@@ -19,6 +19,7 @@ from .columns import Squares, add_activation_columns, add_loss_columns, column_c
 from .loss_hessian import LossHessian, Seeds
 from .operators import Operator, flatten, make_operator, unflatten
 from .point import NoCurvature, Point, explained
+from .symmetry import refuse_asymmetry
 from .trace import estimate_diagonal
 
 KINDS = ("hessian", "ggn", "ggn_mc")
@@ -162,14 +163,20 @@ def _by_products(point: Point, kind: str, matrix: Operator, limits: Limits, note
     """One unit vector per parameter, many at once."""
     like = flatten([p.detach() for p in matrix.parameters])
     found = torch.empty_like(like)
+    probe = torch.cos(torch.arange(like.numel(), device=like.device, dtype=like.dtype))
+    image, image_of_transpose = torch.empty_like(like), torch.zeros_like(like)
     at_once = max(1, min(64, limits.memory_budget // max(1, matrix.column_bytes)))
     for numbers in torch.arange(like.numel(), device=like.device).split(at_once):
         units = like.new_zeros(len(numbers), like.numel())
         units[torch.arange(len(numbers)), numbers] = 1.0
-        rows = [r.reshape(len(numbers), -1) for r in matrix.matmat(unflatten(units, matrix.parameters))]
-        found[numbers] = torch.cat(rows, 1)[torch.arange(len(numbers)), numbers]
+        parts = [r.reshape(len(numbers), -1) for r in matrix.matmat(unflatten(units, matrix.parameters))]
+        rows = torch.cat(parts, 1)
+        found[numbers] = rows[torch.arange(len(numbers)), numbers]
+        image[numbers] = rows @ probe
+        image_of_transpose += probe[numbers] @ rows
     if not bool(torch.isfinite(found).all()):
         raise NoCurvature("the curvature is not finite at this step")
+    refuse_asymmetry(float((image - image_of_transpose).norm()), float(image.norm()), like.dtype)
     values = dict(zip(point.trainable, unflatten(found, matrix.parameters), strict=True))
     return Diagonal(values, True, "products", kind, products=like.numel(), note=note)
 

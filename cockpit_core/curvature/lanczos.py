@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .operators import Operator, flatten, unflatten
 from .point import NoCurvature
+from .symmetry import refuse_asymmetry
 
 _KEPT_AT_RESTART = 4
 _MIXTURE = (1.0, 0.5, 0.35, 0.25)
@@ -67,6 +68,7 @@ class _Basis:
         image = image - coefficients @ basis[near:]
         again = basis @ image
         image = image - again @ basis
+        self._check_symmetry(again[:near], coefficients)
         again[near:] += coefficients
         column = again.double().cpu()
         self.projected[: m + 1, m] = column
@@ -77,6 +79,16 @@ class _Basis:
         if self.overhang <= 8 * torch.finfo(image.dtype).eps * float(self.projected.abs().max()):
             self.overhang = 0.0
         self.next = image / self.overhang if self.overhang > 0 else image
+
+    def _check_symmetry(self, older: Tensor, coefficients: Tensor) -> None:
+        """``v_i . A v_m`` is ``v_m . A v_i``: what stuck out of the step before for the last vector, 0 for older ones."""
+        if self.size <= self.kept or self.size == 0:
+            return
+        difference = abs(float(coefficients[0]) - self.overhang)
+        if older.numel():
+            difference = max(difference, float(older.norm()))
+        scale = max(float(self.projected.abs().max()), self.overhang, float(coefficients.abs().max()))
+        refuse_asymmetry(difference, scale, coefficients.dtype)
 
     def ritz(self) -> tuple[Tensor, Tensor, Tensor]:
         """Ritz values ascending, their coefficient columns, and their residual norms."""

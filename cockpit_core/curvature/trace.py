@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .operators import Operator, flatten, unflatten
 from .point import NoCurvature
+from .symmetry import refuse_asymmetric
 
 # The k estimates of one XTrace share most of their subspace, so their spread understates the error of their mean.
 _SHARED_SUBSPACE = 1.6
@@ -94,6 +95,7 @@ def _add_xtrace(operator: Operator, samples: _Samples, probes: int, generator: t
     images = _apply(operator, omega, at_once)  # Y
     q, r = torch.linalg.qr(images.T.double() if like.numel() <= 10_000 else images.T)
     diagonal = r.diagonal().abs()
+    refuse_asymmetric((omega @ images.T).double(), like.dtype)
     if float(diagonal.min()) <= 1e-6 * float(diagonal.max()):  # rank below k: plain Hutchinson is then as good
         for v, image in zip(omega, images, strict=True):
             samples.add(v * image)
@@ -101,6 +103,7 @@ def _add_xtrace(operator: Operator, samples: _Samples, probes: int, generator: t
     q = q.to(like).T.contiguous()
     z = _apply(operator, q, at_once)
     h = (q @ z.T).double()
+    refuse_asymmetric(h, like.dtype)
     h = (h + h.T) / 2
     w = (q @ omega.T).double()  # [k, k], column i belongs to test vector i
     leaving = torch.linalg.inv(r.double()).T
@@ -140,8 +143,15 @@ def estimate_diagonal(
     at_once = int(max(1, min(8, fits, memory_budget // max(1, operator.column_bytes))))
     products = 0
     if probes < 4:
+        before: tuple[Tensor, Tensor] | None = None
         while products < max_products:
-            samples.add(_hutchinson(operator, like, generator))
+            v = _signs(1, like, generator)[0]
+            image = flatten(operator.matvec(unflatten(v, operator.parameters)))
+            if products == 1 and before is not None:
+                pair, images = torch.stack([before[0], v]), torch.stack([before[1], image])
+                refuse_asymmetric((pair @ images.T).double(), like.dtype)
+            before = (v, image) if products == 0 else None
+            samples.add(v * image)
             products += 1
             if products >= 10 and samples.relative_error() <= target:
                 break
@@ -153,8 +163,3 @@ def estimate_diagonal(
         if samples.relative_error() <= target:
             break
     return samples.finish(products, "XTrace")
-
-
-def _hutchinson(operator: Operator, like: Tensor, generator: torch.Generator) -> Tensor:
-    v = _signs(1, like, generator)[0]
-    return v * flatten(operator.matvec(unflatten(v, operator.parameters)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cockpit_core import long_sums
 from cockpit_core.engine.reduce import project
 from cockpit_core.engine.step import StepState
 from cockpit_core.quantities.alpha import End, fit_alpha
@@ -75,10 +76,10 @@ def along_gradient(s: Tensor, g: Tensor, theta: Tensor, s_norm: float, g_norm: f
     s, g, theta = s.reshape(-1), g.reshape(-1), theta.reshape(-1)
     if len(s) > 8192 and not may_be_along(s[:1024], g[:1024], theta[:1024]):
         return None
-    factor = float(torch.linalg.vecdot(s, g)) / squared
+    factor = long_sums.dot(s, g) / squared
     rest = math.sqrt(sum(rest_along(s[k : k + CHUNK], g[k : k + CHUNK], factor) for k in range(0, len(s), CHUNK)))
     eps = torch.finfo(theta.dtype).eps
-    allowed = eps * (float(torch.linalg.vector_norm(theta)) + 4 * s_norm)
+    allowed = eps * (long_sums.norm(theta) + 4 * s_norm)
     return factor if rest <= allowed else None
 
 

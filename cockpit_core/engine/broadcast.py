@@ -57,6 +57,10 @@ def watch_entries(engine: Engine, root: Any, origin: tuple[int, int]) -> None:
     if root is None or not B or B < 2:
         return
     entries, batched = find_entries(root, B, batch_dim)
+    places = [(node, entry.batch_dim) for node, entry in entries]
+    finding = engine.follower.follow(root, origin, batch_dim, places, len(batched), engine.step.packed)
+    engine.step.interacts = engine.step.interacts or finding.interacts
+    entries = [entry for entry, holds in zip(entries, finding.entries, strict=True) if holds]
     if not entries:
         return
     expanded: dict[int, Call] = {}
@@ -167,7 +171,8 @@ def expand_call(call: Call, B: int) -> Call:
         return value.unsqueeze(axis).expand(*value.shape[:axis], B, *value.shape[axis:])
 
     inputs, kwargs = tuple(widen(v) for v in call.inputs), {key: widen(v) for key, v in call.kwargs.items()}
-    return replace(call, inputs=inputs, kwargs=kwargs, batch_size=B, unbatched=False, adds_up=True)
+    own: dict[str, Any] = {"dims": {}, "rows": {}, "refusal": "", "followed": True}
+    return replace(call, inputs=inputs, kwargs=kwargs, batch_size=B, unbatched=False, adds_up=True, **own)
 
 
 class Listener:

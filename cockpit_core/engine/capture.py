@@ -11,10 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.losses import NoIndividualLosses
 from cockpit_core.faults import describe_error
+from cockpit_core.layers import random_state
 from cockpit_core.layers.attention import attention
 from cockpit_core.layers.contribution import Contribution, Joined, Rows, Summed, Tried, Zeros
 from cockpit_core.layers.fallback import fallback, flatten_tensors
+from cockpit_core.layers.module_state import ModuleState
+from cockpit_core.layers.random_state import RandomState
 from cockpit_core.layers.recurrent import recurrence
 from cockpit_core.layers.registry import Call, NotCovered, find_rule
 
@@ -77,6 +81,11 @@ class Pass:
     def add_losses(self, forward: int, losses: Tensor) -> None:
         """Individual losses of one call's samples, with that call's loss as their mean."""
         known = self.losses_of_calls
+        if forward in known and known[forward].shape != losses.shape:
+            raise NoIndividualLosses(
+                f"losses of {len(known[forward])} and of {len(losses)} samples were added, and the model was not called as a "
+                "whole: which of its samples they belong to is not known"
+            )
         known[forward] = known[forward] + losses if forward in known else losses
         self._join_losses()
 
@@ -118,6 +127,8 @@ def make_contributions(
     """The contributions of one call, by local parameter name: the module's rule, or the generic fallback."""
     call, seeds = held.call, held.gradients if gradients is None else gradients
     call.check_unchanged()
+    if call.refusal:
+        raise NotCovered(call.refusal)
     with torch.no_grad():
         parts = apply_rule(call, seeds, held.names, scale, cover)
         rest, method = [local for local in held.names if local not in parts], call.method
@@ -199,7 +210,9 @@ def contribution_of(
 def sum_up(parts: list[Contribution]) -> Contribution:
     """All uses of the same samples."""
     if not parts:
-        raise NotCovered("no call of its module was seen in the backward pass: the weight is used by a function")
+        raise NotCovered(
+            "its module was not called in this backward pass: a function uses the weight, or its gradient is of another pass"
+        )
     if any(part.samples != parts[0].samples for part in parts):
         raise NotCovered("its uses see different numbers of samples")
     return parts[0] if len(parts) == 1 else Summed(parts)
@@ -244,12 +257,41 @@ def detach_inputs(values: Any) -> Any:
     return values
 
 
+@dataclass(frozen=True)
+class BeforeCall:
+    """What a call starts from, where it may have to be repeated: taken before it, because it may change all of it."""
+
+    random_state: RandomState
+    state: ModuleState
+    versions: list[int]
+
+    @classmethod
+    def of(cls, module: nn.Module, args: tuple, kwargs: dict) -> BeforeCall:
+        tensors = flatten_tensors((args, kwargs))
+        return cls(random_state.take(tensors), ModuleState(module), [tensor._version for tensor in tensors])
+
+    def is_changed(self, tensors: list[Tensor]) -> bool:
+        """Did the call write into its own inputs?"""
+        return self.versions != [tensor._version for tensor in tensors]
+
+
 def make_call(
-    module: nn.Module, args: tuple, kwargs: dict, batch_size: int, batch_dim: int, states: Any, output: Any = None
+    module: nn.Module,
+    args: tuple,
+    kwargs: dict,
+    batch_size: int,
+    batch_dim: int,
+    before: BeforeCall | None,
+    output: Any = None,
 ) -> Call:
     inputs, named = detach_inputs(args), detach_inputs(kwargs)
-    versions = tuple((t, t._version) for t in flatten_tensors((inputs, named)))  # a detached tensor shares its counter
-    call = Call(module, inputs, named, batch_size, batch_dim, versions, states, module.training)
+    tensors = flatten_tensors((inputs, named))
+    versions = tuple((t, t._version) for t in tensors)  # a detached tensor shares its counter
+    call = Call(module, inputs, named, batch_size, batch_dim, versions, None, None, module.training)
+    if before is not None:
+        call.random_state, call.state = (before.random_state, random_state.take(tensors)), before.state
+        if before.is_changed(tensors):
+            call.state.reason = "it writes into its own input, so that it cannot be run again on the same"
     if isinstance(module, nn.SyncBatchNorm):
         call.statistics = find_shared_statistics(output)
     return call

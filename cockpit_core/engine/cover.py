@@ -14,6 +14,7 @@ from cockpit_core.layers.registry import find_rule
 from cockpit_core.records import LayerInfo
 from cockpit_core.sharded import is_sharded
 
+UNSEEN = "no tracked backward pass has gone through it"
 TRANSFORMER_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
@@ -126,15 +127,24 @@ class Cover:
         path = self.paths[id(module)]
         if self.sharded:
             reason += " (and it is sharded, so that the module around it cannot be run again)"
-        if not path or self.sharded:
+        parent, parent_path = self._enclosing(path)
+        if parent is None or self.sharded:
             self.methods[name] = ("not covered", reason)
             return False
-        parent_path, _, own = path.rpartition(".")
-        parent = self.model.get_submodule(parent_path) if parent_path else self.model
+        own = path[len(parent_path) + 1 :] if parent_path else path
         self.hosts[name] = [(parent, f"{own}.{local}")]
         self._places = None
         self.methods[name] = ("fallback", f"measured at {parent_path or type(parent).__name__}: {reason}")
         return True
+
+    def _enclosing(self, path: str) -> tuple[nn.Module | None, str]:
+        """The next module around this one that can be called: a ModuleList or ModuleDict never is."""
+        while path:
+            path = path.rpartition(".")[0]
+            module = self.model.get_submodule(path) if path else self.model
+            if getattr(type(module).forward, "__name__", "") != "_forward_unimplemented":
+                return module, path
+        return None, ""
 
     def describe(self, without_gradient: set[str]) -> list[LayerInfo]:
         """The header's list of layers, each with the way it is measured."""
@@ -149,7 +159,8 @@ class Cover:
             elif name in without_gradient:
                 info.method, info.reason = "no gradient", "unused: the backward pass left its gradient empty"
             else:
-                info.method, info.reason = self.methods.get(name, ("", ""))
+                unseen = ("not covered", UNSEEN) if self.methods else ("", "")
+                info.method, info.reason = self.methods.get(name, unseen)
             infos.append(info)
         return infos
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,12 @@ from cockpit_core.curvature import (
 from cockpit_core.engine.capture import Captured, Pass, make_contributions
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.distributed import Group
-from cockpit_core.engine.keeping import NotRepeatable
+from cockpit_core.engine.keeping import SAME
 from cockpit_core.engine.reduce import Request, reduce_layer
 from cockpit_core.engine.together import largest_together
-from cockpit_core.faults import text_of
 from cockpit_core.layers.contribution import Summed
-from cockpit_core.layers.registry import Call
+from cockpit_core.layers.module_state import Again, NotRepeatable
+from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.layers.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Curvature:
         """Remember where this output sits in the graph; the edge survives that the tensor is overwritten in place."""
         self.edges.append((call, names, position, torch.autograd.graph.get_gradient_edge(output)))
 
-    def measure(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> None:
+    def measure(self, engine: Engine, found: Pass, again: Again, args: tuple, kwargs: dict, factor: Tensor) -> None:
         """For a loss module: the loss is evaluated once more on the same outputs, on top of the user's graph.
 
         A graph that hands out its saved tensors only once (checkpointing, offloading) is left alone: the forward is
@@ -81,24 +82,38 @@ class Curvature:
         kinds = engine.step.plan.curvature_kinds
         if not self._begin(engine, kinds):
             return
-        calls = args, kwargs, factor
-        with torch.enable_grad(), engine.mute():
+        calls = again, args, kwargs, factor
+        with torch.enable_grad(), self._passing(engine, kinds):
             if engine.step.packed or (self.samples is not None and self.samples < found.part):
                 self._attempt_fill(engine, kinds, lambda: self._separate_point(engine, found, *calls))
             else:
                 self._attempt_fill(engine, kinds, lambda: self._point(engine, found, *calls))
-            again = {n for n, reason in engine.step.no_value.items() if "attention" in reason}
-            if again and not engine.step.passes:
+            retry = {n for n, reason in engine.step.no_value.items() if "attention" in reason}
+            if retry and not engine.step.passes:
                 with sdpa_kernel(SDPBackend.MATH):
                     wanted = {
-                        need: {k for k in found_kinds if f"{need} {k or self.kind}" in again}
+                        need: {k for k in found_kinds if f"{need} {k or self.kind}" in retry}
                         for need, found_kinds in kinds.items()
                     }
-                    for name in again:
+                    for name in retry:
                         engine.step.no_value.pop(name)
                     self.due = self._eigenvalues(engine, wanted)
                     self._attempt_fill(engine, wanted, lambda: self._separate_point(engine, found, *calls))
             found.curved = True
+
+    @contextmanager
+    def _passing(self, engine: Engine, kinds: dict[str, set[str]]) -> Iterator[None]:
+        """Passes of ours through the user's graph, where they leave no trace; else there is no value."""
+        try:
+            with engine.mute():
+                yield
+        except NotRepeatable as reason:
+            self._give_up(engine, kinds, NoCurvature(f"the backward pass runs code of yours, and {reason}"))
+
+    def _give_up(self, engine: Engine, kinds: dict[str, set[str]], reason: NoCurvature) -> None:
+        names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
+        engine.step.no_value.update(dict.fromkeys(names, str(reason)))
+        self.answer_others(engine, reason)
 
     def _attempt_fill(self, engine: Engine, kinds: dict[str, set[str]], make: Callable[[], Point]) -> None:
         try:
@@ -106,9 +121,7 @@ class Curvature:
                 raise NoCurvature("parameters in half precision give second derivatives that are mostly rounding")
             point = make()
         except NoCurvature as reason:
-            names = [f"{need} {kind or self.kind}" for need, found_kinds in kinds.items() for kind in found_kinds]
-            engine.step.no_value.update(dict.fromkeys(names, str(reason)))
-            self.answer_others(engine, reason)
+            self._give_up(engine, kinds, reason)
             return
         self.packed = engine.step.packed
         self._fill(engine, kinds, point)
@@ -150,7 +163,7 @@ class Curvature:
         if not self._begin(engine, kinds):
             return
         try:
-            with torch.enable_grad(), engine.mute():
+            with torch.enable_grad(), self._passing(engine, kinds):
                 parameters: dict[str, Tensor] = dict(engine.cover.trainable())
                 point = Point(loss, parameters, batch_size, samples_first=engine.batch_dim == 0)
                 self._fill(engine, kinds, point)
@@ -173,22 +186,24 @@ class Curvature:
         engine.step.no_value.update(dict.fromkeys(names, reason) if reason else {})
         return bool(reason)
 
-    def _point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
+    def _point(self, engine: Engine, found: Pass, again: Again, args: tuple, kwargs: dict, factor: Tensor) -> Point:
         outputs = args[0] if args and isinstance(args[0], Tensor) and args[0].requires_grad else None
-        loss = engine.loss_fn.forward(*args, **kwargs) * factor
+        loss = evaluate(again, args, kwargs) * factor
         parameters: dict[str, Tensor] = dict(engine.cover.trainable())
         if outputs is None:
             return Point(loss, parameters, found.part, samples_first=engine.batch_dim == 0)
 
         def loss_of(values: Tensor) -> Tensor:
-            return engine.loss_fn.forward(values, *args[1:], **kwargs) * factor
+            return evaluate(again, (values, *args[1:]), kwargs) * factor
 
         mixed = engine.unbatched or mixes_samples(engine.cover.model)
         squares = None if mixed else partial(self._sum_of_squares, engine, outputs)
         parts = Parts(engine, outputs, loss_of)
         return Point(loss, parameters, found.part, outputs, loss_of, squares, engine.batch_dim == 0, parts)
 
-    def _separate_point(self, engine: Engine, found: Pass, args: tuple, kwargs: dict, factor: Tensor) -> Point:
+    def _separate_point(
+        self, engine: Engine, found: Pass, again: Again, args: tuple, kwargs: dict, factor: Tensor
+    ) -> Point:
         """The forward once more on (the first samples of) the batch: copies of the buffers, the same random state."""
         B, dim = found.part, engine.batch_dim
         k = B if self.samples is None else min(self.samples, B)
@@ -202,11 +217,11 @@ class Curvature:
             raise NoCurvature(
                 "the loss does not take the model's own output, so the forward pass cannot be repeated for it"
             )
-        rest, sums = tuple(cut(v) for v in args[1:]), getattr(engine.loss_fn, "reduction", "mean") == "sum"
+        rest, sums = tuple(cut(v) for v in args[1:]), getattr(again.module, "reduction", "mean") == "sum"
         weight = factor * (B / k) if sums else factor
 
         def loss_of(values: Tensor) -> Tensor:
-            return engine.loss_fn.forward(values, *rest, **{key: cut(v) for key, v in kwargs.items()}) * weight
+            return evaluate(again, (values, *rest), {key: cut(v) for key, v in kwargs.items()}) * weight
 
         if k < B:
             engine.step.curvature_part = f"{k} of {B} samples"
@@ -292,22 +307,34 @@ class Curvature:
         parts: dict[str, list] = {}
         for captured in held.values():
             own = dict(captured.call.module.named_parameters(remove_duplicate=False))
-            made = make_contributions(captured, 1.0, engine.cover, self.memory_budget, engine.mute)
+            try:
+                made = make_contributions(captured, 1.0, engine.cover, self.memory_budget, engine.mute)
+            except NotCovered as reason:
+                raise NoCurvature(str(reason)) from reason
             for local, contribution in made.items():
                 parts.setdefault(engine.cover.names[id(own[local])], []).append(contribution)
-        return {
-            name: squares_of(found[0] if len(found) == 1 else Summed(found), self.memory_budget, engine.step.scratch)
-            for name, found in parts.items()
-        }
+        try:
+            return {
+                name: squares_of(
+                    found[0] if len(found) == 1 else Summed(found), self.memory_budget, engine.step.scratch
+                )
+                for name, found in parts.items()
+            }
+        except NotCovered as reason:
+            raise NoCurvature(str(reason)) from reason
+
+
+def evaluate(again: Again, args: tuple, kwargs: dict) -> Tensor:
+    """The user's loss once more."""
+    try:
+        return again.forward(*args, **kwargs)
+    except NotRepeatable as reason:
+        raise NoCurvature(f"the loss cannot be evaluated once more: {reason}") from reason
 
 
 def mixes_samples(model: nn.Module) -> bool:
     """BatchNorm in training mode: a column of one sample then reaches all of them, and squares per sample are wrong."""
     return any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules())
-
-
-SAME = {torch.float64: 1e-8, torch.float32: 1e-3}
-"""How far outputs may be apart, relatively, that were computed in batches of different sizes."""
 
 
 class Parts:
@@ -329,12 +356,7 @@ class Parts:
 
         if values.dim() <= dim or values.shape[dim] < hi:
             raise NoCurvature("the outputs are not one per sample")
-        try:
-            found, known = rerun_model(self.engine, cut), values.narrow(dim, lo, hi - lo)
-        except NoCurvature:
-            raise
-        except Exception as error:
-            raise NoCurvature(f"the model does not take a part of its batch ({text_of(error)})") from error
+        found, known = rerun_model(self.engine, cut), values.narrow(dim, lo, hi - lo)
         if not isinstance(found, Tensor) or found.shape != known.shape:
             raise NoCurvature("the loss does not take the model's own output, sample by sample")
         if not self.checked:
@@ -378,10 +400,15 @@ def rerun_model(engine: Engine, cut: Callable[[Any], Any]) -> Any:
     if forward is None:
         raise NoCurvature("the model itself was not called, so its forward pass cannot be repeated")
     args, kwargs = tuple(cut(v) for v in forward.args), {key: cut(v) for key, v in forward.kwargs.items()}
+    whole = all(a is b for a, b in zip(args, forward.args, strict=True))
+    whole = whole and all(value is forward.kwargs[key] for key, value in kwargs.items())
     try:
-        return forward.repeat(engine.cover.model, args, kwargs)
+        return forward.repeat(engine.cover.model, *(() if whole else (args, kwargs)))
     except NotRepeatable as reason:
         raise NoCurvature(str(reason)) from reason
+    except Exception as error:
+        taken = "cannot be repeated" if whole else "does not take a part of its batch"
+        raise NoCurvature(f"the model's forward pass {taken} ({type(error).__name__}: {error})") from error
 
 
 def add_diagonals(first: Diagonal, second: Diagonal) -> Diagonal:

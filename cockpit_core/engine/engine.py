@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.broadcast import tag, watch_entries
-from cockpit_core.engine.capture import Pass, find_batch_size, make_call
+from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, make_call
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.distributed import Group
+from cockpit_core.engine.following import Follower, mark_outputs, samples_of_outputs
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.keeping import Forward, Repetition
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
@@ -33,7 +34,9 @@ from cockpit_core.engine.step import GradientMark, StepState
 from cockpit_core.engine.together import measure_together
 from cockpit_core.layers import random_state
 from cockpit_core.layers.fallback import flatten_tensors
-from cockpit_core.layers.random_state import RandomState
+from cockpit_core.layers.hook_watch import HookWatch
+from cockpit_core.layers.module_state import Again, ModuleState
+from cockpit_core.layers.outside import runs_own_backward
 from cockpit_core.layers.registry import Call
 from cockpit_core.quantities.norms import measure_norms
 from cockpit_core.sharded import any_nonzero
@@ -54,6 +57,9 @@ class Engine:
         self.clock = Clock()
         self.layer_handles = Handles()
         self.muted = 0
+        self.watch = HookWatch()
+        self.again: Again | None = None  # the loss as it was before its last call
+        self.runs_own_backward = runs_own_backward(cover.model)
         self.forward_size: int | None = None
         self.call_number, self.calls = 0, {0: 0}  # calls of the model, and the samples of those of this step
         self.joins_batches = False  # a backward pass went through batches of different sizes
@@ -71,18 +77,38 @@ class Engine:
             True  # False while nobody touches a gradient between the backward pass and the step's end
         )
         self.keeps_contributions = True  # False while the steps are known to run along the gradient
-        self.random_states: dict[int, RandomState] = {}
+        self.before_calls: dict[int, BeforeCall] = {}  # of modules that may have to be run again, by id
         self.compiled: list[nn.Module] = []  # wrappers of the model that torch.compile made
+        self.follower = Follower()
         self.group: Group | None = None  # set by the run: several processes train this model together
 
     @contextmanager
     def mute(self) -> Iterator[None]:
         """Our own backward passes and forwards fire our own hooks: they must not listen."""
+        if self.muted:
+            yield
+            return
         self.muted += 1
         try:
-            yield
+            with self.undisturbed():
+                yield
         finally:
             self.muted -= 1
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """A pass of ours calls no hook of the user, and draws no random number that the user would have drawn.
+
+        Where a backward pass runs code of the user's (checkpointing, an ``autograd.Function``), it runs on copies of all
+        that this code keeps.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self.watch.silenced(self.cover.model.parameters()))
+            stack.enter_context(random_state.kept())
+            if self.step.packed or self.runs_own_backward:
+                loss = [self.loss_fn] if isinstance(self.loss_fn, nn.Module) else []
+                stack.enter_context(ModuleState(self.cover.model, *loss).installed(hooks=True))
+            yield
 
     # ---- arming -------------------------------------------------------------------------------------------------
 
@@ -92,20 +118,27 @@ class Engine:
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
         self.forward, self.unbatched = None, False
         self.calls = {}
+        self.follower.begin()
         wanted = plan.individual or bool(plan.curvature_kinds)
+        self.again = None
         if wanted and not self.layer_handles:
             self._hook_layers()
+        elif wanted:
+            self.watch.start()  # what was noted of the step before is gone
         elif not wanted:
             self.layer_handles.remove()
 
     def _hook_layers(self) -> None:
         handles = self.layer_handles
         handles.add(EagerForAWhile(self.cover.model, self.compiled))
+        handles.add(self.watch.start())
+        if isinstance(self.loss_fn, nn.Module):
+            handles.add(self.loss_fn.register_forward_pre_hook(Hook(self, "on_loss_call"), with_kwargs=True))
         handles.add(self.cover.model.register_forward_pre_hook(Hook(self, "on_model"), with_kwargs=True))
         handles.add(self.cover.model.register_forward_hook(Hook(self, "on_model_output")))
         for module in self.cover.hooked_modules():
             if any(not self.cover.has_rule(module, local) for local in self.cover.hooked_modules()[module]):
-                handles.add(module.register_forward_pre_hook(Hook(self, "on_random_state"), with_kwargs=True))
+                handles.add(module.register_forward_pre_hook(Hook(self, "on_call"), with_kwargs=True))
             handles.add(module.register_forward_hook(Hook(self, "on_layer"), with_kwargs=True))
         for p in self.cover.trainable().values():
             handles.add(p.register_post_accumulate_grad_hook(Hook(self, "on_parameter")))
@@ -125,8 +158,10 @@ class Engine:
         self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
         self.call_number += 1
         self.calls[self.call_number] = self.forward_size or 0
+        self.follower.note_inputs(all_tensors((args, kwargs)))
         if torch.is_grad_enabled() and (self.step.plan.curvature_kinds or self.may_repeat):
-            self.forward = Forward.of(args, kwargs, self.forward_size or 0)
+            self.forward = Forward.of(module, args, kwargs, self.forward_size or 0)
+            self.forward.number = self.call_number
 
     @property
     def may_repeat(self) -> bool:
@@ -135,12 +170,29 @@ class Engine:
         return keeps and self.group is None and not self.step.in_closure and not self.never_repeats
 
     def on_model_output(self, module: nn.Module, args: tuple, output: Any) -> None:
-        if self.muted or self.repetition is not None or self.forward is None or not self.may_repeat:
+        if self.muted or self.repetition is not None:
             return
         with self.guard("output of the model"):
+            outputs = flatten_tensors(output)
+            mark_outputs(outputs, self.call_number)
+            self._count_samples(outputs)
+        if self.forward is None:
+            return
+        with self.guard("output of the model"):
+            self.forward.outputs = [(t.detach(), t._version) for t in flatten_tensors(output)]
+            if not self.may_repeat:
+                return
             for position, tensor in enumerate(flatten_tensors(output)):
                 if tensor.requires_grad:
                     tensor.register_hook(partial(self.on_model_gradient, self.forward, position))
+
+    def _count_samples(self, outputs: list[Tensor]) -> None:
+        samples = samples_of_outputs(outputs, self.forward_size or 0, self.batch_dim)
+        if samples != (self.forward_size or 0):
+            self.forward_size = self.calls[self.call_number] = samples
+            self.follower.resize(self.call_number, samples)
+            if self.forward is not None:
+                self.forward.batch_size = samples
 
     def on_model_gradient(self, forward: Forward, position: int, gradient: Tensor) -> None:
         found = self.step.open
@@ -149,9 +201,10 @@ class Engine:
                 found.forwards.append(forward)
             forward.gradients[position] = gradient.detach()
 
-    def on_random_state(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def on_call(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if not self.muted and torch.is_grad_enabled():
-            self.random_states[id(module)] = random_state.take(flatten_tensors((args, kwargs)))
+            with self.guard("layer hooks"):
+                self.before_calls[id(module)] = BeforeCall.of(module, args, kwargs)
 
     def on_layer(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         if self.muted or not torch.is_grad_enabled():
@@ -159,24 +212,25 @@ class Engine:
         with self.guard("layer hooks"):
             tensors = [output] if isinstance(output, Tensor) else flatten_tensors(output)
             names = list(self.hooked[module])
-            state = self.random_states.pop(id(module), None)
-            states = None if state is None else (state, random_state.take(flatten_tensors((args, kwargs))))
             call = make_call(
                 module,
                 args,
                 kwargs,
                 self.forward_size or 0,
                 self.cover.batch_dim(module, self.batch_dim),
-                states,
+                self.before_calls.pop(id(module), None),
                 output,
             )
             call.forward = self.call_number
             if self.repetition is not None:
+                self.follower.repeat(call, *self.repetition.next_place())
                 self.repetition.saw(call, len(tensors))
+            self.step.packed |= has_saved_tensor_hooks()
+            if self.repetition is None:
+                self.follower.note_call(call, tensors)
             for position, tensor in enumerate(tensors):
                 if tensor.requires_grad:
                     if self.step.plan.curvature_kinds and self.repetition is None:
-                        self.step.packed |= has_saved_tensor_hooks()
                         self.curvature.note(call, names, position, tensor)
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
                     if self.repetition is None:
@@ -184,13 +238,19 @@ class Engine:
 
     # ---- loss ---------------------------------------------------------------------------------------------------
 
+    def on_loss_call(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if not self.muted and torch.is_grad_enabled():
+            with self.guard("loss hook"):
+                self.again = Again(module)
+
     def on_loss(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """Wait for this loss to be differentiated. Nothing happens if it never is (validation)."""
         if self.muted or not isinstance(output, Tensor) or not output.requires_grad:
             return
         origin = self.find_origin(find_batch_size((args, kwargs), self.batch_dim))
         self.look_for_broadcasts(output.grad_fn, origin)
-        output.register_hook(partial(self.on_loss_gradient, origin, args, kwargs, output.detach()))
+        again, self.again = self.again or Again(module), None
+        output.register_hook(partial(self.on_loss_gradient, origin, again, args, kwargs, output.detach()))
 
     def find_origin(self, size: int | None) -> tuple[int, int]:
         """Which call of the model does a loss with so many samples belong to, and how many has it? The last one that
@@ -206,7 +266,7 @@ class Engine:
                 watch_entries(self, root, origin)
 
     def on_loss_gradient(
-        self, origin: tuple[int, int], args: tuple, kwargs: dict, value: Tensor, factor: Tensor
+        self, origin: tuple[int, int], again: Again, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
     ) -> None:
         if self.muted or not self._is_of_interest(value, factor):
             return
@@ -217,9 +277,9 @@ class Engine:
             try:
                 found = self._open_pass(origin, find_batch_size((args, kwargs), self.batch_dim))
                 factor = factor / self.step.loss_scale
-                self._take_losses(found, origin[0], args, kwargs, value, factor)
+                self._take_losses(found, origin[0], again, args, kwargs, value, factor)
                 if value.dim() == 0:
-                    self.curvature.measure(self, found, args, kwargs, factor)
+                    self.curvature.measure(self, found, again, args, kwargs, factor)
             except Exception as error:
                 self.curvature.answer_others(self, error)  # else they would wait for this process
                 raise
@@ -236,6 +296,9 @@ class Engine:
 
     loss_scale: Callable[[], float] = staticmethod(lambda: 1.0)
     """Set by the run: the factor of a GradScaler, once one has been seen."""
+
+    owned: Callable[[], set[int] | None] = staticmethod(lambda: None)
+    """Set by the run: the parameters that its optimizers step. Those of others are zeroed by others."""
 
     noticed_loss: Callable[[Tensor, Tensor], None] = staticmethod(lambda value, factor: None)
     """Set by the run: counts backward passes and looks for a loss that breaks."""
@@ -268,7 +331,7 @@ class Engine:
     def find_place(self) -> Place | None:
         """Where the parameters are now; of sharded ones nobody holds enough to say, and others may not show their elements."""
         try:
-            return None if self.cover.sharded else Place(list(self.cover.trainable().values()))
+            return None if self.cover.sharded else Place(self._moved_by_the_step())
         except Exception:
             return None
 
@@ -279,7 +342,7 @@ class Engine:
         if not state.passes or state.measured or state.place is None or not state.place.has_moved():
             return False
         if state.elsewhere is None:
-            if any_nonzero(p.grad for p in self.cover.trainable().values() if p.grad is not None):
+            if any_nonzero(p.grad for p in self._moved_by_the_step() if p.grad is not None):
                 return False
             state.elsewhere = self.find_place()
         return True
@@ -290,10 +353,16 @@ class Engine:
             return
         if self.cover.sharded and not self.step.gradient_norms:
             return  # the passes so far were not reduced yet (set_requires_gradient_sync)
-        if not any_nonzero(p.grad for p in self.cover.trainable().values() if p.grad is not None):
+        if not any_nonzero(p.grad for p in self._moved_by_the_step() if p.grad is not None):
             self.step.discard()
 
-    def _take_losses(self, found: Pass, call: int, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:
+    def _moved_by_the_step(self) -> list[Tensor]:
+        owned = self.owned()
+        return [p for p in self.cover.trainable().values() if owned is None or id(p) in owned]
+
+    def _take_losses(
+        self, found: Pass, call: int, again: Again, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
+    ) -> None:
         """Loss and individual losses of this pass, times the user's own factor (1/3 for ``loss / 3``)."""
         found.loss += float((value * factor).sum())
         if not ({"losses", "alpha"} & self.step.plan.needs or self.step.plan.alpha_end) or found.no_losses:
@@ -303,9 +372,7 @@ class Engine:
                 name = type(self.loss_fn).__name__
                 losses = sum_per_sample((value * factor).detach(), found.part, self.batch_dim, name) * found.part
             else:
-                losses = self.clock.timed(
-                    "losses", individual_losses, self.loss_fn, args, kwargs, found.part, self.batch_dim
-                )
+                losses = self.clock.timed("losses", individual_losses, again, args, kwargs, found.part, self.batch_dim)
                 if bool(torch.isfinite(value)):
                     check_sum(losses, float(value))
                 losses = losses * factor
@@ -465,6 +532,15 @@ def keeps_graph() -> bool:
 def has_saved_tensor_hooks() -> bool:
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is not None and top(False) is not None
+
+
+def all_tensors(value: Any) -> list[Tensor]:
+    """Those of whole numbers too: tokens are data."""
+    if isinstance(value, Tensor):
+        return [value] if value.layout == torch.strided else []
+    if isinstance(value, dict) or hasattr(value, "keys"):
+        value = list(value.values())
+    return [tensor for item in value for tensor in all_tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
 def to_dense(tensor: Tensor) -> Tensor:

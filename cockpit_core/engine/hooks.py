@@ -5,9 +5,21 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import torch
+from torch.compiler import is_compiling
+
 
 def _inert(*args: Any, **kwargs: Any) -> None:
     """What a copied or unpickled hook does: nothing. A copy of a tracked model is not tracked."""
+
+
+def is_imagined() -> bool:
+    """Code runs on stand-ins for tensors: inside ``torch.func`` transforms, ``torch.jit.trace``, fake tensors. No training."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    )
 
 
 class Hook:
@@ -23,8 +35,10 @@ class Hook:
         self.function = getattr(type(owner), method)  # found once: some hooks are called at every step
 
     def __call__(self, *args: Any) -> Any:
+        if is_compiling():  # first: the compiler traces this line, and no further
+            return None
         owner = self.owner()
-        return None if owner is None else self.function(owner, *args)
+        return None if owner is None or is_imagined() else self.function(owner, *args)
 
     def __deepcopy__(self, memo: dict) -> Any:
         return _inert

@@ -15,22 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from cockpit_core.engine.capture import Captured, Pass, detach_inputs, make_call, make_contributions
 from cockpit_core.engine.reduce import project
 from cockpit_core.layers import random_state
 from cockpit_core.layers.contribution import Contribution, Rows
-from cockpit_core.layers.fallback import ModuleGradients, external_seeds, flatten_tensors
+from cockpit_core.layers.fallback import ModuleGradients, copy_inputs, external_seeds, flatten_tensors
+from cockpit_core.layers.module_state import ModuleState, NotRepeatable
 from cockpit_core.layers.random_state import RandomState
 from cockpit_core.layers.registry import Call
 
 if TYPE_CHECKING:
     from cockpit_core.engine.engine import Engine
-
-
-class NotRepeatable(RuntimeError):
-    """The forward pass cannot be repeated, or did not come out the same; the message says why."""
 
 
 @dataclass(eq=False)
@@ -40,15 +36,20 @@ class Forward:
     args: tuple
     kwargs: dict
     batch_size: int
+    state: ModuleState
     random_state: RandomState
     autocast: list[tuple[str, torch.dtype]]
     versions: list[tuple[Tensor, int]]
     gradients: dict[int, Tensor] = field(default_factory=dict)
+    outputs: list[tuple[Tensor, int]] = field(default_factory=list)
+    """What it gave, without the graph, and the version of each: a repetition must give the same."""
+    number: int = 0
+    """Which call of the model it was."""
     draws: bool = False
     """It drew random numbers when it was repeated."""
 
     @classmethod
-    def of(cls, args: tuple, kwargs: dict, batch_size: int) -> Forward:
+    def of(cls, model: nn.Module, args: tuple, kwargs: dict, batch_size: int) -> Forward:
         inputs, named = detach_inputs(args), detach_inputs(kwargs)
         tensors = flatten_tensors((inputs, named))
         devices = {"cpu", *(tensor.device.type for tensor in tensors)}
@@ -56,25 +57,82 @@ class Forward:
             (device, torch.get_autocast_dtype(device)) for device in devices if torch.is_autocast_enabled(device)
         ]
         versions = [(tensor, tensor._version) for tensor in tensors]
-        return cls(inputs, named, batch_size, random_state.take(tensors), autocast, versions)
+        return cls(inputs, named, batch_size, ModuleState(model), random_state.take(tensors), autocast, versions)
 
     def repeat(self, model: nn.Module, args: tuple | None = None, kwargs: dict | None = None) -> Any:
-        """The model's output once more: copies of the buffers, the same random state and precision."""
+        """The model's output once more: copies of all that it keeps, the same random state and precision.
+
+        On the whole batch (no ``args``) the output must be what it was. The user's hooks on modules stay silent, unless
+        it is another one without them.
+        """
         if any(tensor._version != version for tensor, version in self.versions):
             raise NotRepeatable("the model's inputs were changed in place after the forward pass")
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        args, kwargs = self.args if args is None else args, self.kwargs if kwargs is None else kwargs
+        result = self._run(model, args, kwargs, hooks=False)
+        if args is None and not self._is_same(result):
+            if self.state.has_hooks:
+                result = self._run(model, args, kwargs, hooks=True)
+            if not self._is_same(result):
+                raise NotRepeatable("the model gives other outputs when its forward pass is repeated")
+        return result
+
+    def _run(self, model: nn.Module, args: tuple | None, kwargs: dict | None, *, hooks: bool) -> Any:
+        inputs = copy_inputs(self.args if args is None else args)
+        named = copy_inputs(self.kwargs if kwargs is None else kwargs)
         with ExitStack() as stack:
             for device, dtype in self.autocast:
                 stack.enter_context(torch.autocast(device, dtype))
+            stack.enter_context(unwritten(model))
+            stack.enter_context(self.state.installed(hooks=hooks))
             stack.enter_context(random_state.restored(self.random_state))
             stack.enter_context(torch.enable_grad())
-            result = functional_call(model, buffers, args, kwargs)
+            result = model(*inputs, **named)
             self.draws = not random_state.is_same(self.random_state, random_state.take(self.tensors()))
             return result
 
+    def _is_same(self, result: Any) -> bool:
+        """Up to rounding: attention may have taken another kernel. Outputs that were written into since tell nothing."""
+        found = flatten_tensors(result)
+        if self.outputs and len(found) != len(self.outputs):
+            return False
+        pairs = [(a.detach(), b) for a, (b, version) in zip(found, self.outputs, strict=False) if b._version == version]
+        return all(a.shape == b.shape and is_close(a, b) for a, b in pairs)
+
     def tensors(self) -> list[Tensor]:
         return [tensor for tensor, _ in self.versions]
+
+
+SAME = {torch.float64: 1e-8, torch.float32: 1e-3}
+"""How far outputs may be apart, relatively, that were computed twice."""
+
+
+def is_close(found: Tensor, known: Tensor) -> bool:
+    away = torch.linalg.vector_norm((found - known).double())
+    length = torch.linalg.vector_norm(known.double())
+    return bool(away <= SAME.get(known.dtype, 5e-2) * length.clamp(min=1e-30)) or not bool(torch.isfinite(length))
+
+
+@contextmanager
+def unwritten(model: nn.Module) -> Iterator[None]:
+    """A forward pass that writes into its parameters (weights that are normalised in place) leaves no trace in them."""
+    own = [(p, p.data, p.detach().clone(), p._version) for p in model.parameters()]
+    try:
+        yield
+    finally:
+        written = [put_back(*one) for one in own]
+        if any(written):
+            raise NotRepeatable("its forward pass writes into its parameters")
+
+
+def put_back(p: Tensor, data: Tensor, value: Tensor, version: int) -> bool:
+    """Was it written into? Then it has its memory, values and version again: the user's graph may need them."""
+    moved = p.data.data_ptr() != data.data_ptr()
+    if moved:
+        p.data = data
+    changed = p._version != version or not torch.allclose(data, value, rtol=0, atol=0, equal_nan=True)
+    if changed:
+        data.copy_(value)
+        torch._C._autograd._unsafe_set_version_counter((p,), (version,))
+    return moved or changed
 
 
 class Kept:
@@ -113,8 +171,9 @@ def storages_of(value: Any) -> Iterator[tuple[int, int]]:
     elif isinstance(value, dict):
         yield from storages_of(list(value.values()))
     elif isinstance(value, (Contribution, ModuleGradients, Call)):
-        for item in vars(value).values():
-            yield from storages_of(item)
+        for name, item in vars(value).items():
+            if name not in ("state", "random_state"):  # small, and nested
+                yield from storages_of(item)
 
 
 def rows_are_smaller(part: Contribution) -> bool:
@@ -146,9 +205,16 @@ class Repetition:
         self.slopes: dict[str, Tensor] = {}
         self.outputs: dict[int, int] = {}
         self.waiting: dict[int, Captured] = {}
+        self.number, self.seen = 0, -1
+
+    def next_place(self) -> tuple[int, int]:
+        """Of the call that comes: the call of the model it belongs to, and which one in it."""
+        self.seen += 1
+        return self.number, self.seen
 
     def run(self, found: Pass) -> dict[str, Tensor]:
         forward, engine = found.forwards[0], self.engine
+        self.number = forward.number
         result = forward.repeat(engine.cover.model)
         outputs, gradients = dict(enumerate(flatten_tensors(result))), forward.gradients
         if any(k not in outputs or outputs[k].shape != b.shape for k, b in gradients.items()):
@@ -160,7 +226,10 @@ class Repetition:
             seeds = external_seeds({k: outputs[k] for k in gradients}, gradients, call)
         wanted = [engine.cover.parameters[name] for name in self.update]
         ends = [(outputs[k], seed.to(outputs[k].dtype)) for k, seed in seeds.items()]
-        torch.autograd.grad([out for out, _ in ends], wanted, [seed for _, seed in ends], allow_unused=True)
+        try:
+            torch.autograd.grad([out for out, _ in ends], wanted, [seed for _, seed in ends], allow_unused=True)
+        except RuntimeError as error:  # checkpointing of the reentrant kind
+            raise NotRepeatable(f"its backward pass cannot be repeated: {error}") from error
         for held in self.waiting.values():
             self._project(held)
         return self.slopes
@@ -198,7 +267,7 @@ def project_again(
     wanted, size = {name: update[name] for name in names}, engine.forward_size
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
     try:
-        with at(engine.cover.parameters, state.theta):
+        with at(engine.cover.parameters, state.theta), engine.undisturbed():
             for found in state.passes:
                 engine.repetition = Repetition(engine, wanted, state.batch_size / state.loss_scale)
                 engine.forward_size = found.forwards[0].batch_size

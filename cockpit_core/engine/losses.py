@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.faults import text_of
+from cockpit_core.layers.module_state import Again
 
 
 class NoIndividualLosses(Exception):
@@ -18,15 +19,14 @@ REMEDY = "call run.backward(loss, individual_losses=...) instead of loss.backwar
 
 
 @torch.no_grad()
-def individual_losses(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int
-) -> Tensor:
+def individual_losses(again: Again, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int) -> Tensor:
     """``l_n`` [B] with ``mean(l_n) = L``, the module's own value; NoIndividualLosses where they cannot be had."""
+    module = again.module
     reduction = getattr(module, "reduction", None)
     name = type(module).__name__
     if reduction is None:
         raise NoIndividualLosses(f"{name} has no attribute 'reduction', so its individual losses are unknown; {REMEDY}")
-    raw = evaluate_unreduced(module, args, kwargs)
+    raw = evaluate_unreduced(again, args, kwargs)
     if isinstance(module, nn.CTCLoss) and reduction == "mean":
         lengths = kwargs.get("target_lengths", args[3] if len(args) > 3 else None)
         raw = raw / torch.as_tensor(lengths, device=raw.device).clamp(min=1)
@@ -38,19 +38,15 @@ def individual_losses(
     return per_sample * (B / denominator(module, args, kwargs, raw))
 
 
-def evaluate_unreduced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def evaluate_unreduced(again: Again, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """The module's forward with reduction="none" for a moment, without its hooks."""
-    before = module.reduction
-    args = tuple(widen(value) for value in args)
-    module.reduction = "none"  # type: ignore[assignment]
+    module = again.module
     try:
-        raw = module.forward(*args, **kwargs)
+        raw = again.forward(*(widen(value) for value in args), changed={"reduction": "none"}, **kwargs)
     except Exception as error:
         raise NoIndividualLosses(
             f"{type(module).__name__} failed with reduction='none': {text_of(error)}; {REMEDY}"
         ) from error
-    finally:
-        module.reduction = before
     if not isinstance(raw, Tensor) or raw.dim() == 0:
         raise NoIndividualLosses(f"{type(module).__name__} ignores reduction='none'; {REMEDY}")
     return raw

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from cockpit_core.engine import alpha
 from cockpit_core.engine.clock import split_costs
-from cockpit_core.engine.keeping import NotRepeatable, project_again
+from cockpit_core.engine.keeping import project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
 from cockpit_core.engine.reduction import tolerance_of
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.faults import text_of
 from cockpit_core.kernels import Counts
+from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import NotCovered
 from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine, measure_norms
@@ -269,6 +270,10 @@ class Measurement:
         project = partial(alpha.project_on_update, state, update, self.norms["update"], gradients)
         slopes, parallel = project() if engine.group is None else join_slopes(engine.group, len(losses), project)
         self._repeat_for_alpha(slopes, update, gradients)
+        part = self._find_uncovered(update)
+        if part:
+            self.record.missing["Alpha"] = f"the step moved {part}, whose individual gradients are not measured"
+            return
         measured = [n for n in state.reduced if n in update]
         if len(slopes) < len(measured) or not slopes:
             self.record.missing["Alpha"] = engine.never_repeats or state.no_value.get(
@@ -285,6 +290,14 @@ class Measurement:
         engine.previous_update = {n: update[n] for n in slopes}
         place, began = engine.find_place(), self.state.place
         engine.landed = place, 0.0 if place is None or began is None else place.distance(began.values)
+
+    def _find_uncovered(self, update: dict[str, Tensor]) -> str:
+        """A layer that moved without being measured: the losses of Alpha would be of a longer step than its slopes."""
+        moved = [n for n in update if n not in self.state.reduced and self.norms["update"][n] > 0]
+        cover = self.run.cover
+        left_out = [n for n, p in cover.parameters.items() if n not in cover.selected and p.grad is not None]
+        names = [*moved, *left_out]
+        return "" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
     def _known_gradients(self) -> dict[str, Tensor]:
         """Those of the backward pass: copies, if somebody is known to write into ``p.grad``, else ``p.grad`` itself."""

@@ -15,8 +15,10 @@ from cockpit_core.engine.clock import Clock
 from cockpit_core.kernels import Counts, ParameterBins, Spec, count_values
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.scratch import Scratch
+from cockpit_core.long_sums import row_products, row_squares
 from cockpit_core.sharded import whole
 
+PROJECTED = 16 * 2**20  # so many elements at most are formed at a time, to be projected
 CACHE_BYTES = 4 * 2**20  # a block of formed gradients and its patches stays in the second-level cache
 
 
@@ -110,10 +112,10 @@ def form_and_reduce(
             result.rows = G.new_empty(contribution.samples, G.shape[1]) if result.rows is None else result.rows
             result.rows[lo:hi] = G
         if "norms" in waiting:
-            norms.append(clock.timed("norms", lambda G=G: torch.linalg.vector_norm(G, dim=1).double().square_()))
+            norms.append(clock.timed("norms", row_squares, G))
         if V is not None:
             share = {f"project {name}": 1 / len(names) for name in names}
-            projections.append(clock.timed_shares(share, lambda G=G: (G @ V.to(G.dtype)).double()))
+            projections.append(clock.timed_shares(share, lambda G=G: row_products(G, V.to(G.dtype))))
         if "squares" in waiting:
             clock.timed("squares", add_squares, result, G, contribution.shape, request.scratch)
         if "counts" in waiting and request.spec is not None and result.counts is not None:
@@ -138,10 +140,13 @@ def project(contribution: Contribution, direction: Tensor) -> Tensor:
     if projection is not None:
         return projection.double()
     flat = direction.reshape(-1)
-    blocks = range(0, contribution.samples, 8)
+    few = int(max(1, min(8, PROJECTED // max(contribution.floats_per_sample, 1))))
+    blocks = range(0, contribution.samples, few)
     return torch.cat(
         [
-            (contribution.form(lo, min(lo + 8, contribution.samples)).reshape(-1, flat.numel()) @ flat).double()
+            row_products(
+                contribution.form(lo, min(lo + few, contribution.samples)).reshape(-1, flat.numel()), flat[:, None]
+            )[:, 0]
             for lo in blocks
         ]
     )

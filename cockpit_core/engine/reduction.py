@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from cockpit_core import long_sums
 from cockpit_core.engine.capture import Pass, contribution_of, free
 from cockpit_core.engine.keeping import rows_are_smaller
 from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.kernels import prepare_parameter
-from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.layers.contribution import Contribution, Rows, Zeros
 from cockpit_core.layers.fallback import gradients_of
 from cockpit_core.layers.registry import NotCovered
 
@@ -30,11 +31,11 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
     directions = {"gradient": gradient} if plan.measures_individual else {}
     if plan.alpha_end and name in engine.previous_update:
         directions["step"] = engine.previous_update[name]
-    if not directions:
-        return
+    if not directions or (not was_used(passes, name) and not bool(gradient.any())):
+        return  # what is left of another backward pass: the generator's, where the discriminator is trained
     try:
         scale = samples / state.loss_scale
-        parts = [contribution_of(f, name, scale, engine.cover, engine.memory_budget, engine.mute) for f in passes]
+        parts = [part_of(engine, f, name, scale, used=was_used(passes, name)) for f in passes]
         keep = plan.alpha_start and (engine.keeps_contributions or state.stale)
         while True:
             state.reduced[name], small = reduce_parts(engine, name, parts, directions, keep=keep)
@@ -43,7 +44,7 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
                 break
             if not use_next_way(parts):
                 raise NotCovered(problem)
-        engine.cover.methods.setdefault(name, method_of(passes, name))
+        note_method(engine.cover.methods, name, passes, state.interacts)
         note_costs(engine, parts)
         if keep:
             repeatable = engine.may_repeat and all(len(f.forwards) == 1 and name not in f.direct for f in passes)
@@ -53,6 +54,17 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
         state.failures[name] = str(reason)
     for found in passes:
         free(found, name)
+
+
+def part_of(engine: Engine, found: Pass, name: str, scale: float, *, used: bool) -> Contribution:
+    """Of one pass; nothing, where only other passes of the step went through it."""
+    if used and not was_used([found], name):
+        return Zeros(found.batch_size, engine.cover.parameters[name].shape, scale)
+    return contribution_of(found, name, scale, engine.cover, engine.memory_budget, engine.mute)
+
+
+def was_used(passes: list[Pass], name: str) -> bool:
+    return any(name in found.by_parameter or name in found.direct for found in passes)
 
 
 def use_next_way(parts: list[Contribution]) -> bool:
@@ -86,7 +98,7 @@ def check(engine: Engine, name: str, gradient: Tensor, samples: int) -> str | No
     if len(dots) != samples:
         return f"{len(dots)} samples were seen, but the batch has {samples}"
     mean, scale = float(dots.mean()), float(dots.abs().mean())
-    norm = float(torch.linalg.vector_norm(gradient))
+    norm = long_sums.norm(gradient)
     squared = norm * norm
     engine.step.seen_norms[name] = norm, GradientMark.of(engine.cover.parameters[name])
     allowed = tolerance_of(engine, gradient) * (scale + squared) + noise_of(engine, gradient) ** 2
@@ -102,7 +114,19 @@ def noise_of(engine: Engine, gradient: Tensor) -> float:
 
 
 def tolerance_of(engine: Engine, gradient: Tensor) -> float:
-    return 5e-2 if engine.step.half else TOLERANCE.get(gradient.dtype, 5e-2)
+    """Rounding alone; what many elements sum up to grows with the root of their number."""
+    if engine.step.half or gradient.dtype not in TOLERANCE:
+        return 5e-2
+    return TOLERANCE[gradient.dtype] + 4 * torch.finfo(gradient.dtype).eps * math.sqrt(gradient.numel())
+
+
+def note_method(methods: dict[str, tuple[str, str]], name: str, passes: list[Pass], interacts: str) -> None:
+    """How it is measured. Once samples have been seen to interact, they may do so again."""
+    calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]
+    reason = interacts or next((call.interacts for call in calls if call.interacts), "")
+    if reason and methods.get(name, ("",))[0] != "contribution":
+        methods[name] = ("contribution", reason)
+    methods.setdefault(name, method_of(passes, name))
 
 
 def method_of(passes: list[Pass], name: str) -> tuple[str, str]:

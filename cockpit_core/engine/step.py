@@ -82,6 +82,8 @@ class StepState:
     """Gradients in half precision were seen: contributions add up less exactly."""
     packed: bool = False
     """The graph hands out saved tensors only once, or from elsewhere: checkpointing, offloading."""
+    interacts: str = ""
+    """Why the loss is not a sum over samples, where it is not."""
     stale: bool = False
     """``zero_grad`` was forgotten: the optimizer's gradient is not this step's."""
 

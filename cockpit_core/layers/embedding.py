@@ -90,7 +90,7 @@ def embedding(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     if module.padding_idx is not None:
         b = b * (index != module.padding_idx)[..., None]
     if module.scale_grad_by_freq:
-        b = b / torch.bincount(index.flatten(), minlength=weight.shape[0])[index][..., None]
+        b = b / torch.bincount(call.input.flatten(), minlength=weight.shape[0])[index][..., None]
     return {"weight": Lookups(index, b, weight.shape, scale)}
 
 
@@ -103,7 +103,8 @@ def embedding_bag(call: Call, b: Tensor, scale: float) -> dict[str, Contribution
     weight, index = module.weight, call.input
     given = dict(zip(("input", "offsets", "per_sample_weights"), call.inputs, strict=False)) | call.kwargs
     if index.dim() != 2:
-        return {"weight": bags_by_offset(module, given, b, call, scale)}
+        index, spread = bags_by_offset(module, given, b)
+        return {"weight": group_bags(index, spread, call, scale)}
     counts = torch.ones_like(index, dtype=b.dtype)
     if module.padding_idx is not None:
         counts = counts * (index != module.padding_idx)
@@ -111,20 +112,22 @@ def embedding_bag(call: Call, b: Tensor, scale: float) -> dict[str, Contribution
     if module.mode == "mean":
         shares = shares / counts.sum(1, keepdim=True).clamp(min=1)
     spread = match_dtype(b[:, None, :] * shares[..., None], weight)
-    return {"weight": Lookups(index, spread, weight.shape, scale)}
+    return {"weight": group_bags(index, spread, call, scale)}
 
 
-def bags_by_offset(
-    module: nn.EmbeddingBag, given: dict[str, Tensor], b: Tensor, call: Call, scale: float
-) -> Contribution:
+def group_bags(index: Tensor, spread: Tensor, call: Call, scale: float) -> Contribution:
+    """From [bags, S] to the bags of each sample: one, or several (a bag for each feature of the sample)."""
+    index, spread = samples_first(index, call, 1), samples_first(spread, call, 2)
+    if index.dim() == 3:
+        index, spread = index.flatten(1), spread.flatten(1, 2)
+    return Lookups(index, spread, call.module.weight.shape, scale)  # type: ignore[arg-type]
+
+
+def bags_by_offset(module: nn.EmbeddingBag, given: dict[str, Tensor], b: Tensor) -> tuple[Tensor, Tensor]:
     """Flat indices with offsets: pad the bags to the longest, padded places with zero gradient."""
     flat, offsets = given["input"], given["offsets"]
     ends = offsets[1:] if module.include_last_offset else torch.cat([offsets[1:], offsets.new_tensor([len(flat)])])
     starts = offsets[:-1] if module.include_last_offset else offsets
-    if len(starts) != call.batch_size:
-        raise NotCovered(
-            f"EmbeddingBag has {len(starts)} bags for {call.batch_size} samples; one bag per sample has a rule"
-        )
     sizes = ends - starts
     place = torch.arange(int(sizes.max()) if len(sizes) else 0, device=flat.device)[None, :]
     inside = place < sizes[:, None]
@@ -137,4 +140,4 @@ def bags_by_offset(
     shares = counts if weights is None else counts * weights[source]
     if module.mode == "mean":
         shares = shares / counts.sum(1, keepdim=True).clamp(min=1)
-    return Lookups(index, match_dtype(b[:, None, :] * shares[..., None], module.weight), module.weight.shape, scale)
+    return index, match_dtype(b[:, None, :] * shares[..., None], module.weight)

@@ -1,5 +1,7 @@
 """Individual gradients of a module without a rule: a vector-Jacobian product of that one module, sample by sample.
 
+The module runs once more, on copies of all that it keeps, as it was before the user's call (``module_state``).
+
 Two exact ways. ``vmap`` runs the module on one sample at a time in one vectorised call; it needs a module that draws no
 random numbers and mixes no samples. ``masked`` runs the module once more on the whole batch, with the random state of
 the user's call, and pulls back the output gradient of one sample at a time; it covers everything that can be
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from cockpit_core.layers.contribution import Contribution, Tried
+from cockpit_core.layers.module_state import ModuleState, NotRepeatable
 from cockpit_core.layers.random_state import is_same, restored
 from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.layers.scratch import Scratch
@@ -50,6 +53,8 @@ def flatten_tensors(value: Any) -> list[Tensor]:
 def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
     """Which dimension of an output counts samples."""
     module, B = call.module, call.batch_size
+    if position in call.dims:
+        return call.dims[position]
     if isinstance(module, nn.RNNBase):
         wanted = (0 if module.batch_first else 1) if position == 0 else 1
     elif isinstance(module, nn.MultiheadAttention):
@@ -62,8 +67,7 @@ def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
         if size == B:
             return dim
     raise NotCovered(
-        f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples; "
-        "pass batch_dim="
+        f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples"
     )
 
 
@@ -79,7 +83,11 @@ class ModuleGradients:
         each = sum(p.numel() * p.element_size() for p in self.parameters.values())
         self.keep = each * call.batch_size <= keep_bytes
         self.whole: dict[str, Tensor] | None = None
-        self.ways = ["masks"] if self.is_random or isinstance(call.module, ATOMIC) else ["vmap", "masks"]
+        alone = self.is_random or isinstance(call.module, ATOMIC) or bool(call.rows)
+        self.ways = ["masks"] if alone else ["vmap", "masks"]
+        self.state = call.state or ModuleState(call.module)
+        if self.state.has_hooks:
+            self.ways.append("masks with hooks")
         self.graph: tuple[list[Tensor], dict[str, Tensor]] | None = None
         self.held: dict[str, Tensor] = call.parameters or {}
         self.seeds = outputs
@@ -88,6 +96,10 @@ class ModuleGradients:
     @property
     def is_random(self) -> bool:
         return self.call.random_state is not None and not is_same(*self.call.random_state)
+
+    def drawing(self) -> Any:
+        """The random numbers of the call once more, if it drew any."""
+        return restored(self.call.random_state[0] if self.call.random_state and self.is_random else None)
 
     def rows(self, lo: int, hi: int, name: str) -> Tensor:
         if self.whole is None and self.keep:
@@ -123,6 +135,8 @@ class ModuleGradients:
                     return self.by_vmap(lo, hi, names) if self.ways[0] == "vmap" else self.by_masks(lo, hi, names)
             except NotCovered:
                 raise
+            except NotRepeatable as error:
+                raise NotCovered(f"{type(self.call.module).__name__} has no rule of its own, and {error}") from error
             except Exception as error:  # a function without a batching rule, a shape that needs the whole batch, ...
                 if len(self.ways) == 1:
                     raise NotCovered(f"no per-sample products of {type(self.call.module).__name__}: {error}") from error
@@ -141,8 +155,13 @@ class ModuleGradients:
         if len(self.ways) < 2:
             return False
         self.ways.pop(0)
-        self.whole = None
+        self.whole = self.graph = None
         return True
+
+    def copy_parameters(self) -> dict[str, Tensor]:
+        """All that the module has, also those that are not asked for: its forward may write into them."""
+        values = self.call.own_parameters() | self.held | self.parameters
+        return {name: p.detach().clone() for name, p in values.items()}
 
     def by_vmap(self, lo: int, hi: int, names: list[str]) -> dict[str, Tensor]:
         call, B = self.call, self.call.batch_size
@@ -154,9 +173,12 @@ class ModuleGradients:
         flat = [*call.inputs, *call.kwargs.values()]
         if not any(batched(value) for value in flat):
             raise ValueError("no input with a batch dimension")
-        moving = [value.movedim(axis, 0)[lo:hi] for value in flat if batched(value)]
+        moving = [value.movedim(axis, 0)[lo:hi].clone() for value in flat if batched(value)]
+        flat = [value if batched(value) else copy_inputs(value) for value in flat]
         seeds = [b.movedim(sample_dim(b, call, k), 0)[lo:hi] for k, b in self.outputs.items()]
         dims = [sample_dim(b, call, k) for k, b in self.outputs.items()]
+
+        copies = self.copy_parameters()
 
         def one(values: list[Tensor], seed: list[Tensor]) -> dict[str, Tensor]:
             rest = iter(values)
@@ -167,25 +189,21 @@ class ModuleGradients:
             )
 
             def run(parameters: dict[str, Tensor]) -> list[Tensor]:
-                result = flatten_tensors(functional_call(call.module, self.held | parameters, arguments, named))
+                result = flatten_tensors(functional_call(call.module, copies | parameters, arguments, named))
                 return [result[k] for k in self.outputs]
 
-            pull = vjp(run, {name: self.parameters[name] for name in names})[1]
+            pull = vjp(run, {name: copies[name] for name in names})[1]
             return pull([s.unsqueeze(d) for s, d in zip(seed, dims, strict=True)])[0]
 
-        return vmap(one)(moving, seeds)
+        with self.state.installed(), self.drawing():
+            return vmap(one)(moving, seeds)
 
     def by_masks(self, lo: int, hi: int, names: list[str]) -> dict[str, Tensor]:
         outputs, parameters = self.rerun()
         wanted = [parameters[name] for name in names]
         seeds = []
         for (k, b), out in zip(self.seeds.items(), outputs, strict=True):
-            dim = sample_dim(b, self.call, k)
-            seed = out.new_zeros(hi - lo, *out.shape)
-            picked = b.to(out.dtype).movedim(dim, 0)
-            for n in range(lo, hi):
-                seed[n - lo].movedim(dim, 0)[n] = picked[n]
-            seeds.append(seed)
+            seeds.append(seeds_of_samples(b.to(out.dtype), self.call, k, lo, hi))
         try:
             rows = torch.autograd.grad(
                 outputs, wanted, seeds, retain_graph=True, is_grads_batched=True, allow_unused=True
@@ -200,18 +218,43 @@ class ModuleGradients:
         return dict(zip(names, zero, strict=True))
 
     def rerun(self) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """The module's forward once more, on copies of parameters and buffers, with the random state of the call."""
+        """The module's forward once more, on copies of all it keeps, with the random state of the call."""
         if self.graph is None:
-            call = self.call
-            with torch.enable_grad(), restored(call.random_state and call.random_state[0]):
-                copies = {name: p.detach().requires_grad_() for name, p in self.parameters.items()}
-                buffers = {name: buffer.clone() for name, buffer in call.module.named_buffers()}
-                result = flatten_tensors(
-                    functional_call(call.module, self.held | copies | buffers, call.inputs, call.kwargs)
-                )
+            call, hooks = self.call, self.ways[0] == "masks with hooks"
+            values = self.copy_parameters()
+            copies = {name: values[name].requires_grad_() for name in self.parameters}
+            inputs, named = copy_inputs(call.inputs), copy_inputs(call.kwargs)
+            with torch.enable_grad(), self.state.installed(hooks=hooks), self.drawing():
+                result = flatten_tensors(functional_call(call.module, values, inputs, named))
             self.seeds = external_seeds({k: result[k] for k in self.outputs}, self.outputs, call)
             self.graph = [result[k] for k in self.seeds], copies
         return self.graph
+
+
+def copy_inputs(value: Any) -> Any:
+    """A forward pass may write into what it is given; it must not be the user's."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, (tuple, list)):
+        items = [copy_inputs(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if type(value) is dict:
+        return {key: copy_inputs(item) for key, item in value.items()}
+    return value
+
+
+def seeds_of_samples(b: Tensor, call: Call, position: int, lo: int, hi: int) -> Tensor:
+    """The output gradient of one sample at a time, zero elsewhere: [hi - lo, *shape]."""
+    if position in call.rows:
+        rows, lead = call.rows[position]
+        own = rows == torch.arange(lo, hi, device=rows.device)[:, None]  # [n, rows]
+        return b * own.reshape(hi - lo, *b.shape[:lead], *(1,) * (b.dim() - lead))
+    dim = sample_dim(b, call, position)
+    seed = b.new_zeros(hi - lo, *b.shape)
+    picked = b.movedim(dim, 0)
+    for n in range(lo, hi):
+        seed[n - lo].movedim(dim, 0)[n] = picked[n]
+    return seed
 
 
 def external_seeds(outputs: dict[int, Tensor], totals: dict[int, Tensor], call: Call) -> dict[int, Tensor]:
@@ -247,6 +290,8 @@ def dependents(outputs: dict[int, Tensor], batched: list[int], k: int) -> list[i
 
 
 def has_samples(tensor: Tensor, call: Call, position: int) -> bool:
+    if position in call.rows:
+        return True
     try:
         sample_dim(tensor, call, position)
     except NotCovered:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.module_state import ModuleState
 from cockpit_core.layers.random_state import RandomState
 
 
@@ -29,6 +30,8 @@ class Call:
     versions: tuple[tuple[Tensor, int], ...] = ()
     random_state: tuple[RandomState, RandomState] | None = None
     """Before and after the call, where it may have to be repeated."""
+    state: ModuleState | None = None
+    """What the module kept before the call, where it may have to be repeated."""
     training: bool = True
     method: str = field(default="rule")
     reason: str = ""
@@ -44,6 +47,22 @@ class Call:
     parameters: dict[str, Tensor] | None = None
     """Whole values by local name, where those of the module itself are sharded over processes."""
 
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of its outputs."""
+    from_data: bool = False
+    """It was called on an input of the model itself."""
+    dims: dict[int, int] = field(default_factory=dict)
+    """By output: the dimension that counts samples, where it was seen in the graph (``engine.following``)."""
+    rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+    """By output: the sample of each row (-1: of none) and how many leading dimensions count rows, where they lie in no
+    order."""
+    followed: bool = False
+    """Its samples were seen in the graph, not only guessed from its shape."""
+    refusal: str = ""
+    """Why its rows belong to no sample."""
+    interacts: str = ""
+    """Why what its samples contribute is not the gradient of their losses."""
+
     def own_parameters(self) -> dict[str, Tensor]:
         return dict(self.module.named_parameters()) if self.parameters is None else self.parameters
 
@@ -56,7 +75,7 @@ class Call:
         """All that was asked of this call is known. The user's graph holds it until the loss goes, usually through the
         next forward pass: without this, the activations of two steps would exist at once."""
         self.inputs, self.kwargs, self.versions = (), {}, ()
-        self.random_state, self.statistics, self.parameters = None, None, None
+        self.random_state, self.state, self.statistics, self.parameters = None, None, None, None
 
     def check_unchanged(self) -> None:
         """An input that was overwritten after the call would give wrong numbers silently."""
@@ -98,18 +117,48 @@ def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:
     positions of each sample (``x.view(B * T, F)``), samples outermost for batch_dim 0, innermost for batch_dim 1.
     """
     B, lead = call.batch_size, tensor.dim() - features
+    if 0 in call.rows:
+        return gather_rows(tensor, *call.rows[0], B, lead)
+    dim = call.dims.get(0)
+    if dim is not None and lead > dim and tensor.shape[dim] == B:
+        return tensor.movedim(dim, 0)
     if lead > call.batch_dim and tensor.shape[call.batch_dim] == B:
         return tensor.movedim(call.batch_dim, 0)
     if lead >= 1 and tensor.shape[0] == B:
         return tensor
     if lead >= 1 and tensor.shape[0] and tensor.shape[0] % B == 0:
+        if not call.followed:
+            raise NotCovered(
+                f"which of its {tensor.shape[0]} rows belong to which of the {B} samples could not be followed: the model's "
+                "outputs do not show it; return what the loss is computed from, and keep samples in a dimension of their own"
+            )
         if call.batch_dim == 0:
             return tensor.unflatten(0, (B, -1))
         return tensor.unflatten(0, (-1, B)).movedim(1, 0)
     raise NotCovered(
-        f"no dimension of {tuple(tensor.shape)} counts the {B} samples of the batch; "
-        "pass batch_dim= if it is not the first"
+        f"no dimension of {tuple(tensor.shape)} counts the {B} samples of the batch"
+        + (
+            "; pass batch_dim= to track() if the first dimension of the model's inputs does not count them"
+            if not call.followed
+            else ""
+        )
     )
+
+
+def gather_rows(tensor: Tensor, rows: Tensor, own_lead: int, B: int, lead: int) -> Tensor:
+    """[B, S, *features] with S the most rows that a sample has; where one has fewer, the rest is zero."""
+    if lead < 1 or tensor.shape[:lead].numel() != len(rows):
+        raise NotCovered(f"{tuple(tensor.shape)} has other rows than the {len(rows)} of the output of its module")
+    flat = tensor.flatten(0, lead - 1)
+    order = torch.argsort(rows, stable=True)
+    order = order[rows[order] >= 0]
+    sample = rows[order]
+    counts = torch.bincount(sample, minlength=B)
+    starts = torch.cumsum(counts, 0) - counts
+    slot = torch.arange(len(sample), device=rows.device) - starts[sample]
+    gathered = flat.new_zeros(B, max(int(counts.max()), 1), *flat.shape[1:])
+    gathered[sample, slot] = flat[order]
+    return gathered
 
 
 def collapse_positions(tensor: Tensor, features: int) -> Tensor:

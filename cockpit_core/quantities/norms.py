@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from cockpit_core import long_sums
 from cockpit_core.quantities.base import NoValue, Value
 from cockpit_core.sharded import is_sharded, norms_of_shards
 
@@ -18,8 +19,11 @@ def measure_norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
         return {}
     if is_sharded(next(iter(tensors.values()))):
         return dict(zip(tensors, norms_of_shards(list(tensors.values())).tolist(), strict=True))
-    norms = torch._foreach_norm([t.detach() for t in tensors.values()])
-    return dict(zip(tensors, torch.stack([n.double() for n in norms]).tolist(), strict=True))
+    long = {name: long_sums.norm(t) for name, t in tensors.items() if long_sums.is_long(t, t.numel())}
+    short = {name: t.detach() for name, t in tensors.items() if name not in long}
+    norms = torch._foreach_norm(list(short.values())) if short else []
+    known = dict(zip(short, torch.stack([n.double() for n in norms]).tolist(), strict=True)) if short else {}
+    return {name: long[name] if name in long else known[name] for name in tensors}
 
 
 def combine(layers: Mapping[str, float]) -> float:

@@ -1,0 +1,214 @@
+"""Cotangents pulled back through the user's graph by hand, node by node, to see which rows belong to which sample.
+
+Two cotangents travel side by side: ``c``, and ``c`` with each sample's part multiplied by a weight of its own. As long as
+samples do not meet, their ratio at any row is the weight of the sample that the row belongs to, whatever gathers, routing
+and reshapes lie in between. Nodes are called directly: no hook of anybody fires, nothing is accumulated or freed, and
+no code of the user runs. Functions that mix nothing but features of one row are replaced by something cheaper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+Pair = tuple[Tensor, Tensor]
+Places = dict[Any, dict[int, Pair]]
+"""By node and output of the node."""
+
+SAME_PLACES = (
+    *("ReluBackward", "GeluBackward", "SiluBackward", "TanhBackward", "SigmoidBackward", "LeakyReluBackward"),
+    *("EluBackward", "SoftplusBackward", "HardswishBackward", "HardtanhBackward", "NativeDropoutBackward"),
+    *("NativeBatchNormBackward", "CudnnBatchNormBackward", "MiopenBatchNormBackward", "MishBackward"),
+    *("CloneBackward", "AliasBackward", "ThresholdBackward", "HardsigmoidBackward", "LogSigmoidBackward"),
+)
+"""Element by element, or (BatchNorm) marked elsewhere for what it mixes: the first input gets what the output has."""
+
+PRODUCTS = {"AddmmBackward0": (1, 2), "MmBackward0": (0, 1)}
+"""Of rows with a matrix: which input has the rows, which one is the matrix."""
+
+
+def shape_of(node: Any, index: int) -> torch.Size:
+    return torch.Size(node._input_metadata[index].shape)
+
+
+def find_region(starts: Iterable[Any], wanted: set[Any]) -> set[Any]:
+    """All nodes on a way from a start to a wanted node."""
+    order, seen, stack = [], set(), [(node, False) for node in starts]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        stack += [(child, False) for child, _ in node.next_functions if child is not None and child not in seen]
+    region: set[Any] = set()
+    for node in order:  # children come before their parents
+        if node in wanted or any(child in region for child, _ in node.next_functions):
+            region.add(node)
+    return region
+
+
+@torch.no_grad()
+def pull(seeds: Places, wanted: set[Any], stop: set[Any] | None = None, *, careful: bool = False) -> Places:
+    """The pairs that arrive at the outputs of the wanted nodes. Nothing goes beyond the nodes in ``stop``.
+
+    ``careful``: saved tensors may not be asked for (checkpointing would run the user's code to give them).
+    """
+    region = find_region(seeds, wanted)
+    missing = dict.fromkeys(region, 0)
+    for node in region:
+        for child, _ in node.next_functions:
+            if child in missing:
+                missing[child] += 1
+    arrived: Places = {node: dict(pairs) for node, pairs in seeds.items()}
+    found: Places = {}
+    ready = [node for node, count in missing.items() if count == 0]
+    while ready:
+        node = ready.pop()
+        pairs = arrived.pop(node, {})
+        if node in wanted and pairs:
+            found[node] = pairs
+        results = step_back(node, pairs, region, careful) if pairs and not (stop and node in stop) else {}
+        for k, (child, index) in enumerate(node.next_functions):
+            if child not in missing:
+                continue
+            if k in results:
+                add_pair(arrived.setdefault(child, {}), index, results[k])
+            missing[child] -= 1
+            if missing[child] == 0:
+                ready.append(child)
+    return found
+
+
+def add_pair(places: dict[int, Pair], index: int, pair: Pair) -> None:
+    before = places.get(index)
+    places[index] = pair if before is None else (before[0] + pair[0], before[1] + pair[1])
+
+
+def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], careful: bool) -> dict[int, Pair]:
+    """From the outputs of one function to its inputs."""
+    name, edges = node.name(), node.next_functions
+    if isinstance(node, BackwardCFunction):
+        return pass_by(node, pairs)
+    if name.startswith(SAME_PLACES) and 0 in pairs and shape_of(*edges[0]) == pairs[0][0].shape:
+        return {0: pairs[0]}
+    if name in PRODUCTS and edges[PRODUCTS[name][1]][0] not in region:
+        rows = PRODUCTS[name][0]
+        return {rows: spread(pairs[0], 1, shape_of(*edges[rows]))} if edges[rows][0] in region else {}
+    if name == "ConvolutionBackward0" and edges[0][0] in region and edges[1][0] not in region:
+        return {0: spread(pairs[0], 1, shape_of(*edges[0]))}
+    if is_packed(node, careful):
+        return step_without_saved(node, pairs, region)
+    try:
+        each = [call_node(node, {index: pair[k] for index, pair in pairs.items()}) for k in (0, 1)]
+    except Exception:  # it cannot be called twice, or not from here: what lies below is not reached this way
+        return {}
+    results = {}
+    for k, (child, index) in enumerate(edges):
+        if child in region and each[0][k] is not None and each[1][k] is not None:
+            results[k] = (fit(each[0][k], child, index), fit(each[1][k], child, index))
+    return results
+
+
+SAVED: dict[type, list[str]] = {}
+"""Attributes of each kind of node that hold saved tensors."""
+
+
+def is_packed(node: Any, careful: bool) -> bool:
+    """Would asking for its saved tensors run somebody's code? Checkpointing computes them again, offloading loads them."""
+    if type(node) not in SAVED:
+        SAVED[type(node)] = [name for name in dir(type(node)) if name.startswith("_raw_saved_")]
+    for name in SAVED[type(node)]:
+        held = getattr(node, name)
+        for one in held if isinstance(held, (tuple, list)) else [held]:
+            if one is not None and getattr(one, "unpack_hook", careful or None) is not None:
+                return True
+    return False
+
+
+EACH_ELEMENT = (
+    *("MulBackward", "DivBackward", "PowBackward", "ExpBackward", "LogBackward", "SqrtBackward", "RsqrtBackward"),
+    *("SinBackward", "CosBackward", "AbsBackward", "WhereBackward", "ClampBackward", "MaximumBackward", "ErfBackward"),
+)
+
+
+def step_without_saved(node: Any, pairs: dict[int, Pair], region: set[Any]) -> dict[int, Pair]:
+    """What its kind alone tells: rows that it mixes, and rows that it leaves apart."""
+    name, pair = node.name(), pairs.get(0)
+    inputs = {k: edge for k, edge in enumerate(node.next_functions) if edge[0] in region}
+    if pair is None:
+        return {}
+    if name.startswith(EACH_ELEMENT):
+        return {k: (fit(pair[0], *edge), fit(pair[1], *edge)) for k, edge in inputs.items()}
+    rows = pair[0].dim()
+    if name.startswith("NativeLayerNormBackward"):
+        rows -= len(node._saved_normalized_shape)
+    elif name.startswith(("BmmBackward", "ScaledDotProduct")):
+        rows -= 2
+    elif name.startswith(("SoftmaxBackward", "LogSoftmaxBackward")) and node._saved_dim % (2**64) in (
+        rows - 1,
+        2**64 - 1,
+    ):
+        rows -= 1
+    else:
+        return {}
+    shapes = {k: shape_of(*edge) for k, edge in inputs.items()}
+    return {k: spread(pair, rows, shape) for k, shape in shapes.items() if shape[:rows] == pair[0].shape[:rows]}
+
+
+def call_node(node: Any, gradients: dict[int, Tensor]) -> list[Tensor | None]:
+    count = len(node._input_metadata)
+    out = node(*[gradients.get(index) for index in range(count)])
+    return list(out) if isinstance(out, tuple) else [out]
+
+
+def fit(gradient: Tensor, child: Any, index: int) -> Tensor:
+    """What autograd does between two nodes: sum over dimensions that were broadcast, and the dtype of the receiver."""
+    meta = child._input_metadata[index]
+    if gradient.layout != torch.strided:
+        gradient = gradient.to_dense()
+    if gradient.shape != torch.Size(meta.shape):
+        gradient = gradient.sum_to_size(tuple(meta.shape))
+    return gradient if gradient.dtype == meta.dtype else gradient.to(meta.dtype)
+
+
+def spread(pair: Pair, rows: int, shape: torch.Size) -> Pair:
+    """Each row of an input with this shape gets the length of the same row [shape[:rows]] of the output. Not evenly:
+    a normalisation takes away what is even."""
+    pattern = uneven(shape[rows:].numel(), pair[0]).reshape(shape[rows:])
+
+    def one(tensor: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(tensor.flatten(rows), dim=rows)
+        return length.reshape(*length.shape, *(1,) * (len(shape) - rows)) * pattern
+
+    return one(pair[0]), one(pair[1])
+
+
+def uneven(count: int, like: Tensor) -> Tensor:
+    """Positive numbers without a pattern, always the same; drawn from no generator."""
+    places = torch.arange(count, device=like.device, dtype=torch.float64)
+    return (1 + 0.5 * torch.sin(places * 12.9898 + 1)).to(like.dtype)
+
+
+def pass_by(node: Any, pairs: dict[int, Pair]) -> dict[int, Pair]:
+    """A function of the user, which is not ours to run: it is taken to leave every row where it is."""
+    results = {}
+    for k, (child, index) in enumerate(node.next_functions):
+        if child is None or hasattr(child, "variable"):
+            continue
+        shape = shape_of(child, index)
+        same = [pair for position, pair in pairs.items() if pair[0].shape == shape and position == k]
+        same = same or [pair for pair in pairs.values() if pair[0].shape == shape]
+        rows = [pair for pair in pairs.values() if pair[0].dim() and shape and pair[0].shape[0] == shape[0]]
+        if same:
+            results[k] = same[0]
+        elif rows:
+            results[k] = spread(rows[0], 1, shape)
+    return results
