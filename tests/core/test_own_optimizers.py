@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import LBFGS, SGD
 
 import cockpit_core
@@ -300,6 +300,26 @@ def test_optimizers_that_step_inside_the_backward_pass_are_said(tmp_path: Path) 
             repeat(3, backward_alone, training, None, run)
     assert run.step == 3
     assert by_step(run.data, "Loss") == {}
+
+
+def test_other_optimizer_that_moves_its_own_parameters_in_between_is_no_two_step_one(tmp_path: Path) -> None:
+    """Two networks that train against each other, with the optimizer of one tracked: its loss is the one on record."""
+    torch.manual_seed(0)
+    both = nn.ModuleDict({"maker": nn.Linear(3, 4), "critic": nn.Linear(4, 1)})
+    loss_fn, noise = nn.BCEWithLogitsLoss(), torch.randn(6, 3)
+    makes, judges = SGD(both["maker"].parameters(), lr=0.1), SGD(both["critic"].parameters(), lr=0.1)
+    losses = []
+    with cockpit_core.track(both, loss_fn, makes, tmp_path / "run", config=["Loss", "UpdateSize"]) as run:
+        for _ in range(3):
+            judges.zero_grad()
+            loss_fn(both["critic"](both["maker"](noise).detach()), torch.zeros(6, 1)).backward()
+            judges.step()
+            makes.zero_grad()
+            losses.append(loss_fn(both["critic"](both["maker"](noise)), torch.ones(6, 1)))
+            losses[-1].backward()
+            makes.step()
+    assert by_step(run.data, "Loss") == {k: pytest.approx(loss.item()) for k, loss in enumerate(losses)}
+    assert list(by_step(run.data, "UpdateSize")) == [0, 1, 2]
 
 
 # ---- where the parameters are ----------------------------------------------------------------------------------------
