@@ -12,7 +12,7 @@ export PIP_NO_INPUT := 1
 export COCKPIT_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install browser bundles demo test check lint format types javascript generated pytest vitest e2e build generate bench clean
+.PHONY: help setup install browser bundles demo test check lint format types javascript generated pytest vitest e2e build release generate bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-15s %s\n", $$1, $$2}'
@@ -113,6 +113,9 @@ build: install bundles ## bundles, wheel and sdist in dist/
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
 	@ls -1 dist
+
+release: install bundles ## sdist and wheel in dist/, tried in an empty environment
+	@$(BIN)/python scripts/release.py
 
 clean: ## removes what was built and installed; runs/ stays
 	@rm -rf $(VENV) .venv-generate node_modules dist build cockpit_widget/static tb_plugin/static

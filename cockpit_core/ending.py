@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import weakref
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 class Ending:
     def __init__(self, run: Run):
         self.run = weakref.ref(run)
+        self.process = os.getpid()
         atexit.register(self.at_exit)
 
     def done(self) -> None:
@@ -21,7 +23,7 @@ class Ending:
 
     def at_exit(self) -> None:
         run = self.run()
-        if run is None:
+        if run is None or os.getpid() != self.process:  # a fork of the training ends, not the training
             return
         error = getattr(sys, "last_value", None)
         run.__exit__(type(error), error, None)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import warnings
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType, FrameType
+
+MEANT_FOR_THE_USER = (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
+"""Never an error of ours, wherever they come by."""
+LONGEST_TEXT = 2_000
+OURS = ("cockpit_core", "torch", "contextlib")
 
 
 class Faults:
@@ -18,20 +27,92 @@ class Faults:
     def guard(self, where: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
-            if self.on_error == "raise":
+        except BaseException as error:  # a panic in compiled code is no Exception, and no reason to end a training
+            if self.on_error == "raise" or is_interruption(error):
                 raise
             self.take(where, error)
 
-    def take(self, where: str, error: Exception) -> None:
-        message = f"{type(error).__name__}: {error}"
+    def take(self, where: str, error: BaseException) -> None:
+        message = describe_error(error)
         self.note(where, message)
         self.warn(f"error {where}", f"Cockpit: {where} failed and is skipped ({message}); training goes on.")
 
     def warn(self, key: str, message: str) -> None:
-        """Once per key. Never as an error: with ``python -W error`` a warning of ours would end the training."""
+        """Once per key."""
         if key not in self.warned:
             self.warned.add(key)
-            with warnings.catch_warnings():
-                warnings.simplefilter("always")
-                warnings.warn(message, stacklevel=4)
+            say(message)
+
+
+def say(message: str) -> None:
+    """A warning, never as an error: with ``python -W error`` one of ours would end the training. Nor does whoever shows
+    warnings (``warnings.showwarning``, a closed terminal) end it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        try:
+            warnings.warn(message, stacklevel=find_caller())
+        except BaseException as error:
+            if is_interruption(error):
+                raise
+
+
+def find_caller() -> int:
+    """How far up the stack the user's own line is: behind ours and torch's, which called us."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).split(".")[0] not in OURS:
+            return level
+        frame, level = frame.f_back, level + 1
+    return 2
+
+
+def describe_error(error: BaseException) -> str:
+    """``Type: text``, also where the text cannot be had: an exception's own ``__str__`` may raise."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def text_of(error: BaseException) -> str:
+    """``str(error)``, or why there is none. What cannot be written to a file as UTF-8 is replaced."""
+    for show in (str, repr):
+        try:
+            text = show(error)
+            return text[:LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")
+        except BaseException as other:
+            if is_interruption(other):
+                raise
+    return "(this error cannot be shown: its __str__ and __repr__ raise)"
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Somebody wants the program to stop: Ctrl-C, an exit, or a handler of the user's for a signal (an alarm, a scheduler's
+    notice before it ends a job) that happened to run while we worked."""
+    return isinstance(error, MEANT_FOR_THE_USER) or was_raised_by_signal(error)
+
+
+def was_raised_by_signal(error: BaseException) -> bool:
+    handlers = find_signal_handlers()
+    trace = error.__traceback__
+    while trace is not None and handlers:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def find_signal_handlers() -> set[CodeType]:
+    """The code of every handler that is written in Python."""
+    codes = set()
+    for number in signal.valid_signals():
+        try:
+            handler = signal.getsignal(number)
+        except (ValueError, OSError):
+            continue
+        handler = getattr(handler, "func", handler)  # a partial function
+        handler = getattr(handler, "__func__", handler)  # a bound method
+        if not hasattr(handler, "__code__"):  # an object that can be called
+            handler = vars(type(handler)).get("__call__")
+        code = getattr(handler, "__code__", None)
+        if isinstance(code, CodeType):
+            codes.add(code)
+    return codes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,24 @@ from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.measure import HEADLINES, Measurement
 from cockpit_core.engine.notices import Repeats
+from cockpit_core.engine.place import Unseen
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.roots import WATCH, Root
 from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.engine.scripting import HiddenFromScript
+from cockpit_core.engine.step import StepState
 from cockpit_core.engine.survey import survey
 from cockpit_core.events.data import RunData
-from cockpit_core.faults import Faults
+from cockpit_core.events.resume import Past
+from cockpit_core.faults import Faults, describe_error, is_interruption
 from cockpit_core.header import describe_quantity, make_header
+from cockpit_core.logged import as_number, is_too_large
+from cockpit_core.optimizers import find_inner, is_inside_another, may_nest, parameters_of
 from cockpit_core.pace import Pace
 from cockpit_core.quantities import Quantity
 from cockpit_core.records import AlphaFit, Notice, Record
 from cockpit_core.schedules import Schedule, describe
+from cockpit_core.start import StartUnknown, copy_parameters, forget_start, load_start, save_start
 
 
 class Run:
@@ -56,6 +62,7 @@ class Run:
         memory_budget: int,
         on_error: str,
         steps_per_epoch: float | None,
+        keep_start: int,
         resume: bool,
         step: int | None,
         seed: int,
@@ -75,9 +82,6 @@ class Run:
         past = self.writer.past
         self.step = step if step is not None else past.last_step + 1 if past else 0
         self.began = time.monotonic() - (past.last_time if past else 0.0)
-        self.start = (
-            {name: p.detach().clone() for name, p in self.cover.trainable().items()} if self._asks("start") else {}
-        )
         own_seed = seed + (group.rank if group else 0)  # probes of different processes are independent
         self.engine = Engine(
             self.cover, loss_fn, batch_dim=batch_dim, memory_budget=memory_budget, guard=self.guard,
@@ -93,7 +97,52 @@ class Run:
         if group is not None:
             self.header.options["processes"] = str(group.size)
         self._set_initial_state()
+        self.start, self.no_start = self._find_start(past, keep_start) if self._asks("start") else ({}, "")
         self._attach()
+
+    @classmethod
+    def open(cls, *args: Any, **options: Any) -> Run:
+        """A new run; if it cannot begin, nothing of it is left on the model, on the optimizer or on the disk."""
+        run = cls.__new__(cls)
+        try:
+            run.__init__(*args, **options)  # type: ignore[misc]
+        except BaseException:
+            run._undo()
+            raise
+        return run
+
+    def _undo(self) -> None:
+        parts = vars(self)
+        self.closed = True
+        for handles in (parts.get("handles"), parts.get("step_handles")):
+            if handles is not None:
+                handles.remove()
+        if "engine" in parts:
+            self.engine.layer_handles.remove()
+        if "ending" in parts:
+            self.ending.done()
+        if "writer" in parts:
+            if self.writer.past is None:
+                forget_start(self.logdir)
+            self.writer.abandon()
+
+    def _find_start(self, past: Past | None, limit: int) -> tuple[dict[str, Tensor], str]:
+        """theta_0, or why it is not known. A run that goes back to step 0 begins there."""
+        trainable, header = self.cover.trainable(), self.header
+        if past is not None and self.step > 0:
+            try:
+                if self.cover.sharded:
+                    raise StartUnknown("the parameters at the beginning of a sharded run are not kept")
+                return load_start(self.logdir, past.header.run_id if past.header else "", trainable), ""
+            except StartUnknown as reason:
+                return {}, str(reason)
+        start = copy_parameters(trainable)
+        if self.cover.sharded:
+            header.options["start kept"] = "no: the parameters are sharded"
+        elif self.group is None or self.group.rank == 0:
+            owner = past.header.run_id if past is not None and past.header else header.run_id
+            header.options["start kept"] = save_start(self.logdir, owner, start, limit)
+        return start, ""
 
     def _set_initial_state(self) -> None:
         self.closed = False
@@ -112,6 +161,12 @@ class Run:
         self.latest: dict[str, float] = {}  # headline scalars of the last record, for other loggers
         self.single = len(self.optimizers) == 1
         self.stepped: set[int] = set()
+        self.outer_of = {id(each): outer for outer in self.optimizers for each in (outer, *find_inner(outer))}
+        self.watched = {id(each): each for outer in self.optimizers for each in (outer, *find_inner(outer))}
+        self.nests = any(may_nest(optimizer) for optimizer in self.optimizers)
+        self.is_stepping = False  # inside ``stepping``
+        self.losses_seen = 0  # since the last step
+        self.unseen = Unseen(parameters_of(self.optimizers))
         self.scaler: Any = None
         self.without_gradient: set[str] = set()
         self.told: tuple | None = None  # what the last header said of the things that change
@@ -126,7 +181,7 @@ class Run:
         self.handles.add(HiddenFromScript())
         if isinstance(self.loss_fn, nn.Module):
             self.handles.add(self.loss_fn.register_forward_hook(Hook(self, "on_loss"), with_kwargs=True))
-        for optimizer in self.optimizers:
+        for optimizer in self.watched.values():
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
         self.by_module = isinstance(self.loss_fn, nn.Module)
         WATCH.add(self)
@@ -156,7 +211,7 @@ class Run:
         """The hook before the optimizer's step is there only where something is measured: idle steps are cheaper."""
         if plan.active or not self.single:
             if not self.step_handles:
-                for optimizer in self.optimizers:
+                for optimizer in self.watched.values():
                     self.step_handles.add(optimizer.register_step_pre_hook(Hook(self, "before_step")))
         else:
             self.step_handles.remove()
@@ -185,6 +240,7 @@ class Run:
             if not isinstance(output, Tensor) or not output.requires_grad:
                 return
             self.loss_seen = True
+            self._count_loss()
             if not output.is_cpu or output.dim():
                 return
             reason = self.pace.spikes.sees(output.item())
@@ -236,11 +292,21 @@ class Run:
         """The backward passes of tracked steps come by here, and those of a model that trains in eval mode."""
         self.loss_seen = True
         self.backward_passes += 1
+        self._count_loss()
         if not value.is_cpu or value.dim():
             return
         reason = self.pace.spikes.sees(float(value))
         if reason is not None and not self.pace.trigger:
             self._note_spike(reason)
+
+    def _count_loss(self) -> None:
+        self.losses_seen += 1
+        if self.losses_seen & 7 == 0 and "no step" not in self.faults.warned and self.group is None:
+            with self.guard("looking for steps"):
+                if self.unseen.looks(self.losses_seen):
+                    name = type(self.optimizers[0]).__name__
+                    self.warn("no step", NO_STEP.format(name=name))
+                    self.notices.append(Notice(self.step, "error", NO_STEP.format(name=name), "step"))
 
     def _note_spike(self, reason: str) -> None:
         """The step that breaks is put on record as far as it can be had by now, and the next one in full."""
@@ -259,6 +325,9 @@ class Run:
         """With several optimizers a step is one round: from the first one's step to the last one's."""
         if self.single and not self.engine.step.plan.active:
             return
+        if self._is_inside(args):
+            return
+        optimizer = self.outer_of.get(id(optimizer), optimizer)
         if id(optimizer) in self.stepped:  # a round that not all of them took part in
             self._end_round(optimizer)
         if self.stepped:
@@ -268,14 +337,59 @@ class Run:
             return
         with self.guard("before the step"):
             start = time.perf_counter()
+            if not self._can_be_measured(state):
+                return
             self._find_scaler()
-            state.in_closure = has_closure(args, kwargs)  # then the (last) backward pass is still to come
+            # With a closure the (last) backward pass is still to come; where there was none yet, step() may do its own.
+            state.in_closure = has_closure(args, kwargs) or (not state.passes and self.group is None)
             if not state.passes and not state.in_closure:
                 self._note_no_loss()
             if not state.in_closure and (state.passes or self.group is not None):
                 self.engine.measure()
             self.measurement = Measurement(self, optimizer)
             state.overhead += time.perf_counter() - start
+
+    def _is_inside(self, args: tuple) -> bool:
+        """Does this ``step`` run inside another one that is tracked? Then that is the step."""
+        if self.is_stepping:
+            return args is not STEPPING
+        return self.nests and is_inside_another(self.watched)
+
+    def _can_be_measured(self, state: StepState) -> bool:
+        """Is it known which gradient and which move belong to this step? If not, it is not recorded, and that is said."""
+        if state.open is not None and is_in_backward():
+            reason = "optimizer.step() runs inside the backward pass"
+        elif state.elsewhere is not None and state.place is not None and not state.place.is_back(state.elsewhere):
+            reason = (
+                "the parameters were moved between two backward passes, and not back before optimizer.step(). If both belong to "
+                "one step, put all that follows the first loss.backward() into `with run.stepping():`"
+            )
+        else:
+            return True
+        self.warn(reason, f"Cockpit: a step is not recorded: {reason}.")
+        self.notices.append(Notice(self.step, "error", f"not recorded: {reason}", "step"))
+        return False
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """``with run.stepping(): ...``: what is done in there is one step, whatever is called.
+
+        For a two-step optimizer that never calls ``step``, for a wrapper that moves the parameters once more after it, for
+        updates by hand. It begins after the (first) ``loss.backward()``; further backward passes inside are the
+        optimizer's own.
+        """
+        if self.closed:
+            yield
+            return
+        self.is_stepping = True
+        try:
+            first = self.optimizers[0]
+            self.before_step(first, STEPPING, {})
+            yield
+            self.stepped = {id(optimizer) for optimizer in self.optimizers[1:]}
+            self.after_step(first, STEPPING, {})
+        finally:
+            self.is_stepping = False
 
     def _is_alone(self) -> bool:
         """The other processes cannot be asked at this step, or never again: measure nothing rather than a part."""
@@ -322,6 +436,9 @@ class Run:
         self.engine.step.no_value["individual"] = "no backward pass was seen before the step"
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if (self.nests or self.is_stepping) and self._is_inside(args):
+            return
+        optimizer = self.outer_of.get(id(optimizer), optimizer)
         if self.single and not self.engine.step.plan.active:
             if not self._stays_idle():
                 self._next_step(False)
@@ -332,16 +449,24 @@ class Run:
 
     def _end_round(self, optimizer: torch.optim.Optimizer) -> None:
         self.stepped.clear()
-        state, measurement = self.engine.step, self.__dict__.pop("measurement", None)
+        state = self.engine.step
+        try:
+            self._finish_measurement(state)
+        finally:  # also if somebody interrupts: the optimizer has taken this step
+            self._next_step(state.plan.active)
+
+    def _finish_measurement(self, state: StepState) -> None:
+        measurement = self.__dict__.pop("measurement", None)
         if state.plan.active and measurement is not None:
             start = time.perf_counter()
             with self.guard("after the step"):
+                if state.in_closure and not state.passes and self.group is None:
+                    self._note_no_loss()
                 measurement.finish(start)
             self.pace.seconds += state.overhead + time.perf_counter() - start
         if self.group is not None and state.plan.active:
             with self.guard("agreeing with the other processes"):
                 self._agree(self.group)
-        self._next_step(state.plan.active)
 
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
@@ -351,7 +476,7 @@ class Run:
             len(self.engine.step.passes) or 1
         )  # a closure may be called again; only its first backward pass counts
         self.engine.passes_per_step = measured if closure else seen or self.engine.passes_per_step
-        self.backward_passes = 0
+        self.backward_passes = self.losses_seen = 0
         self.loss_seen = False
         with self.guard("planning"):
             plan = self.make_plan()
@@ -373,6 +498,7 @@ class Run:
             return False  # the long way asks again, and reports it
         self.step = following
         self.loss_seen = False
+        self.losses_seen = 0
         self.step_began = time.perf_counter()
         return True
 
@@ -408,20 +534,20 @@ class Run:
 
     def log(self, **values: Any) -> None:
         """Anything else worth plotting, any time; ``epoch=`` sets the epoch of the steps that follow."""
-        numbers: dict[str, float] = {}
-        for name, value in values.items():
-            try:
-                numbers[name] = float(value)
-            except (TypeError, ValueError) as error:
-                raise TypeError(f"run.log({name}=...) takes a number, got {type(value).__name__}") from error
-        if "epoch" in numbers:
-            self.epoch = numbers.pop("epoch")
+        numbers = {name: as_number(name, value) for name, value in values.items()}
         if self.closed:
             raise RuntimeError("this run is closed; track the model again (with resume=True to continue the same log)")
+        for name in (name for name, value in values.items() if is_too_large(value)):
+            self.warn(
+                f"log {name}", f"Cockpit: run.log({name}=...) is too large for a float and is recorded as infinite."
+            )
+        if "epoch" in numbers:
+            self.epoch = numbers.pop("epoch")
         scalars = {f"log/{name}": value for name, value in numbers.items()}
         step = max(self.step - 1, 0)
-        self.write(Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars))
-        self.writer.write_scalars(numbers, step)
+        with self.guard("run.log"):
+            self.write(Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars))
+            self.writer.write_scalars(numbers, step)
 
     def epoch_at(self, step: int) -> float | None:
         if self.steps_per_epoch:
@@ -448,7 +574,8 @@ class Run:
         self.writer.close()
         # A closed run is a way to its log; it must not keep the network alive.
         self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
-        self.start, self.pending = {}, None
+        self.start, self.pending, self.unseen = {}, None, Unseen(())
+        self.outer_of, self.watched = {}, {}
 
     def __enter__(self) -> Run:
         return self
@@ -457,9 +584,7 @@ class Run:
         if error is None:
             self.close()
         else:
-            self.close(
-                "stopped" if isinstance(error, KeyboardInterrupt) else "failed", f"{type(error).__name__}: {error}"
-            )
+            self.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", describe_error(error))
 
     # ---- looking ------------------------------------------------------------------------------------------------
 
@@ -494,7 +619,9 @@ class Run:
         for callback in list(self.subscribers):
             try:
                 callback()
-            except Exception:
+            except BaseException as error:
+                if is_interruption(error):
+                    raise
                 self.subscriber_errors += 1
 
     def report(self, output: str | Path, **options: Any) -> Path:
@@ -513,6 +640,19 @@ def has_closure(args: tuple, kwargs: dict) -> bool:
     """``optimizer.step(closure)``; the hooks get the optimizer itself among the arguments."""
     return any(callable(a) and not isinstance(a, torch.optim.Optimizer) for a in (*args, kwargs.get("closure")))
 
+
+def is_in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+STEPPING = (lambda: None,)
+"""What ``stepping`` calls the hooks with: as ``step`` with a closure, because backward passes may follow."""
+
+NO_STEP = (
+    "Cockpit: the parameters move, but step() of {name}, the optimizer given to track(...), is not called, nor that of an "
+    "optimizer that it holds: no step is recorded. Give track the optimizer whose step() the loop calls, or put what moves "
+    "the parameters into `with run.stepping():`."
+)
 
 ALIVE: weakref.WeakSet[Run] = weakref.WeakSet()
 """Runs that are not closed, so that tracking one model twice at once can be refused."""

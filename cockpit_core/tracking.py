@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from cockpit_core import arguments
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
 from cockpit_core.engine.distributed import Group, find_group
 from cockpit_core.quantities import Quantity, configuration, named
@@ -38,6 +39,7 @@ def track(
     curvature_samples: int | None = None,
     memory_budget: int = 256 * 2**20,
     steps_per_epoch: float | None = None,
+    keep_start: int = 64 * 2**20,
     resume: bool = False,
     step: int | None = None,
     seed: int = 0,
@@ -60,7 +62,10 @@ def track(
         has taken it. Beyond them passes are repeated: for Alpha, and on parts of the batch for curvature; the header
         says so, and what could not be repeated. Copies of the parameters (Distance, UpdateSize) come on top.
     steps_per_epoch: gives the epoch axis (or log it: ``run.log(epoch=...)``).
-    resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded.
+    resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded. A run that
+        another process still writes is refused. See docs/resuming.md.
+    keep_start: Distance is measured from the parameters at the beginning of the run. They are stored in ``logdir`` for a
+        resumed run if they take at most this many bytes; 0 stores none, and a resumed run then has no Distance.
     seed: of Cockpit's own random generator; torch's is never touched.
 
     Under DistributedDataParallel (or after ``fully_shard``) call it in every process, with the wrapper or the module inside. Every
@@ -72,29 +77,31 @@ def track(
         raise TypeError(
             "the order is track(model, loss_fn, optimizer); without a loss module: track(model, optimizer=...)"
         )
-    optimizers = as_optimizers(optimizer)
-    optimizers = [unwrap_optimizer(each) for each in optimizers]
-    check_arguments(model, loss_fn, optimizers, on_error, budget)
+    arguments.check_model(model)
+    arguments.check_loss(loss_fn)
+    arguments.check_on_error(on_error)
+    arguments.check_budget(budget)
     quantities, name = choose_quantities(config)
+    whole, folder = arguments.check_whole, arguments.check_logdir(logdir)
+    options: dict[str, Any] = {
+        "schedule": as_schedule(schedule),
+        "layers": arguments.check_layers(layers),
+        "curvature": check_curvature(curvature) or "hessian",
+        "curvature_samples": None if curvature_samples is None else whole("curvature_samples", curvature_samples, 1),
+        "batch_dim": whole("batch_dim", batch_dim, 0),
+        "memory_budget": arguments.check_bytes("memory_budget", memory_budget),
+        "keep_start": arguments.check_bytes("keep_start", keep_start),
+        "steps_per_epoch": arguments.check_steps_per_epoch(steps_per_epoch),
+        "resume": arguments.check_flag("resume", resume),
+        "step": arguments.check_step(step),
+        "seed": whole("seed", seed, -(2**63)),
+    }
+    optimizers = arguments.choose_optimizers(optimizer, model)
     model, group, compiled = unwrap(model)
     return _start(
-        model, loss_fn, optimizers, Path(logdir) if logdir is not None else make_logdir(),
-        quantities=quantities, config=name, schedule=as_schedule(schedule), budget=budget, layers=layers,
-        curvature=check_curvature(curvature) or "hessian", curvature_samples=curvature_samples, batch_dim=batch_dim,
-        memory_budget=int(memory_budget), on_error=on_error, steps_per_epoch=steps_per_epoch, resume=resume, step=step, seed=seed,
-        group=group, compiled=compiled,
+        model, loss_fn, optimizers, folder or make_logdir(), quantities=quantities, config=name, budget=budget,
+        on_error=on_error, group=group, compiled=compiled, **options,
     )  # fmt: skip
-
-
-def as_optimizers(optimizer: Any) -> list[Any]:
-    if isinstance(optimizer, Sequence):
-        return list(optimizer)
-    if isinstance(optimizer, nn.Module):
-        raise TypeError(
-            f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}; "
-            "the order is track(model, loss_fn, optimizer)"
-        )
-    return [optimizer]
 
 
 def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
@@ -116,22 +123,19 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
     return model, group, compiled
 
 
-def unwrap_optimizer(optimizer: Any) -> Any:
-    """Accelerate and others hand out a wrapper that passes ``step`` on; hooks belong on the optimizer itself."""
-    while not hasattr(optimizer, "_optimizer_step_pre_hooks") and hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer
-
-
 def _start(model: nn.Module, *args: Any, **options: Any) -> Run:
+    refuse_second_run(model)
+    run = Run.open(model, *args, **options)
+    ALIVE.add(run)
+    return run
+
+
+def refuse_second_run(model: nn.Module) -> None:
     for other in list(ALIVE):
         if not other.closed and other.model is model:
             raise RuntimeError(
                 f"this model is being tracked already, into {other.logdir}; call close() on that run first"
             )
-    run = Run(model, *args, **options)
-    ALIVE.add(run)
-    return run
 
 
 def make_logdir() -> Path:
@@ -141,38 +145,12 @@ def make_logdir() -> Path:
     return next((choice for choice in choices if not choice.exists()), base)
 
 
-def check_arguments(model: Any, loss_fn: Any, optimizers: list[Any], on_error: str, budget: float | None) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
-    if loss_fn is not None and not isinstance(loss_fn, nn.Module) and not callable(loss_fn):
-        raise TypeError(f"loss_fn must be an nn.Module, a function, or None, got {type(loss_fn).__name__}")
-    for optimizer in optimizers:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
-    if not optimizers:
-        raise ValueError("optimizer is an empty list")
-    if on_error not in ("warn", "raise"):
-        raise ValueError(f"on_error must be 'warn' or 'raise', got {on_error!r}")
-    if budget is not None and not 0 < budget <= 1:
-        raise ValueError(f"budget is a share of the training time between 0 and 1, got {budget!r}")
-    lazy = [name for name, p in model.named_parameters() if isinstance(p, torch.nn.parameter.UninitializedParameter)]
-    if lazy:
-        raise ValueError(
-            f"{lazy[0]} is not initialised yet (a lazy module): run one batch through the model, then track it"
-        )
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError("no parameter of the model requires a gradient; there is nothing to track")
-    mine = {id(p) for p in model.parameters()}
-    if not any(id(p) in mine for o in optimizers for group in o.param_groups for p in group["params"]):
-        raise ValueError("the optimizer holds no parameter of this model")
-
-
 def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity], str]:
     if isinstance(config, str):
         return configuration(config), config
     if not isinstance(config, Iterable):
         raise TypeError(f"config must be 'economy', 'business', 'full' or a list of quantities, got {config!r}")
-    quantities = []
+    quantities: list[Quantity] = []
     for item in config:
         if isinstance(item, str):
             item = named(item)

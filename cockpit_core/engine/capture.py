@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.losses import NoIndividualLosses
+from cockpit_core.faults import describe_error
 from cockpit_core.layers import random_state
 from cockpit_core.layers.attention import attention
 from cockpit_core.layers.contribution import Contribution, Joined, Rows, Same, Summed, Tried, Zeros
@@ -169,7 +170,7 @@ def apply_rule(
     except NotCovered:
         raise
     except Exception as error:
-        call.reason = f"its rule failed: {type(error).__name__}: {error}"
+        call.reason = f"its rule failed: {describe_error(error)}"
         cover.distrust(call.module, error)
     return {}
 

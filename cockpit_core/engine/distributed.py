@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from cockpit_core.curvature import NoCurvature
 from cockpit_core.events.resume import Past
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.faults import describe_error
 from cockpit_core.layers.registry import NotCovered
 from cockpit_core.sharded import find_mesh
 
@@ -114,7 +115,7 @@ def attempt(compute: Callable[[], Any]) -> tuple[Any, str]:
 
 def reason_of(error: Exception) -> str:
     """Our own exceptions are written to be read; others need their type."""
-    return str(error) if isinstance(error, (NoCurvature, NotCovered)) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, (NoCurvature, NotCovered)) else describe_error(error)
 
 
 def first_problem(problems: list[str]) -> str:
@@ -185,7 +186,7 @@ class SilentWriter:
     def _ignore(self, *args: Any, **kwargs: Any) -> bool:
         return False
 
-    write_header = write_record = write_heavy = write_scalars = close = _ignore
+    write_header = write_record = write_heavy = write_scalars = close = abandon = _ignore
 
 
 def open_log(logdir: Path, resume: bool, group: Group | None, settings: str) -> tuple[Any, Path]:
@@ -199,9 +200,7 @@ def open_log(logdir: Path, resume: bool, group: Group | None, settings: str) -> 
     except Exception as raised:
         error = raised
     past = None if writer is None else writer.past
-    answers = group.gather(
-        "start", ("" if error is None else f"{type(error).__name__}: {error}", settings, logdir, past)
-    )
+    answers = group.gather("start", ("" if error is None else describe_error(error), settings, logdir, past))
     problem = first_problem([answer[0] for answer in answers])
     if not problem and len({answer[1] for answer in answers}) > 1:
         problem = "the arguments differ between ranks: " + " | ".join(answer[1] for answer in answers)

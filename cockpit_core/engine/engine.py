@@ -30,6 +30,7 @@ from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.keeping import Forward, Repetition
 from cockpit_core.engine.loss_graph import LOSS, OUTPUT, covered_by_losses, mark, roots_of, shared_gradients
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
+from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduction import reduce_parameter
 from cockpit_core.engine.roots import Root
@@ -104,6 +105,7 @@ class Engine:
         self.unbatched = False  # some module of this step was called without the batch
         self.passes_per_step = 0  # seen at the last step; 0 = not known yet
         self.previous_update: dict[str, Tensor] = {}  # s_{t-1}, for the far end of its Alpha
+        self.landed: tuple[Place | None, float] = None, 0.0  # where that step ended, and how far it went
         self.gradients_change = (
             True  # False while nobody touches a gradient between the backward pass and the step's end
         )
@@ -318,7 +320,7 @@ class Engine:
         taken apart at these (``on_loss_gradient``).
         """
         state = self.step
-        if self.muted or not state.plan.active or (state.measured and state.in_closure):
+        if self.muted or not state.plan.active or (state.measured and state.in_closure) or self.is_elsewhere():
             return None
         seen = survey(root, self.cover.names, self.hooked if self.layer_handles else {}, bool(self.calls))
         plain = covered_by_losses(root, LOSS, self.loss_key)
@@ -397,7 +399,7 @@ class Engine:
         if self.step.open is not None and self.step.open.whole:
             return  # a part of what is differentiated
         with self.guard("loss hook"):
-            if self.step.measured and self.step.in_closure:
+            if (self.step.measured and self.step.in_closure) or self.is_elsewhere():
                 return
             start = time.perf_counter()
             try:
@@ -439,6 +441,8 @@ class Engine:
             return state.open
         state.open = None  # an earlier backward was interrupted: what it captured is void
         self._drop_zeroed()
+        if not state.passes:
+            state.place = self.find_place()
         found = Pass(task, origin[1] or loss_size or 0, keeps_graph=keeps_graph())
         found.part = found.batch_size
         found.note_size(*origin)
@@ -452,16 +456,37 @@ class Engine:
         torch.autograd.Variable._execution_engine.queue_callback(self.on_backward_end)
         return found
 
+    def find_place(self) -> Place | None:
+        """Where the parameters are now; of sharded ones nobody holds enough to say, and others may not show their elements."""
+        try:
+            return None if self.cover.sharded else Place(self._moved_by_the_step())
+        except Exception:
+            return None
+
+    def is_elsewhere(self) -> bool:
+        """One more backward pass of this step, of new gradients at parameters that were moved meanwhile (SAM and other
+        two-step optimizers): that is how the optimizer finds its step. The gradient is the one where the step begins."""
+        state = self.step
+        if not state.passes or state.measured or state.place is None or not state.place.has_moved():
+            return False
+        if state.elsewhere is None:
+            if any_nonzero(p.grad for p in self._moved_by_the_step() if p.grad is not None):
+                return False
+            state.elsewhere = self.find_place()
+        return True
+
     def _drop_zeroed(self) -> None:
         """Gradients that were zeroed since the last backward (a step was skipped): those passes no longer count."""
         if not self.step.passes:
             return
         if self.cover.sharded and not self.step.gradient_norms:
             return  # the passes so far were not reduced yet (set_requires_gradient_sync)
-        moved = [p for p in self.cover.trainable().values() if p.grad is not None]
-        owned = self.owned()
-        if not any_nonzero(p.grad for p in moved if owned is None or id(p) in owned):
+        if not any_nonzero(p.grad for p in self._moved_by_the_step() if p.grad is not None):
             self.step.discard()
+
+    def _moved_by_the_step(self) -> list[Tensor]:
+        owned = self.owned()
+        return [p for p in self.cover.trainable().values() if owned is None or id(p) in owned]
 
     def _take_losses(
         self, found: Pass, call: int, again: Again, args: tuple, kwargs: dict, value: Tensor, factor: Tensor

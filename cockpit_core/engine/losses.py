@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.faults import text_of
 from cockpit_core.layers.module_state import Again
 
 
@@ -43,7 +44,9 @@ def evaluate_unreduced(again: Again, args: tuple[Any, ...], kwargs: dict[str, An
     try:
         raw = again.forward(*(widen(value) for value in args), changed={"reduction": "none"}, **kwargs)
     except Exception as error:
-        raise NoIndividualLosses(f"{type(module).__name__} failed with reduction='none': {error}; {REMEDY}") from error
+        raise NoIndividualLosses(
+            f"{type(module).__name__} failed with reduction='none': {text_of(error)}; {REMEDY}"
+        ) from error
     if not isinstance(raw, Tensor) or raw.dim() == 0:
         raise NoIndividualLosses(f"{type(module).__name__} ignores reduction='none'; {REMEDY}")
     return raw

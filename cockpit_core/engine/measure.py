@@ -18,6 +18,7 @@ from cockpit_core.engine.keeping import project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
 from cockpit_core.engine.reduction import tolerance_of
 from cockpit_core.engine.together import join_slopes
+from cockpit_core.faults import text_of
 from cockpit_core.kernels import Counts
 from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import NotCovered
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from cockpit_core.run import Run
 
 TOP_SAMPLES = 5
+ASIDE = 1e-2  # of a step: so far its end may be from where the next gradient is taken
+MOVED = "the parameters were moved after optimizer.step() and before the next gradient"
+THEN = (
+    ": such steps have no Alpha, and UpdateSize is that of step() alone. If the move belongs to the step (Lookahead, clipped "
+    "weights), put both into `with run.stepping():`."
+)
 HEADLINES = (
     "Loss",
     "GradNorm",
@@ -74,12 +81,22 @@ class Measurement:
         pending, self.run.pending = self.run.pending, None
         if pending is None or not self.plan.alpha_end:
             return
+        if self._was_moved():
+            self.record.missing["Alpha"] = MOVED
+            self.run.warn("moved", f"Cockpit: {MOVED}{THEN}")
+            return
         fit = self.run.engine.clock.timed("alpha", alpha.finish, pending, self.state)
         if isinstance(fit, AlphaFit):
             self.run.alphas.append(fit)
         else:
             self.record.missing["Alpha"] = fit
         self.run.engine.previous_update = {}
+
+    def _was_moved(self) -> bool:
+        """Between the end of the step before and this one's gradient: Lookahead, averages, clipped or pruned weights."""
+        landed, length = self.run.engine.landed
+        place = self.state.place
+        return landed is not None and place is not None and not landed.is_near(ASIDE * length, place.values)
 
     def _measure_before(self) -> None:
         if not self.plan.record:
@@ -125,6 +142,9 @@ class Measurement:
         """One quantity: an error in it is its own affair."""
         if quantity.kind == "alpha":
             return
+        if "start" in quantity.needs and self.run.no_start:
+            self.record.missing[quantity.name] = self.run.no_start
+            return
         if self.run.cover.sharded:
             statistics = show_whole(statistics, quantity)
         with self.run.guard(quantity.name):
@@ -138,7 +158,7 @@ class Measurement:
                     self._take_value(quantity.name, quantity.measure(statistics))
                 self.run.engine.clock.seconds[f"own {quantity.name}"] += time.perf_counter() - start
             except NoValue as reason:
-                self.record.missing[quantity.name] = str(reason)
+                self.record.missing[quantity.name] = text_of(reason)
 
     def _take_value(self, name: str, value: float | Value | Any) -> None:
         if not isinstance(value, Value):
@@ -268,6 +288,8 @@ class Measurement:
         start = alpha.observe_end(losses, total / length if length > 0 else total)
         self.run.pending = alpha.Pending(self.run.step, length, start, frozenset(slopes))
         engine.previous_update = {n: update[n] for n in slopes}
+        place, began = engine.find_place(), self.state.place
+        engine.landed = place, 0.0 if place is None or began is None else place.distance(began.values)
 
     def _find_uncovered(self, update: dict[str, Tensor]) -> str:
         """A layer that moved without being measured: the losses of Alpha would be of a longer step than its slopes."""
@@ -310,7 +332,7 @@ class Measurement:
         networks = [histogram for histogram, _ in self.heavy if histogram.edges.size]
         layers = [h for _, per_layer in self.heavy for h in per_layer if h is not None and h.edges.size]
         found = [*find_notices(record, networks, limit, self.state.gradient_norms), *worst_layers(layers)]
-        record.notices = [*run.notices, *run.repeats.thin(found)]
+        record.notices = [*run.notices, *run.repeats.thin(found, self.state.loss)]
         record.alphas, run.alphas, run.notices = run.alphas, [], []
         total = self.state.overhead + time.perf_counter() - began
         record.costs = self._costs(total)

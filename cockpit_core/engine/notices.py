@@ -21,9 +21,7 @@ def find_notices(
 
     ``limit`` is the largest curvature at which gradient descent with this learning rate is stable, None if unknown.
     """
-    for name, value in record.scalars.items():
-        if not math.isfinite(value):
-            yield Notice(record.step, "not_finite", f"{name} is {value}", name)
+    yield from find_broken(record)
     dead = [name for name, norm in gradient_norms.items() if norm == 0]
     if dead:
         text = f"{len(dead)} of {len(gradient_norms)} layers have a gradient of exactly zero and learn nothing"
@@ -36,17 +34,36 @@ def find_notices(
         yield Notice(record.step, "edge_of_stability", text, "HessMaxEV")
 
 
+def find_broken(record: Record) -> Iterator[Notice]:
+    """One notice for all that is not finite: with the loss everything else is lost too."""
+    broken = {name: value for name, value in record.scalars.items() if not math.isfinite(value)}
+    first = "Loss" if "Loss" in broken else next(iter(broken), "")
+    if first:
+        others = [name for name in broken if name != first]
+        more = f", and so {'is' if len(others) == 1 else 'are'} {', '.join(others)}" if others else ""
+        yield Notice(record.step, "not_finite", f"{first} is {broken[first]}{more}", first)
+
+
 class Repeats:
     """What is the case at step after step is said at the 1st, 2nd, 4th, 8th, ... of them: a list of all would drown the
-    rest."""
+    rest. A loss that is not finite is said once, when it breaks, and nothing else that is not finite until it is well
+    again."""
 
-    KINDS = ("outside_range", "zero_gradient", "edge_of_stability")
+    KINDS = ("outside_range", "zero_gradient", "edge_of_stability", "not_finite")
 
     def __init__(self) -> None:
         self.seen: Counter[tuple[str, str, str]] = Counter()
+        self.lost = False  # the loss of the record before was not finite
 
-    def thin(self, notices: Iterable[Notice]) -> Iterator[Notice]:
+    def thin(self, notices: Iterable[Notice], loss: float = 0.0) -> Iterator[Notice]:
+        """``loss``: of the record that they belong to."""
+        known, self.lost = self.lost, not math.isfinite(loss)
         for notice in notices:
+            if notice.kind == "not_finite" and self.lost:
+                if not known:
+                    yield notice
+                known = True
+                continue
             if notice.kind in self.KINDS:
                 key = notice.kind, notice.quantity, notice.layer
                 self.seen[key] += 1

@@ -10,10 +10,16 @@ LARGEST = sys.float_info.max
 RENEW = 20
 
 
+CALM = 10
+IN_LINE, HIGH, BROKEN = 0, 1, 2
+
+
 class Spikes:
     """A loss is out of line if it is not finite or above median + 10 MAD of the last 200.
 
-    A test costs less than a microsecond: one comparison, with a bound that is renewed every 20 losses.
+    A test costs less than a microsecond: one comparison, with a bound that is renewed every 20 losses. A loss that stays
+    out of line is one event: it is reported when it leaves the line and when it breaks altogether, and again only
+    after 10 losses in line.
     """
 
     def __init__(self, window: int = 200, deviations: float = 10.0, warm_up: int = 20):
@@ -21,18 +27,29 @@ class Spikes:
         self.deviations, self.warm_up = deviations, warm_up
         self.bound = LARGEST
         self.left = warm_up  # so many losses until the bound is renewed
+        self.level, self.calm = IN_LINE, 0  # the worst of the event that goes on, and losses in line since
 
     def sees(self, loss: float) -> str | None:
-        """Why this loss is out of line, or None."""
+        """Why this loss is out of line, or None: also where that was said already."""
         bound = self.bound
         if not math.isfinite(loss):
-            return f"the loss is {loss}"
+            return f"the loss is {loss}" if self._is_news(BROKEN) else None
         self.losses.append(loss)
         self.left -= 1
         if self.left <= 0:
             self.left = RENEW
             self.bound = self._renew()
-        return f"the loss {loss:.4g} is above {bound:.4g} (median + 10 MAD)" if loss > bound else None
+        if loss > bound:
+            return f"the loss {loss:.4g} is above {bound:.4g} (median + 10 MAD)" if self._is_news(HIGH) else None
+        if self.level:
+            self.calm += 1
+            if self.calm >= CALM:
+                self.level = IN_LINE
+        return None
+
+    def _is_news(self, level: int) -> bool:
+        worse, self.level, self.calm = level > self.level, max(level, self.level), 0
+        return worse
 
     def _renew(self) -> float:
         middle = median(sorted(self.losses))

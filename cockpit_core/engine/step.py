@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.keeping import Kept
+from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics
 from cockpit_core.layers.scratch import Scratch
@@ -65,6 +66,10 @@ class StepState:
     curvature_part: str = ""
     theta: dict[str, Tensor] = field(default_factory=dict)
     measured: bool = False
+    place: Place | None = None
+    """Where the parameters were at the first backward pass."""
+    elsewhere: Place | None = None
+    """Where they were at a further one that does not count, because they had been moved in between."""
     joint: Any = None
     """With several processes: batch size, loss and individual losses of all of them (``together.Joint``)."""
     in_closure: bool = False
@@ -101,6 +106,7 @@ class StepState:
 
     def discard(self) -> None:
         """The gradients were zeroed before the optimizer stepped: what was captured no longer counts."""
+        self.place = self.elsewhere = None
         for part in (
             self.passes,
             self.reduced,

@@ -21,6 +21,8 @@ class Past:
     next_revision: int = 0
     last_step: int = -1
     last_time: float = 0.0
+    ended: bool = False
+    """The last record says how the run ended."""
     header: records.Header | None = None
     heavy: dict[str, set[int]] = field(default_factory=dict)
 
@@ -46,6 +48,11 @@ def _learn(past: Past, tag: str, step: int, blobs: list[bytes]) -> None:
         past.next_seq = max(past.next_seq, step + 1)  # Event.step is seq
         record = wire.decode_record(blobs[0])
         past.generation = max(past.generation, record.generation)
-        past.last_step, past.last_time = record.step, max(past.last_time, record.time)
+        past.last_time = max(past.last_time, record.time)
+        if record.kind == "start":  # of the step that comes
+            past.last_step = record.step - 1
+        elif record.kind == "step" or record.step > 0:  # the others say 0 also before the first step
+            past.last_step = record.step
+        past.ended = record.kind == "end"
     elif tag.startswith("cockpit/heavy/"):
         past.heavy.setdefault(heavy_quantity(tag), set()).add(step)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +18,11 @@ from typing import NamedTuple
 from cockpit_core import records
 from cockpit_core.events import summary
 from cockpit_core.events.framing import frame
+from cockpit_core.events.logfile import LogFile, make_name
+from cockpit_core.events.presence import check_nobody_came_first, check_nobody_writes
 from cockpit_core.events.reader import file_order, find_event_files
 from cockpit_core.events.resume import Past, read_past
+from cockpit_core.faults import say
 from cockpit_core.schema import wire
 
 RECORDS_PER_TAG = 4096  # TensorBoard can only re-read a whole tag
@@ -34,8 +35,6 @@ HEAVY_GROWTH = 1.04
 HEAVY_EXTRA = 64  # histograms of triggered steps come on top of those of the schedule
 LONGEST_TEXT = 2000  # characters
 LARGE_RUN = 1_000_000_000
-
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Written(NamedTuple):
@@ -60,13 +59,14 @@ class EventWriter:
 
     def __init__(self, logdir: str | Path, *, resume: bool = False) -> None:
         self.logdir = Path(logdir)
-        _make_folder(self.logdir)
+        self._made = _make_folder(self.logdir)
         earlier = find_event_files(self.logdir)
         if earlier and not resume:
             raise FileExistsError(
                 f"{self.logdir} already holds a run, which is never overwritten. "
                 "Choose another logdir, or continue this run with resume=True."
             )
+        check_nobody_writes(self.logdir, earlier)
         self.past: Past | None = read_past(earlier) if earlier else None
         past = self.past or Past()
         self.generation = past.generation + 1 if self.past else 0
@@ -76,22 +76,40 @@ class EventWriter:
         self._heavy_step: dict[str, int] = {}
         self._bytes = sum(path.stat().st_size for path in earlier)
         self._size_told = self._bytes > LARGE_RUN
+        self._told: set[str] = set()
         self._layers_every = 1
         self._step_records = 0
-        self._tags: set[str] = set()
+        self._tags: set[str]
         self._listeners: list[Callable[[bytes | Written], object]] = []
-        self._end = 0  # of our own file
         self._lock = threading.Lock()
-        self.path, self._file = self._create(earlier)
-        self._append(summary.encode_version(time.time()))
+        self._header: tuple[int, bytes] | None = None  # the last one, for a file that has to be begun again
+        self._closed = False
+        self._known = {path.name for path in earlier}  # files of this run
+        self._news: list[str] = []  # of the file itself, for the next record
+        try:
+            self._file = self._begin_file(earlier)
+            check_nobody_came_first(self.path, find_event_files(self.logdir), earlier)
+        except BaseException:
+            self.abandon()
+            raise
 
-    def _create(self, earlier: list[Path]) -> tuple[Path, int]:
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def _begin_file(self, earlier: list[Path]) -> LogFile:
         """TensorBoard reads files in the order of their names: a later generation gets a later time."""
         last = max((file_order(path.name)[1] for path in earlier), default=-1)
-        host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname()) or "host"
-        stamp = max(int(time.time()), last + 1)
-        path = self.logdir / f"events.out.tfevents.{stamp:010d}.{host}.{os.getpid()}.{self.generation}.cockpit"
-        return path, os.open(path, _FLAGS, 0o644)
+        file = LogFile(self.logdir / make_name(max(int(time.time()), last + 1), self.generation))
+        try:
+            file.append(frame(summary.encode_version(time.time())))
+        except OSError:
+            file.remove()
+            raise
+        self._bytes += file.size
+        self._known.add(file.path.name)
+        self._tags = set()
+        return file
 
     # ---- what a run writes ----
 
@@ -108,13 +126,16 @@ class EventWriter:
             header = replace(header, run_id=self.past.header.run_id, created=self.past.header.created)
         with self._lock:
             self._revision = header.revision + 1
-            self._write_tensor("cockpit/header", "header", header.revision, wire.encode_header(header))
+            encoded = wire.encode_header(header)
+            self._header = header.revision, encoded
+            self._write_tensor("cockpit/header", "header", header.revision, encoded)
 
     def write_record(self, record: records.Record) -> int:
         """Assigns ``seq`` and ``generation``, and returns ``seq``."""
         with self._lock:
+            self._see_to_the_file()
             record.seq, record.generation = self.next_seq, self.generation
-            stored = _shorten(self._tell_size(self._thin_layers(record)))
+            stored = _shorten(self._tell_news(self._tell_size(self._thin_layers(record))))
             tag = f"cockpit/records/{record.seq // RECORDS_PER_TAG:06d}"
             self._write_tensor(tag, "records", record.seq, wire.encode_record(stored), record.wall_time)
             self.next_seq += 1
@@ -163,9 +184,20 @@ class EventWriter:
 
     def close(self) -> None:
         with self._lock:
-            if self._file >= 0:
-                os.close(self._file)
-                self._file = -1
+            self._closed = True
+            self._file.close()
+
+    def abandon(self) -> None:
+        """Nothing was ever recorded: leave no trace of the attempt, so that it can be made again."""
+        with self._lock:
+            self._closed = True
+            if hasattr(self, "_file"):
+                self._file.remove()
+        for folder in self._made:
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # somebody else has put something there
 
     def __enter__(self) -> EventWriter:
         return self
@@ -203,36 +235,55 @@ class EventWriter:
             data_class = summary.CLASS_TENSOR if isinstance(payload, bytes) else summary.CLASS_BLOB_SEQUENCE
             metadata = summary.encode_metadata(wire.encode_series(kind, self.generation, quantity), data_class)
         value = summary.encode_tensor(tag, payload, metadata)
-        offset = self._end
+        offset = self._file.size
         self._append(summary.encode_event(time.time() if wall_time is None else wall_time, step, [value]))
         self._tags.add(tag)
         for listener in self._listeners:
             if kind == "records" and isinstance(payload, bytes):
                 listener(payload)
             else:
-                listener(Written(kind, tag, step, payload, offset, self._end))
+                listener(Written(kind, tag, step, payload, offset, self._file.size))
 
     def _append(self, event: bytes) -> None:
-        if self._file < 0:
+        if self._closed:
             raise ValueError(f"the log in {self.logdir} is closed")
-        data = frame(event)
-        done = 0
-        try:
-            while done < len(data):
-                done += os.write(self._file, data[done:] if done else data)
-        except OSError:
-            self._undo(done)
-            raise
-        self._bytes += len(data)
-        self._end += len(data)
+        before = self._file.size
+        self._file.append(frame(event))
+        self._bytes += self._file.size - before
 
-    def _undo(self, done: int) -> None:
-        """A full disk may take half a record: cut it off, so that what comes later can be read."""
-        if done:
-            try:
-                os.ftruncate(self._file, os.fstat(self._file).st_size - done)
-            except OSError:
-                pass  # the reader will skip the half record
+    def _see_to_the_file(self) -> None:
+        """If somebody has deleted it, go on in a new one, which begins with the header."""
+        if self._closed:
+            return
+        reason, moved_to = self._file.find_loss(), self._file.moved_to
+        if moved_to and "moved" not in self._told:
+            self._told.add("moved")
+            self._tell(f"{self.path} was moved to {moved_to}; what follows is written there")
+        if not reason:
+            return
+        lost = self._file
+        _make_folder(self.logdir)
+        there = find_event_files(self.logdir)
+        if any(path.name not in self._known for path in there):
+            raise FileExistsError(
+                f"{lost.path} {reason}, and another run is in its place: no more of this one can be written"
+            )
+        self._file = self._begin_file([lost.path, *there])
+        lost.close()
+        if self._header is not None:
+            self._write_tensor("cockpit/header", "header", *self._header)
+        self._tell(f"{lost.path} {reason} while it was written; what follows is in {self.path.name}")
+
+    def _tell(self, news: str) -> None:
+        self._news.append(news)
+        if "lost" not in self._told or "moved" in news:
+            self._told.add("lost")
+            say(f"Cockpit: {news}.")
+
+    def _tell_news(self, record: records.Record) -> records.Record:
+        news, self._news = self._news, []
+        found = [records.Notice(record.step, "error", text, "log") for text in news]
+        return replace(record, notices=[*record.notices, *found]) if found else record
 
 
 class Thinning:
@@ -286,7 +337,9 @@ def _choose_layers_every(header: records.Header) -> int:
     return LAYERS_EVERY if many else 1
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path) -> list[Path]:
+    """Returns the folders that were not there before, innermost first."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -295,3 +348,4 @@ def _make_folder(folder: Path) -> None:
         raise PermissionError(errno.EACCES, "cannot create the logdir here; choose another one", str(folder)) from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "logdir is not writable; choose another one", str(folder))
+    return missing

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from cockpit_core.engine.functional import attach_function_loss
 from cockpit_core.engine.hooks import Handles, Hook
-from cockpit_core.integrations.folders import choose_folder
+from cockpit_core.integrations.folders import choose_folder, continue_at
 from cockpit_core.run import Run
 from cockpit_core.tracking import track
 
@@ -25,6 +25,8 @@ class CockpitCallback(TrainerCallback):
     does not tell them, a function of the model's outputs and its inputs that gives one loss per sample [B], up to a
     common factor (the trainer divides by a number of tokens of its own). logdir: by default the folder ``cockpit`` in the
     output directory. log: add headline scalars to what the trainer logs, as ``cockpit/<name>``.
+
+    A training that goes on from a checkpoint goes on in the same log, at the trainer's step.
     """
 
     def __init__(
@@ -43,9 +45,12 @@ class CockpitCallback(TrainerCallback):
         self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
     ) -> None:
         self._move_to_front()
-        folder = choose_folder(self.logdir, args.output_dir)
+        if self.run is not None:  # of a training that ended in an exception: nobody tells a callback
+            self._end("failed")
+        step = int(state.global_step)
+        folder = choose_folder(self.logdir, args.output_dir, resumes=step > 0)
         optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-        self.run = track(model, None, optimizer, folder, **self.options)
+        self.run = track(model, None, optimizer, folder, **continue_at(step, folder, self.options))
         if self.individual_losses is not None:
             self.handles.add(self.run.model.register_forward_hook(Hook(self, "on_forward"), with_kwargs=True))
 
@@ -87,6 +92,9 @@ class CockpitCallback(TrainerCallback):
             self.run.latest = {}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._end("finished")
+
+    def _end(self, status: str) -> None:
         self.handles.remove()
         if self.run is not None:
-            self.run.close()
+            self.run.close(status)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from cockpit_core.engine.capture import find_batch_size
-from cockpit_core.integrations.folders import choose_folder
+from cockpit_core.integrations.folders import choose_folder, continue_at
 from cockpit_core.run import Run
 from cockpit_core.tracking import track
 
@@ -27,6 +27,9 @@ class CockpitCallback(pl.Callback):
         read from its graph.
     logdir: by default the folder ``cockpit`` beside the logger's files.
     log: hand headline scalars to the logger of the trainer, as ``cockpit/<name>``.
+
+    A training that goes on from a checkpoint goes on in the same log (with a ``logdir``, or if the logger's folder is the
+    same), at the trainer's step.
     """
 
     def __init__(
@@ -40,17 +43,35 @@ class CockpitCallback(pl.Callback):
         self.logdir, self.loss_fn, self.log, self.options = logdir, loss_fn, log, options
         self.run: Run | None = None
         self.logged_step = -1
+        self.checkpointed = 0  # the step of the checkpoint that was loaded
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.loss = find_loss(pl_module, self.loss_fn)
-        folder = choose_folder(self.logdir, trainer.log_dir or trainer.default_root_dir)
+        if self.run is not None:
+            self.run.close()
+        step = self._find_step(trainer)
+        folder = choose_folder(self.logdir, trainer.log_dir or trainer.default_root_dir, resumes=step > 0)
         model = (
             trainer.strategy.model
             if isinstance(trainer.strategy.model, nn.parallel.DistributedDataParallel)
             else pl_module
         )
         optimizers = [getattr(optimizer, "optimizer", optimizer) for optimizer in trainer.optimizers]
-        self.run = track(model, self.loss, optimizers, folder, **self.options)
+        self.run = track(model, self.loss, optimizers, folder, **continue_at(step, folder, self.options))
+
+    def _find_step(self, trainer: pl.Trainer) -> int:
+        """How many steps the training has behind it: as the checkpoint says, else as the trainer counts. It counts the steps
+        of every optimizer; ours are rounds of all of them."""
+        if trainer.global_step == 0:
+            return 0
+        return self.checkpointed or trainer.global_step // max(len(trainer.optimizers), 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of us."""
+        return {} if self.run is None else {"step": self.run.step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.checkpointed = int(state_dict.get("step", 0))
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

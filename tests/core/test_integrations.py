@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import runpy
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,12 @@ def make_lightning(name: str, as_function: bool = False) -> Any:
 
 def fit(pl: Any, module: Any, batches: Any, folder: Path, callbacks: list, **options: Any) -> Any:
     options = {"devices": 1, **options}
+    checkpoint = options.pop("ckpt_path", None)
     trainer = pl.Trainer(
         accelerator="cpu", max_epochs=1, precision="64-true", default_root_dir=folder, callbacks=callbacks,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, log_every_n_steps=1, **options,
     )  # fmt: skip
-    trainer.fit(module, DataLoader(Batches(batches), batch_size=None))
+    trainer.fit(module, DataLoader(Batches(batches), batch_size=None), ckpt_path=checkpoint)
     return trainer
 
 
@@ -169,6 +171,43 @@ def test_lightning_stops_when_asked_and_records_a_failure(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="the user's own"):
         fit(pl, module, training.batches(2), tmp_path, [CockpitCallback(tmp_path / "failed"), Fails()], logger=False)
     assert cockpit_core.load(tmp_path / "failed").status == "failed"
+
+
+def test_lightning_that_resumes_from_a_checkpoint_goes_on_at_its_step(tmp_path: Path) -> None:
+    """Killed some steps after the checkpoint: those steps are done again, and stand in the log once."""
+    from cockpit_core.integrations.lightning import CockpitCallback
+
+    pl, module, training = make_lightning("mlp")
+    batches = list(training.batches(8))
+    ours = CockpitCallback(tmp_path / "run", on_error="raise")
+
+    class Saves(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
+            if trainer.global_step == 4:
+                trainer.save_checkpoint(tmp_path / "at4.ckpt")
+
+    fit(pl, module, batches[:6], tmp_path, [ours, Saves()], logger=False)
+    for callback in (CockpitCallback(tmp_path / "run", on_error="raise"), ours):  # a new process, and the same one
+        pl, module, _ = make_lightning("mlp")
+        fit(pl, module, batches, tmp_path, [callback], logger=False, ckpt_path=tmp_path / "at4.ckpt")
+        data = cockpit_core.load(tmp_path / "run")
+        assert data.scalars("Loss")[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+        assert data.status == "finished"
+    truth = truth_of(start("mlp", "momentum"), batches[:4] * 2)  # inside an epoch, Lightning begins the data again
+    for name in ECONOMY:
+        assert by_step(data, name) == pytest.approx(truth.scalars[name], rel=1e-5), name
+
+
+def test_lightning_counts_rounds_where_a_checkpoint_does_not_know_us(tmp_path: Path) -> None:
+    from cockpit_core.integrations.lightning import CockpitCallback
+
+    trainer: Any = types.SimpleNamespace(global_step=12, optimizers=[1, 2, 3])
+    ours = CockpitCallback(tmp_path / "run")
+    assert ours._find_step(trainer) == 4
+    ours.load_state_dict({"step": 5})
+    assert ours._find_step(trainer) == 5
+    trainer.global_step = 0
+    assert ours._find_step(trainer) == 0
 
 
 # ---- Hugging Face ---------------------------------------------------------------------------------------------------
@@ -265,18 +304,19 @@ class Rows(Dataset):
         return {name: value[index] for name, value in self.inputs.items()}
 
 
-def train_with_trainer(folder: Path, callbacks: list, size: int = 3, **options: Any) -> Any:
+def train_with_trainer(folder: Path, callbacks: list, size: int = 3, resume: bool = False, **options: Any) -> Any:
     transformers = pytest.importorskip(
         "transformers", reason="transformers is not installed (torch-cockpit[integrations])"
     )
     pytest.importorskip("accelerate", reason="the Hugging Face Trainer needs accelerate (torch-cockpit[integrations])")
+    options = {"save_strategy": "no", **options}
     arguments = transformers.TrainingArguments(
-        output_dir=str(folder), use_cpu=True, max_steps=4, logging_steps=1, report_to=[], save_strategy="no",
+        output_dir=str(folder), use_cpu=True, max_steps=4, logging_steps=1, report_to=[],
         disable_tqdm=True, max_grad_norm=0.0, per_device_train_batch_size=size, **options,
     )  # fmt: skip
     model = make_gpt2()
     trainer = transformers.Trainer(model, arguments, train_dataset=Rows(make_inputs("gpt2", 0)), callbacks=callbacks)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     return trainer
 
 
@@ -321,6 +361,33 @@ def test_hugging_face_trainer_with_accumulation_stops_when_asked(tmp_path: Path)
     assert data.header.batch_size == 6
 
 
+def test_hugging_face_trainer_that_resumes_goes_on_at_its_step(tmp_path: Path) -> None:
+    from cockpit_core.integrations.huggingface import CockpitCallback
+
+    class Fails(CockpitCallback):
+        """A training that breaks off tells its callbacks nothing."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 3:
+                raise ConnectionError("the user's own")
+
+    options = {"save_strategy": "steps", "save_steps": 2}
+    ours = Fails(individual_losses=gpt2_losses, on_error="raise")
+    with pytest.raises(ConnectionError):
+        train_with_trainer(tmp_path, [ours], **options)
+    assert by_step(ours.run.data, "Loss").keys() == {0, 1, 2}
+    ours.run.close("failed")
+    again = CockpitCallback(individual_losses=gpt2_losses, on_error="raise")
+    train_with_trainer(tmp_path, [again], resume=True, **options)
+    data = cockpit_core.load(tmp_path / "cockpit")
+    assert data.scalars("Loss")[0].tolist() == [0, 1, 2, 3]
+    assert data.status == "finished"
+    train_with_trainer(tmp_path / "whole", [CockpitCallback(individual_losses=gpt2_losses, on_error="raise")])
+    whole = cockpit_core.load(tmp_path / "whole" / "cockpit")
+    for name in ("Loss", "Distance", "UpdateSize", "NormTest"):
+        assert by_step(data, name) == pytest.approx(by_step(whole, name), rel=1e-9), name
+
+
 # ---- Accelerate -----------------------------------------------------------------------------------------------------
 
 
@@ -350,7 +417,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_lightning_on_two_processes_is_one_batch(two_processes: Path, tmp_path: Path) -> None:
     assert result(two_processes, "lightning", 1) == 2
     together = cockpit_core.load(two_processes / "lightning")
-    assert len(list((two_processes / "lightning").iterdir())) == 1, "one rank writes"
+    assert len(list((two_processes / "lightning").glob("events*"))) == 1, "one rank writes"
     assert together.header.options["processes"] == "2"
     model, loss_fn, batches = problem_of("mlp").make()
     optimizer = OPTIMIZERS["momentum"](problem_of("mlp").groups(model))
@@ -368,7 +435,7 @@ def test_hugging_face_trainer_on_two_processes_is_one_batch(two_processes: Path,
 
     assert result(two_processes, "huggingface", 1) == 2
     together = cockpit_core.load(two_processes / "huggingface")
-    assert len(list((two_processes / "huggingface").iterdir())) == 1, "one rank writes"
+    assert len(list((two_processes / "huggingface").glob("events*"))) == 1, "one rank writes"
     train_with_trainer(
         tmp_path, [CockpitCallback(tmp_path / "run", individual_losses=gpt2_losses, on_error="raise")], size=6
     )

@@ -1,0 +1,95 @@
+"""Where the parameters are: a sample of their elements, taken in a moment, to notice that they were moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+TENSORS = 16
+ELEMENTS = 64
+"""Enough for whatever moves a network as a whole: a step, a perturbation of it, an average put in its place."""
+BACK = 1e-2
+"""So much of the way there and back may be left by rounding."""
+
+
+class Place:
+    """Up to 16 tensors spread over the network, the last one among them, and up to 64 elements of each."""
+
+    def __init__(self, parameters: Sequence[Tensor]):
+        gap = max(1, -(-len(parameters) // TENSORS))
+        self.parameters = list(parameters)[::-1][::gap]
+        self.values = self.read()
+
+    def read(self) -> np.ndarray:
+        """In numpy, which is several times faster than torch for so few numbers."""
+        parts = [sample(p.detach()) for p in self.parameters]
+        return np.concatenate([as_array(part) for part in parts]) if parts else np.zeros(0)
+
+    def has_moved(self) -> bool:
+        """By whatever little: a difference of one rounding unit counts."""
+        return self.distance(self.read()) > 0
+
+    def distance(self, values: np.ndarray) -> float:
+        """The largest difference of an element; infinite where one of the two is not a number."""
+        if np.array_equal(values, self.values, equal_nan=True):
+            return 0.0
+        if values.shape != self.values.shape:
+            return math.inf
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.abs(values - self.values)
+        apart[(values == self.values) | (np.isnan(values) & np.isnan(self.values))] = 0.0
+        return math.inf if np.isnan(apart).any() else float(apart.max())
+
+    def is_back(self, other: Place) -> bool:
+        """Are the parameters here again, after they were at ``other``?"""
+        return self.is_near(BACK * self.distance(other.values), self.read())
+
+    def is_near(self, tolerance: float, values: np.ndarray) -> bool:
+        """Within the tolerance and what rounding leaves."""
+        apart = self.distance(values)
+        if apart <= tolerance:
+            return True
+        scale = float(np.nan_to_num(np.abs(self.values)).max(initial=0.0))
+        precision = max((torch.finfo(p.dtype).eps for p in self.parameters if p.is_floating_point()), default=0.0)
+        return apart <= tolerance + 8 * precision * scale
+
+
+def as_array(part: Tensor) -> np.ndarray:
+    return (
+        part.double().cpu().numpy()
+        if not part.is_complex()
+        else torch.view_as_real(part).double().cpu().numpy().ravel()
+    )
+
+
+def sample(p: Tensor) -> Tensor:
+    count = min(p.numel(), ELEMENTS)
+    gap = max(1, p.numel() // max(count, 1))
+    packed = p.is_contiguous() or (p.dim() == 4 and p.is_contiguous(memory_format=torch.channels_last))
+    if not packed:
+        return p.reshape(-1)[::gap][:count]
+    return p.as_strided((count,), (gap,), p.storage_offset())  # no copy, whatever the order of the dimensions
+
+
+class Unseen:
+    """Notices parameters that move although their optimizer's ``step`` is never called.
+
+    Accumulating gradients over many batches moves nothing, so it is never taken for that.
+    """
+
+    FIRST, NEXT = 8, 16
+
+    def __init__(self, parameters: Sequence[Tensor]):
+        self.parameters = list(parameters)
+        self.place: Place | None = None
+
+    def looks(self, losses: int) -> bool:
+        """Asked after every 8th loss since the last step."""
+        if self.place is None or losses < self.NEXT:
+            self.place = Place(self.parameters)
+            return False
+        return self.place.has_moved()
