@@ -151,6 +151,10 @@ class Measurement:
             self.record.layers_missing[name] = np.array([n not in value.layers for n in known])
         if value.error is not None or value.method:
             self.record.estimates[name] = (math.nan if value.error is None else float(value.error), value.method)
+        if value.reason:
+            self.record.missing[name] = value.reason
+        for part, more in value.parts.items():
+            self._take_value(f"{name}/{part}", more)
 
     def _take_histograms(self, quantity: Any, statistics: Statistics) -> None:
         if not statistics.counts:

@@ -80,12 +80,18 @@ class Statistics:
 
 @dataclass
 class Value:
-    """A network-wide number, numbers per layer, and how far they may be off (None: exact up to rounding)."""
+    """A network-wide number, numbers per layer, and how far they may be off (None: exact up to rounding).
+
+    ``reason``: why there is no network-wide number. ``parts``: further numbers of the same measurement; "angle" of
+    UpdateRatio is recorded as "UpdateRatio/angle".
+    """
 
     network: float | None = None
     layers: dict[str, float] = field(default_factory=dict)
     error: float | None = None
     method: str = ""
+    reason: str = ""
+    parts: dict[str, Value] = field(default_factory=dict)
 
 
 class Quantity:
@@ -122,3 +128,9 @@ def check_positive(name: str, value: Any) -> float:
     if not isinstance(value, (int, float)) or not value > 0:
         raise ValueError(f"{name} must be a positive number, got {value!r}")
     return float(value)
+
+
+def check_window(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"window counts tracked steps: a whole number of at least 1, got {value!r}")
+    return value
