@@ -45,3 +45,36 @@ def jackknife(batches: list[Array], above, below) -> float:
         values = np.array([above(part) - r * below(part) for part in rest])
         total += (B - 1) / B * ((values - values.mean()) ** 2).sum()
     return float(np.sqrt(total) / n / abs(np.mean([below(G) for G in batches])))
+
+
+# ---- direction: theta, after (of this step), g as vectors [D] ------------------------------------------------------
+
+
+def cosine(x: Array, y: Array) -> float:
+    return float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+
+
+def angle(theta: Array, after: Array) -> float:
+    """In degrees, by the chord between the two directions: exact for small ones too."""
+    one, other = theta / np.linalg.norm(theta), after / np.linalg.norm(after)
+    return float(np.degrees(2 * np.arcsin(np.linalg.norm(one - other) / 2)))
+
+
+# ---- Adam ----------------------------------------------------------------------------------------------------------
+
+
+def adam_denominators(gradients: list[Array], beta2: float = 0.999) -> list[Array]:
+    """``sqrt(v)`` with its bias corrected, after each step of Adam; gradients as vectors [D]."""
+    v, found = np.zeros_like(gradients[0]), []
+    for k, g in enumerate(gradients, 1):
+        v = beta2 * v + (1 - beta2) * g**2
+        found.append(np.sqrt(v / (1 - beta2**k)))
+    return found
+
+
+# ---- loss ----------------------------------------------------------------------------------------------------------
+
+
+def spike_score(before: list[float], loss: float) -> float:
+    middle = np.median(before)
+    return float((loss - middle) / (1.4826 * np.median(np.abs(np.array(before) - middle))))

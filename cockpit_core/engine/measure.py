@@ -16,6 +16,7 @@ from cockpit_core.engine import alpha
 from cockpit_core.engine.clock import split_costs
 from cockpit_core.engine.keeping import NotRepeatable, project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
+from cockpit_core.engine.optimizer_state import read_states
 from cockpit_core.engine.reduction import tolerance_of
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.kernels import Counts
@@ -224,11 +225,18 @@ class Measurement:
         self.state.scratch.clear()
         if not self.plan.record:
             return
-        statistics = self._statistics(update=update)
+        statistics = self._statistics(update=update, **self._look_again(update))
         for quantity in self.plan.quantities:
             if "update" in quantity.needs:
                 self._measure(quantity, statistics)
         self._write(began)
+
+    def _look_again(self, update: dict[str, Tensor]) -> dict[str, Any]:
+        """What only some quantities ask for, once the step is taken."""
+        found: dict[str, Any] = {}
+        if "optimizer" in self.plan.needs:
+            found["optimizer"] = read_states(self.run.optimizers, self.run.cover.parameters)
+        return found
 
     def _find_update(self) -> dict[str, Tensor]:
         theta, parameters = self.state.theta, self.run.cover.parameters

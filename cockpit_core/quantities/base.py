@@ -13,6 +13,7 @@ A quantity programs no hooks, buffers or caches. ``needs`` may name
 "squares"      ``sum_n g_n^2``, one tensor per layer
 "diagonal"     the diagonal of the curvature
 "eigenvalue"   its largest eigenvalue
+"optimizer"    what the optimizer keeps of each parameter (options of its group, moments), after the step
 =============  ================================================================================================
 """
 
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cockpit_core.curvature import Diagonal, Eigenpair
+    from cockpit_core.engine.optimizer_state import ParameterState
     from cockpit_core.kernels import Counts
     from cockpit_core.schedules import Schedule
 
 
 NEEDS = frozenset(
-    "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha".split()
+    "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha optimizer".split()
 )
 
 
@@ -62,6 +64,7 @@ class Statistics:
     curvature: str = "hessian"
     curvature_part: str = ""
     learning_rates: tuple[float, ...] = ()
+    optimizer: Mapping[str, ParameterState] = field(default_factory=dict)
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
 
