@@ -54,10 +54,8 @@ ROOTS: dict[type[torch.optim.Optimizer], Roots] = {
 
 def find_roots(state: ParameterState) -> Tensor:
     """What this step divided by, without eps; NoValue where the optimizer keeps no second moments that are known here."""
-    for kind, roots in ROOTS.items():
-        if issubclass(state.optimizer, kind):
-            break
-    else:
+    roots = next((roots for kind, roots in ROOTS.items() if issubclass(state.optimizer, kind)), None)
+    if roots is None:
         known = ", ".join(kind.__name__ for kind in ROOTS)
         raise NoValue(f"{state.optimizer.__name__} has no second moments that are known here (known: {known})")
     try:
