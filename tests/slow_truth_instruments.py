@@ -6,6 +6,10 @@ As in ``slow_truth``: ``G`` is [B, D], of the whole network or of one parameter 
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from tests import slow_truth
 
 Array = np.ndarray
 
@@ -78,3 +82,33 @@ def adam_denominators(gradients: list[Array], beta2: float = 0.999) -> list[Arra
 def spike_score(before: list[float], loss: float) -> float:
     middle = np.median(before)
     return float((loss - middle) / (1.4826 * np.median(np.abs(np.array(before) - middle))))
+
+
+# ---- the step's own batch ------------------------------------------------------------------------------------------
+
+
+def loss_and_gradient(moment: slow_truth.Moment, values: dict[str, Tensor]) -> tuple[float, Array]:
+    theta = {name: p.detach().clone().requires_grad_() for name, p in values.items()}
+    loss = moment.loss(theta)
+    gradient = torch.autograd.grad(loss, theta.values(), materialize_grads=True)
+    return loss.item(), slow_truth.flatten(gradient).numpy()
+
+
+def alpha_own_batch(moment: slow_truth.Moment) -> float:
+    """The parabola ``w0 + w1 tau + w2 tau^2`` by least squares, with tau in units of the step."""
+    before = moment.parameters()
+    after = {name: moment.after[name] for name in before}
+    step = slow_truth.flatten([after[n] - before[n].detach() for n in before]).numpy()
+    (f0, g0), (fT, gT) = loss_and_gradient(moment, before), loss_and_gradient(moment, after)
+    rows = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 2.0]])  # f(1) - f(0), f'(0), f'(1) of w1 tau + w2 tau^2
+    w1, w2 = np.linalg.lstsq(rows, np.array([fT - f0, g0 @ step, gT @ step]), rcond=None)[0]
+    return -1.0 if w2 < 0 else float(2 * w2 / -w1 - 1)
+
+
+def curvatures_along(moment: slow_truth.Moment) -> dict[str, float]:
+    """``v' H v / v'v`` along the gradient and along the step, with the whole Hessian."""
+    theta = moment.parameters()
+    H = slow_truth.hessian(moment, theta)
+    g = loss_and_gradient(moment, theta)[1]
+    s = slow_truth.flatten([moment.after[n] - theta[n].detach() for n in theta]).numpy()
+    return {"BatchSharpness": float(g @ H @ g / (g @ g)), "DirectionalSharpness": float(s @ H @ s / (s @ s))}

@@ -59,6 +59,7 @@ class Engine:
         self.forward: Forward | None = None  # the last call of the model, where it may have to be repeated
         self.repetition: Repetition | None = None  # while one runs
         self.never_repeats = ""  # why not
+        self.looked_again = 0  # steps whose samples were looked at again, once they were taken
         self.fallback_steps: dict[nn.Module, int] = {}
         self.timed: set[int] = set()
         self.cost_notes: dict[str, str] = {}
@@ -90,7 +91,7 @@ class Engine:
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
         self.forward, self.unbatched = None, False
         self.calls = {}
-        wanted = plan.individual or bool(plan.curvature_kinds)
+        wanted = plan.individual or bool(plan.curvature_kinds) or plan.repeats
         if wanted and not self.layer_handles:
             self._hook_layers()
         elif not wanted:
@@ -123,7 +124,8 @@ class Engine:
         self.forward_size = find_batch_size((args, kwargs), self.batch_dim)
         self.call_number += 1
         self.calls[self.call_number] = self.forward_size or 0
-        if torch.is_grad_enabled() and (self.step.plan.curvature_kinds or self.may_repeat):
+        plan = self.step.plan
+        if torch.is_grad_enabled() and (plan.curvature_kinds or self.may_repeat or plan.repeats):
             self.forward = Forward.of(args, kwargs, self.forward_size or 0)
 
     @property
@@ -133,7 +135,12 @@ class Engine:
         return keeps and self.group is None and not self.step.in_closure and not self.never_repeats
 
     def on_model_output(self, module: nn.Module, args: tuple, output: Any) -> None:
-        if self.muted or self.repetition is not None or self.forward is None or not self.may_repeat:
+        if self.muted or self.repetition is not None or self.forward is None:
+            return
+        if self.step.plan.repeats:
+            with self.guard("output of the model"):
+                self.step.again.note_outputs(self.forward, output)
+        if not self.may_repeat:
             return
         with self.guard("output of the model"):
             for position, tensor in enumerate(flatten_tensors(output)):
@@ -186,6 +193,9 @@ class Engine:
         """Wait for this loss to be differentiated. Nothing happens if it never is (validation)."""
         if self.muted or not isinstance(output, Tensor) or not output.requires_grad:
             return
+        if self.step.plan.repeats:
+            with self.guard("loss hook"):
+                self.step.again.note_loss(args, kwargs, output)
         origin = self.find_origin(find_batch_size((args, kwargs), self.batch_dim))
         self.look_for_broadcasts(output.grad_fn, origin)
         output.register_hook(partial(self.on_loss_gradient, origin, args, kwargs, output.detach()))
@@ -199,6 +209,9 @@ class Engine:
 
     def look_for_broadcasts(self, root: Any, origin: tuple[int, int]) -> None:
         """Before the backward pass of this loss: which parameters meet the batch only by broadcasting?"""
+        if self.step.plan.repeats and not self.muted:
+            with self.guard("loss hook"):
+                self.step.again.note_root(root)
         if self.layer_handles and not self.muted:
             with self.guard("broadcast parameters"):
                 watch_entries(self, root, origin)

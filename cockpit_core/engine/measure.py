@@ -14,9 +14,11 @@ from torch import Tensor
 
 from cockpit_core.engine import alpha
 from cockpit_core.engine.clock import split_costs
-from cockpit_core.engine.keeping import NotRepeatable, project_again
+from cockpit_core.engine.keeping import NotRepeatable, at, project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
 from cockpit_core.engine.optimizer_state import read_states
+from cockpit_core.engine.own_batch import OwnBatch, Setting, is_turn, measure_own_batch, share_own_batch, why_not_again
+from cockpit_core.engine.plan import REPEATED
 from cockpit_core.engine.reduction import tolerance_of
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.kernels import Counts
@@ -236,7 +238,37 @@ class Measurement:
         found: dict[str, Any] = {}
         if "optimizer" in self.plan.needs:
             found["optimizer"] = read_states(self.run.optimizers, self.run.cover.parameters)
+        if self.plan.repeats:
+            found["own_batch"] = self.run.engine.clock.timed("own batch", self._measure_own_batch, update)
         return found
+
+    def _measure_own_batch(self, update: dict[str, Tensor]) -> OwnBatch:
+        """The samples of this step once more, where it began and where it ended."""
+        state, engine, cover = self.state, self.run.engine, self.run.cover
+        reason = why_not_again(cover, self.run.loss_fn, in_closure=state.in_closure, processes=engine.group is not None)
+        if reason or not update:
+            return OwnBatch(reasons=dict.fromkeys(REPEATED, reason or "no parameter has a gradient"))
+        loss_fn = self.run.loss_fn if isinstance(self.run.loss_fn, torch.nn.Module) else None
+        setting = Setting(
+            losses=partial(state.again.losses, cover.model, loss_fn, state.passes, state.loss_scale),
+            parameters=cover.parameters,
+            at_start=partial(at, cover.parameters, state.theta),
+            update=update,
+            gradients={n: state.gradients[n] for n in update},
+            loss=state.loss,
+            length=combine(self._norms_of_update(update)),
+            gradient_norm=combine({n: state.gradient_norms[n] for n in update}),
+            share=partial(share_own_batch, engine.group),
+        )
+        with engine.mute():
+            found = measure_own_batch(setting, self.plan.needs, is_turn(engine.looked_again + 1))
+        engine.looked_again += not found.reasons
+        return found
+
+    def _norms_of_update(self, update: dict[str, Tensor]) -> dict[str, float]:
+        if "update" not in self.norms:
+            self.norms["update"] = measure_norms(update)
+        return self.norms["update"]
 
     def _find_update(self) -> dict[str, Tensor]:
         theta, parameters = self.state.theta, self.run.cover.parameters

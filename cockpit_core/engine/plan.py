@@ -13,6 +13,9 @@ from cockpit_core.quantities.grad_hist_2d import GradHist2d
 
 INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha"})
 
+REPEATED = frozenset({"far_end", "gradient_curvature", "update_curvature"})
+"""What takes the samples of the step once more (``own_batch``)."""
+
 WORK_OF_NEED = {
     "norms": ("norms",),
     "dots": ("project gradient",),
@@ -24,6 +27,7 @@ WORK_OF_NEED = {
     "diagonal": ("diagonal",),
     "update": ("update",),
     "start": ("distance",),
+    **dict.fromkeys(REPEATED, ("own batch",)),
 }
 
 
@@ -60,6 +64,11 @@ class Plan:
     def measures_individual(self) -> bool:
         """More than the far end of an Alpha."""
         return not self.by_products_only and self.record and bool(self.needs & INDIVIDUAL)
+
+    @property
+    def repeats(self) -> bool:
+        """Are the samples of this step looked at again, once it is taken?"""
+        return self.record and not self.by_products_only and bool(self.needs & REPEATED)
 
     @property
     def curvature_kinds(self) -> dict[str, set[str]]:

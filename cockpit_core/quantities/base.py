@@ -13,6 +13,8 @@ A quantity programs no hooks, buffers or caches. ``needs`` may name
 "squares"      ``sum_n g_n^2``, one tensor per layer
 "diagonal"     the diagonal of the curvature
 "eigenvalue"   its largest eigenvalue
+"far_end"      the loss of this batch and its slope along the step where the step ended (one more pass)
+"gradient_curvature", "update_curvature"  ``v' H v / v'v`` of this batch along g, along s (a double backward pass)
 "optimizer"    what the optimizer keeps of each parameter (options of its group, moments), after the step
 =============  ================================================================================================
 """
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 
     from cockpit_core.curvature import Diagonal, Eigenpair
     from cockpit_core.engine.optimizer_state import ParameterState
+    from cockpit_core.engine.own_batch import OwnBatch
     from cockpit_core.kernels import Counts
     from cockpit_core.schedules import Schedule
 
 
 NEEDS = frozenset(
-    "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha optimizer".split()
+    "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha optimizer "
+    "far_end gradient_curvature update_curvature".split()
 )
 
 
@@ -65,6 +69,7 @@ class Statistics:
     curvature_part: str = ""
     learning_rates: tuple[float, ...] = ()
     optimizer: Mapping[str, ParameterState] = field(default_factory=dict)
+    own_batch: OwnBatch | None = None
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
 
