@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.engine.activations import read_activations
 from cockpit_core.engine.broadcast import tag, watch_entries
 from cockpit_core.engine.capture import Pass, find_batch_size, make_call
 from cockpit_core.engine.clock import Clock
@@ -91,7 +92,7 @@ class Engine:
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
         self.forward, self.unbatched = None, False
         self.calls = {}
-        wanted = plan.individual or bool(plan.curvature_kinds) or plan.repeats
+        wanted = plan.individual or bool(plan.curvature_kinds) or plan.repeats or bool(plan.watched)
         if wanted and not self.layer_handles:
             self._hook_layers()
         elif not wanted:
@@ -135,7 +136,12 @@ class Engine:
         return keeps and self.group is None and not self.step.in_closure and not self.never_repeats
 
     def on_model_output(self, module: nn.Module, args: tuple, output: Any) -> None:
-        if self.muted or self.repetition is not None or self.forward is None:
+        if self.muted or self.repetition is not None:
+            return
+        if "scales" in self.step.plan.watched and torch.is_grad_enabled():
+            with self.guard("output of the model"):
+                self.clock.timed("activations", self.step.activations.note_output, "", flatten_tensors(output))
+        if self.forward is None:
             return
         if self.step.plan.repeats:
             with self.guard("output of the model"):
@@ -178,6 +184,8 @@ class Engine:
             call.forward = self.call_number
             if self.repetition is not None:
                 self.repetition.saw(call, len(tensors))
+            elif self.step.plan.watched:
+                self._watch_layer(self.cover.name_of(module, names[0]), tensors)
             for position, tensor in enumerate(tensors):
                 if tensor.requires_grad:
                     if self.step.plan.curvature_kinds and self.repetition is None:
@@ -186,6 +194,22 @@ class Engine:
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
                     if self.repetition is None:
                         tag(tensor, call, names, position)
+
+    def _watch_layer(self, name: str, tensors: list[Tensor]) -> None:
+        self.step.packed |= has_saved_tensor_hooks()
+        if "scales" in self.step.plan.watched:
+            self.clock.timed("activations", self.step.activations.note_output, name, tensors)
+
+    def _watch_graph(self, root: Any) -> None:
+        """The forward pass is complete, and nothing of its graph is freed."""
+        wanted = self.step.plan.watched & {"units", "attention"}
+        if not wanted or root is None:
+            return
+        if self.step.packed:
+            self.step.activations.reason = "activations are checkpointed or stored elsewhere, and not looked at"
+            return
+        found = self.clock.timed("activations", read_activations, root, self.cover.names, wanted)
+        self.step.activations.add(found)
 
     # ---- loss ---------------------------------------------------------------------------------------------------
 
@@ -209,9 +233,11 @@ class Engine:
 
     def look_for_broadcasts(self, root: Any, origin: tuple[int, int]) -> None:
         """Before the backward pass of this loss: which parameters meet the batch only by broadcasting?"""
-        if self.step.plan.repeats and not self.muted:
+        if self.step.plan.active and not self.muted:
             with self.guard("loss hook"):
-                self.step.again.note_root(root)
+                self._watch_graph(root)
+                if self.step.plan.repeats:
+                    self.step.again.note_root(root)
         if self.layer_handles and not self.muted:
             with self.guard("broadcast parameters"):
                 watch_entries(self, root, origin)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine import alpha
+from cockpit_core.engine.activations import join_activations
 from cockpit_core.engine.clock import split_costs
 from cockpit_core.engine.keeping import NotRepeatable, at, project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
@@ -87,6 +88,8 @@ class Measurement:
         if not self.plan.record:
             return
         self._note_coverage()
+        if self.plan.watched:
+            self.state.activations = join_activations(self.run.engine.group, self.state.activations)
         statistics = self._statistics()
         for quantity in self.plan.quantities:
             if "update" not in quantity.needs:
@@ -119,7 +122,7 @@ class Measurement:
             squares={n: s.squares for n, s in reduced.items() if s.squares is not None},
             counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
             diagonals=state.diagonals, eigenpairs=state.eigenpairs, curvature=self.run.engine.curvature.kind,
-            curvature_part=state.curvature_part,
+            curvature_part=state.curvature_part, activations=state.activations if self.plan.watched else None,
             learning_rates=self.rates, no_value=state.no_value, known_norms=self.norms, **more,
         )  # fmt: skip
 

@@ -16,6 +16,9 @@ INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha"})
 REPEATED = frozenset({"far_end", "gradient_curvature", "update_curvature"})
 """What takes the samples of the step once more (``own_batch``)."""
 
+WATCHED = frozenset({"units", "attention", "scales"})
+"""What the layers and their activations do in the forward pass (``activations``)."""
+
 WORK_OF_NEED = {
     "norms": ("norms",),
     "dots": ("project gradient",),
@@ -28,6 +31,7 @@ WORK_OF_NEED = {
     "update": ("update",),
     "start": ("distance",),
     **dict.fromkeys(REPEATED, ("own batch",)),
+    **dict.fromkeys(WATCHED, ("activations",)),
 }
 
 
@@ -69,6 +73,10 @@ class Plan:
     def repeats(self) -> bool:
         """Are the samples of this step looked at again, once it is taken?"""
         return self.record and not self.by_products_only and bool(self.needs & REPEATED)
+
+    @property
+    def watched(self) -> frozenset[str]:
+        return WATCHED & self.needs if self.record and not self.by_products_only else frozenset()
 
     @property
     def curvature_kinds(self) -> dict[str, set[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cockpit_core.engine.activations import Activations
 from cockpit_core.engine.again import Again
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.keeping import Kept
@@ -50,6 +51,7 @@ class StepState:
     kept: Kept = field(init=False)
     """Contributions that wait for the step, to be projected on it."""
     scratch: Scratch = field(default_factory=Scratch)
+    activations: Activations = field(default_factory=Activations)
     again: Again = field(default_factory=Again)
     """What it takes to evaluate the losses of this step once more."""
     gradients: dict[str, Tensor] = field(default_factory=dict)

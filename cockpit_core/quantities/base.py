@@ -15,6 +15,9 @@ A quantity programs no hooks, buffers or caches. ``needs`` may name
 "eigenvalue"   its largest eigenvalue
 "far_end"      the loss of this batch and its slope along the step where the step ended (one more pass)
 "gradient_curvature", "update_curvature"  ``v' H v / v'v`` of this batch along g, along s (a double backward pass)
+"units"        what the units of activation functions did on this batch
+"attention"    entropies of attention, and its largest logits
+"scales"       sizes of the outputs of layers and of the model
 "optimizer"    what the optimizer keeps of each parameter (options of its group, moments), after the step
 =============  ================================================================================================
 """
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cockpit_core.curvature import Diagonal, Eigenpair
+    from cockpit_core.engine.activations import Activations
     from cockpit_core.engine.optimizer_state import ParameterState
     from cockpit_core.engine.own_batch import OwnBatch
     from cockpit_core.kernels import Counts
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 
 NEEDS = frozenset(
     "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha optimizer "
-    "far_end gradient_curvature update_curvature".split()
+    "far_end gradient_curvature update_curvature units attention scales".split()
 )
 
 
@@ -70,6 +74,7 @@ class Statistics:
     learning_rates: tuple[float, ...] = ()
     optimizer: Mapping[str, ParameterState] = field(default_factory=dict)
     own_batch: OwnBatch | None = None
+    activations: Activations | None = None
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
 
