@@ -112,3 +112,36 @@ def curvatures_along(moment: slow_truth.Moment) -> dict[str, float]:
     g = loss_and_gradient(moment, theta)[1]
     s = slow_truth.flatten([moment.after[n] - theta[n].detach() for n in theta]).numpy()
     return {"BatchSharpness": float(g @ H @ g / (g @ g)), "DirectionalSharpness": float(s @ H @ s / (s @ s))}
+
+
+# ---- agreement of samples ------------------------------------------------------------------------------------------
+
+
+def coherence(G: Array) -> float:
+    """Mean product of two gradients, a sample with itself included, over the mean square."""
+    products = [[float(one @ other) for other in G] for one in G]
+    return float(np.mean(products) / np.mean(np.diag(products)))
+
+
+def conflict_share(G: Array) -> float:
+    pairs = [(n, m) for n in range(len(G)) for m in range(n)]
+    return float(np.mean([G[n] @ G[m] < 0 for n, m in pairs]))
+
+
+def effective_rank(G: Array) -> float:
+    p = np.linalg.svd(G, compute_uv=False) ** 2
+    p = p[p > 1e-30 * p.sum()] / p.sum()
+    return float(np.exp(-(p * np.log(p)).sum()))
+
+
+def class_interference(G: Array, labels: list[int]) -> dict[str, float]:
+    """Mean cosines: between classes, within them, and the lowest of a pair of classes."""
+    apart, within, by_pair = [], [], {}
+    for n in range(len(G)):
+        for m in range(n):
+            value = cosine(G[n], G[m])
+            (within if labels[n] == labels[m] else apart).append(value)
+            if labels[n] != labels[m]:
+                by_pair.setdefault(frozenset((labels[n], labels[m])), []).append(value)
+    found = {"": float(np.mean(apart)), "/worst": min(float(np.mean(values)) for values in by_pair.values())}
+    return found | ({"/same": float(np.mean(within))} if within else {})

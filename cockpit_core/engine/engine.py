@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.activations import read_activations
 from cockpit_core.engine.broadcast import tag, watch_entries
-from cockpit_core.engine.capture import Pass, find_batch_size, make_call
+from cockpit_core.engine.capture import Pass, find_batch_size, find_labels, make_call
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
@@ -255,6 +255,7 @@ class Engine:
                 found = self._open_pass(origin, find_batch_size((args, kwargs), self.batch_dim))
                 factor = factor / self.step.loss_scale
                 self._take_losses(found, origin[0], args, kwargs, value, factor)
+                found.labels = find_labels(args, kwargs, found.batch_size)
                 if value.dim() == 0:
                     self.curvature.measure(self, found, args, kwargs, factor)
             except Exception as error:
@@ -449,6 +450,7 @@ class Engine:
             # The first pass was reduced as if it were the only one, but more came: its numbers have the wrong scale.
             state.reduced.clear()
             state.kept.clear()
+            state.gram.clear()
             state.failures = {}
             state.no_value["individual"] = (
                 "the number of backward passes per step changed; the next step is measured again"

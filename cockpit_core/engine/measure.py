@@ -123,6 +123,7 @@ class Measurement:
             counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
             diagonals=state.diagonals, eigenpairs=state.eigenpairs, curvature=self.run.engine.curvature.kind,
             curvature_part=state.curvature_part, activations=state.activations if self.plan.watched else None,
+            gram=state.gram, labels=state.labels(),
             learning_rates=self.rates, no_value=state.no_value, known_norms=self.norms, **more,
         )  # fmt: skip
 

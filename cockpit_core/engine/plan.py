@@ -11,7 +11,7 @@ from cockpit_core.quantities import Quantity
 from cockpit_core.quantities.grad_hist_1d import GradHist1d
 from cockpit_core.quantities.grad_hist_2d import GradHist2d
 
-INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha"})
+INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha", "gram"})
 
 REPEATED = frozenset({"far_end", "gradient_curvature", "update_curvature"})
 """What takes the samples of the step once more (``own_batch``)."""
@@ -30,6 +30,7 @@ WORK_OF_NEED = {
     "diagonal": ("diagonal",),
     "update": ("update",),
     "start": ("distance",),
+    "gram": ("gram",),
     **dict.fromkeys(REPEATED, ("own batch",)),
     **dict.fromkeys(WATCHED, ("activations",)),
 }
@@ -73,6 +74,11 @@ class Plan:
     def repeats(self) -> bool:
         """Are the samples of this step looked at again, once it is taken?"""
         return self.record and not self.by_products_only and bool(self.needs & REPEATED)
+
+    @property
+    def wants_gram(self) -> bool:
+        """Of one process alone: the others' gradients would have to be sent."""
+        return self.measures_individual and "gram" in self.needs
 
     @property
     def watched(self) -> frozenset[str]:

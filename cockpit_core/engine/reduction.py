@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.capture import Pass, contribution_of, free
+from cockpit_core.engine.gram import fits, gram_of
 from cockpit_core.engine.keeping import rows_are_smaller
 from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
 from cockpit_core.engine.step import GradientMark
@@ -37,7 +38,9 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
         parts = [contribution_of(f, name, scale, engine.cover, engine.memory_budget, engine.mute) for f in passes]
         keep = plan.alpha_start and (engine.keeps_contributions or state.stale)
         while True:
-            state.reduced[name], small = reduce_parts(engine, name, parts, directions, keep=keep)
+            state.reduced[name], small, K = reduce_parts(
+                engine, name, parts, directions, keep=keep, gram=plan.wants_gram
+            )
             problem = check(engine, name, gradient, samples)
             if problem is None:
                 break
@@ -45,6 +48,8 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
                 raise NotCovered(problem)
         engine.cover.methods.setdefault(name, method_of(passes, name))
         note_costs(engine, parts)
+        if K is not None:
+            state.gram.add(name, K)
         if keep:
             repeatable = engine.may_repeat and all(len(f.forwards) == 1 and name not in f.direct for f in passes)
             state.kept.add(name, small, may_repeat=repeatable)
@@ -62,20 +67,32 @@ def use_next_way(parts: list[Contribution]) -> bool:
 
 
 def reduce_parts(
-    engine: Engine, name: str, parts: list[Contribution], directions: dict[str, Tensor], *, keep: bool = False
-) -> tuple[LayerStatistics, list[Contribution]]:
-    """The statistics, and what to keep of the parts: their gradients, where those were formed and are smaller."""
+    engine: Engine,
+    name: str,
+    parts: list[Contribution],
+    directions: dict[str, Tensor],
+    *,
+    keep: bool = False,
+    gram: bool = False,
+) -> tuple[LayerStatistics, list[Contribution], Tensor | None]:
+    """The statistics; what to keep of the parts: their gradients, where those were formed and are smaller; and the Gram
+    matrix, where it is asked for."""
     request = engine.step.plan.request(engine.step.scratch)
     bins = None
     if request.spec is not None:
         bins = engine.clock.timed("histogram", prepare_parameter, engine.cover.value(name), request.spec)
-    found, small = [], []
+    found, small, formed = [], [], []
+    budget = engine.memory_budget
     for part in parts:
-        rows = keep and rows_are_smaller(part)
+        smaller = keep and rows_are_smaller(part)
+        rows = smaller or (gram and fits(part, budget))
         found.append(reduce_layer(part, directions, request, bins, engine.clock, keep_rows=rows))
-        formed, found[-1].rows = found[-1].rows, None
-        small.append(part if formed is None else Rows(formed, part.shape, 1.0))
-    return join(found), small
+        formed.append(found[-1].rows)
+        found[-1].rows = None
+        small.append(part if formed[-1] is None or not smaller else Rows(formed[-1], part.shape, 1.0))
+    scratch = engine.step.scratch
+    K = engine.clock.timed("gram", gram_of, parts, formed, budget, scratch) if gram else None
+    return join(found), small, K
 
 
 def check(engine: Engine, name: str, gradient: Tensor, samples: int) -> str | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from cockpit_core.engine.activations import Activations
 from cockpit_core.engine.again import Again
 from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.gram import Gram
 from cockpit_core.engine.keeping import Kept
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.reduce import LayerStatistics
@@ -52,6 +53,7 @@ class StepState:
     """Contributions that wait for the step, to be projected on it."""
     scratch: Scratch = field(default_factory=Scratch)
     activations: Activations = field(default_factory=Activations)
+    gram: Gram = field(default_factory=Gram)
     again: Again = field(default_factory=Again)
     """What it takes to evaluate the losses of this step once more."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -113,6 +115,7 @@ class StepState:
             self.no_value,
             self.diagonals,
             self.eigenpairs,
+            self.gram,
         ):
             part.clear()
 
@@ -139,6 +142,13 @@ class StepState:
         total = self.batch_size
         pairs = zip(parts, self.passes, strict=True)
         return torch.cat([part.double() * (total / found.batch_size) for part, found in pairs if part is not None])
+
+    def labels(self) -> Tensor | None:
+        """Of the whole batch, as the loss was given them."""
+        parts = [found.labels for found in self.passes]
+        if not parts or any(part is None for part in parts):
+            return None
+        return torch.cat([part for part in parts if part is not None])
 
     def why_no_losses(self) -> str:
         if self.joint is not None:

@@ -15,6 +15,7 @@ A quantity programs no hooks, buffers or caches. ``needs`` may name
 "eigenvalue"   its largest eigenvalue
 "far_end"      the loss of this batch and its slope along the step where the step ended (one more pass)
 "gradient_curvature", "update_curvature"  ``v' H v / v'v`` of this batch along g, along s (a double backward pass)
+"gram"         the Gram matrix of individual gradients, ``g_n . g_m`` [B, B]
 "units"        what the units of activation functions did on this batch
 "attention"    entropies of attention, and its largest logits
 "scales"       sizes of the outputs of layers and of the model
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from cockpit_core.curvature import Diagonal, Eigenpair
     from cockpit_core.engine.activations import Activations
+    from cockpit_core.engine.gram import Gram
     from cockpit_core.engine.optimizer_state import ParameterState
     from cockpit_core.engine.own_batch import OwnBatch
     from cockpit_core.kernels import Counts
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 NEEDS = frozenset(
     "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha optimizer "
-    "far_end gradient_curvature update_curvature units attention scales".split()
+    "far_end gradient_curvature update_curvature units attention scales gram".split()
 )
 
 
@@ -75,6 +77,8 @@ class Statistics:
     optimizer: Mapping[str, ParameterState] = field(default_factory=dict)
     own_batch: OwnBatch | None = None
     activations: Activations | None = None
+    gram: Gram | None = None
+    labels: Tensor | None = None
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
 
