@@ -145,3 +145,9 @@ def class_interference(G: Array, labels: list[int]) -> dict[str, float]:
                 by_pair.setdefault(frozenset((labels[n], labels[m])), []).append(value)
     found = {"": float(np.mean(apart)), "/worst": min(float(np.mean(values)) for values in by_pair.values())}
     return found | ({"/same": float(np.mean(within))} if within else {})
+
+
+def preconditioned_sharpness(moment: slow_truth.Moment, denominators: Array, decay: float) -> float:
+    """Of ``P^-1 (H + decay)`` with the whole matrix, not symmetric: its eigenvalues are real all the same."""
+    H = slow_truth.hessian(moment, moment.parameters())
+    return float(np.linalg.eigvals((H + decay * np.eye(len(H))) / denominators[:, None]).real.max())

@@ -17,15 +17,25 @@ from cockpit_core.engine.activations import join_activations
 from cockpit_core.engine.clock import split_costs
 from cockpit_core.engine.keeping import NotRepeatable, at, project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
-from cockpit_core.engine.optimizer_state import read_states
-from cockpit_core.engine.own_batch import OwnBatch, Setting, is_turn, measure_own_batch, share_own_batch, why_not_again
+from cockpit_core.engine.optimizer_state import ParameterState, read_states
+from cockpit_core.engine.own_batch import (
+    OwnBatch,
+    Setting,
+    explain,
+    is_turn,
+    measure_own_batch,
+    share_own_batch,
+    why_not_again,
+)
 from cockpit_core.engine.plan import REPEATED
+from cockpit_core.engine.preconditioned import PreconditionedHessian, find_largest
 from cockpit_core.engine.reduction import tolerance_of
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.kernels import Counts
 from cockpit_core.layers.registry import NotCovered
 from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine, measure_norms
+from cockpit_core.quantities.second_moments import find_preconditioners
 from cockpit_core.records import AlphaFit, Histogram, Notice, Record
 from cockpit_core.sharded import whole, whole_of_each
 
@@ -243,8 +253,32 @@ class Measurement:
         if "optimizer" in self.plan.needs:
             found["optimizer"] = read_states(self.run.optimizers, self.run.cover.parameters)
         if self.plan.repeats:
-            found["own_batch"] = self.run.engine.clock.timed("own batch", self._measure_own_batch, update)
+            own = found["own_batch"] = self.run.engine.clock.timed("own batch", self._measure_own_batch, update)
+            if "preconditioned" in self.plan.needs and "preconditioned" not in own.reasons:
+                states = {n: found["optimizer"][n] for n in update if n in found["optimizer"]}
+                self.run.engine.clock.timed("preconditioned", self._find_preconditioned, own, states)
         return found
+
+    def _find_preconditioned(self, own: OwnBatch, states: dict[str, ParameterState]) -> None:
+        """Into ``own``: the largest eigenvalue as the optimizer sees it, or why there is none."""
+        state, engine, cover = self.state, self.run.engine, self.run.cover
+        known = engine.curvature.eigenvectors.get("preconditioned", {})
+        try:
+            if engine.group is not None:
+                raise NoValue("with several processes it is not measured: a product would take all of them")
+            made = find_preconditioners(states)
+            losses = partial(state.again.losses, cover.model, self._loss_module(), state.passes, state.loss_scale)
+            start = [known[n] for n in made] if known.keys() == made.keys() else None
+            with at(cover.parameters, state.theta), engine.mute():
+                operator = PreconditionedHessian(losses, len(state.passes), cover.parameters, made)
+                pair = find_largest(operator, start, engine.curvature.generator, engine.memory_budget)
+            own.preconditioned = pair
+            engine.curvature.eigenvectors["preconditioned"] = dict(zip(made, pair.start, strict=False))
+        except Exception as error:
+            own.reasons["preconditioned"] = explain(error)
+
+    def _loss_module(self) -> torch.nn.Module | None:
+        return self.run.loss_fn if isinstance(self.run.loss_fn, torch.nn.Module) else None
 
     def _measure_own_batch(self, update: dict[str, Tensor]) -> OwnBatch:
         """The samples of this step once more, where it began and where it ended."""
@@ -252,9 +286,8 @@ class Measurement:
         reason = why_not_again(cover, self.run.loss_fn, in_closure=state.in_closure, processes=engine.group is not None)
         if reason or not update:
             return OwnBatch(reasons=dict.fromkeys(REPEATED, reason or "no parameter has a gradient"))
-        loss_fn = self.run.loss_fn if isinstance(self.run.loss_fn, torch.nn.Module) else None
         setting = Setting(
-            losses=partial(state.again.losses, cover.model, loss_fn, state.passes, state.loss_scale),
+            losses=partial(state.again.losses, cover.model, self._loss_module(), state.passes, state.loss_scale),
             parameters=cover.parameters,
             at_start=partial(at, cover.parameters, state.theta),
             update=update,

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cockpit_core.curvature import NoCurvature
+from cockpit_core.curvature import Eigenpair, NoCurvature
 from cockpit_core.curvature.point import explained
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.keeping import NotRepeatable
+from cockpit_core.quantities.base import NoValue
 from cockpit_core.quantities.products import product
 
 Losses = Callable[[], Iterable[Tensor]]
@@ -52,6 +53,7 @@ class OwnBatch:
 
     line: Line | None = None
     curvatures: dict[str, float] = field(default_factory=dict)
+    preconditioned: Eigenpair | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -157,6 +159,7 @@ def fill(line: Line, directions: Mapping[str, Mapping[str, Tensor]], found: dict
     result, start = OwnBatch(), found.get("start")
     if isinstance(start, str):
         found = dict.fromkeys(found, start)
+        result.reasons["preconditioned"] = start
     end, bent = found.get("end"), found.get("bent")
     if isinstance(end, dict):
         line.loss_end, line.slope_end = end["loss"], end["slope"]
@@ -189,10 +192,15 @@ def attempt(compute: Callable[[], Numbers]) -> Numbers | str:
     """The numbers, or why there are none: an error on one process must not keep it from answering the others."""
     try:
         return compute()
-    except (NotRepeatable, NoCurvature) as reason:
-        return str(reason)
     except Exception as error:
-        return f"the forward pass cannot be repeated: {type(error).__name__}: {error}"
+        return explain(error)
+
+
+def explain(error: Exception) -> str:
+    """Our own reasons are written to be read; an error of the user's modules needs its type."""
+    if isinstance(error, (NotRepeatable, NoCurvature, NoValue)):
+        return str(error)
+    return f"the forward pass cannot be repeated: {type(error).__name__}: {error}"
 
 
 def attempt_at_start(setting: Setting, compute: Callable[[], Numbers]) -> Numbers | str:

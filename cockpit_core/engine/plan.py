@@ -13,7 +13,7 @@ from cockpit_core.quantities.grad_hist_2d import GradHist2d
 
 INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha", "gram"})
 
-REPEATED = frozenset({"far_end", "gradient_curvature", "update_curvature"})
+REPEATED = frozenset({"far_end", "gradient_curvature", "update_curvature", "preconditioned"})
 """What takes the samples of the step once more (``own_batch``)."""
 
 WATCHED = frozenset({"units", "attention", "scales"})

@@ -15,6 +15,7 @@ A quantity programs no hooks, buffers or caches. ``needs`` may name
 "eigenvalue"   its largest eigenvalue
 "far_end"      the loss of this batch and its slope along the step where the step ended (one more pass)
 "gradient_curvature", "update_curvature"  ``v' H v / v'v`` of this batch along g, along s (a double backward pass)
+"preconditioned"  the largest eigenvalue of the curvature as the optimizer's denominators scale it
 "gram"         the Gram matrix of individual gradients, ``g_n . g_m`` [B, B]
 "units"        what the units of activation functions did on this batch
 "attention"    entropies of attention, and its largest logits
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 NEEDS = frozenset(
     "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha optimizer "
-    "far_end gradient_curvature update_curvature units attention scales gram".split()
+    "far_end gradient_curvature update_curvature preconditioned units attention scales gram".split()
 )
 
 

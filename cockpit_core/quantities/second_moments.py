@@ -7,12 +7,13 @@ by the same. RMSprop: ``sqrt(v) + eps``, centred ``sqrt(v - m^2) + eps``. Adagra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from cockpit_core.engine.preconditioned import Preconditioner
 from cockpit_core.quantities.base import NoValue
 
 if TYPE_CHECKING:
@@ -62,3 +63,15 @@ def find_roots(state: ParameterState) -> Tensor:
         return roots(state)
     except KeyError as error:
         raise NoValue(f"the state of {state.optimizer.__name__} has no {error} yet") from error
+
+
+def find_preconditioners(states: Mapping[str, ParameterState]) -> dict[str, Preconditioner]:
+    """``sqrt(v) + eps`` of each parameter, and the decay that its optimizer adds to the gradient (not decoupled)."""
+    made = {}
+    for name, state in states.items():
+        decoupled = issubclass(state.optimizer, torch.optim.AdamW) or state.options.get("decoupled_weight_decay")
+        decay = 0.0 if decoupled else state.number("weight_decay")
+        made[name] = Preconditioner(find_roots(state) + state.number("eps"), decay)
+    if not made:
+        raise NoValue("no parameter has a gradient")
+    return made
