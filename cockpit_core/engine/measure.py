@@ -30,6 +30,7 @@ from cockpit_core.engine.own_batch import (
 from cockpit_core.engine.plan import REPEATED
 from cockpit_core.engine.preconditioned import PreconditionedHessian, find_largest
 from cockpit_core.engine.reduction import tolerance_of
+from cockpit_core.engine.sample_ids import join_ids
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.kernels import Counts
 from cockpit_core.layers.registry import NotCovered
@@ -67,6 +68,7 @@ class Measurement:
             "step", run.step, time.time(), run.elapsed, epoch=run.epoch_at(run.step), triggered=self.plan.triggered
         )
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
+        self.ids: np.ndarray | None = None
         self.heavy: list[tuple[Histogram, list[Histogram | None]]] = []
         self.rates = tuple(float(g["lr"]) for o in run.optimizers for g in o.param_groups if "lr" in g)
         self._copy_parameters()
@@ -98,6 +100,8 @@ class Measurement:
         if not self.plan.record:
             return
         self._note_coverage()
+        if "ids" in self.plan.needs:
+            self.ids = join_ids(self.run.engine.group, self.state.ids)
         if self.plan.watched:
             self.state.activations = join_activations(self.run.engine.group, self.state.activations)
         statistics = self._statistics()
@@ -133,7 +137,7 @@ class Measurement:
             counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
             diagonals=state.diagonals, eigenpairs=state.eigenpairs, curvature=self.run.engine.curvature.kind,
             curvature_part=state.curvature_part, activations=state.activations if self.plan.watched else None,
-            gram=state.gram, labels=state.labels(),
+            gram=state.gram, labels=state.labels(), ids=self.ids,
             learning_rates=self.rates, no_value=state.no_value, known_norms=self.norms, **more,
         )  # fmt: skip
 
@@ -170,6 +174,8 @@ class Measurement:
             self.record.estimates[name] = (math.nan if value.error is None else float(value.error), value.method)
         if value.reason:
             self.record.missing[name] = value.reason
+        if value.table is not None:
+            self.heavy.append((Histogram(name, self.run.step, value.table, np.zeros(0)), []))
         for part, more in value.parts.items():
             self._take_value(f"{name}/{part}", more)
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,6 +54,8 @@ class StepState:
     """Contributions that wait for the step, to be projected on it."""
     scratch: Scratch = field(default_factory=Scratch)
     activations: Activations = field(default_factory=Activations)
+    ids: list[np.ndarray] = field(default_factory=list)
+    """Of the samples, as far as the user has said (``run.batch(ids=...)``)."""
     gram: Gram = field(default_factory=Gram)
     again: Again = field(default_factory=Again)
     """What it takes to evaluate the losses of this step once more."""

@@ -17,6 +17,7 @@ A quantity programs no hooks, buffers or caches. ``needs`` may name
 "gradient_curvature", "update_curvature"  ``v' H v / v'v`` of this batch along g, along s (a double backward pass)
 "preconditioned"  the largest eigenvalue of the curvature as the optimizer's denominators scale it
 "gram"         the Gram matrix of individual gradients, ``g_n . g_m`` [B, B]
+"ids"          who the samples are (``run.batch(ids=...)``), None where nobody said
 "units"        what the units of activation functions did on this batch
 "attention"    entropies of attention, and its largest logits
 "scales"       sizes of the outputs of layers and of the model
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from cockpit_core.curvature import Diagonal, Eigenpair
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 NEEDS = frozenset(
     "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha optimizer "
-    "far_end gradient_curvature update_curvature preconditioned units attention scales gram".split()
+    "far_end gradient_curvature update_curvature preconditioned units attention scales gram ids".split()
 )
 
 
@@ -80,6 +82,7 @@ class Statistics:
     activations: Activations | None = None
     gram: Gram | None = None
     labels: Tensor | None = None
+    ids: np.ndarray | None = None
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -101,7 +104,8 @@ class Value:
     """A network-wide number, numbers per layer, and how far they may be off (None: exact up to rounding).
 
     ``reason``: why there is no network-wide number. ``parts``: further numbers of the same measurement; "angle" of
-    UpdateRatio is recorded as "UpdateRatio/angle".
+    UpdateRatio is recorded as "UpdateRatio/angle". ``table``: numbers that are looked at one step at a time, stored like a
+    histogram (``run.data.histogram(name).counts``).
     """
 
     network: float | None = None
@@ -110,6 +114,7 @@ class Value:
     method: str = ""
     reason: str = ""
     parts: dict[str, Value] = field(default_factory=dict)
+    table: np.ndarray | None = None
 
 
 class Quantity:
