@@ -15,6 +15,8 @@ from torch import Tensor
 from cockpit_core.layers.contribution import Contribution, Outer, Tried
 from cockpit_core.layers.scratch import Scratch
 
+PIECES = 4
+
 
 @dataclass
 class Gram:
@@ -23,6 +25,8 @@ class Gram:
     total: Tensor | None = None
     conflicts: dict[str, float] = field(default_factory=dict)
     layers: set[str] = field(default_factory=set)
+    chosen: Tensor | None = None
+    """Which samples of the batch it has."""
 
     def add(self, name: str, K: Tensor) -> None:
         self.layers.add(name)
@@ -31,8 +35,19 @@ class Gram:
             self.conflicts[name] = share
         self.total = K.clone() if self.total is None else self.total + K
 
+    def choose(self, sizes: list[int], most: int) -> None:
+        starts = [sum(sizes[:k]) for k in range(len(sizes))]
+        counts = choose_samples(sizes, most)
+        self.chosen = torch.cat([torch.arange(lo, lo + n) for lo, n in zip(starts, counts, strict=True)])
+
     def clear(self) -> None:
-        self.total, self.conflicts, self.layers = None, {}, set()
+        self.total, self.conflicts, self.layers, self.chosen = None, {}, set(), None
+
+
+def choose_samples(sizes: list[int], most: int) -> list[int]:
+    """How many of the first samples of each micro-batch: at most so many in all, in proportion."""
+    total = sum(sizes)
+    return list(sizes) if total <= most else [max(1, size * most // total) if most else 0 for size in sizes]
 
 
 def share_of_conflicts(K: Tensor) -> float | None:
@@ -44,42 +59,44 @@ def share_of_conflicts(K: Tensor) -> float | None:
 
 
 @torch.no_grad()
-def gram_of(parts: list[Contribution], rows: list[Tensor | None], budget: int, scratch: Scratch) -> Tensor:
-    """Of one parameter over all passes of the step; ``rows`` are the gradients [B, D] of a part that were formed anyway."""
+def gram_of(
+    parts: list[Contribution], rows: list[Tensor | None], chosen: list[int], budget: int, scratch: Scratch
+) -> Tensor:
+    """Of one parameter over all passes of the step, the first ``chosen`` samples of each; ``rows`` are gradients [n, D]
+    that were formed anyway."""
     parts = [part.part if isinstance(part, Tried) else part for part in parts]
     if all(isinstance(part, Outer) for part in parts):
-        a, b = (torch.cat([getattr(part, side).double() for part in parts]) for side in "ab")
-        return ((b @ b.T) * (a @ a.T)).cpu()
-    blocks = [(k, lo, hi) for k, part in enumerate(parts) for lo, hi in cut(part, rows[k], budget)]
+        a, b = (torch.cat([getattr(p, side)[:n] for p, n in zip(parts, chosen, strict=True)]) for side in "ab")
+        return ((b @ b.T).double() * (a @ a.T).double()).cpu()
+    blocks = [(k, lo, hi) for k in range(len(parts)) for lo, hi in cut(parts[k], rows[k], chosen[k], budget)]
     starts = [0]
     for _, lo, hi in blocks:
         starts.append(starts[-1] + hi - lo)
     K = torch.zeros(starts[-1], starts[-1], dtype=torch.float64)
     for i, (k, lo, hi) in enumerate(blocks):
-        G = (
-            form(parts[k], rows[k], lo, hi, scratch).clone()
-            if len(blocks) > 1
-            else form(parts[k], rows[k], lo, hi, scratch)
-        )
+        G = form(parts[k], rows[k], lo, hi, scratch)
+        G = G.clone() if rows[k] is None else G  # the next block is formed where this one was
         for j in range(i + 1):
-            other = G if i == j else form(parts[blocks[j][0]], rows[blocks[j][0]], *blocks[j][1:], scratch)
+            m, first, last = blocks[j]
+            other = G if i == j else form(parts[m], rows[m], first, last, scratch)
             product = (G @ other.to(G.dtype).T).double().cpu()
             K[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] = product
             K[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] = product.T
     return K
 
 
-def cut(part: Contribution, rows: Tensor | None, budget: int) -> list[tuple[int, int]]:
-    """Blocks of samples whose gradients take an eighth of the budget: two of them, and what forming takes."""
+def cut(part: Contribution, rows: Tensor | None, samples: int, budget: int) -> list[tuple[int, int]]:
+    """Blocks of samples whose gradients take an eighth of the budget: two of them, and what forming takes. Formed ones
+    are cut too, because products of two blocks are needed only once."""
     each = part.floats_per_sample * 8
-    size = part.samples if rows is not None else max(1, budget // 8 // max(each, 1))
-    return [(lo, min(lo + size, part.samples)) for lo in range(0, part.samples, size)]
+    size = -(-samples // PIECES) if rows is not None else max(1, budget // 8 // max(each, 1))
+    return [(lo, min(lo + size, samples)) for lo in range(0, samples, size)]
 
 
 def form(part: Contribution, rows: Tensor | None, lo: int, hi: int, scratch: Scratch) -> Tensor:
     return rows[lo:hi] if rows is not None else part.form(lo, hi, scratch).reshape(hi - lo, -1)
 
 
-def fits(part: Contribution, budget: int) -> bool:
-    """May all individual gradients of this part be kept for a moment, if they are formed anyway?"""
-    return part.samples * part.shape.numel() * 8 <= budget // 4
+def fits(part: Contribution, samples: int, budget: int) -> bool:
+    """May the gradients of so many samples be kept for a moment, if they are formed anyway?"""
+    return samples * part.shape.numel() * 8 <= budget // 4

@@ -16,6 +16,7 @@ INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha", "gram"
 REPEATED = frozenset({"far_end", "gradient_curvature", "update_curvature", "preconditioned"})
 """What takes the samples of the step once more (``own_batch``)."""
 
+EVERY_SAMPLE = 2**31
 WATCHED = frozenset({"units", "attention", "scales"})
 """What the layers and their activations do in the forward pass (``activations``)."""
 
@@ -76,9 +77,10 @@ class Plan:
         return self.record and not self.by_products_only and bool(self.needs & REPEATED)
 
     @property
-    def wants_gram(self) -> bool:
-        """Of one process alone: the others' gradients would have to be sent."""
-        return self.measures_individual and "gram" in self.needs
+    def gram_samples(self) -> int:
+        """How many samples of the batch the Gram matrix is asked for; 0: it is not."""
+        wanted = [getattr(q, "samples", None) or EVERY_SAMPLE for q in self.quantities if "gram" in q.needs]
+        return max(wanted, default=0) if self.measures_individual else 0
 
     @property
     def watched(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.capture import Pass, contribution_of, free
-from cockpit_core.engine.gram import fits, gram_of
+from cockpit_core.engine.gram import choose_samples, fits, gram_of
 from cockpit_core.engine.keeping import rows_are_smaller
 from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
 from cockpit_core.engine.step import GradientMark
@@ -39,7 +39,7 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
         keep = plan.alpha_start and (engine.keeps_contributions or state.stale)
         while True:
             state.reduced[name], small, K = reduce_parts(
-                engine, name, parts, directions, keep=keep, gram=plan.wants_gram
+                engine, name, parts, directions, keep=keep, gram=plan.gram_samples
             )
             problem = check(engine, name, gradient, samples)
             if problem is None:
@@ -50,6 +50,7 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
         note_costs(engine, parts)
         if K is not None:
             state.gram.add(name, K)
+            state.gram.choose([part.samples for part in parts], plan.gram_samples)
         if keep:
             repeatable = engine.may_repeat and all(len(f.forwards) == 1 and name not in f.direct for f in passes)
             state.kept.add(name, small, may_repeat=repeatable)
@@ -73,25 +74,25 @@ def reduce_parts(
     directions: dict[str, Tensor],
     *,
     keep: bool = False,
-    gram: bool = False,
+    gram: int = 0,
 ) -> tuple[LayerStatistics, list[Contribution], Tensor | None]:
     """The statistics; what to keep of the parts: their gradients, where those were formed and are smaller; and the Gram
-    matrix, where it is asked for."""
+    matrix of at most ``gram`` samples."""
     request = engine.step.plan.request(engine.step.scratch)
     bins = None
     if request.spec is not None:
         bins = engine.clock.timed("histogram", prepare_parameter, engine.cover.value(name), request.spec)
     found, small, formed = [], [], []
-    budget = engine.memory_budget
-    for part in parts:
+    chosen = choose_samples([part.samples for part in parts], gram)
+    for part, count in zip(parts, chosen, strict=True):
         smaller = keep and rows_are_smaller(part)
-        rows = smaller or (gram and fits(part, budget))
+        rows = part.samples if smaller else count if fits(part, count, engine.memory_budget) else 0
         found.append(reduce_layer(part, directions, request, bins, engine.clock, keep_rows=rows))
         formed.append(found[-1].rows)
         found[-1].rows = None
-        small.append(part if formed[-1] is None or not smaller else Rows(formed[-1], part.shape, 1.0))
-    scratch = engine.step.scratch
-    K = engine.clock.timed("gram", gram_of, parts, formed, budget, scratch) if gram else None
+        small.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)
+    scratch, budget = engine.step.scratch, engine.memory_budget
+    K = engine.clock.timed("gram", gram_of, parts, formed, chosen, budget, scratch) if gram else None
     return join(found), small, K
 
 

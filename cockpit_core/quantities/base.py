@@ -85,6 +85,7 @@ class Statistics:
     ids: np.ndarray | None = None
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
+    known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def norms_of(self, what: str) -> dict[str, float]:
         """``||x||_2`` per layer of "parameters", "update", "gradients": measured once, whoever asks."""
@@ -93,6 +94,14 @@ class Statistics:
 
             self.known_norms[what] = measure_norms(getattr(self, what))
         return self.known_norms[what]
+
+    def products_of(self, one: str, other: str) -> dict[str, float]:
+        """``x . y`` per layer of two of "parameters", "update", "gradients": measured once, whoever asks."""
+        if (one, other) not in self.known_products:
+            from cockpit_core.quantities.products import measure_products
+
+            self.known_products[one, other] = measure_products(getattr(self, one), getattr(self, other))
+        return self.known_products[one, other]
 
     def reason(self, need: str, default: str = "it was not measured") -> str:
         """Why a statistic is not there."""

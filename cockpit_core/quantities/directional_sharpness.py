@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from cockpit_core.quantities.base import Quantity, Statistics, Value
 from cockpit_core.quantities.batch_sharpness import find_curvature
-from cockpit_core.quantities.products import measure_products
 
 
 class DirectionalSharpness(Quantity):
@@ -19,7 +18,7 @@ class DirectionalSharpness(Quantity):
 
     def measure(self, statistics: Statistics) -> Value:
         sharpness = find_curvature(statistics, "update")
-        promised = -sum(measure_products(statistics.update, statistics.gradients).values())
+        promised = -sum(statistics.products_of("update", "gradients").values())
         taken = sharpness * sum(norm**2 for norm in statistics.norms_of("update").values()) / 2
         parts = {"share": Value(taken / promised)} if promised > 0 else {}
         return Value(sharpness, parts=parts)

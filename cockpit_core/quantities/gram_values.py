@@ -24,6 +24,19 @@ def find_gram(statistics: Statistics) -> Tensor:
     return K
 
 
+def describe_samples(statistics: Statistics) -> str:
+    """ "" where the whole batch was looked at."""
+    gram, B = statistics.gram, statistics.batch_size
+    count = 0 if gram is None or gram.total is None else len(gram.total)
+    return "" if count == B else f"{count} of {B} samples"
+
+
+def check_samples(samples: int | None) -> int | None:
+    if samples is not None and (not isinstance(samples, int) or isinstance(samples, bool) or samples < 2):
+        raise ValueError(f"samples is a whole number of at least 2, or None for the whole batch; got {samples!r}")
+    return samples
+
+
 def find_cosines(K: Tensor) -> Tensor:
     """[B, B]; samples without a gradient are left out."""
     there = K.diagonal() > 0

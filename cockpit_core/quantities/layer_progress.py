@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
-from cockpit_core.quantities.products import measure_products
 
 
 class LayerProgress(Quantity):
@@ -18,7 +17,7 @@ class LayerProgress(Quantity):
     description = "Decrease of the loss that the step promises, by layer."
 
     def measure(self, statistics: Statistics) -> Value:
-        products = measure_products(statistics.update, statistics.gradients)
+        products = statistics.products_of("update", "gradients")
         if not products:
             raise NoValue("no parameter has a gradient")
         return Value(-sum(products.values()), {name: -value for name, value in products.items()})

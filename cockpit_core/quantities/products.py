@@ -10,12 +10,12 @@ from torch import Tensor
 
 from cockpit_core.sharded import whole
 
-CHUNK = 2**20
-"""So many elements at a time in float64: single precision loses small products, and a whole copy takes memory."""
+CHUNK = 2**16
+"""So many elements at a time in their own precision; the sums of the pieces are added in float64."""
 
 
 def measure_products(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, float]:
-    """``x . y`` per layer that both have, in float64, with one transfer from the device."""
+    """``x . y`` per layer that both have, with one transfer from the device."""
     names = [name for name in one if name in other]
     if not names:
         return {}
@@ -25,10 +25,10 @@ def measure_products(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> 
 
 def product(one: Tensor, other: Tensor) -> Tensor:
     x, y = one.reshape(-1), other.reshape(-1)
-    parts = [
-        torch.linalg.vecdot(x[k : k + CHUNK].double(), y[k : k + CHUNK].double())
-        for k in range(0, max(len(x), 1), CHUNK)
-    ]
+    if x.dtype.itemsize < 4 or x.dtype != y.dtype:
+        x, y = x.double(), y.double()
+    starts = range(0, max(len(x), 1), CHUNK)
+    parts = [torch.linalg.vecdot(x[k : k + CHUNK], y[k : k + CHUNK]).double() for k in starts]
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 
 

@@ -27,7 +27,7 @@ class UpdateCosine(Quantity):
     def measure(self, statistics: Statistics) -> Value:
         update, norms = statistics.update, statistics.norms_of("update")
         (step, last), self._last = self._last, (statistics.step, dict(update))
-        products = measure_products(update, statistics.gradients)
+        products = statistics.products_of("update", "gradients")
         if not products:
             raise NoValue("no parameter has a gradient")
         network, layers = cosines(products, norms, statistics.gradient_norms)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine
-from cockpit_core.quantities.products import measure_products
 
 
 class UpdateRatio(Quantity):
@@ -29,7 +28,7 @@ class UpdateRatio(Quantity):
         layers = {name: steps[name] / lengths[name] for name in steps if lengths[name] != 0}
         if combine(lengths) == 0:
             raise NoValue("all parameters are zero")
-        products = measure_products(statistics.parameters, statistics.update)
+        products = statistics.products_of("parameters", "update")
         return Value(combine(steps) / combine(lengths), layers, parts={"angle": angles(products, lengths, steps)})
 
 

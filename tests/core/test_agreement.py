@@ -69,6 +69,25 @@ def test_micro_batches_are_one_batch(tmp_path: Path) -> None:
     assert found[0] == {name: pytest.approx(values, rel=1e-7) for name, values in found[1].items()}
 
 
+def test_some_samples_are_the_first_of_each_micro_batch_and_marked(tmp_path: Path) -> None:
+    model, loss_fn, batches = PROBLEMS["cnn"].make()
+    optimizer, (x, y) = OPTIMIZERS["sgd"](list(model.parameters())), next(iter(batches(1)))
+    config = [q.EffectiveRank(samples=3), q.ClassInterference(samples=2), q.ConflictShare(samples=3)]
+    moment = slow_truth.freeze(model, loss_fn, x, y)
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config=config, on_error="raise") as run:
+        for part in (slice(0, 4), slice(4, 6)):
+            (loss_fn(model(x[part]), y[part]) * len(x[part]) / 6).backward()
+        optimizer.step()
+    G = slow_truth.individual_gradients(moment)
+    chosen = slow_truth.matrix({n: g.numpy() for n, g in G.items()}, G, 6)[[0, 1, 4]]
+    assert by_step(run.data, "EffectiveRank")[0] == pytest.approx(instruments.effective_rank(chosen), rel=1e-7)
+    classes = instruments.class_interference(chosen, y[[0, 1, 4]].tolist())
+    assert by_step(run.data, "ClassInterference")[0] == pytest.approx(classes[""], rel=1e-7)
+    assert run.data.estimates["EffectiveRank"].methods[0] == "3 of 6 samples"
+    with pytest.raises(ValueError, match="samples"):
+        q.EffectiveRank(samples=1)
+
+
 def test_agreement_is_neutral(tmp_path: Path) -> None:
     ends = []
     for tracked in (False, True):
