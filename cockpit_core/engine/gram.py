@@ -16,6 +16,7 @@ from cockpit_core.layers.contribution import Contribution, Outer, Tried
 from cockpit_core.layers.scratch import Scratch
 
 PIECES = 4
+SMALL = 2**18
 
 
 @dataclass
@@ -89,8 +90,11 @@ def cut(part: Contribution, rows: Tensor | None, samples: int, budget: int) -> l
     """Blocks of samples whose gradients take an eighth of the budget: two of them, and what forming takes. Formed ones
     are cut too, because products of two blocks are needed only once."""
     each = part.floats_per_sample * 8
-    size = -(-samples // PIECES) if rows is not None else max(1, budget // 8 // max(each, 1))
-    return [(lo, min(lo + size, samples)) for lo in range(0, samples, size)]
+    if rows is not None:
+        size = samples if rows.numel() <= SMALL else -(-samples // PIECES)
+    else:
+        size = max(1, budget // 8 // max(each, 1))
+    return [(lo, min(lo + size, samples)) for lo in range(0, samples, max(size, 1))]
 
 
 def form(part: Contribution, rows: Tensor | None, lo: int, hi: int, scratch: Scratch) -> Tensor:

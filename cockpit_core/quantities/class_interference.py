@@ -20,7 +20,7 @@ class ClassInterference(Quantity):
     needs = ("gram",)
     description = "Mean cosine between gradients of different classes: below 0 they harm each other."
 
-    def __init__(self, *, samples: int | None = 64, schedule=None):
+    def __init__(self, *, samples: int | None = 32, schedule=None):
         super().__init__(schedule=schedule)
         self.samples = check_samples(samples)
 

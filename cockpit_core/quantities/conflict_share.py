@@ -17,7 +17,7 @@ class ConflictShare(Quantity):
     layerwise = True
     description = "Share of pairs of samples whose gradients point against each other."
 
-    def __init__(self, *, samples: int | None = 64, schedule=None):
+    def __init__(self, *, samples: int | None = 32, schedule=None):
         super().__init__(schedule=schedule)
         self.samples = check_samples(samples)
 

@@ -19,7 +19,7 @@ class EffectiveRank(Quantity):
     unit = "directions"
     description = "Number of directions that the individual gradients spread over, between 1 and the batch size."
 
-    def __init__(self, *, samples: int | None = 64, schedule=None):
+    def __init__(self, *, samples: int | None = 32, schedule=None):
         super().__init__(schedule=schedule)
         self.samples = check_samples(samples)
 
