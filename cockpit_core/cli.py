@@ -67,6 +67,24 @@ def run_report(arguments: argparse.Namespace) -> None:
         )
 
 
+def run_coordinates(arguments: argparse.Namespace) -> None:
+    from cockpit_core.coordinates import NotUsable, check_coordinates, describe, find_function
+    from cockpit_core.terminal import Terminal, clean, draw_sparkline, format_table
+
+    def progress(text: str) -> None:
+        print(f"{text} ...", file=sys.stderr)
+
+    try:
+        function = find_function(arguments.model_fn)
+        found = check_coordinates(function, arguments.widths, steps=arguments.steps, progress=progress)
+    except NotUsable as error:
+        raise CommandError(str(error)) from error
+    terminal = Terminal(sys.stdout)
+    rows = [[clean(cell) for cell in row] for row in describe(found, lambda sizes: draw_sparkline(sizes, terminal))]
+    for line in format_table(rows, "<<" + ">" * (len(found.widths) + 2) + "<"):
+        terminal.write(line)
+
+
 def choose_target(output: str | None, form: str | None, runs: list[Path]) -> tuple[Path, str]:
     """Where to write, and what: the option wins, then the file's ending, then HTML."""
     ending = Path(output).suffix.lstrip(".").lower() if output else ""
@@ -115,6 +133,15 @@ def make_parser() -> argparse.ArgumentParser:
     show.add_argument("run", help="its log directory, e.g. runs/lenet")
     show.add_argument("quantity", nargs="?", help="show this quantity layer by layer, e.g. GradNorm")
     show.set_defaults(run_command=run_show)
+
+    coordinates = commands.add_parser("coordinates", help="do activations and updates keep their size with the width?")
+    coordinates.add_argument(
+        "model_fn",
+        help="module:function or file.py:function; takes a width, returns model, loss, optimizer and a batch",
+    )
+    coordinates.add_argument("--widths", type=positive, nargs="+", default=[64, 128, 256, 512], metavar="N")
+    coordinates.add_argument("--steps", type=positive, default=4, help="how long to train each (default: %(default)s)")
+    coordinates.set_defaults(run_command=run_coordinates)
 
     report = commands.add_parser("report", help="write one file that can be mailed")
     report.add_argument("runs", nargs="+", metavar="RUN", help="log directories; several are compared")

@@ -24,6 +24,7 @@ from cockpit_core.engine.notices import Repeats
 from cockpit_core.engine.place import Unseen
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.roots import WATCH, Root
+from cockpit_core.engine.sample_ids import as_ids
 from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.engine.scripting import HiddenFromScript
 from cockpit_core.engine.step import StepState
@@ -511,6 +512,12 @@ class Run:
 
         attach_function_loss(self, loss, individual_losses)
         loss.backward(**kwargs)
+
+    def batch(self, ids: Any) -> None:
+        """Say who the samples of the coming batch are, one whole number each (their indices in the dataset), before its
+        forward pass; with micro-batches, before each of them. HardSamples then follows samples over the run."""
+        if not self.closed and self.engine.step.plan.record:
+            self.engine.step.ids.append(as_ids(ids))
 
     # ---- writing ------------------------------------------------------------------------------------------------
 

@@ -328,6 +328,7 @@ def main(rank: int, processes: int, folder: Path, names: list[str]) -> None:
 
 
 OTHERS = ("tests.sharded_scenarios", "tests.fault_scenarios", "tests.sync_scenarios", "tests.library_scenarios")
+OTHERS += ("tests.instrument_scenarios",)
 LATE = ("torch._dynamo", "scipy.linalg", "cockpit_core.kernels.fused", "cockpit_core.kernels.loops")
 OF_SCENARIO = {
     "lightning": ("tests.core.test_integrations", "lightning.pytorch"),

@@ -16,7 +16,7 @@ TWO = (
     *("equal_batches", "unequal_batches", "truth", "gauss_newton", "accumulation_and_clipping", "neutrality"),
     *("static_graph", "parameters_that_one_rank_does_not_use", "sync_batch_norm", "wishes", "budget", "join"),
     *("sharded", "sharded_neutrality", "sharded_otherwise", "unwrapped", "different_arguments", "directory_in_use"),
-    *("one_rank_only", "faults", "silence", "death"),  # last: rank 1 is gone afterwards
+    *("instruments", "one_rank_only", "faults", "silence", "death"),  # last: rank 1 is gone afterwards
 )
 FOUR = ("equal_batches_of_four", "unequal_batches", "truth", "sharded_of_four")
 

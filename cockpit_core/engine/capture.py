@@ -67,6 +67,8 @@ class Pass:
     """What is differentiated is more than the loss module gave: its value and its parts are known from its graph."""
     shared: dict[str, Tensor] = field(default_factory=dict)
     """By parameter: the gradient of what counts alike for every sample (a penalty), a part of ``p.grad``."""
+    labels: Tensor | None = None
+    """Class of each sample, where the loss was given classes."""
     keeps_graph: bool = True
     """The user may go back through this graph once more (``retain_graph=True``)."""
 
@@ -250,6 +252,15 @@ def find_batch_size(values: Any, batch_dim: int) -> int | None:
             size = find_batch_size(value, batch_dim)
             if size is not None:
                 return size
+    return None
+
+
+def find_labels(args: tuple, kwargs: dict, samples: int) -> Tensor | None:
+    """The classes that a loss was given: one whole number per sample."""
+    values = [*args[1:], *(kwargs[key] for key in ("target", "labels") if key in kwargs)]
+    for value in values:
+        if isinstance(value, Tensor) and value.shape == (samples,) and not value.is_floating_point():
+            return value.detach() if value.dtype != torch.bool and not value.is_complex() else None
     return None
 
 

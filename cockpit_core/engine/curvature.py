@@ -34,7 +34,7 @@ from cockpit_core.engine.roots import Root
 from cockpit_core.engine.together import largest_together
 from cockpit_core.layers.contribution import Summed
 from cockpit_core.layers.fallback import flatten_tensors
-from cockpit_core.layers.module_state import Again, NotRepeatable
+from cockpit_core.layers.module_state import LossAgain, NotRepeatable
 from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.layers.scratch import Scratch
 
@@ -77,7 +77,7 @@ class Curvature:
         """Remember where this output sits in the graph; the edge survives that the tensor is overwritten in place."""
         self.edges.append((call, names, position, torch.autograd.graph.get_gradient_edge(output)))
 
-    def measure(self, engine: Engine, found: Pass, again: Again, args: tuple, kwargs: dict, factor: Tensor) -> None:
+    def measure(self, engine: Engine, found: Pass, again: LossAgain, args: tuple, kwargs: dict, factor: Tensor) -> None:
         """For a loss module: the loss is evaluated once more on the same outputs, on top of the user's graph.
 
         A graph that hands out its saved tensors only once (checkpointing, offloading) is left alone: the forward is
@@ -262,7 +262,7 @@ class Curvature:
         engine.step.no_value.update(dict.fromkeys(names, reason) if reason else {})
         return bool(reason)
 
-    def _point(self, engine: Engine, found: Pass, again: Again, args: tuple, kwargs: dict, factor: Tensor) -> Point:
+    def _point(self, engine: Engine, found: Pass, again: LossAgain, args: tuple, kwargs: dict, factor: Tensor) -> Point:
         outputs = args[0] if args and isinstance(args[0], Tensor) and args[0].requires_grad else None
         loss = evaluate(again, args, kwargs) * factor
         parameters: dict[str, Tensor] = dict(engine.cover.trainable())
@@ -278,7 +278,7 @@ class Curvature:
         return Point(loss, parameters, found.part, outputs, loss_of, squares, engine.batch_dim == 0, parts)
 
     def _separate_point(
-        self, engine: Engine, found: Pass, again: Again, args: tuple, kwargs: dict, factor: Tensor
+        self, engine: Engine, found: Pass, again: LossAgain, args: tuple, kwargs: dict, factor: Tensor
     ) -> Point:
         """The forward once more on (the first samples of) the batch: copies of the buffers, the same random state."""
         B, dim = found.part, engine.batch_dim
@@ -400,7 +400,7 @@ class Curvature:
             raise NoCurvature(str(reason)) from reason
 
 
-def evaluate(again: Again, args: tuple, kwargs: dict) -> Tensor:
+def evaluate(again: LossAgain, args: tuple, kwargs: dict) -> Tensor:
     """The user's loss once more."""
     try:
         return again.forward(*args, **kwargs)

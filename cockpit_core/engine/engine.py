@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.engine.activations import read_activations
 from cockpit_core.engine.broadcast import tag, watch_entries
-from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, make_call
+from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_labels, make_call
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
@@ -40,7 +41,7 @@ from cockpit_core.engine.together import measure_together
 from cockpit_core.layers import random_state
 from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.hook_watch import HookWatch
-from cockpit_core.layers.module_state import Again, ModuleState
+from cockpit_core.layers.module_state import LossAgain, ModuleState
 from cockpit_core.layers.outside import runs_own_backward
 from cockpit_core.layers.registry import Call
 from cockpit_core.quantities.norms import measure_norms
@@ -91,7 +92,7 @@ class Engine:
         self.layer_handles = Handles()
         self.muted = 0
         self.watch = HookWatch()
-        self.again: Again | None = None  # the loss as it was before its last call
+        self.again: LossAgain | None = None  # the loss as it was before its last call
         self.runs_own_backward = runs_own_backward(cover.model)
         self.forward_size: int | None = None
         self.call_number, self.calls = 0, {0: 0}  # calls of the model, and the samples of those of this step
@@ -99,6 +100,7 @@ class Engine:
         self.forward: Forward | None = None  # the last call of the model, where it may have to be repeated
         self.repetition: Repetition | None = None  # while one runs
         self.never_repeats = ""  # why not
+        self.looked_again = 0  # steps whose samples were looked at again, once they were taken
         self.fallback_steps: dict[nn.Module, int] = {}
         self.timed: set[int] = set()
         self.cost_notes: dict[str, str] = {}
@@ -156,7 +158,7 @@ class Engine:
         self.forward, self.unbatched = None, False
         self.calls, self.outputs, self.last_layer = {}, [], None
         self.follower.begin()
-        wanted = plan.individual or bool(plan.curvature_kinds)
+        wanted = plan.individual or bool(plan.curvature_kinds) or plan.repeats or bool(plan.watched)
         self.again = None
         if wanted and not self.layer_handles:
             self._hook_layers()
@@ -196,7 +198,8 @@ class Engine:
         self.call_number += 1
         self.calls[self.call_number] = self.forward_size or 0
         self.follower.note_inputs(all_tensors((args, kwargs)))
-        if torch.is_grad_enabled() and (self.step.plan.curvature_kinds or self.may_repeat):
+        plan = self.step.plan
+        if torch.is_grad_enabled() and (plan.curvature_kinds or self.may_repeat or plan.repeats):
             self.forward = Forward.of(module, args, kwargs, self.forward_size or 0)
             self.forward.number = self.call_number
 
@@ -214,12 +217,16 @@ class Engine:
             mark_outputs(outputs, self.call_number)
             self._count_samples(outputs)
             if torch.is_grad_enabled():
-                self._note_outputs(outputs)
+                self._note_outputs(output, outputs)
 
-    def _note_outputs(self, outputs: list[Tensor]) -> None:
+    def _note_outputs(self, output: Any, outputs: list[Tensor]) -> None:
         forward = self.forward
+        if "scales" in self.step.plan.watched:
+            self.clock.timed("activations", self.step.activations.note_output, "", outputs)
         if forward is not None:
             forward.outputs = [(tensor.detach(), tensor._version) for tensor in outputs]
+            if self.step.plan.repeats:
+                self.step.again.note_outputs(forward, output)
         for position, tensor in enumerate(outputs):
             if not tensor.requires_grad:
                 continue
@@ -272,6 +279,8 @@ class Engine:
             self.step.packed |= has_saved_tensor_hooks()
             if self.repetition is None:
                 self.follower.note_call(call, tensors)
+                if self.step.plan.watched:
+                    self._watch_layer(self.cover.name_of(module, names[0]), tensors)
             for position, tensor in enumerate(tensors):
                 if tensor.requires_grad:
                     if self.step.plan.curvature_kinds and self.repetition is None:
@@ -281,21 +290,41 @@ class Engine:
                     if self.repetition is None:
                         tag(tensor, call, names, position)
 
+    def _watch_layer(self, name: str, tensors: list[Tensor]) -> None:
+        self.step.packed |= has_saved_tensor_hooks()
+        if "scales" in self.step.plan.watched:
+            self.clock.timed("activations", self.step.activations.note_output, name, tensors)
+
+    def _watch_graph(self, root: Any) -> None:
+        """The forward pass is complete, and nothing of its graph is freed."""
+        wanted = self.step.plan.watched & {"units", "attention"}
+        if not wanted or root is None:
+            return
+        if self.step.packed:
+            self.step.activations.reason = "activations are checkpointed or stored elsewhere, and not looked at"
+            return
+        found = self.clock.timed("activations", read_activations, root, self.cover.names, wanted)
+        self.step.activations.add(found)
+
     # ---- loss ---------------------------------------------------------------------------------------------------
 
     def on_loss_call(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if not self.muted and torch.is_grad_enabled():
             with self.guard("loss hook"):
-                self.again = Again(module)
+                self.again = LossAgain(module)
 
     def on_loss(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """Wait for this loss to be differentiated. Nothing happens if it never is (validation)."""
         if self.muted or not isinstance(output, Tensor) or not output.requires_grad:
             return
+        again, self.again = self.again or LossAgain(module), None
+        with self.guard("loss hook"):
+            self._watch_graph(output.grad_fn)
+            if self.step.plan.repeats:
+                self.step.again.note_loss(again, args, kwargs, output)
         origin = self.find_origin(find_batch_size((args, kwargs), self.batch_dim))
         self.look_for_broadcasts(output.grad_fn, origin)
         mark(output, OUTPUT if output.dim() else LOSS, output.detach() if output.dim() else self.loss_key)
-        again, self.again = self.again or Again(module), None
         output.register_hook(partial(self.on_loss_gradient, origin, again, args, kwargs, output.detach()))
 
     def find_origin(self, size: int | None) -> tuple[int, int]:
@@ -343,6 +372,10 @@ class Engine:
                 prepared.reading = reading
                 if plan.individual:
                     prepared.shared = shared_gradients(reading.terms, dict(self.cover.trainable()))
+        for node, _ in roots_of(root):
+            self._watch_graph(node)
+            if plan.repeats:
+                self.step.again.note_root(node)
         terms = [] if prepared.reading is None else [t.edge.node for t in prepared.reading.terms if not t.shared]
         for node in terms or [node for node, _ in roots_of(root)]:
             self.look_for_broadcasts(node, origin)
@@ -392,7 +425,7 @@ class Engine:
             correct_loss(state.passes[-1], prepared.value / state.loss_scale)
 
     def on_loss_gradient(
-        self, origin: tuple[int, int], again: Again, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
+        self, origin: tuple[int, int], again: LossAgain, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
     ) -> None:
         if self.muted or not self._is_of_interest(value, factor):
             return
@@ -406,6 +439,7 @@ class Engine:
                 found = self._open_pass(origin, find_batch_size((args, kwargs), self.batch_dim))
                 factor = factor / self.step.loss_scale
                 self._take_losses(found, origin[0], again, args, kwargs, value, factor)
+                found.labels = find_labels(args, kwargs, found.batch_size)
                 if value.dim() == 0:
                     self.curvature.measure(self, found, again, args, kwargs, factor)
             except Exception as error:
@@ -489,7 +523,7 @@ class Engine:
         return [p for p in self.cover.trainable().values() if owned is None or id(p) in owned]
 
     def _take_losses(
-        self, found: Pass, call: int, again: Again, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
+        self, found: Pass, call: int, again: LossAgain, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
     ) -> None:
         """Loss and individual losses of this pass, times the user's own factor (1/3 for ``loss / 3``)."""
         found.loss += float((value * factor).sum())
@@ -628,6 +662,7 @@ class Engine:
             # The first pass was reduced as if it were the only one, but more came: its numbers have the wrong scale.
             state.reduced.clear()
             state.kept.clear()
+            state.gram.clear()
             state.failures = {}
             state.no_value["individual"] = (
                 "the number of backward passes per step changed; the next step is measured again"

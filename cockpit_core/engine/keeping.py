@@ -59,16 +59,18 @@ class Forward:
         versions = [(tensor, tensor._version) for tensor in tensors]
         return cls(inputs, named, batch_size, ModuleState(model), random_state.take(tensors), autocast, versions)
 
-    def repeat(self, model: nn.Module, args: tuple | None = None, kwargs: dict | None = None) -> Any:
+    def repeat(
+        self, model: nn.Module, args: tuple | None = None, kwargs: dict | None = None, *, same: bool = True
+    ) -> Any:
         """The model's output once more: copies of all that it keeps, the same random state and precision.
 
-        On the whole batch (no ``args``) the output must be what it was. The user's hooks on modules stay silent, unless
-        it is another one without them.
+        On the whole batch (no ``args``) at the same parameters the output must be what it was. The user's hooks on
+        modules stay silent, unless it is another one without them.
         """
         if any(tensor._version != version for tensor, version in self.versions):
             raise NotRepeatable("the model's inputs were changed in place after the forward pass")
         result = self._run(model, args, kwargs, hooks=False)
-        if args is None and not self._is_same(result):
+        if same and args is None and not self._is_same(result):
             if self.state.has_hooks:
                 result = self._run(model, args, kwargs, hooks=True)
             if not self._is_same(result):
@@ -76,8 +78,9 @@ class Forward:
         return result
 
     def _run(self, model: nn.Module, args: tuple | None, kwargs: dict | None, *, hooks: bool) -> Any:
-        inputs = copy_inputs(self.args if args is None else args)
-        named = copy_inputs(self.kwargs if kwargs is None else kwargs)
+        with torch.enable_grad():
+            inputs = copy_inputs(self.args if args is None else args)
+            named = copy_inputs(self.kwargs if kwargs is None else kwargs)
         with ExitStack() as stack:
             for device, dtype in self.autocast:
                 stack.enter_context(torch.autocast(device, dtype))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.faults import text_of
-from cockpit_core.layers.module_state import Again
+from cockpit_core.layers.module_state import LossAgain
 
 
 class NoIndividualLosses(Exception):
@@ -19,7 +19,9 @@ REMEDY = "call run.backward(loss, individual_losses=...) instead of loss.backwar
 
 
 @torch.no_grad()
-def individual_losses(again: Again, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int) -> Tensor:
+def individual_losses(
+    again: LossAgain, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int
+) -> Tensor:
     """``l_n`` [B] with ``mean(l_n) = L``, the module's own value; NoIndividualLosses where they cannot be had."""
     module = again.module
     reduction = getattr(module, "reduction", None)
@@ -38,7 +40,7 @@ def individual_losses(again: Again, args: tuple[Any, ...], kwargs: dict[str, Any
     return per_sample * (B / denominator(module, args, kwargs, raw))
 
 
-def evaluate_unreduced(again: Again, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def evaluate_unreduced(again: LossAgain, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """The module's forward with reduction="none" for a moment, without its hooks."""
     module = again.module
     try:

@@ -13,10 +13,24 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine import alpha
+from cockpit_core.engine.activations import join_activations
 from cockpit_core.engine.clock import split_costs
-from cockpit_core.engine.keeping import project_again
+from cockpit_core.engine.keeping import at, project_again
 from cockpit_core.engine.notices import find_notices, stability_limit
+from cockpit_core.engine.optimizer_state import ParameterState, read_states
+from cockpit_core.engine.own_batch import (
+    OwnBatch,
+    Setting,
+    explain,
+    is_turn,
+    measure_own_batch,
+    share_own_batch,
+    why_not_again,
+)
+from cockpit_core.engine.plan import REPEATED
+from cockpit_core.engine.preconditioned import PreconditionedHessian, find_largest
 from cockpit_core.engine.reduction import tolerance_of
+from cockpit_core.engine.sample_ids import join_ids
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.faults import text_of
 from cockpit_core.kernels import Counts
@@ -24,6 +38,7 @@ from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import NotCovered
 from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine, measure_norms
+from cockpit_core.quantities.second_moments import find_preconditioners
 from cockpit_core.records import AlphaFit, Histogram, Notice, Record
 from cockpit_core.sharded import whole, whole_of_each
 
@@ -61,6 +76,7 @@ class Measurement:
             "step", run.step, time.time(), run.elapsed, epoch=run.epoch_at(run.step), triggered=self.plan.triggered
         )
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
+        self.ids: np.ndarray | None = None
         self.heavy: list[tuple[Histogram, list[Histogram | None]]] = []
         self.rates = tuple(float(g["lr"]) for o in run.optimizers for g in o.param_groups if "lr" in g)
         self._copy_parameters()
@@ -102,6 +118,10 @@ class Measurement:
         if not self.plan.record:
             return
         self._note_coverage()
+        if "ids" in self.plan.needs:
+            self.ids = join_ids(self.run.engine.group, self.state.ids)
+        if self.plan.watched:
+            self.state.activations = join_activations(self.run.engine.group, self.state.activations)
         statistics = self._statistics()
         for quantity in self.plan.quantities:
             if "update" not in quantity.needs:
@@ -134,7 +154,8 @@ class Measurement:
             squares={n: s.squares for n, s in reduced.items() if s.squares is not None},
             counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
             diagonals=state.diagonals, eigenpairs=state.eigenpairs, curvature=self.run.engine.curvature.kind,
-            curvature_part=state.curvature_part,
+            curvature_part=state.curvature_part, activations=state.activations if self.plan.watched else None,
+            gram=state.gram, labels=state.labels(), ids=self.ids,
             learning_rates=self.rates, no_value=state.no_value, known_norms=self.norms, **more,
         )  # fmt: skip
 
@@ -172,6 +193,12 @@ class Measurement:
             self.record.layers_missing[name] = np.array([n not in value.layers for n in known])
         if value.error is not None or value.method:
             self.record.estimates[name] = (math.nan if value.error is None else float(value.error), value.method)
+        if value.reason:
+            self.record.missing[name] = value.reason
+        if value.table is not None:
+            self.heavy.append((Histogram(name, self.run.step, value.table, np.zeros(0)), []))
+        for part, more in value.parts.items():
+            self._take_value(f"{name}/{part}", more)
 
     def _take_histograms(self, quantity: Any, statistics: Statistics) -> None:
         if not statistics.counts:
@@ -241,11 +268,71 @@ class Measurement:
         self.state.scratch.clear()
         if not self.plan.record:
             return
-        statistics = self._statistics(update=update)
+        statistics = self._statistics(update=update, **self._look_again(update))
         for quantity in self.plan.quantities:
             if "update" in quantity.needs:
                 self._measure(quantity, statistics)
         self._write(began)
+
+    def _look_again(self, update: dict[str, Tensor]) -> dict[str, Any]:
+        """What only some quantities ask for, once the step is taken."""
+        found: dict[str, Any] = {}
+        if "optimizer" in self.plan.needs:
+            found["optimizer"] = read_states(self.run.optimizers, self.run.cover.parameters)
+        if self.plan.repeats:
+            own = found["own_batch"] = self.run.engine.clock.timed("own batch", self._measure_own_batch, update)
+            if "preconditioned" in self.plan.needs and "preconditioned" not in own.reasons:
+                states = {n: found["optimizer"][n] for n in update if n in found["optimizer"]}
+                self.run.engine.clock.timed("preconditioned", self._find_preconditioned, own, states)
+        return found
+
+    def _find_preconditioned(self, own: OwnBatch, states: dict[str, ParameterState]) -> None:
+        """Into ``own``: the largest eigenvalue as the optimizer sees it, or why there is none."""
+        state, engine, cover = self.state, self.run.engine, self.run.cover
+        known = engine.curvature.eigenvectors.get("preconditioned", {})
+        try:
+            if engine.group is not None:
+                raise NoValue("with several processes it is not measured: a product would take all of them")
+            made = find_preconditioners(states)
+            losses = partial(state.again.losses, cover.model, self._loss_module(), state.passes, state.loss_scale)
+            start = [known[n] for n in made] if known.keys() == made.keys() else None
+            with at(cover.parameters, state.theta), engine.mute():
+                operator = PreconditionedHessian(losses, len(state.passes), cover.parameters, made)
+                pair = find_largest(operator, start, engine.curvature.generator, engine.memory_budget)
+            own.preconditioned = pair
+            engine.curvature.eigenvectors["preconditioned"] = dict(zip(made, pair.start, strict=False))
+        except Exception as error:
+            own.reasons["preconditioned"] = explain(error)
+
+    def _loss_module(self) -> torch.nn.Module | None:
+        return self.run.loss_fn if isinstance(self.run.loss_fn, torch.nn.Module) else None
+
+    def _measure_own_batch(self, update: dict[str, Tensor]) -> OwnBatch:
+        """The samples of this step once more, where it began and where it ended."""
+        state, engine, cover = self.state, self.run.engine, self.run.cover
+        reason = why_not_again(cover, self.run.loss_fn, in_closure=state.in_closure, processes=engine.group is not None)
+        if reason or not update:
+            return OwnBatch(reasons=dict.fromkeys(REPEATED, reason or "no parameter has a gradient"))
+        setting = Setting(
+            losses=partial(state.again.losses, cover.model, self._loss_module(), state.passes, state.loss_scale),
+            parameters=cover.parameters,
+            at_start=partial(at, cover.parameters, state.theta),
+            update=update,
+            gradients={n: state.gradients[n] for n in update},
+            loss=state.loss,
+            length=combine(self._norms_of_update(update)),
+            gradient_norm=combine({n: state.gradient_norms[n] for n in update}),
+            share=partial(share_own_batch, engine.group),
+        )
+        with engine.mute():
+            found = measure_own_batch(setting, self.plan.needs, is_turn(engine.looked_again + 1))
+        engine.looked_again += not found.reasons
+        return found
+
+    def _norms_of_update(self, update: dict[str, Tensor]) -> dict[str, float]:
+        if "update" not in self.norms:
+            self.norms["update"] = measure_norms(update)
+        return self.norms["update"]
 
     def _find_update(self) -> dict[str, Tensor]:
         theta, parameters = self.state.theta, self.run.cover.parameters

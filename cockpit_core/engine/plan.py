@@ -11,7 +11,14 @@ from cockpit_core.quantities import Quantity
 from cockpit_core.quantities.grad_hist_1d import GradHist1d
 from cockpit_core.quantities.grad_hist_2d import GradHist2d
 
-INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha"})
+INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha", "gram"})
+
+REPEATED = frozenset({"far_end", "gradient_curvature", "update_curvature", "preconditioned"})
+"""What takes the samples of the step once more (``own_batch``)."""
+
+EVERY_SAMPLE = 2**31
+WATCHED = frozenset({"units", "attention", "scales"})
+"""What the layers and their activations do in the forward pass (``activations``)."""
 
 WORK_OF_NEED = {
     "norms": ("norms",),
@@ -24,6 +31,9 @@ WORK_OF_NEED = {
     "diagonal": ("diagonal",),
     "update": ("update",),
     "start": ("distance",),
+    "gram": ("gram",),
+    **dict.fromkeys(REPEATED, ("own batch",)),
+    **dict.fromkeys(WATCHED, ("activations",)),
 }
 
 
@@ -60,6 +70,21 @@ class Plan:
     def measures_individual(self) -> bool:
         """More than the far end of an Alpha."""
         return not self.by_products_only and self.record and bool(self.needs & INDIVIDUAL)
+
+    @property
+    def repeats(self) -> bool:
+        """Are the samples of this step looked at again, once it is taken?"""
+        return self.record and not self.by_products_only and bool(self.needs & REPEATED)
+
+    @property
+    def gram_samples(self) -> int:
+        """How many samples of the batch the Gram matrix is asked for; 0: it is not."""
+        wanted = [getattr(q, "samples", None) or EVERY_SAMPLE for q in self.quantities if "gram" in q.needs]
+        return max(wanted, default=0) if self.measures_individual else 0
+
+    @property
+    def watched(self) -> frozenset[str]:
+        return WATCHED & self.needs if self.record and not self.by_products_only else frozenset()
 
     @property
     def curvature_kinds(self) -> dict[str, set[str]]:

@@ -46,7 +46,7 @@ class LayerStatistics:
     projections: dict[str, Tensor] = field(default_factory=dict)  # name of the direction -> g_n . V [B]
     squares: Tensor | None = None  # sum_n g_n^2 [*shape]
     counts: Counts | None = None
-    rows: Tensor | None = None  # g_n [B, D], where Alpha keeps them until the step is known
+    rows: Tensor | None = None  # g_n [n, D] of the first n samples, where somebody asks for them
 
 
 @torch.no_grad()
@@ -57,9 +57,10 @@ def reduce_layer(
     parameter_bins: ParameterBins | None,
     clock: Clock,
     *,
-    keep_rows: bool = False,
+    keep_rows: int = 0,
 ) -> LayerStatistics:
-    """All statistics of one parameter from one backward pass. ``keep_rows``: the gradients too, if they are formed."""
+    """All statistics of one parameter from one backward pass. ``keep_rows``: the gradients of so many samples too, if they
+    are formed."""
     result = LayerStatistics(contribution.samples)
     device = next(iter(directions.values())).device if directions else torch.device("cpu")
     waiting = set()
@@ -98,7 +99,7 @@ def form_and_reduce(
     waiting: set[str],
     result: LayerStatistics,
     clock: Clock,
-    keep_rows: bool,
+    keep_rows: int,
 ) -> None:
     names = list(directions)
     V = torch.stack([directions[name].reshape(-1) for name in names], 1) if names else None  # [D, k]
@@ -108,9 +109,9 @@ def form_and_reduce(
     for lo in range(0, contribution.samples, block):
         hi = min(lo + block, contribution.samples)
         G = clock.timed("form", contribution.form, lo, hi, request.scratch).reshape(hi - lo, -1)  # [n, D]
-        if keep_rows:
-            result.rows = G.new_empty(contribution.samples, G.shape[1]) if result.rows is None else result.rows
-            result.rows[lo:hi] = G
+        if lo < keep_rows:
+            result.rows = G.new_empty(keep_rows, G.shape[1]) if result.rows is None else result.rows
+            result.rows[lo:hi] = G[: keep_rows - lo]
         if "norms" in waiting:
             norms.append(clock.timed("norms", row_squares, G))
         if V is not None:

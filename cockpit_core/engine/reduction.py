@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cockpit_core import long_sums
 from cockpit_core.engine.capture import Pass, contribution_of, free
+from cockpit_core.engine.gram import choose_samples, fits, gram_of
 from cockpit_core.engine.keeping import rows_are_smaller
 from cockpit_core.engine.reduce import LayerStatistics, join, reduce_layer
 from cockpit_core.engine.step import GradientMark
@@ -38,7 +39,9 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
         parts = [part_of(engine, f, name, scale, used=was_used(passes, name)) for f in passes]
         keep = plan.alpha_start and (engine.keeps_contributions or state.stale)
         while True:
-            state.reduced[name], small = reduce_parts(engine, name, parts, directions, keep=keep)
+            state.reduced[name], small, K = reduce_parts(
+                engine, name, parts, directions, keep=keep, gram=plan.gram_samples
+            )
             problem = check(engine, name, gradient, samples)
             if problem is None:
                 break
@@ -46,6 +49,9 @@ def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int
                 raise NotCovered(problem)
         note_method(engine.cover.methods, name, passes, state.interacts)
         note_costs(engine, parts)
+        if K is not None:
+            state.gram.add(name, K)
+            state.gram.choose([part.samples for part in parts], plan.gram_samples)
         if keep:
             repeatable = engine.may_repeat and all(
                 len(f.forwards) == 1 and name not in f.direct and name not in f.shared for f in passes
@@ -76,20 +82,32 @@ def use_next_way(parts: list[Contribution]) -> bool:
 
 
 def reduce_parts(
-    engine: Engine, name: str, parts: list[Contribution], directions: dict[str, Tensor], *, keep: bool = False
-) -> tuple[LayerStatistics, list[Contribution]]:
-    """The statistics, and what to keep of the parts: their gradients, where those were formed and are smaller."""
+    engine: Engine,
+    name: str,
+    parts: list[Contribution],
+    directions: dict[str, Tensor],
+    *,
+    keep: bool = False,
+    gram: int = 0,
+) -> tuple[LayerStatistics, list[Contribution], Tensor | None]:
+    """The statistics; what to keep of the parts: their gradients, where those were formed and are smaller; and the Gram
+    matrix of at most ``gram`` samples."""
     request = engine.step.plan.request(engine.step.scratch)
     bins = None
     if request.spec is not None:
         bins = engine.clock.timed("histogram", prepare_parameter, engine.cover.value(name), request.spec)
-    found, small = [], []
-    for part in parts:
-        rows = keep and rows_are_smaller(part)
+    found, small, formed = [], [], []
+    chosen = choose_samples([part.samples for part in parts], gram)
+    for part, count in zip(parts, chosen, strict=True):
+        smaller = keep and rows_are_smaller(part)
+        rows = part.samples if smaller else count if fits(part, count, engine.memory_budget) else 0
         found.append(reduce_layer(part, directions, request, bins, engine.clock, keep_rows=rows))
-        formed, found[-1].rows = found[-1].rows, None
-        small.append(part if formed is None else Rows(formed, part.shape, 1.0))
-    return join(found), small
+        formed.append(found[-1].rows)
+        found[-1].rows = None
+        small.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)
+    scratch, budget = engine.step.scratch, engine.memory_budget
+    K = engine.clock.timed("gram", gram_of, parts, formed, chosen, budget, scratch) if gram else None
+    return join(found), small, K
 
 
 def check(engine: Engine, name: str, gradient: Tensor, samples: int) -> str | None:

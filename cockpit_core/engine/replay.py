@@ -112,8 +112,9 @@ def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], careful: bool
         return {}
     results = {}
     for k, (child, index) in enumerate(edges):
-        if child in region and each[0][k] is not None and each[1][k] is not None:
-            results[k] = (fit(each[0][k], child, index), fit(each[1][k], child, index))
+        one, other = each[0][k], each[1][k]
+        if child in region and one is not None and other is not None:
+            results[k] = (fit(one, child, index), fit(other, child, index))
     return results
 
 

@@ -6,10 +6,14 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from cockpit_core.engine.activations import Activations
+from cockpit_core.engine.again import Again
 from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.gram import Gram
 from cockpit_core.engine.keeping import Kept
 from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
@@ -50,6 +54,12 @@ class StepState:
     kept: Kept = field(init=False)
     """Contributions that wait for the step, to be projected on it."""
     scratch: Scratch = field(default_factory=Scratch)
+    activations: Activations = field(default_factory=Activations)
+    ids: list[np.ndarray] = field(default_factory=list)
+    """Of the samples, as far as the user has said (``run.batch(ids=...)``)."""
+    gram: Gram = field(default_factory=Gram)
+    again: Again = field(default_factory=Again)
+    """What it takes to evaluate the losses of this step once more."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     gradient_norms: dict[str, float] = field(default_factory=dict)
     seen_norms: dict[str, tuple[float, GradientMark]] = field(default_factory=dict)
@@ -116,6 +126,7 @@ class StepState:
             self.no_value,
             self.diagonals,
             self.eigenpairs,
+            self.gram,
         ):
             part.clear()
 
@@ -142,6 +153,13 @@ class StepState:
         total = self.batch_size
         pairs = zip(parts, self.passes, strict=True)
         return torch.cat([part.double() * (total / found.batch_size) for part, found in pairs if part is not None])
+
+    def labels(self) -> Tensor | None:
+        """Of the whole batch, as the loss was given them."""
+        parts = [found.labels for found in self.passes]
+        if not parts or any(part is None for part in parts):
+            return None
+        return torch.cat([part for part in parts if part is not None])
 
     def why_no_losses(self) -> str:
         if self.joint is not None:

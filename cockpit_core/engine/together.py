@@ -159,7 +159,7 @@ def reduce_locally(
         if name not in parts or name in state.failures:
             continue
         try:
-            found[name], _ = reduce_parts(engine, name, parts[name], directions)
+            found[name], *_ = reduce_parts(engine, name, parts[name], directions)
         except Exception as error:
             note_failure(engine, name, error, errors)
         held = gradients_of(parts[name][0])

@@ -234,7 +234,7 @@ class ModuleGradients:
 def copy_inputs(value: Any) -> Any:
     """A forward pass may write into what it is given; it must not be the user's."""
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        return value.clone()
     if isinstance(value, (tuple, list)):
         items = [copy_inputs(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

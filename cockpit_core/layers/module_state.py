@@ -175,7 +175,7 @@ def refuse_scripted(module: nn.Module) -> None:
         raise CannotCopy(f"{type(module).__name__} was scripted, and keeps buffers where they cannot be put back")
 
 
-class Again:
+class LossAgain:
     """The forward of a module (a loss) as it was before the user's call, as often as needed, without a trace."""
 
     def __init__(self, module: nn.Module):

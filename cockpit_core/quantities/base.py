@@ -13,6 +13,15 @@ A quantity programs no hooks, buffers or caches. ``needs`` may name
 "squares"      ``sum_n g_n^2``, one tensor per layer
 "diagonal"     the diagonal of the curvature
 "eigenvalue"   its largest eigenvalue
+"far_end"      the loss of this batch and its slope along the step where the step ended (one more pass)
+"gradient_curvature", "update_curvature"  ``v' H v / v'v`` of this batch along g, along s (a double backward pass)
+"preconditioned"  the largest eigenvalue of the curvature as the optimizer's denominators scale it
+"gram"         the Gram matrix of individual gradients, ``g_n . g_m`` [B, B]
+"ids"          who the samples are (``run.batch(ids=...)``), None where nobody said
+"units"        what the units of activation functions did on this batch
+"attention"    entropies of attention, and its largest logits
+"scales"       sizes of the outputs of layers and of the model
+"optimizer"    what the optimizer keeps of each parameter (options of its group, moments), after the step
 =============  ================================================================================================
 """
 
@@ -23,15 +32,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from cockpit_core.curvature import Diagonal, Eigenpair
+    from cockpit_core.engine.activations import Activations
+    from cockpit_core.engine.gram import Gram
+    from cockpit_core.engine.optimizer_state import ParameterState
+    from cockpit_core.engine.own_batch import OwnBatch
     from cockpit_core.kernels import Counts
     from cockpit_core.schedules import Schedule
 
 
 NEEDS = frozenset(
-    "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha".split()
+    "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha optimizer "
+    "far_end gradient_curvature update_curvature preconditioned units attention scales gram ids".split()
 )
 
 
@@ -62,8 +77,15 @@ class Statistics:
     curvature: str = "hessian"
     curvature_part: str = ""
     learning_rates: tuple[float, ...] = ()
+    optimizer: Mapping[str, ParameterState] = field(default_factory=dict)
+    own_batch: OwnBatch | None = None
+    activations: Activations | None = None
+    gram: Gram | None = None
+    labels: Tensor | None = None
+    ids: np.ndarray | None = None
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
+    known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def norms_of(self, what: str) -> dict[str, float]:
         """``||x||_2`` per layer of "parameters", "update", "gradients": measured once, whoever asks."""
@@ -73,6 +95,14 @@ class Statistics:
             self.known_norms[what] = measure_norms(getattr(self, what))
         return self.known_norms[what]
 
+    def products_of(self, one: str, other: str) -> dict[str, float]:
+        """``x . y`` per layer of two of "parameters", "update", "gradients": measured once, whoever asks."""
+        if (one, other) not in self.known_products:
+            from cockpit_core.quantities.products import measure_products
+
+            self.known_products[one, other] = measure_products(getattr(self, one), getattr(self, other))
+        return self.known_products[one, other]
+
     def reason(self, need: str, default: str = "it was not measured") -> str:
         """Why a statistic is not there."""
         return self.no_value.get(need, default)
@@ -80,12 +110,20 @@ class Statistics:
 
 @dataclass
 class Value:
-    """A network-wide number, numbers per layer, and how far they may be off (None: exact up to rounding)."""
+    """A network-wide number, numbers per layer, and how far they may be off (None: exact up to rounding).
+
+    ``reason``: why there is no network-wide number. ``parts``: further numbers of the same measurement; "angle" of
+    UpdateRatio is recorded as "UpdateRatio/angle". ``table``: numbers that are looked at one step at a time, stored like a
+    histogram (``run.data.histogram(name).counts``).
+    """
 
     network: float | None = None
     layers: dict[str, float] = field(default_factory=dict)
     error: float | None = None
     method: str = ""
+    reason: str = ""
+    parts: dict[str, Value] = field(default_factory=dict)
+    table: np.ndarray | None = None
 
 
 class Quantity:
@@ -122,3 +160,9 @@ def check_positive(name: str, value: Any) -> float:
     if not isinstance(value, (int, float)) or not value > 0:
         raise ValueError(f"{name} must be a positive number, got {value!r}")
     return float(value)
+
+
+def check_window(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"window counts tracked steps: a whole number of at least 1, got {value!r}")
+    return value

@@ -147,7 +147,7 @@ def test_quantities_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"config": ["Loss", "GradNrm"]}, "no quantity 'GradNrm'; there are Alpha"),
+        ({"config": ["Loss", "GradNrm"]}, "no quantity 'GradNrm'; there are ActivationScale"),
         ({"config": None}, "'full' or a list of quantities, got None"),
         ({"schedule": 0}, "schedule is an interval of at least 1 step, got 0"),
     ],

@@ -1,0 +1,283 @@
+"""What the units of a network do, read from the autograd graph before the backward pass begins.
+
+A graph keeps what the backward pass of an activation needs: the output of a ReLU, the input of a GELU, queries and keys of
+fused attention. It is all there, whether the network called a module or a function, and nothing has to be hooked or
+kept. Of each activation at most ``MOST`` elements are read, evenly spread over samples and positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cockpit_core.engine.distributed import Group
+
+MOST = 2**15
+ROWS = 2**9
+"""Rows of attention that are looked at."""
+NEAR = 64  # nodes that are searched for the layer before an activation
+CHANNELS_SECOND = ("Convolution", "BatchNorm", "GroupNorm", "InstanceNorm")
+SATURATED = 0.99
+
+Formula = Callable[[Any, Tensor], Tensor]
+INPUTS: dict[str, Formula] = {
+    "Gelu": lambda node, x: F.gelu(x, approximate=node._saved_approximate),
+    "Silu": lambda node, x: F.silu(x),
+    "LeakyRelu": lambda node, x: F.leaky_relu(x, node._saved_negative_slope),
+    "Elu": lambda node, x: torch.where(
+        x > 0, x, node._saved_alpha * torch.expm1(x * node._saved_input_scale)
+    ) * node._saved_scale,
+    "Softplus": lambda node, x: F.softplus(x, node._saved_beta, node._saved_threshold),
+    "Mish": lambda node, x: F.mish(x),
+    "Hardswish": lambda node, x: F.hardswish(x),
+    "Hardtanh": lambda node, x: F.hardtanh(x, node._saved_min_val, node._saved_max_val),
+}  # fmt: skip
+OUTPUTS = ("Relu", "Tanh", "Sigmoid")
+FUSED = ("ScaledDotProductFlash", "ScaledDotProductEfficient", "ScaledDotProductCudnn", "ScaledDotProductFused")
+
+
+@dataclass(frozen=True)
+class Units:
+    """One activation: what each of its units did on the samples that were looked at."""
+
+    kind: str
+    layer: str
+    dies: bool
+    """Its units can be exactly zero for good, as those of a ReLU."""
+    alive: Tensor  # [units] was it ever other than zero?
+    sizes: Tensor  # [units] sum of |h|
+    elements: int  # per unit
+    saturated: float  # elements at the flat ends; NaN where the function has none
+    part: float  # of its elements that were looked at
+
+    def add(self, other: Units) -> Units:
+        elements = self.elements + other.elements
+        part = (self.part * self.elements + other.part * other.elements) / elements
+        return replace(
+            self, alive=self.alive | other.alive, sizes=self.sizes + other.sizes, elements=elements,
+            saturated=self.saturated + other.saturated, part=part,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One use of attention: entropies in nats, summed over rows, and the largest product of a query and a key."""
+
+    layer: str
+    entropy: float
+    rows: int
+    largest: float  # NaN where only the weights are known
+    part: float
+
+    def add(self, other: Attention) -> Attention:
+        rows = self.rows + other.rows
+        part = (self.part * self.rows + other.part * other.rows) / rows
+        largest = max(self.largest, other.largest)
+        return replace(self, entropy=self.entropy + other.entropy, rows=rows, largest=largest, part=part)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Outputs of one layer, or of the model (""): sum of squares of the elements that were looked at."""
+
+    layer: str
+    squares: float
+    elements: int
+    largest: float
+    part: float
+
+    def add(self, other: Scale) -> Scale:
+        elements = self.elements + other.elements
+        part = (self.part * self.elements + other.part * other.elements) / elements
+        largest = max(self.largest, other.largest)
+        return replace(self, squares=self.squares + other.squares, elements=elements, largest=largest, part=part)
+
+
+@dataclass
+class Activations:
+    """Of one step, all its micro-batches and processes together; the n-th activation of each pass is the same one."""
+
+    units: list[Units] = field(default_factory=list)
+    attention: list[Attention] = field(default_factory=list)
+    scales: dict[str, Scale] = field(default_factory=dict)
+    reason: str = ""
+
+    def add(self, other: Activations) -> None:
+        self.units = merge(self.units, other.units, lambda one, two: one.alive.shape == two.alive.shape)
+        self.attention = merge(self.attention, other.attention, lambda one, two: True)
+        for name, scale in other.scales.items():
+            self.scales[name] = self.scales[name].add(scale) if name in self.scales else scale
+        self.reason = self.reason or other.reason
+
+    def note_output(self, name: str, tensors: list[Tensor]) -> None:
+        """The first tensor with a dimension: what a layer (or the model, "") gives besides is its state or its loss."""
+        tensor = next((t for t in tensors if t.dim() and t.numel()), None)
+        if tensor is not None:
+            self.add(Activations(scales={name: measure_scale(name, tensor.detach())}))
+
+
+def merge(mine: list[Any], others: list[Any], fits: Callable[[Any, Any], bool]) -> list[Any]:
+    """Passes of the same network add up one by one; what does not fit stands beside."""
+    same = len(mine) == len(others) and all(
+        a.layer == b.layer and fits(a, b) for a, b in zip(mine, others, strict=True)
+    )
+    return [a.add(b) for a, b in zip(mine, others, strict=True)] if same else [*mine, *others]
+
+
+def read_activations(root: Any, names: Mapping[int, str], wanted: set[str]) -> Activations:
+    """Everything that ``wanted`` ("units", "attention") asks for in the graph behind ``root``."""
+    found = Activations()
+    with torch.no_grad():
+        for node in walk(root):
+            kind = node.name().removesuffix("Backward0")
+            try:
+                if "units" in wanted and (kind in OUTPUTS or kind in INPUTS):
+                    found.units.append(read_units(kind, node, names))
+                elif "attention" in wanted and kind in ("Softmax", "SafeSoftmax") and is_attention(node):
+                    found.attention.append(read_softmax(node, names))
+                elif "attention" in wanted and kind.startswith(FUSED):
+                    found.attention.append(read_fused(node, names))
+            except RuntimeError as error:  # what the graph had kept is gone: overwritten in place, or freed
+                found.reason = f"the graph no longer shows an activation ({str(error).splitlines()[0][:120]})"
+    return found
+
+
+def walk(root: Any) -> Iterator[Any]:
+    seen, waiting = {root}, [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for child, _ in node.next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                waiting.append(child)
+
+
+def find_layer(node: Any, names: Mapping[int, str]) -> tuple[str, bool]:
+    """The nearest trainable parameter before a node, its weight if it has one, and whether its units are dimension 1."""
+    seen, waiting, second = {node}, [node], False
+    for own in waiting:
+        second = second or any(word in own.name() for word in CHANNELS_SECOND)
+        for child, _ in own.next_functions:
+            name = names.get(id(getattr(child, "variable", None)))
+            if name is not None:
+                weight = name.removesuffix("bias") + "weight" if name.endswith("bias") else name
+                return (weight if weight in names.values() else name), second
+            if child is not None and child not in seen and len(waiting) < NEAR:
+                seen.add(child)
+                waiting.append(child)
+    return "", second
+
+
+def read_units(kind: str, node: Any, names: Mapping[int, str]) -> Units:
+    values = node._saved_result if kind in OUTPUTS else node._saved_self
+    layer, second = find_layer(node, names)
+    dim = 1 if values.dim() > 3 or (second and values.dim() > 2) else values.dim() - 1
+    rows, part = thin(values.movedim(dim, -1))
+    h = rows if kind in OUTPUTS else INPUTS[kind](node, rows)
+    dies = kind in ("Relu", "Hardswish") or (kind == "Hardtanh" and node._saved_min_val == 0)
+    return Units(
+        kind,
+        layer,
+        dies,
+        (h != 0).any(0).cpu(),
+        h.abs().double().sum(0).cpu(),
+        len(h),
+        count_saturated(kind, node, h),
+        part,
+    )
+
+
+def count_saturated(kind: str, node: Any, h: Tensor) -> float:
+    if kind == "Tanh":
+        return float((h.abs() > SATURATED).sum())
+    if kind == "Sigmoid":
+        return float(((h - 0.5).abs() > SATURATED / 2).sum())
+    if kind == "Hardtanh":
+        return float(((h <= node._saved_min_val) | (h >= node._saved_max_val)).sum())
+    return math.nan
+
+
+def thin(values: Tensor) -> tuple[Tensor, float]:
+    """[rows, units], rows evenly spread over samples, then over positions; and which part of all rows they are."""
+    units = max(values.shape[-1], 1)
+    most, total = max(8, MOST // units), values.numel() // units
+    if total > most:
+        samples = max(8, most // max(1, total // len(values)))
+        values = values[:: max(1, len(values) // samples)]
+        between = values.dim() - 2
+        if between > 0:
+            stride = max(1, int((values.numel() / units / most) ** (1 / between)))
+            values = values[(slice(None), *(slice(None, None, stride),) * between)]
+    rows = values.reshape(-1, units)
+    return rows, len(rows) / max(total, 1)
+
+
+def is_attention(node: Any) -> bool:
+    """A softmax over the last of at least three dimensions; over classes it is a matrix, or has other dimensions."""
+    result = node._saved_result
+    return result.dim() > 2 and node._saved_dim in (result.dim() - 1, 2**64 - 1)
+
+
+def read_softmax(node: Any, names: Mapping[int, str]) -> Attention:
+    result = node._saved_result
+    rows = result.reshape(-1, result.shape[-1])
+    every = max(1, len(rows) // ROWS)
+    p = rows[::every]
+    return Attention(find_layer(node, names)[0], entropy_of(p), len(p), math.nan, len(p) / len(rows))
+
+
+def read_fused(node: Any, names: Mapping[int, str]) -> Attention:
+    """Queries and keys of fused attention [B, heads, L, E]: a few rows of their products are computed again."""
+    q, k = node._saved_query, node._saved_key
+    samples = slice(None, None, max(1, len(q) // 8))
+    each = max(1, ROWS // max(1, len(q[samples]) * q.shape[1]))
+    rows = torch.arange(0, q.shape[2], max(1, q.shape[2] // each), device=q.device)
+    k = k[samples].repeat_interleave(q.shape[1] // k.shape[1], 1)  # grouped queries share their keys
+    scale = node._saved_scale if node._saved_scale is not None else q.shape[-1] ** -0.5
+    scores = (widen(q[samples][:, :, rows]) * scale) @ widen(k).transpose(-2, -1)
+    mask = getattr(node, "_saved_attn_mask", None)
+    mask = getattr(node, "_saved_attn_bias", None) if mask is None else mask
+    if mask is not None:
+        mask = mask.expand(len(q), *mask.shape[1:])[samples] if mask.dim() == 4 else mask
+        scores = scores + (mask[..., rows, :] if mask.shape[-2] > 1 else mask)
+    if node._saved_is_causal:
+        later = torch.arange(k.shape[2], device=q.device) > rows[:, None]
+        scores = scores.masked_fill(later, -math.inf)
+    p = torch.softmax(scores, -1).flatten(0, -2)
+    largest = float(scores.abs().masked_fill(scores == -math.inf, 0).amax())
+    return Attention(find_layer(node, names)[0], entropy_of(p), len(p), largest, len(p) / q[..., 0].numel())
+
+
+def widen(values: Tensor) -> Tensor:
+    """Half precision overflows in squares and products."""
+    return values.float() if values.dtype.itemsize < 4 else values
+
+
+def entropy_of(p: Tensor) -> float:
+    """Sum over rows of ``-sum p log p``, in nats."""
+    return float(torch.special.entr(p.double()).sum())
+
+
+def measure_scale(name: str, tensor: Tensor) -> Scale:
+    flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.flatten()
+    every = max(1, len(flat) // MOST)
+    chosen = flat[::every] if every % 2 or every == 1 else flat[:: every - 1]  # an odd stride meets all features
+    squares = float(torch.linalg.vector_norm(widen(chosen))) ** 2
+    return Scale(name, squares, len(chosen), float(chosen.abs().amax()), len(chosen) / len(flat))
+
+
+def join_activations(group: Group | None, mine: Activations) -> Activations:
+    """Of the global batch; what processes saw that does not fit together stands beside each other."""
+    if group is None:
+        return mine
+    joined = Activations()
+    for other in group.gather("activations", mine):
+        joined.add(other)
+    return joined

@@ -1,0 +1,106 @@
+"""The Gram matrix of individual gradients, ``K_nm = g_n . g_m`` [B, B], layer by layer and never all gradients at once.
+
+One position per sample: ``K = (B B') * (A A')``, elementwise. Otherwise gradients are formed in blocks of samples that fit
+the memory budget; where they were formed anyway and fit, those serve. A layer's own matrix is reduced to a few numbers and
+added to the network's: with hundreds of layers, hundreds of them would be too much to keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cockpit_core.layers.contribution import Contribution, Outer, Tried
+from cockpit_core.layers.scratch import Scratch
+
+PIECES = 4
+SMALL = 2**18
+
+
+@dataclass
+class Gram:
+    """Of the layers seen so far: the sum of their matrices, and each one's share of pairs that disagree."""
+
+    total: Tensor | None = None
+    conflicts: dict[str, float] = field(default_factory=dict)
+    layers: set[str] = field(default_factory=set)
+    chosen: Tensor | None = None
+    """Which samples of the batch it has."""
+
+    def add(self, name: str, K: Tensor) -> None:
+        self.layers.add(name)
+        share = share_of_conflicts(K)
+        if share is not None:
+            self.conflicts[name] = share
+        self.total = K.clone() if self.total is None else self.total + K
+
+    def choose(self, sizes: list[int], most: int) -> None:
+        starts = [sum(sizes[:k]) for k in range(len(sizes))]
+        counts = choose_samples(sizes, most)
+        self.chosen = torch.cat([torch.arange(lo, lo + n) for lo, n in zip(starts, counts, strict=True)])
+
+    def clear(self) -> None:
+        self.total, self.conflicts, self.layers, self.chosen = None, {}, set(), None
+
+
+def choose_samples(sizes: list[int], most: int) -> list[int]:
+    """How many of the first samples of each micro-batch: at most so many in all, in proportion."""
+    total = sum(sizes)
+    return list(sizes) if total <= most else [max(1, size * most // total) if most else 0 for size in sizes]
+
+
+def share_of_conflicts(K: Tensor) -> float | None:
+    """Of all pairs of different samples those with a negative product. None without a pair of gradients."""
+    B = len(K)
+    if B < 2 or not bool((K.diagonal() > 0).any()):
+        return None
+    return float((K < 0).sum()) / (B * (B - 1))  # the diagonal is never negative
+
+
+@torch.no_grad()
+def gram_of(
+    parts: list[Contribution], rows: list[Tensor | None], chosen: list[int], budget: int, scratch: Scratch
+) -> Tensor:
+    """Of one parameter over all passes of the step, the first ``chosen`` samples of each; ``rows`` are gradients [n, D]
+    that were formed anyway."""
+    parts = [part.part if isinstance(part, Tried) else part for part in parts]
+    if all(isinstance(part, Outer) for part in parts):
+        a, b = (torch.cat([getattr(p, side)[:n] for p, n in zip(parts, chosen, strict=True)]) for side in "ab")
+        return ((b @ b.T).double() * (a @ a.T).double()).cpu()
+    blocks = [(k, lo, hi) for k in range(len(parts)) for lo, hi in cut(parts[k], rows[k], chosen[k], budget)]
+    starts = [0]
+    for _, lo, hi in blocks:
+        starts.append(starts[-1] + hi - lo)
+    K = torch.zeros(starts[-1], starts[-1], dtype=torch.float64)
+    for i, (k, lo, hi) in enumerate(blocks):
+        G = form(parts[k], rows[k], lo, hi, scratch)
+        G = G.clone() if rows[k] is None else G  # the next block is formed where this one was
+        for j in range(i + 1):
+            m, first, last = blocks[j]
+            other = G if i == j else form(parts[m], rows[m], first, last, scratch)
+            product = (G @ other.to(G.dtype).T).double().cpu()
+            K[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] = product
+            K[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] = product.T
+    return K
+
+
+def cut(part: Contribution, rows: Tensor | None, samples: int, budget: int) -> list[tuple[int, int]]:
+    """Blocks of samples whose gradients take an eighth of the budget: two of them, and what forming takes. Formed ones
+    are cut too, because products of two blocks are needed only once."""
+    each = part.floats_per_sample * 8
+    if rows is not None:
+        size = samples if rows.numel() <= SMALL else -(-samples // PIECES)
+    else:
+        size = max(1, budget // 8 // max(each, 1))
+    return [(lo, min(lo + size, samples)) for lo in range(0, samples, max(size, 1))]
+
+
+def form(part: Contribution, rows: Tensor | None, lo: int, hi: int, scratch: Scratch) -> Tensor:
+    return rows[lo:hi] if rows is not None else part.form(lo, hi, scratch).reshape(hi - lo, -1)
+
+
+def fits(part: Contribution, samples: int, budget: int) -> bool:
+    """May the gradients of so many samples be kept for a moment, if they are formed anyway?"""
+    return samples * part.shape.numel() * 8 <= budget // 4

@@ -1,0 +1,37 @@
+"""What the optimizer keeps of each parameter: read where it lies, never copied, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ParameterState:
+    """One parameter: its optimizer's class, the options of its group, and its own state (moments, count of steps)."""
+
+    optimizer: type[torch.optim.Optimizer]
+    options: Mapping[str, Any]
+    state: Mapping[str, Any]
+
+    def number(self, name: str) -> float:
+        value = self.options[name]
+        return float(value.item()) if isinstance(value, Tensor) else float(value)
+
+
+def read_states(
+    optimizers: Iterable[torch.optim.Optimizer], parameters: Mapping[str, Tensor]
+) -> dict[str, ParameterState]:
+    """By parameter name, for those that an optimizer moves. ``state`` is empty before its first step."""
+    names, found = {id(p): name for name, p in parameters.items()}, {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            options = {key: value for key, value in group.items() if key != "params"}
+            for p in group["params"]:
+                if id(p) in names:
+                    found[names[id(p)]] = ParameterState(type(optimizer), options, optimizer.state.get(p, {}))
+    return found

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import torch
+
+from cockpit_core.quantities.base import Quantity, Statistics, Value
+from cockpit_core.quantities.gram_values import check_samples, describe_samples, find_gram
+
+
+class EffectiveRank(Quantity):
+    """In how many directions do the samples pull? ``exp(-sum_i p_i log p_i)``, ``p`` the normalised spectrum.
+
+    ``p_i`` are the eigenvalues of the Gram matrix of individual gradients over their sum (Roy and Vetterli 2007): between 1
+    (all along one line) and B (all orthogonal and of equal length). "EffectiveRank/largest" is the share of the first
+    direction. It falls as few samples come to own the gradient. Bounded by the number of samples: compare
+    runs of the same one. Of the first ``samples`` of the batch (None: all of it), and marked so.
+    """
+
+    needs = ("gram",)
+    unit = "directions"
+    description = "Number of directions that the individual gradients spread over, between 1 and the batch size."
+
+    def __init__(self, *, samples: int | None = 32, schedule=None):
+        super().__init__(schedule=schedule)
+        self.samples = check_samples(samples)
+
+    def measure(self, statistics: Statistics) -> Value:
+        values = torch.linalg.eigvalsh(find_gram(statistics)).clamp(min=0)
+        p = values / values.sum()
+        method = describe_samples(statistics)
+        parts = {"largest": Value(float(p[-1]), method=method)}
+        return Value(float(torch.exp(torch.special.entr(p).sum())), method=method, parts=parts)

@@ -1,0 +1,50 @@
+"""Scalar products of two sets of tensors, layer by layer, and the cosines that follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from cockpit_core.sharded import whole
+
+CHUNK = 2**16
+"""So many elements at a time in their own precision; the sums of the pieces are added in float64."""
+
+
+def measure_products(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, float]:
+    """``x . y`` per layer that both have, with one transfer from the device."""
+    names = [name for name in one if name in other]
+    if not names:
+        return {}
+    found = torch.stack([product(whole(one[name].detach()), whole(other[name].detach())) for name in names])
+    return dict(zip(names, found.tolist(), strict=True))
+
+
+def product(one: Tensor, other: Tensor) -> Tensor:
+    x, y = one.reshape(-1), other.reshape(-1)
+    if x.dtype.itemsize < 4 or x.dtype != y.dtype:
+        x, y = x.double(), y.double()
+    starts = range(0, max(len(x), 1), CHUNK)
+    parts = [torch.linalg.vecdot(x[k : k + CHUNK], y[k : k + CHUNK]).double() for k in starts]
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+
+
+def cosine(product: float, one: float, other: float) -> float | None:
+    """None where one of the lengths is zero: there is no direction then."""
+    lengths = one * other
+    if lengths == 0:
+        return None
+    return max(-1.0, min(1.0, product / lengths)) if math.isfinite(product / lengths) else math.nan
+
+
+def cosines(
+    products: Mapping[str, float], one: Mapping[str, float], other: Mapping[str, float]
+) -> tuple[float | None, dict[str, float]]:
+    """Of the network (products and squares added first) and of each layer that has a direction."""
+    layers = {name: cosine(value, one[name], other[name]) for name, value in products.items()}
+    lengths = (math.sqrt(sum(norms[name] ** 2 for name in products)) for norms in (one, other))
+    network = cosine(sum(products.values()), *lengths)
+    return network, {name: value for name, value in layers.items() if value is not None}
