@@ -108,7 +108,7 @@ class Source:
             "records": data.received,
             "expected": data.expected,
             "broken": data.broken,
-            "elapsed": float(last.time[-1]) if len(last.time) else 0.0,
+            "elapsed": float(last.time[-1]) if len(last.time) and np.isfinite(last.time[-1]) else 0.0,
             "steps_per_second": measure_rate(last),
         }
 
@@ -130,7 +130,7 @@ def measure_rate(rows: Rows) -> float | None:
         return None
     first, last = taken[0], taken[-1]
     seconds, steps = float(rows.time[last] - rows.time[first]), int(rows.step[last]) - int(rows.step[first])
-    return steps / seconds if seconds > 0 and steps > 0 else None
+    return steps / seconds if 0 < seconds < np.inf and steps > 0 else None
 
 
 class RunSource(Source):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,8 +13,9 @@ import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.bulk import add_records
-from cockpit_core.events.reader import MARK, SUFFIX, EventFile, Located, find_event_files, read_one
-from cockpit_core.events.summary import heavy_quantity
+from cockpit_core.events.heavy import Fetch, HeavyIndex, make_fetch
+from cockpit_core.events.reader import MARK, SUFFIX, EventFile, Located, find_event_files, is_event_file
+from cockpit_core.events.summary import PLUGIN, heavy_quantity
 from cockpit_core.events.table import MissingValue, Rows, Table
 from cockpit_core.schema import wire
 
@@ -27,8 +30,6 @@ _RECORDS = "cockpit/records/"
 _HEAVY = "cockpit/heavy/"
 _BULK = 4096
 
-Fetch = Callable[[int], bytes]  # blob number -> bytes of one histogram, b"" = none
-
 
 class Estimates(NamedTuple):
     """How far the values of one name may be off, and how each was estimated."""
@@ -38,15 +39,11 @@ class Estimates(NamedTuple):
     methods: list[str]
 
 
-class Heavy(NamedTuple):
-    step: int
-    generation: int
-    fetch: Fetch
-
-
-def load(path: str | Path) -> RunData:
+def load(path: str | os.PathLike[str]) -> RunData:
     """The run in a directory (or in one event file); may still be growing."""
-    return RunData(path)
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"load() takes the log directory of a run, a text or a path, not {path!r:.100}")
+    return RunData(Path(path))
 
 
 class RunData:
@@ -65,12 +62,17 @@ class RunData:
             if not self._list_files():
                 raise FileNotFoundError(_explain_nothing(self.path))
             self.refresh()
+            if self.path.is_file() and not is_event_file(self.path.name) and self._is_empty():
+                raise ValueError(f"{self.path} holds no event that Cockpit wrote; pass the log directory of a run")
+
+    def _is_empty(self) -> bool:
+        return self.table.header is None and not len(self.table) and not self._heavy.names
 
     def _forget(self) -> None:
         self._files: dict[Path, EventFile] = {}
         self._generations: dict[Path, int] = {}
         self.table = Table()
-        self._heavy: dict[str, list[Heavy]] = {}
+        self._heavy = HeavyIndex()
         self._fed_broken = 0
         self._last_event = 0.0
 
@@ -105,18 +107,23 @@ class RunData:
 
     def _take(self, path: Path, located: Located, waiting: list[bytes]) -> None:
         for value in located.event.values:
-            if value.content:
-                self._generations[path] = wire.decode_series(value.content)[1]
+            if value.content and value.plugin == PLUGIN:
+                self._note_generation(path, value.content)
             if value.tag.startswith(_HEAVY):
                 generation = self._generations.get(path, self.table.generation)
-                fetch = _make_fetch(path, located.offset, located.end, value.tag)
+                fetch = make_fetch(path, located.offset, located.end, value.tag)
                 self.feed_heavy(heavy_quantity(value.tag), located.event.step, fetch, generation)
             elif value.tag.startswith(_RECORDS):
-                waiting += value.strings()
+                waiting.append(value.read_string())
             elif value.tag == _HEADER:
                 self._flush(waiting)  # they belong to the header before
-                for payload in value.strings():
-                    self.feed_header(payload)
+                self.feed_header(value.read_string())
+
+    def _note_generation(self, path: Path, content: bytes) -> None:
+        try:
+            self._generations[path] = wire.decode_series(content)[1]
+        except ValueError:
+            self._fed_broken += 1  # what it stands beside may be sound
 
     def _flush(self, waiting: list[bytes]) -> None:
         self.feed_records(waiting)
@@ -126,8 +133,7 @@ class RunData:
         known = len(self.table.drops)
         self.table.add(record)
         for drop in self.table.drops[known:]:
-            for entries in self._heavy.values():
-                entries[:] = [x for x in entries if x.step < drop.step or x.generation >= drop.generation]
+            self._heavy.drop(drop)
 
     # ---- being fed by a host that has the bytes from elsewhere (TensorBoard's data provider) ----
 
@@ -153,12 +159,17 @@ class RunData:
         """Many of them, in order of ``seq``: the same, only faster."""
         add_records(self.table, payloads, self.feed_record)
 
-    def feed_heavy(self, quantity: str, step: int, fetch: Fetch, generation: int | None = None) -> None:
-        """A histogram of ``step`` exists, and ``fetch(0)`` is the network's, ``fetch(i + 1)`` that of layer ``i``."""
-        entries = self._heavy.setdefault(quantity, [])
-        while entries and entries[-1].step >= step:  # a resumed run went back: the later one counts
-            entries.pop()
-        entries.append(Heavy(step, self.table.generation if generation is None else generation, fetch))
+    def feed_heavy(self, quantity: str, step: int, fetch: Fetch, generation: int | None = None) -> bool:
+        """A histogram of ``step`` exists, and ``fetch(0)`` is the network's, ``fetch(i + 1)`` that of layer ``i``.
+
+        False (and counted as broken) if no run can have such a step.
+        """
+        try:
+            self._heavy.add(quantity, step, self.table.generation if generation is None else generation, fetch)
+            return True
+        except ValueError:
+            self._fed_broken += 1
+            return False
 
     def feed_written(self, path: Path, written: Iterable[bytes | Written]) -> None:
         """What the writer of ``path`` told its listener, in order: the same as reading it there, without the reading.
@@ -174,7 +185,7 @@ class RunData:
                 self.feed_header(item.payload)
             else:
                 generation = self._generations.get(path, self.table.generation)
-                fetch = _make_fetch(path, item.offset, item.end, item.tag)
+                fetch = make_fetch(path, item.offset, item.end, item.tag)
                 self.feed_heavy(heavy_quantity(item.tag), item.step, fetch, generation)
         self._flush(waiting)
 
@@ -198,8 +209,8 @@ class RunData:
     def names(self) -> list[str]:
         """Everything with at least one value: the quantities in the header's order, then the rest as it came."""
         known = {name for name, column in self.table.columns.items() if column.rows and not _is_aside(name)}
-        known |= {name for name, column in self.table.layer_columns.items() if column.rows}
-        known |= {name for name, entries in self._heavy.items() if entries}
+        known |= {name for name, column in self.table.layer_columns.items() if column}
+        known |= set(self._heavy.names)
         if any(fit.alpha is not None for fit in self.table.alphas):
             known.add("Alpha")
         first = [quantity.name for quantity in self.header.quantities if quantity.name in known]
@@ -262,7 +273,7 @@ class RunData:
     def status(self) -> str:
         """ "waiting", "running", "finished", "failed", "stopped" or "crashed" (no end, and silent for too long)."""
         if self.table.end is not None:
-            return self.table.end.status or "finished"
+            return plain(self.table.end.status) or "finished"
         if self._is_silent():
             return "crashed"
         return "running" if self.table.steps_taken else "waiting"
@@ -291,6 +302,7 @@ class RunData:
 
     def scalars(self, name: str, layer: str | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values of one quantity; with ``layer``, those of one parameter tensor."""
+        check_names(name, layer)
         if layer is not None:
             return self._layer_scalars(name, layer)
         if name == "Alpha" and name not in self.table.columns:
@@ -321,10 +333,10 @@ class RunData:
 
     @property
     def histogram_names(self) -> list[str]:
-        return [name for name, entries in self._heavy.items() if entries]
+        return self._heavy.names
 
     def histogram_steps(self, name: str) -> list[int]:
-        return [entry.step for entry in self._heavy.get(name, [])]
+        return self._heavy.steps(name)
 
     def histogram(self, name: str, step: int = -1, layer: str | None = None) -> records.Histogram:
         """The histogram of one step (-1: the last one), of the network or of one layer."""
@@ -332,23 +344,29 @@ class RunData:
 
     def histogram_bytes(self, name: str, step: int = -1, layer: str | None = None) -> bytes:
         """The same as it is stored, for hosts that pass it on."""
-        entries = self._heavy.get(name)
-        if not entries:
-            raise KeyError(f"no histograms called {name!r}; there are {_listing(self._heavy)}")
-        entry = entries[-1] if step == -1 else next((x for x in entries if x.step == step), None)
+        step = check_step(step)
+        check_names(name, layer)
+        if name not in self._heavy.names:
+            raise KeyError(f"no histograms called {name!r}; there are {_listing(self._heavy.names)}")
+        entry = self._heavy.find(name, step)
         if entry is None:
             nearest = sorted(sorted(self.histogram_steps(name), key=lambda x: abs(x - step))[:4])
             raise KeyError(f"no {name} at step {step}; the nearest are at {_listing(map(str, nearest))}")
-        if layer and layer not in self.layers:
-            raise KeyError(f"no layer called {layer!r}; there are {_listing(self.layers)}")
-        blob = entry.fetch(self.layers.index(layer) + 1 if layer else 0)
+        place = self._find_layer(layer) if layer else -1
+        blob = entry.fetch(place + 1)
         if not blob:
             raise KeyError(f"{layer!r} has no {name} at step {entry.step}")
         return blob
 
+    def _find_layer(self, layer: str) -> int:
+        """Its place in the header."""
+        if layer not in self.table.layer_places:
+            raise KeyError(f"no layer called {layer!r}; there are {_listing(self.layers)}")
+        return self.table.layer_places[layer]
+
     def parameters(self, step: int = -1) -> dict[str, np.ndarray]:
         """What the quantity Parameters stored: the parameters before that step, by layer."""
-        found = {}
+        found, step = {}, check_step(step)
         for name in self.layers:
             try:
                 found[name] = self.histogram("Parameters", step, name).counts
@@ -364,15 +382,31 @@ class RunData:
         return make_frame(self)
 
 
-def _make_fetch(path: Path, offset: int, end: int, tag: str) -> Fetch:
-    def fetch(index: int) -> bytes:
-        for value in read_one(path, offset, end).values:
-            blobs = value.strings() if value.tag == tag else []
-            if index < len(blobs):
-                return blobs[index]
-        return b""
+def get_values(data: RunData, name: str, layer: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and values; empty where the run has none."""
+    try:
+        return data.scalars(name, layer)
+    except KeyError:
+        return np.empty(0, np.int64), np.empty(0)
 
-    return fetch
+
+def check_names(name: str, layer: str | None) -> None:
+    for what, given in (("a quantity", name), ("a layer", layer or "")):
+        if not isinstance(given, str):
+            raise TypeError(f"{what} is asked for by its name, not by {given!r:.100}")
+
+
+def check_step(step: int) -> int:
+    """A whole number, also one of numpy; raises TypeError for anything else."""
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise TypeError(f"step must be a whole number (-1: the last one), not {step!r:.100}") from None
+
+
+def plain(text: str, length: int = 40) -> str:
+    """A word from a file, in one line and without escape sequences: it is compared, printed and shown."""
+    return "".join(character for character in text[:length] if character.isprintable()).strip()
 
 
 def _is_aside(name: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 PLUGIN = "cockpit"
 CLASS_TENSOR = 2
@@ -92,7 +93,21 @@ class Value:
     tensor: bytes = b""
 
     def strings(self) -> list[bytes]:
-        return [blob for number, blob in read_fields(self.tensor) if number == 8 and isinstance(blob, bytes)]
+        return list(self._read_strings())
+
+    def read_string(self) -> bytes:
+        """The one string of a header or a record; raises ValueError where there are none or several."""
+        found = list(islice(self._read_strings(), 2))
+        if len(found) != 1:
+            raise ValueError("a header and a record are one string each")
+        return found[0]
+
+    def pick_string(self, index: int) -> bytes:
+        """The one at this place; b"" where there are not so many."""
+        return next(islice(self._read_strings(), index, None), b"")
+
+    def _read_strings(self) -> Iterator[bytes]:
+        return (blob for number, blob in read_fields(self.tensor) if number == 8 and isinstance(blob, bytes))
 
 
 @dataclass
@@ -109,10 +124,9 @@ class Event:
         return not any(mark in start for mark in _MARKS)
 
     @property
-    def values(self) -> list[Value]:
-        """Raises ValueError where the summary is none."""
-        parts = [raw for key, raw in read_fields(self.summary) if key == 1]
-        return [_decode_value(raw) for raw in parts if isinstance(raw, bytes)]
+    def values(self) -> Iterator[Value]:
+        """One at a time: two bytes can stand for an empty one. Raises ValueError where the summary is none."""
+        return (_decode_value(raw) for key, raw in read_fields(self.summary) if key == 1 and isinstance(raw, bytes))
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from cockpit_core import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema.arrays import pack_array, unpack_array
+from cockpit_core.schema.limits import check_header, check_histogram, check_light, check_record
 
 SCHEMA_VERSION = 1
 
@@ -90,7 +91,7 @@ _HEADER_PLAIN = [
 
 
 def decode_header(data: bytes) -> records.Header:
-    message = parse(pb.Header, data)
+    message = check_header(parse(pb.Header, check_light(data)))
     header = records.Header(run_id=message.run_id, name=message.name, created=message.created)
     for name in _HEADER_PLAIN:
         value = getattr(message, name)
@@ -169,7 +170,7 @@ def _add_layers(message: pb.Record, record: records.Record) -> None:
 
 
 def decode_record(data: bytes) -> records.Record:
-    message = parse(pb.Record, data)
+    message = check_record(parse(pb.Record, check_light(data)))
     if message.kind not in _KIND_NAMES:
         raise ValueError(f"unknown kind of record: {message.kind}")
     names = message.scalars.names
@@ -203,12 +204,8 @@ def decode_record(data: bytes) -> records.Record:
 
 def _read_layers(record: records.Record, vector: pb.LayerVector) -> None:
     values = unpack_array(vector.values)
-    if values.ndim != 1 or values.dtype.kind != "f":
-        raise ValueError(f"layer vector of shape {values.shape} and type {values.dtype}")
     record.layers[vector.name] = values
     if vector.present:
-        if len(vector.present) != values.size:
-            raise ValueError(f"{len(vector.present)} marks for {values.size} layers")
         record.layers_missing[vector.name] = np.frombuffer(vector.present, np.uint8) == 0
 
 
@@ -264,6 +261,7 @@ _HISTOGRAM_COUNTS = ["nan", "pos_inf", "neg_inf", "below", "above", "parameter_b
 
 def decode_histogram(data: bytes) -> records.Histogram:
     message = parse(pb.Histogram, data)
+    check_histogram(message)
     flat = not message.HasField("parameter_edges")
     return records.Histogram(
         quantity=message.quantity,
@@ -274,6 +272,11 @@ def decode_histogram(data: bytes) -> records.Histogram:
         parameter_edges=None if flat else unpack_array(message.parameter_edges),
         **{name: _as_count(getattr(message, name)) for name in _HISTOGRAM_COUNTS},
     )
+
+
+def measure_histogram(data: bytes) -> int:
+    """How many bytes its arrays take in memory, without inflating them. Raises ValueError where they cannot be read."""
+    return check_histogram(parse(pb.Histogram, data))
 
 
 def _as_count(value: float) -> int:
