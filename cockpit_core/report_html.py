@@ -21,7 +21,7 @@ import numpy as np
 from cockpit_core import records
 from cockpit_core.events.batch import make_batch
 from cockpit_core.events.data import RunData, get_values
-from cockpit_core.events.heavy import weigh_histogram
+from cockpit_core.events.heavy import Room
 from cockpit_core.schema import wire
 
 POINTS = (None, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 40, 12)  # per curve, the most that fits is taken
@@ -147,7 +147,7 @@ def pack_run(key: str, data: RunData, limit: int) -> tuple[bytes, str]:
     """All of one run that fits, compressed: curves first, then histograms, the most telling ones first."""
     batch, points, size = _fit_curves(key, data, int(limit * SHARE_OF_CURVES))
     chosen, total = _fit_histograms(data, limit - size)
-    batch.histograms = [histogram for histogram, _ in reversed(chosen)]  # the most telling ones last: caches keep those
+    batch.histograms = chosen[::-1]  # the most telling ones last: caches keep those
     batch.heavy = {
         name: sorted({h.step for h in batch.histograms if h.quantity == name and not h.layer}) for name in batch.heavy
     }
@@ -174,19 +174,17 @@ def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int
     return tried[0]  # the smallest, even if it is too large: whoever adds up all runs sees whether that fits
 
 
-def _fit_histograms(data: RunData, limit: int) -> tuple[list[tuple[records.Histogram, int]], int]:
+def _fit_histograms(data: RunData, limit: int) -> tuple[list[records.Histogram], int]:
     """Histograms in order of their worth until the room is used up, and how many there are in all."""
-    chosen: list[tuple[records.Histogram, int]] = []
-    room, failures = limit, 0
+    chosen: list[records.Histogram] = []
+    room, failures = Room(limit), 0
     for quantity, step, layer in order_histograms(data):
-        if room <= 0 or failures > MOST_FAILURES:
+        if room.is_full or failures > MOST_FAILURES:
             break
         try:
             blob = data.histogram_bytes(quantity, step, layer)
-            weight = weigh_histogram(blob)
-            if weight <= room:
-                chosen.append((wire.decode_histogram(blob), weight))
-            room -= weight
+            if room.take(blob):
+                chosen.append(wire.decode_histogram(blob))
         except (KeyError, ValueError, OSError):
             failures += 1  # this layer has none, or it is damaged
     there = sum(len(data.histogram_steps(name)) for name in data.histogram_names) * (1 + len(data.layers))

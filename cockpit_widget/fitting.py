@@ -9,7 +9,7 @@ import numpy as np
 from cockpit_core import records
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
-from cockpit_core.events.heavy import weigh_histogram
+from cockpit_core.events.heavy import Room
 from cockpit_core.report_html import spread
 from cockpit_core.schema import wire
 
@@ -117,12 +117,13 @@ def choose_histograms(data: RunData, count: int, limit: int) -> Iterator[records
     newest = [(name, -1, layer) for layer in (None, *data.layers) for name in names]
     older = {name: spread(data.histogram_steps(name))[1:count] for name in names}
     history = [(name, older[name][i], None) for i in range(count - 1) for name in names if i < len(older[name])]
+    room = Room(limit)
     for name, step, layer in newest + history:
         try:
             blob = data.histogram_bytes(name, step, layer)
-            limit -= weigh_histogram(blob) + 8
-            if limit < 0:
+            if not room.take(blob):
                 return
+            room.left -= 8
             histogram = wire.decode_histogram(blob)
         except (KeyError, ValueError, OSError):
             continue  # this layer has none, or the file has changed meanwhile

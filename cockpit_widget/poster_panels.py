@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cockpit_core.events.heavy import weigh_histogram
+from cockpit_core.events.heavy import check_shown
 from cockpit_core.schema.wire import decode_histogram
 
 # Okabe and Ito's colours: people who see fewer colours can tell them apart.
@@ -69,7 +69,7 @@ def scalars(run: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 def histogram(run: Any, name: str, layer: str | None = None) -> Any:
     """The newest one; None where there is none, or where it is damaged or too large to be drawn."""
     try:
-        weigh_histogram(blob := run.histogram_bytes(name, layer=layer))
+        check_shown(blob := run.histogram_bytes(name, layer=layer))
         found = decode_histogram(blob)
     except (KeyError, ValueError, OSError):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cockpit_core.events.heavy import weigh_histogram
+from cockpit_core.events.heavy import check_shown
 from cockpit_core.schema import wire
 from cockpit_widget.feed import Feed, join_frames
 from cockpit_widget.fitting import HISTORY, encode_histograms, encode_layers, encode_stretch
@@ -52,7 +52,7 @@ def make_frames(feed: Feed, content: dict[str, Any]) -> bytes:
     if op == "histogram":
         quantity, step, layer = read_place(content)
         blob = source.data.histogram_bytes(quantity, step, layer or None)
-        weigh_histogram(blob)  # one that is too large to be drawn is not sent
+        check_shown(blob)  # one that is too large to be drawn is not sent
         histogram = wire.decode_histogram(blob)
         return join_frames([[encode_histograms(source.data, source.key, [histogram])]])
     if op == "layers":

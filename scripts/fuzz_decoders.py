@@ -20,58 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 with atheris.instrument_imports(include=["cockpit_core", "cockpit_widget"]):
     from tests import hostile_logs, synthetic
 
-from google.protobuf.descriptor import FieldDescriptor
-
 from cockpit_core import records
 from cockpit_core.events import bulk
 from cockpit_core.events.reader import read_events
 from cockpit_core.schema import wire
-
-ODD_INTEGERS = [0, 1, 2, 3, 127, 128, 10_000, 2**28, 2**31 - 1, 2**32 - 2, 2**32 - 1]
-ODD_FLOATS = [0.0, -0.0, 1.0, -1.0, 1e308, -1e308, float("nan"), float("inf"), float("-inf"), 5e-324, 1e15]
-ODD_TEXTS = ["", "Loss", "error/Loss", "cost/Loss", "GradNorm", "Alpha", "a", "\x1b[31mX", "x" * 300, "\u202e", "step"]
-
-
-def mutate_field(message: Any, chance: random.Random) -> None:
-    """Set, add, drop or double one field, at any depth."""
-    field = chance.choice(message.DESCRIPTOR.fields)
-    repeated = field.is_repeated
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return
-    if chance.random() < 0.1:
-        message.ClearField(field.name)
-    elif field.message_type is not None:
-        target = getattr(message, field.name)
-        if not repeated:
-            target.SetInParent()
-            mutate_field(target, chance)
-        elif target and chance.random() < 0.7:
-            mutate_field(chance.choice(target), chance)
-        else:
-            mutate_field(target.add(), chance)
-    else:
-        value = make_value(field, chance)
-        if repeated:
-            getattr(message, field.name).extend([value] * chance.choice([1, 1, 2, 40]))
-        else:
-            setattr(message, field.name, value)
-
-
-def make_value(field: FieldDescriptor, chance: random.Random) -> Any:
-    kind = field.cpp_type
-    if kind == FieldDescriptor.CPPTYPE_DOUBLE:
-        return chance.choice(ODD_FLOATS)
-    if kind == FieldDescriptor.CPPTYPE_STRING:
-        return (
-            chance.choice(ODD_TEXTS)
-            if field.type != FieldDescriptor.TYPE_BYTES
-            else chance.randbytes(8 * chance.randrange(4))
-        )
-    if kind == FieldDescriptor.CPPTYPE_BOOL:
-        return chance.random() < 0.5
-    if kind == FieldDescriptor.CPPTYPE_ENUM:
-        return chance.randrange(8)
-    return chance.choice(ODD_INTEGERS) if chance.random() < 0.6 else chance.randrange(6)
+from scripts.mutations import mutate_field
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:

@@ -12,7 +12,7 @@ from tensorboard import errors
 
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
-from cockpit_core.events.heavy import weigh_histogram
+from cockpit_core.events.heavy import check_shown
 from cockpit_core.schema import wire
 from cockpit_core.schema.limits import UINT32_MAX
 from tb_plugin.provider import Asker
@@ -110,7 +110,7 @@ class Follower:
             self._asker = asker
             try:
                 payload = self.data.histogram_bytes(quantity, step, layer or None)
-                weigh_histogram(payload)  # nothing is inflated for one that is too large to be drawn
+                check_shown(payload)  # nothing is inflated for one that is too large to be drawn
                 wire.decode_histogram(payload)  # a page would ask for a damaged one again and again
                 return payload
             except KeyError as error:

@@ -9,10 +9,10 @@ import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.data import RunData
-from cockpit_core.events.heavy import weigh_histogram
+from cockpit_core.events.heavy import Room
 from cockpit_core.events.table import Rows
 from cockpit_core.schema import wire
-from cockpit_core.schema.limits import MAX_SHOWN
+from cockpit_core.schema.limits import MAX_INFLATED
 
 
 def encode_batch(
@@ -203,15 +203,14 @@ def _add_histograms(
     batch: records.Batch, data: RunData, layers: Collection[str] | None, histograms: bool | int
 ) -> None:
     batch.heavy = {name: data.histogram_steps(name) for name in data.histogram_names}
-    count, room = int(histograms), MAX_SHOWN
+    count, room = int(histograms), Room(MAX_INFLATED)
     for name, steps in batch.heavy.items():
         chosen = np.unique(np.linspace(len(steps) - 1, 0, count).round().astype(int)) if steps else np.empty(0, int)
         for step in (steps[i] for i in chosen):
             for layer in (None, *(x for x in data.layers if layers is None or x in layers)):
                 try:
                     blob = data.histogram_bytes(name, step, layer)
-                    room -= weigh_histogram(blob)
-                    if room < 0:
+                    if not room.take(blob):
                         return
                     batch.histograms.append(wire.decode_histogram(blob))
                 except (KeyError, ValueError, OSError):

@@ -296,6 +296,7 @@ class RunData:
 
     def _patience(self) -> float:
         clock = self.table.rows(max(0, len(self.table) - 200)).wall_time
+        clock = clock[np.abs(clock) < 1e12]  # damaged ones may be anything
         return max(QUIET, 20 * float(np.median(np.diff(clock)))) if clock.size > 1 else QUIET
 
     # ---- values ----

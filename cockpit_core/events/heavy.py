@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cockpit_core.events.reader import read_one
 from cockpit_core.events.table import Drop
 from cockpit_core.schema import wire
-from cockpit_core.schema.limits import MAX_SHOWN, UINT32_MAX
+from cockpit_core.schema.limits import MAX_INFLATED, MAX_SHOWN, UINT32_MAX
 
 INFLATED = 64  # how much smaller a histogram may get by compression before its size in memory counts
 
@@ -58,15 +58,35 @@ class HeavyIndex:
         return found if found is not None and step in (-1, found.step) else None
 
 
-def weigh_histogram(blob: bytes) -> int:
-    """What it takes of the room in a message: its bytes, or what the page must inflate, if that is far more.
-
-    Raises ValueError where it is damaged, or larger than a page can draw.
-    """
+def check_shown(blob: bytes) -> int:
+    """How many bytes a histogram takes in a page; raises ValueError if it is damaged, or larger than a page can draw."""
     size = wire.measure_histogram(blob)
     if size > MAX_SHOWN:
         raise ValueError(f"a histogram of {size} bytes is too large to be shown; {MAX_SHOWN} are the most")
-    return max(len(blob), size // INFLATED)
+    return size
+
+
+class Room:
+    """What a message may still hold: so many bytes, and so many once the page has inflated them."""
+
+    def __init__(self, bytes_left: int) -> None:
+        self.left, self._inflated = bytes_left, MAX_INFLATED
+
+    def take(self, blob: bytes) -> bool:
+        """Whether it fits. Where compression made it very small, its size in the page counts instead.
+
+        Raises ValueError, and takes nothing, where it cannot be shown.
+        """
+        size = check_shown(blob)
+        weight = max(len(blob), size // INFLATED)
+        fits = weight <= self.left and size <= self._inflated
+        self.left -= weight
+        self._inflated -= size
+        return fits
+
+    @property
+    def is_full(self) -> bool:
+        return self.left <= 0 or self._inflated <= 0
 
 
 def make_fetch(path: Path, offset: int, end: int, tag: str) -> Fetch:

@@ -6,6 +6,7 @@ writes comes near these limits; what exceeds them is damaged or hostile, and is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sized
 
 from cockpit_core.schema import cockpit_pb2 as pb
@@ -17,7 +18,8 @@ MAX_LAYERS = 250_000
 MAX_ENTRIES = 10_000  # of each list in a record: warnings, costs, layer vectors, ...
 MAX_SCALARS = 100_000
 MAX_GENERATION = 10_000  # how often a run can be resumed
-MAX_SHOWN = 16 * 1024 * 1024  # bytes in memory of a histogram that a page may get: two million bins
+MAX_SHOWN = 16 * 1024 * 1024  # bytes in a page of one histogram: two million bins
+MAX_INFLATED = 256 * 1024 * 1024  # bytes in a page of all histograms of one message
 
 
 def check_light(data: bytes) -> bytes:
@@ -69,10 +71,16 @@ def _check_vector(vector: pb.LayerVector) -> None:
 
 
 def check_histogram(message: pb.Histogram) -> int:
-    """How many bytes its arrays take; ValueError where they cannot be read or do not belong together."""
+    """How many bytes it takes in a page, where all numbers are float64.
+
+    Raises ValueError where its arrays cannot be read or do not belong together.
+    """
     counts, edges, across = message.counts, message.edges, message.parameter_edges
     both = message.HasField("parameter_edges")
-    size = measure_array(counts) + measure_array(edges) + (measure_array(across) if both else 0)
+    arrays = [counts, edges, across] if both else [counts, edges]
+    for array in arrays:
+        measure_array(array)
+    size = 8 * sum(math.prod(array.shape) for array in arrays)
     if list(edges.shape) not in ([0], _count_edges(counts, 0)):  # parameters, stored likewise, have none
         raise ValueError(f"edges of shape {list(edges.shape)} for counts of shape {list(counts.shape)}")
     if both and (len(counts.shape) != 2 or list(across.shape) != _count_edges(counts, 1)):

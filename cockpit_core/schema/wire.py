@@ -275,7 +275,7 @@ def decode_histogram(data: bytes) -> records.Histogram:
 
 
 def measure_histogram(data: bytes) -> int:
-    """How many bytes its arrays take in memory, without inflating them. Raises ValueError where they cannot be read."""
+    """How many bytes its arrays take in a page, without inflating them. Raises ValueError where they cannot be read."""
     return check_histogram(parse(pb.Histogram, data))
 
 
