@@ -100,7 +100,8 @@ def draw_poster(runs: Sequence[Any], file_format: str = "png") -> bytes:
             figure.text(0.5, 0.5, "Nothing was tracked yet.", ha="center", color="#57606a")
         output = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else {"Software": "cockpit"}
-        figure.savefig(output, format=file_format, metadata=metadata)
+        with np.errstate(all="ignore"):
+            figure.savefig(output, format=file_format, metadata=metadata)
     return output.getvalue()
 
 

@@ -17,6 +17,7 @@ COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 DASHES = ["-", "--", ":", "-."]
 THRESHOLDS = {"NormTest": 0.9, "InnerTest": 0.9, "OrthoTest": 5.84}
 MAX_POINTS = 2_000
+LARGEST = 1e200  # what is beyond is drawn like infinity: matplotlib's own sums would overflow
 # Curves whose size is read in orders of magnitude.
 LOG = {
     "Distance",
@@ -63,7 +64,8 @@ def scalars(run: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
         steps, values = run.scalars(name)
     except KeyError:
         return np.zeros(0), np.zeros(0)
-    return np.asarray(steps), np.asarray(values, dtype=float)
+    values = np.asarray(values, dtype=float)
+    return np.asarray(steps), np.where(np.abs(values) > LARGEST, np.copysign(np.inf, values), values)
 
 
 def histogram(run: Any, name: str, layer: str | None = None) -> Any:
