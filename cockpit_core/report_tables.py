@@ -16,9 +16,11 @@ from cockpit_core.events.data import RunData
 from cockpit_core.events.frame import check_cells
 from cockpit_core.events.table import KINDS
 from cockpit_core.schema import wire
+from cockpit_core.schema.limits import MAX_SHOWN
 
 Loaded = Sequence[tuple[str, RunData]]
-MOST_BYTES = 512 * 1024 * 1024  # of all histograms in a JSON file; as text they take up to four times as much
+MOST_BYTES = 128 * 1024 * 1024  # of all histograms in a JSON file, at eight for each number
+MOST_FAILURES = 1_000_000  # histograms that cannot be read before no more are tried
 _FIXED = ["run", "kind", "seq", "step", "time", "wall_time", "epoch", "triggered"]
 
 
@@ -85,10 +87,10 @@ class Room:
     """How many bytes of histograms a file may still hold, and how many histograms were refused."""
 
     def __init__(self, most: int) -> None:
-        self.left, self.refused = most, 0
+        self.left, self.refused, self.failures = most, 0, 0
 
     def take(self, size: int) -> bool:
-        fits = size <= self.left
+        fits = size <= min(self.left, MAX_SHOWN)
         self.left -= size if fits else 0
         self.refused += not fits
         return fits
@@ -126,7 +128,9 @@ def _histograms(data: RunData, quantity: str, room: Room) -> Iterator[dict[str, 
                 if room.take(wire.measure_histogram(blob)):
                     yield _clean(dataclasses.asdict(wire.decode_histogram(blob)))
             except (KeyError, ValueError, OSError):
-                continue  # this layer has none, or it is damaged
+                room.failures += 1  # this layer has none, or it is damaged
+                if room.failures > MOST_FAILURES:
+                    return
 
 
 def _clean(value: Any) -> Any:

@@ -29,6 +29,7 @@ _HEADER = "cockpit/header"
 _RECORDS = "cockpit/records/"
 _HEAVY = "cockpit/heavy/"
 _BULK = 4096
+MAX_NOTICES = 100_000  # of one run; a page keeps 5,000
 
 
 class Estimates(NamedTuple):
@@ -149,7 +150,7 @@ class RunData:
     def feed_record(self, payload: bytes) -> bool:
         """The payload of ``cockpit/records/*``, in order of ``seq``; known ones are ignored."""
         try:
-            self._add(wire.decode_record(payload))
+            self._add(wire.decode_record(payload, max(0, MAX_NOTICES - len(self.table.notices))))
             return True
         except ValueError:
             self._fed_broken += 1

@@ -92,11 +92,15 @@ class Room:
 def make_fetch(path: Path, offset: int, end: int, tag: str) -> Fetch:
     """How to read the blobs of one event again, given where it stands."""
 
+    count: int | None = None  # of blobs: mostly far fewer than a header names layers
+
     def fetch(index: int) -> bytes:
-        for value in read_one(path, offset, end).values:
-            blob = value.pick_string(index) if value.tag == tag else b""
-            if blob:
-                return blob
-        return b""
+        nonlocal count
+        if count is not None and index >= count:
+            return b""
+        found = [value for value in read_one(path, offset, end).values if value.tag == tag]
+        if count is None:
+            count = max((value.count_strings() for value in found), default=0)
+        return next(filter(None, (value.pick_string(index) for value in found)), b"")
 
     return fetch

@@ -102,6 +102,9 @@ class Value:
             raise ValueError("a header and a record are one string each")
         return found[0]
 
+    def count_strings(self) -> int:
+        return sum(1 for _ in self._read_strings())
+
     def pick_string(self, index: int) -> bytes:
         """The one at this place; b"" where there are not so many."""
         return next(islice(self._read_strings(), index, None), b"")

@@ -16,6 +16,7 @@ UINT32_MAX = 2**32 - 1
 MAX_LIGHT = 32 * 1024 * 1024  # bytes of a header or of a record; 8 kB are usual
 MAX_LAYERS = 250_000
 MAX_ENTRIES = 10_000  # of each list in a record: warnings, costs, layer vectors, ...
+MAX_FITS = 100  # alphas in a record; one is usual
 MAX_SCALARS = 100_000
 MAX_GENERATION = 10_000  # how often a run can be resumed
 MAX_SHOWN = 16 * 1024 * 1024  # bytes in a page of one histogram: two million bins
@@ -51,7 +52,8 @@ def check_record(message: pb.Record) -> pb.Record:
         raise ValueError(f"generation {message.generation} is refused; {MAX_GENERATION} is the last")
     _check_count("scalars", message.scalars.names, MAX_SCALARS)
     _check_count("samples", message.top_samples, MAX_SCALARS)
-    for name in ("layers", "alphas", "warnings", "missing", "estimates", "costs"):
+    _check_count("alphas", message.alphas, MAX_FITS)
+    for name in ("layers", "warnings", "missing", "estimates", "costs"):
         _check_count(name, getattr(message, name), MAX_ENTRIES)
     for vector in message.layers:
         _check_vector(vector)

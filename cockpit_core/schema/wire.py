@@ -169,7 +169,8 @@ def _add_layers(message: pb.Record, record: records.Record) -> None:
             target.present = (~np.asarray(absent, dtype=bool)).astype(np.uint8).tobytes()
 
 
-def decode_record(data: bytes) -> records.Record:
+def decode_record(data: bytes, most_notices: int | None = None) -> records.Record:
+    """``most_notices`` is how many are wanted; the rest is not even looked at."""
     message = check_record(parse(pb.Record, check_light(data)))
     if message.kind not in _KIND_NAMES:
         raise ValueError(f"unknown kind of record: {message.kind}")
@@ -195,7 +196,7 @@ def decode_record(data: bytes) -> records.Record:
     for vector in message.layers:
         _read_layers(record, vector)
     record.alphas = [read_alpha(fit) for fit in message.alphas]
-    record.notices = [read_notice(notice) for notice in message.warnings]
+    record.notices = [read_notice(notice) for notice in message.warnings[:most_notices]]
     record.missing = {x.name: x.reason for x in message.missing}
     record.estimates = {x.name: (x.error, x.method) for x in message.estimates}
     record.costs = {x.name: x.seconds for x in message.costs}

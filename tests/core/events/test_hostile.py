@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from cockpit_core import records
-from cockpit_core.events import bulk, frame, summary, table
+from cockpit_core.events import bulk, frame, heavy, summary, table
+from cockpit_core.events import data as data_module
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.crc import masked_crc
 from cockpit_core.events.data import RunData, load
@@ -215,6 +216,38 @@ def test_lists_and_names_have_a_largest_size(monkeypatch: pytest.MonkeyPatch) ->
         run.feed_record(wire.encode_record(records.Record("log", 1, 1.0, 1.0, seq=seq, scalars={f"log/{seq}": 1.0})))
     assert (len(run.names), run.broken) == (50, 50)
     assert run.feed_record(wire.encode_record(records.Record("log", 1, 1.0, 1.0, seq=100, scalars={"log/7": 1.0})))
+
+
+def test_notices_without_end_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three million empty ones are six megabytes, and took minutes; the values beside them are kept."""
+    monkeypatch.setattr(data_module, "MAX_NOTICES", 30)
+    run = RunData()
+    for seq in range(10):
+        notices = [records.Notice(seq, "note", f"{i}") for i in range(8)]
+        record = records.Record("step", seq, 1.0, 1.0, seq=seq, scalars={"Loss": 1.0}, notices=notices)
+        run.feed_record(wire.encode_record(record))
+    assert (len(run.notices), run.received, run.broken) == (30, 10, 0)
+    with pytest.raises(ValueError, match="alphas are refused"):
+        wire.decode_record(pb.Record(kind=pb.KIND_STEP, alphas=[pb.AlphaFit()] * 101).SerializeToString())
+
+
+def test_layers_without_a_histogram_are_not_looked_for_on_disk_again(
+    logdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EventWriter(logdir) as writer:
+        writer.write_header(make_header([f"l{i}" for i in range(50)]))
+        histogram = records.Histogram("H", 1, np.ones(2, np.uint32), np.arange(3.0))
+        writer.write_heavy("H", 1, histogram, [histogram, None])
+    run, reads = load(logdir), []
+    read_one = heavy.read_one
+    monkeypatch.setattr(heavy, "read_one", lambda *place: reads.append(place) or read_one(*place))
+    for layer in run.layers:
+        if layer == "l0":
+            assert run.histogram("H", 1, layer).counts.tolist() == [1, 1]
+        else:
+            with pytest.raises(KeyError, match="has no H at step 1"):
+                run.histogram("H", 1, layer)
+    assert len(reads) == 2
 
 
 def test_tables_that_would_not_fit_are_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
