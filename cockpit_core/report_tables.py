@@ -79,7 +79,8 @@ def make_json(loaded: Loaded, room: int = MOST_BYTES) -> tuple[str, str]:
     budget = Room(room)
     runs = [_as_json(name, data, budget) for name, data in loaded]
     text = json.dumps({"format": "cockpit-report", "version": 1, "runs": runs})
-    words = f"{budget.refused:,} histograms are left out: all of them take more than {room // 2**20} MiB."
+    most = f"one may take {MAX_SHOWN // 2**20} MiB, all together {room // 2**20} MiB"
+    words = f"{budget.refused:,} histograms are left out: {most}, at 8 bytes for each number."
     return text, words if budget.refused else ""
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from tensorboard import errors
 
-from cockpit_core.events.data import QUIET, plain
+from cockpit_core.events.data import QUIET
+from cockpit_core.events.words import plain
 from cockpit_core.schema import wire
 from tb_plugin.follower import HEADER, Follower, Wanted, count_records, records_tag, segments
 from tb_plugin.provider import Asker

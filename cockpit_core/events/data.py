@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -14,9 +13,10 @@ import numpy as np
 from cockpit_core import records
 from cockpit_core.events.bulk import add_records
 from cockpit_core.events.heavy import Fetch, HeavyIndex, make_fetch
-from cockpit_core.events.reader import MARK, SUFFIX, EventFile, Located, find_event_files, is_event_file
+from cockpit_core.events.reader import EventFile, Located, find_event_files, is_event_file
 from cockpit_core.events.summary import PLUGIN, heavy_quantity
 from cockpit_core.events.table import MissingValue, Rows, Table
+from cockpit_core.events.words import check_names, check_step, explain_nothing, list_names, plain
 from cockpit_core.schema import wire
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class RunData:
         self._forget()
         if self.path is not None:
             if not self._list_files():
-                raise FileNotFoundError(_explain_nothing(self.path))
+                raise FileNotFoundError(explain_nothing(self.path))
             self.refresh()
             if self.path.is_file() and not is_event_file(self.path.name) and self._is_empty():
                 raise ValueError(f"{self.path} holds no event that Cockpit wrote; pass the log directory of a run")
@@ -315,16 +315,16 @@ class RunData:
         if column is None:
             if any(quantity.name == name for quantity in self.header.quantities):  # planned, no value yet
                 return np.empty(0, np.int64), np.empty(0)
-            raise KeyError(f"no values called {name!r}; there are {_listing(self.names)}")
+            raise KeyError(f"no values called {name!r}; there are {list_names(self.names)}")
         rows, values = column.get()
         return self._steps(rows), values
 
     def _layer_scalars(self, name: str, layer: str) -> tuple[np.ndarray, np.ndarray]:
         index = self.table.layer_index.get(layer)
         if index is None:
-            raise KeyError(f"no layer called {layer!r}; there are {_listing(self.layers)}")
+            raise KeyError(f"no layer called {layer!r}; there are {list_names(self.layers)}")
         if name not in self.table.layer_columns:
-            raise KeyError(f"no layer-wise values called {name!r}; there are {_listing(self.table.layer_columns)}")
+            raise KeyError(f"no layer-wise values called {name!r}; there are {list_names(self.table.layer_columns)}")
         rows, values = self.table.layer_columns[name].get(index)
         return self._steps(rows), values
 
@@ -349,11 +349,11 @@ class RunData:
         step = check_step(step)
         check_names(name, layer)
         if name not in self._heavy.names:
-            raise KeyError(f"no histograms called {name!r}; there are {_listing(self._heavy.names)}")
+            raise KeyError(f"no histograms called {name!r}; there are {list_names(self._heavy.names)}")
         entry = self._heavy.find(name, step)
         if entry is None:
             nearest = sorted(sorted(self.histogram_steps(name), key=lambda x: abs(x - step))[:4])
-            raise KeyError(f"no {name} at step {step}; the nearest are at {_listing(map(str, nearest))}")
+            raise KeyError(f"no {name} at step {step}; the nearest are at {list_names(map(str, nearest))}")
         place = self._find_layer(layer) if layer else -1
         blob = entry.fetch(place + 1)
         if not blob:
@@ -363,7 +363,7 @@ class RunData:
     def _find_layer(self, layer: str) -> int:
         """Its place in the header."""
         if layer not in self.table.layer_places:
-            raise KeyError(f"no layer called {layer!r}; there are {_listing(self.layers)}")
+            raise KeyError(f"no layer called {layer!r}; there are {list_names(self.layers)}")
         return self.table.layer_places[layer]
 
     def parameters(self, step: int = -1) -> dict[str, np.ndarray]:
@@ -392,37 +392,5 @@ def get_values(data: RunData, name: str, layer: str | None = None) -> tuple[np.n
         return np.empty(0, np.int64), np.empty(0)
 
 
-def check_names(name: str, layer: str | None) -> None:
-    for what, given in (("a quantity", name), ("a layer", layer or "")):
-        if not isinstance(given, str):
-            raise TypeError(f"{what} is asked for by its name, not by {given!r:.100}")
-
-
-def check_step(step: int) -> int:
-    """A whole number, also one of numpy; raises TypeError for anything else."""
-    try:
-        return operator.index(step)
-    except TypeError:
-        raise TypeError(f"step must be a whole number (-1: the last one), not {step!r:.100}") from None
-
-
-def plain(text: str, length: int = 40) -> str:
-    """A word from a file, in one line and without escape sequences: it is compared, printed and shown."""
-    return "".join(character for character in text[:length] if character.isprintable()).strip()
-
-
 def _is_aside(name: str) -> bool:
     return name.startswith(("cost/", "error/"))
-
-
-def _listing(names: object) -> str:
-    listed: Sequence[str] = list(names)  # type: ignore[call-overload]
-    return ", ".join(listed[:40]) + (", ..." if len(listed) > 40 else "") if listed else "none"
-
-
-def _explain_nothing(path: Path) -> str:
-    if not path.exists():
-        return f"{path} does not exist"
-    below = sorted({str(file.parent) for file in path.glob(f"*/*{MARK}*{SUFFIX}")})
-    hint = f" Runs are in {', '.join(below[:5])}." if below else ""
-    return f"no run in {path}: looked for files named events.out.{MARK}.*{SUFFIX}.{hint}"

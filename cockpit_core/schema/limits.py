@@ -13,8 +13,10 @@ from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema.arrays import MAX_RANK, measure_array
 
 UINT32_MAX = 2**32 - 1
-MAX_LIGHT = 32 * 1024 * 1024  # bytes of a header or of a record; 8 kB are usual
-MAX_LAYERS = 250_000
+MAX_LIGHT = (
+    8 * 1024 * 1024
+)  # bytes of a header or of a record; 8 kB are usual. Parsed, a hostile one takes fifty times as much
+MAX_LAYERS = 100_000
 MAX_ENTRIES = 10_000  # of each list in a record: warnings, costs, layer vectors, ...
 MAX_FITS = 100  # alphas in a record; one is usual
 MAX_SCALARS = 100_000
