@@ -13,7 +13,8 @@ from tensorboard import errors
 from cockpit_core.events.data import QUIET
 from cockpit_core.events.words import plain
 from cockpit_core.schema import wire
-from tb_plugin.follower import HEADER, Follower, Wanted, count_records, records_tag, segments
+from cockpit_core.schema.tags import HEADER, records_tag
+from tb_plugin.follower import Follower, Wanted, count_records, segments
 from tb_plugin.provider import Asker
 
 # How long a listing may spend on finding out how runs ended; those it does not reach have the state "" until the

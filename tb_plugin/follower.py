@@ -15,19 +15,14 @@ from cockpit_core.events.data import RunData
 from cockpit_core.events.heavy import check_shown
 from cockpit_core.schema import wire
 from cockpit_core.schema.limits import UINT32_MAX
+from cockpit_core.schema.tags import HEADER, RECORDS, records_tag
 from tb_plugin.provider import Asker
 from tb_plugin.quick import Datum
 
-HEADER = "cockpit/header"
-RECORDS = "cockpit/records/"
 # A long run is decoded in parts: after this many seconds of reading, a request is answered with what is there, and
 # the page, which sees that records are missing, asks again.
 PATIENCE = 1.5
 SLACK = 1.0  # seconds; the first record of a run may be a little older than its header
-
-
-def records_tag(segment: int) -> str:
-    return f"{RECORDS}{segment:06d}"
 
 
 def segments(tags: dict[str, Any]) -> list[int]:

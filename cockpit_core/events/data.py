@@ -14,10 +14,10 @@ from cockpit_core import records
 from cockpit_core.events.bulk import add_records
 from cockpit_core.events.heavy import Fetch, HeavyIndex, make_fetch
 from cockpit_core.events.reader import EventFile, Located, find_event_files, is_event_file
-from cockpit_core.events.summary import PLUGIN, heavy_quantity
+from cockpit_core.events.summary import PLUGIN
 from cockpit_core.events.table import MissingValue, Rows, Table
 from cockpit_core.events.words import check_names, check_step, explain_nothing, list_names, plain
-from cockpit_core.schema import wire
+from cockpit_core.schema import tags, wire
 
 if TYPE_CHECKING:
     import pandas
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from cockpit_core.events.writer import Written
 
 QUIET = 60.0  # seconds without a sign of life before a run counts as crashed
-_HEADER = "cockpit/header"
-_RECORDS = "cockpit/records/"
-_HEAVY = "cockpit/heavy/"
 _BULK = 4096
 MAX_NOTICES = 100_000  # of one run; a page keeps 5,000
 
@@ -110,13 +107,13 @@ class RunData:
         for value in located.event.values:
             if value.content and value.plugin == PLUGIN:
                 self._note_generation(path, value.content)
-            if value.tag.startswith(_HEAVY):
+            if value.tag.startswith(tags.HEAVY):
                 generation = self._generations.get(path, self.table.generation)
                 fetch = make_fetch(path, located.offset, located.end, value.tag)
-                self.feed_heavy(heavy_quantity(value.tag), located.event.step, fetch, generation)
-            elif value.tag.startswith(_RECORDS):
+                self.feed_heavy(tags.heavy_quantity(value.tag), located.event.step, fetch, generation)
+            elif value.tag.startswith(tags.RECORDS):
                 waiting.append(value.read_string())
-            elif value.tag == _HEADER:
+            elif value.tag == tags.HEADER:
                 self._flush(waiting)  # they belong to the header before
                 self.feed_header(value.read_string())
 
@@ -187,7 +184,7 @@ class RunData:
             else:
                 generation = self._generations.get(path, self.table.generation)
                 fetch = make_fetch(path, item.offset, item.end, item.tag)
-                self.feed_heavy(heavy_quantity(item.tag), item.step, fetch, generation)
+                self.feed_heavy(tags.heavy_quantity(item.tag), item.step, fetch, generation)
         self._flush(waiting)
 
     @property

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cockpit_core import records
 from cockpit_core.events.reader import EventFile
-from cockpit_core.events.summary import Value, heavy_quantity
-from cockpit_core.schema import wire
+from cockpit_core.events.summary import Value
+from cockpit_core.schema import tags, wire
 from cockpit_core.schema.limits import UINT32_MAX
 
 
@@ -44,15 +44,15 @@ def _learn(past: Past, value: Value, step: int) -> None:
     tag = value.tag
     if step >= UINT32_MAX:  # the number after it must fit too
         raise ValueError(f"{tag} at {step}")
-    if tag == "cockpit/header":
+    if tag == tags.HEADER:
         past.header = wire.decode_header(value.read_string())
         past.next_revision = max(past.next_revision, step + 1)
-    elif tag.startswith("cockpit/records/"):
+    elif tag.startswith(tags.RECORDS):
         past.next_seq = max(past.next_seq, step + 1)  # Event.step is seq, also of a record that cannot be read
         record = wire.decode_record(value.read_string())
         past.next_seq = max(past.next_seq, record.seq + 1)
         past.generation = max(past.generation, record.generation)
         past.last_step = record.step
         past.last_time = max(past.last_time, record.time if math.isfinite(record.time) else 0.0)
-    elif tag.startswith("cockpit/heavy/"):
-        past.heavy.setdefault(heavy_quantity(tag), set()).add(step)
+    elif tag.startswith(tags.HEAVY):
+        past.heavy.setdefault(tags.heavy_quantity(tag), set()).add(step)

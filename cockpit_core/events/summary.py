@@ -11,26 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from cockpit_core.schema import tags
+
 PLUGIN = "cockpit"
 CLASS_TENSOR = 2
 CLASS_BLOB_SEQUENCE = 3
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_MARKS = (b"cockpit/header", b"cockpit/records/", b"cockpit/heavy/")
+_MARKS = tuple(tag.encode() for tag in (tags.HEADER, tags.RECORDS, tags.HEAVY))
 _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
 _DT_STRING = 7
 _FLOAT_MAX = 3.4028234663852886e38
-
-
-def heavy_tag(quantity: str, generation: int) -> str:
-    """Each generation has tags of its own: where a resumed run repeats a step, TensorBoard's Python backend would show
-    the earlier of the two."""
-    return f"cockpit/heavy/{quantity}" + (f"@{generation}" if generation else "")
-
-
-def heavy_quantity(tag: str) -> str:
-    return tag.removeprefix("cockpit/heavy/").partition("@")[0]
 
 
 def encode_varint(value: int) -> bytes:

@@ -17,10 +17,11 @@ from tensorboard.data import provider as tb
 from cockpit_core import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema import wire
+from cockpit_core.schema.tags import HEADER, records_tag
 from tb_plugin import cache as cache_module
 from tb_plugin import follower as follower_module
 from tb_plugin.cache import Cache
-from tb_plugin.follower import HEADER, Follower, Wanted, records_tag
+from tb_plugin.follower import Follower, Wanted
 from tb_plugin.provider import Asker
 from tests.tb import logs
 
