@@ -46,6 +46,7 @@ def run_show(arguments: argparse.Namespace) -> None:
 
 def run_report(arguments: argparse.Namespace) -> None:
     from cockpit_core.report import make_report
+    from cockpit_core.terminal import clean
 
     runs = [find_run(run) for run in arguments.runs]
     path, form = choose_target(arguments.output, arguments.format, runs)
@@ -53,18 +54,16 @@ def run_report(arguments: argparse.Namespace) -> None:
         report = make_report(runs, form, int(1e6 * arguments.max_size))
     except ImportError as error:  # pictures are drawn by an optional package
         raise CommandError(str(error)) from error
-    except ValueError as error:  # a size that holds nothing
+    except ValueError as error:  # a size that holds nothing, a table that is too large
         raise CommandError(str(error)) from error
     path.write_bytes(report.content)
     for run in report.without_values:
-        print(f"{run} has no values yet; they come with the first optimizer step.", file=sys.stderr)
+        print(f"{clean(run)} has no values yet; they come with the first optimizer step.", file=sys.stderr)
     whole = form == "html" and not report.left_out
-    print(f"{path}  {report.megabytes:.1f} MB" + (", nothing left out" if whole else ""))
+    print(f"{clean(str(path))}  {report.megabytes:.1f} MB" + (", nothing left out" if whole else ""))
     if report.left_out:
-        print(
-            f"To stay under {arguments.max_size:g} MB (--max-size), some is left out. {report.left_out}",
-            file=sys.stderr,
-        )
+        size = f"To stay under {arguments.max_size:g} MB (--max-size), some" if form == "html" else "Some"
+        print(f"{size} is left out. {clean(report.left_out)}", file=sys.stderr)
 
 
 def run_coordinates(arguments: argparse.Namespace) -> None:
@@ -87,8 +86,12 @@ def run_coordinates(arguments: argparse.Namespace) -> None:
 
 def choose_target(output: str | None, form: str | None, runs: list[Path]) -> tuple[Path, str]:
     """Where to write, and what: the option wins, then the file's ending, then HTML."""
-    ending = Path(output).suffix.lstrip(".").lower() if output else ""
-    form = form or (ending if ending in FORMATS else "html")
+    from cockpit_core.report import choose_format
+
+    try:
+        form = choose_format(Path(output), form) if output else form or "html"
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     path = Path(output) if output else Path(f"{runs[0].resolve().name}.{form}")
     if not path.parent.is_dir():
         raise CommandError(f"{path.parent}: no such folder")
@@ -117,7 +120,7 @@ def find_run(name: str) -> Path:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cockpit", description="A debugger for training PyTorch networks.")
     parser.add_argument("--version", action="version", version=f"cockpit {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="train a small network and show where to look")
     demo.add_argument("--logdir", help="where to write; default: a new folder in runs/")
@@ -160,7 +163,11 @@ def positive(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if "run_command" not in arguments:
+        parser.print_help(sys.stderr)
+        return 2
     try:
         arguments.run_command(arguments)
         sys.stdout.flush()
@@ -171,7 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (CommandError, OSError) as error:
-        print(f"cockpit: {error}", file=sys.stderr)
+        from cockpit_core.terminal import clean
+
+        print(f"cockpit: {clean(str(error))}", file=sys.stderr)  # names of folders and of runs may hold anything
         return 1
     return 0
 

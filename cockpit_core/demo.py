@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 import cockpit_core
 from cockpit_core import quantities, schedules
+from cockpit_core.events.data import get_values
 from cockpit_core.quantities.cabs import CABS
 from cockpit_core.quantities.early_stopping import EarlyStopping
 from cockpit_core.quantities.mean_gsnr import MeanGSNR
-from cockpit_core.show import get_values
 from cockpit_core.terminal import format_number, format_table
 
 if TYPE_CHECKING:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cockpit_core.events.data import RunData, load
+from cockpit_core.terminal import clean
 
 FORMATS = ("html", "csv", "json", "png", "svg")
+LONGEST_NAME = 200  # characters
 _log = logging.getLogger(__name__)
 
 
@@ -29,7 +31,7 @@ class Report(NamedTuple):
 def write_report(
     runs: Sequence[str | Path | RunData] | str | Path | RunData,
     output: str | Path,
-    format: str = "html",
+    format: str | None = None,
     max_bytes: int = 5_000_000,
 ) -> Path:
     """Write ``runs`` (log directories, or data already loaded) to ``output``.
@@ -37,14 +39,29 @@ def write_report(
     "html" is self-contained and interactive: it opens from disk, offline, and asks nothing of anybody. It stays under
     ``max_bytes``: curves are thinned (extremes stay), histograms are left out; the page says which, and so does a
     message of ``logging``. "csv" and "json" hold every value; "png" and "svg" are drawn with matplotlib, without a
-    display.
+    display. Without ``format`` the file's ending says which.
     """
     path = Path(output)
-    report = make_report(runs, format, max_bytes)
+    report = make_report(runs, choose_format(path, format), max_bytes)
     path.write_bytes(report.content)
     if report.left_out:
-        _log.warning("%s (%.1f MB) leaves something out for its size: %s", path, report.megabytes, report.left_out)
+        words = clean(report.left_out)  # names of the log, on their way to a terminal
+        _log.warning("%s (%.1f MB) leaves something out for its size: %s", path, report.megabytes, words)
     return path
+
+
+def choose_format(path: Path, format: str | None = None) -> str:
+    """What to write into a file: what was asked for, or what its ending says; HTML if it says nothing."""
+    ending = path.suffix.lstrip(".").lower()
+    if format is not None or not ending.isalpha():  # "lr-0.1" has no ending
+        return format or "html"
+    ending = "html" if ending == "htm" else ending
+    if ending not in FORMATS:
+        endings = ", ".join(f".{known}" for known in FORMATS)
+        raise ValueError(
+            f"{path}: a report cannot be written as .{ending}; choose one of {endings}, or name the format."
+        )
+    return ending
 
 
 def make_report(
@@ -64,7 +81,8 @@ def load_run(run: str | Path | RunData) -> tuple[str, RunData]:
     """The name under which a run is shown, and its data."""
     data = run if isinstance(run, RunData) else load(run)
     name = data.header.name if data.header is not None else ""
-    return name or (Path(run).resolve().name if not isinstance(run, RunData) else "run"), data
+    name = name or (Path(run).resolve().name if not isinstance(run, RunData) else "run")
+    return name[:LONGEST_NAME], data
 
 
 def name_uniquely(names: Sequence[str]) -> list[str]:
@@ -100,7 +118,8 @@ def _write_csv(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
 def _write_json(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
     from cockpit_core.report_tables import make_json
 
-    return make_json(loaded).encode(), ""
+    text, left_out = make_json(loaded)
+    return text.encode(), left_out
 
 
 def _write_picture(file_format: str) -> Callable[[Loaded, int], tuple[bytes, str]]:

@@ -20,11 +20,16 @@ import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.batch import make_batch
-from cockpit_core.events.data import RunData
+from cockpit_core.events.data import RunData, get_values
+from cockpit_core.events.heavy import Room
 from cockpit_core.schema import wire
 
-POINTS = (None, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100)  # per curve, the most that fits is taken
+POINTS = (None, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 40, 12)  # per curve, the most that fits is taken
 SHARE_OF_CURVES = 0.6  # of what the program leaves; histograms get the rest
+MOST_FAILURES = 100_000  # histograms that cannot be read before no more are tried
+MOST_NAMED = 5  # runs that have the same left out
+LONGEST_TITLE = 300  # characters
+LONGEST_WORDS = 10_000
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _PAGE = """<!doctype html>
@@ -61,14 +66,23 @@ def make_html(runs: dict[str, RunData], max_bytes: int) -> tuple[bytes, str]:
     """The page, and a sentence about what was left out of it ("" = nothing)."""
     program = read_program()
     table = _write_table(runs)
-    spare = max_bytes - len(program.encode()) - len(_PAGE) - len(table) - 4_000
+    spare = max_bytes - len(program.encode()) - len(_PAGE) - len(table.encode()) - 4_000
     if spare < 100_000:
         raise ValueError(f"A report needs at least {max_bytes - spare + 100_000:,} bytes; max_bytes is {max_bytes:,}.")
-    share = int(spare * 0.74) // len(runs)  # base64 makes three bytes four
-    packed = {key: pack_run(key, data, share) for key, data in runs.items()}
-    left_out = " ".join(f"{key}: {words}" for key, (_, words) in packed.items() if words)
-    title = "Cockpit: " + ", ".join(runs)
-    named = [{"key": key, "name": key} for key in runs]
+    while True:
+        room = int(spare * 0.74)  # base64 makes three bytes four
+        packed = {key: pack_run(key, data, room // len(runs)) for key, data in runs.items()}
+        _check_size(packed, room, max_bytes)
+        left_out = _summarise({key: words for key, (_, words) in packed.items() if words})
+        page = _write_page(packed, program, table, left_out)
+        if len(page) <= max_bytes:
+            return page, left_out
+        spare -= len(page) - max_bytes + 1_000  # hundreds of runs, or names of great length
+
+
+def _write_page(packed: dict[str, tuple[bytes, str]], program: str, table: str, left_out: str) -> bytes:
+    title = _shorten("Cockpit: " + ", ".join(packed), LONGEST_TITLE)
+    named = [{"key": key, "name": key} for key in packed]
     options = {"title": title, "theme": "auto", "panels": [], "left_out": left_out, "runs": named}
     written = time.strftime("%Y-%m-%d %H:%M")
     page = _PAGE.format(
@@ -80,7 +94,37 @@ def make_html(runs: dict[str, RunData], max_bytes: int) -> tuple[bytes, str]:
         batches="\n".join(_embed(blob) for blob, _ in packed.values()),
         program=program.replace("</script", "<\\/script").replace("<!--", "<\\!--"),
     )
-    return page.encode("utf-8", "replace"), left_out
+    return page.encode("utf-8", "replace")
+
+
+def _check_size(packed: dict[str, tuple[bytes, str]], room: int, max_bytes: int) -> None:
+    """Some runs take less than their share, and a run that cannot be made smaller may have what they leave."""
+    size = sum(len(blob) for blob, _ in packed.values())
+    if size > room:
+        need = max_bytes + int((size - room) / 0.74) + 1
+        least = f"{need / 1e6:.1f} MB ({need:,} bytes)"
+        who = f"{len(packed)} runs need" if len(packed) > 1 else "This run needs"
+        raise ValueError(f"{who} about {least} even with everything thinned. Allow that much, or show fewer runs.")
+
+
+def _shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 4] + " ..."
+
+
+def _summarise(left_out: dict[str, str]) -> str:
+    """Run by run; where many runs say the same, once."""
+    by_words: dict[str, list[str]] = {}
+    for key, words in left_out.items():
+        by_words.setdefault(words, []).append(key)
+    parts = []
+    for words, keys in by_words.items():
+        who = (
+            ", ".join(keys)
+            if len(keys) <= MOST_NAMED
+            else f"{', '.join(keys[:MOST_NAMED])} and {len(keys) - MOST_NAMED} more"
+        )
+        parts.append(f"{who}: {words}")
+    return _shorten(" ".join(parts), LONGEST_WORDS)
 
 
 def read_program() -> str:
@@ -103,7 +147,7 @@ def pack_run(key: str, data: RunData, limit: int) -> tuple[bytes, str]:
     """All of one run that fits, compressed: curves first, then histograms, the most telling ones first."""
     batch, points, size = _fit_curves(key, data, int(limit * SHARE_OF_CURVES))
     chosen, total = _fit_histograms(data, limit - size)
-    batch.histograms = [histogram for histogram, _ in reversed(chosen)]  # the most telling ones last: caches keep those
+    batch.histograms = chosen[::-1]  # the most telling ones last: caches keep those
     batch.heavy = {
         name: sorted({h.step for h in batch.histograms if h.quantity == name and not h.layer}) for name in batch.heavy
     }
@@ -115,35 +159,36 @@ def pack_run(key: str, data: RunData, limit: int) -> tuple[bytes, str]:
 def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int | None, int]:
     """The batch with the most points per curve that fits, that number, and its size."""
     choices: list[list[str] | None] = [None, []]
+    tried: list[tuple[records.Batch, int | None, int]] = []
     for layers in choices:
         for points in POINTS:
-            if points is not None and points >= data.expected:
+            if points is not None and points >= len(data.table):
                 continue
             batch = make_batch(data, run=key, max_points=points, layers=layers)
             size = len(zlib.compress(wire.encode_batch(batch), 6))
-            if size <= limit or (layers == [] and points == POINTS[-1]):
-                return batch, points, size
-    raise AssertionError("the last entry always fits")
+            tried = [(batch, points, size)]
+            if size <= limit:
+                break
+        if tried[0][2] <= limit:
+            break
+    return tried[0]  # the smallest, even if it is too large: whoever adds up all runs sees whether that fits
 
 
-def _fit_histograms(data: RunData, limit: int) -> tuple[list[tuple[records.Histogram, int]], int]:
+def _fit_histograms(data: RunData, limit: int) -> tuple[list[records.Histogram], int]:
     """Histograms in order of their worth until the room is used up, and how many there are in all."""
-    chosen: list[tuple[records.Histogram, int]] = []
-    total, room = 0, limit
+    chosen: list[records.Histogram] = []
+    room, failures = Room(limit), 0
     for quantity, step, layer in order_histograms(data):
-        total += 1
-        if room <= 0:
-            continue
+        if room.is_full or failures > MOST_FAILURES:
+            break
         try:
             blob = data.histogram_bytes(quantity, step, layer)
-            histogram = wire.decode_histogram(blob)
+            if room.take(blob):
+                chosen.append(wire.decode_histogram(blob))
         except (KeyError, ValueError, OSError):
-            total -= 1  # this layer has none, or it is damaged
-            continue
-        if len(blob) <= room:
-            chosen.append((histogram, len(blob)))
-        room -= len(blob)
-    return chosen, total
+            failures += 1  # this layer has none, or it is damaged
+    there = sum(len(data.histogram_steps(name)) for name in data.histogram_names) * (1 + len(data.layers))
+    return chosen, there - failures
 
 
 def order_histograms(data: RunData) -> Iterator[tuple[str, int, str | None]]:
@@ -176,10 +221,10 @@ def _describe_left_out(points: int | None, kept: int, total: int, batch: records
     words = []
     if points is not None:
         words.append(f"curves are thinned to about {points:,} points each, with every extreme.")
-    if points is not None and not any(column.layer for column in batch.columns):
+    if not any(column.layer for column in batch.columns) and any(data.table.layer_columns.values()):
         words.append("layer-wise curves are left out.")
     if kept < total:
-        which = "; ".join(_describe_kept(name, batch.histograms, data) for name in data.histogram_names)
+        which = "; ".join(_describe_kept(name, batch.histograms, data) for name in data.histogram_names[:20])
         words.append(f"{total - kept:,} of {total:,} histograms are left out: {which}.")
     return " ".join(words)
 
@@ -203,7 +248,7 @@ def _write_table(runs: dict[str, RunData]) -> str:
         for name in data.names:
             if data.histogram_steps(name):
                 continue
-            steps, values = data.scalars(name)
+            steps, values = get_values(data, name)  # a layer-wise name may have no value of the network
             if len(steps):
                 cells = (key, name, f"{int(steps[-1])}", f"{values[-1]:.6g}")
                 rows.append("<tr>" + "".join(f"<td>{html.escape(cell[:200])}</td>" for cell in cells) + "</tr>")

@@ -13,9 +13,14 @@ from typing import Any
 import numpy as np
 
 from cockpit_core.events.data import RunData
+from cockpit_core.events.frame import check_cells
 from cockpit_core.events.table import KINDS
+from cockpit_core.schema import wire
+from cockpit_core.schema.limits import MAX_SHOWN
 
 Loaded = Sequence[tuple[str, RunData]]
+MOST_BYTES = 128 * 1024 * 1024  # of all histograms in a JSON file, at eight for each number
+MOST_FAILURES = 1_000_000  # histograms that cannot be read before no more are tried
 _FIXED = ["run", "kind", "seq", "step", "time", "wall_time", "epoch", "triggered"]
 
 
@@ -23,6 +28,7 @@ def make_csv(loaded: Loaded) -> str:
     """One line per record; one column per name, layer-wise values as ``name[layer]``. An empty cell has no value."""
     tables = [(name, data, dict(read_columns(data))) for name, data in loaded]
     titles = list(dict.fromkeys(title for _, _, table in tables for title in table))
+    check_cells(sum(len(data.table) for data in (data for _, data, _ in tables)), len(titles) + len(_FIXED))
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow(_FIXED + [guard_cell(title) for title in titles])
@@ -40,7 +46,7 @@ def make_csv(loaded: Loaded) -> str:
 def guard_cell(text: str) -> str:
     """A name that a spreadsheet would run as a formula gets a quote in front; line breaks would break readers."""
     text = "".join(c if c.isprintable() else " " for c in text)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
 def read_columns(data: RunData) -> Iterator[tuple[str, dict[int, float]]]:
@@ -52,8 +58,10 @@ def read_columns(data: RunData) -> Iterator[tuple[str, dict[int, float]]]:
     alphas = {place[fit.step]: fit.alpha for fit in data.alphas if fit.alpha is not None and fit.step in place}
     if alphas and "Alpha" not in table.columns:
         yield "Alpha", alphas
+    layer_names = list(table.layer_index)
     for name, matrix in table.layer_columns.items():
-        for layer, index in table.layer_index.items():
+        for index in matrix.layers():
+            layer = layer_names[index]
             values = _pair(*matrix.get(index))
             if values:
                 yield f"{name}[{layer}]", values
@@ -63,12 +71,33 @@ def _pair(rows: np.ndarray, values: np.ndarray) -> dict[int, float]:
     return dict(zip(rows.tolist(), values.tolist(), strict=True))
 
 
-def make_json(loaded: Loaded) -> str:
-    """Everything, histograms too. Numbers that JSON does not know are the texts "NaN", "Infinity" and "-Infinity"."""
-    return json.dumps({"format": "cockpit-report", "version": 1, "runs": [_as_json(*run) for run in loaded]})
+def make_json(loaded: Loaded, room: int = MOST_BYTES) -> tuple[str, str]:
+    """Everything, histograms too, and what was left out ("" = nothing).
+
+    Numbers that JSON does not know are the texts "NaN", "Infinity" and "-Infinity".
+    """
+    budget = Room(room)
+    runs = [_as_json(name, data, budget) for name, data in loaded]
+    text = json.dumps({"format": "cockpit-report", "version": 1, "runs": runs})
+    most = f"one may take {MAX_SHOWN // 2**20} MiB, all together {room // 2**20} MiB"
+    words = f"{budget.refused:,} histograms are left out: {most}, at 8 bytes for each number."
+    return text, words if budget.refused else ""
 
 
-def _as_json(name: str, data: RunData) -> dict[str, Any]:
+class Room:
+    """How many bytes of histograms a file may still hold, and how many histograms were refused."""
+
+    def __init__(self, most: int) -> None:
+        self.left, self.refused, self.failures = most, 0, 0
+
+    def take(self, size: int) -> bool:
+        fits = size <= min(self.left, MAX_SHOWN)
+        self.left -= size if fits else 0
+        self.refused += not fits
+        return fits
+
+
+def _as_json(name: str, data: RunData, room: Room) -> dict[str, Any]:
     rows = data.rows
     columns = [
         {"name": title, "rows": list(values), "values": _clean(list(values.values()))}
@@ -88,18 +117,21 @@ def _as_json(name: str, data: RunData) -> dict[str, Any]:
         "alphas": [_clean(dataclasses.asdict(fit)) for fit in data.alphas],
         "notices": [dataclasses.asdict(notice) for notice in data.notices],
         "missing": [missing._asdict() for missing in data.missing],
-        "histograms": [h for quantity in quantities for h in _histograms(data, quantity)],
+        "histograms": [h for quantity in quantities for h in _histograms(data, quantity, room)],
     }
 
 
-def _histograms(data: RunData, quantity: str) -> Iterator[dict[str, Any]]:
+def _histograms(data: RunData, quantity: str, room: Room) -> Iterator[dict[str, Any]]:
     for step in data.histogram_steps(quantity):
         for layer in (None, *data.layers):
             try:
-                histogram = data.histogram(quantity, step, layer)
-            except (KeyError, ValueError):
-                continue  # this layer has none, or it is damaged
-            yield _clean(dataclasses.asdict(histogram))
+                blob = data.histogram_bytes(quantity, step, layer)
+                if room.take(wire.measure_histogram(blob)):
+                    yield _clean(dataclasses.asdict(wire.decode_histogram(blob)))
+            except (KeyError, ValueError, OSError):
+                room.failures += 1  # this layer has none, or it is damaged
+                if room.failures > MOST_FAILURES:
+                    return
 
 
 def _clean(value: Any) -> Any:

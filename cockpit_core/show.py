@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cockpit_core.events.data import RunData, load
+from cockpit_core.events.data import RunData, get_values, load
 from cockpit_core.events.reader import find_event_files
 from cockpit_core.events.table import MissingValue
 from cockpit_core.terminal import (
@@ -71,14 +71,6 @@ def describe_run(data: RunData, name: str, now: float) -> tuple[str, ...]:
         format_number(float(losses[-1])) if len(losses) else "-",
         f"{format_age(now - last)} ago" if last else "-",
     )
-
-
-def get_values(data: RunData, name: str, layer: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values; empty where the run has none."""
-    try:
-        return data.scalars(name, layer)
-    except KeyError:
-        return np.empty(0, np.int64), np.empty(0)
 
 
 def show_run(path: Path, terminal: Terminal, quantity: str | None = None) -> None:

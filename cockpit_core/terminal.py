@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.-~=+*#"
 BROKEN = "x"
 COLORS = {"running": "32", "finished": "36", "failed": "31", "crashed": "31", "stopped": "33", "bold": "1", "dim": "2"}
+_PAINT = re.compile("(\x1b\\[(?:0|" + "|".join(sorted(set(COLORS.values()))) + ")m)")
 SPARK_WIDTH = 32
 SPARK_MAX = 48
 SPARK_MIN = 4  # shorter ones show nothing, and are left out
@@ -35,6 +37,8 @@ class Terminal:
         return f"\x1b[{code}m{text}\x1b[0m" if self.color and code else text
 
     def write(self, line: str = "") -> None:
+        """One line. Whatever is neither printable nor painted by us is replaced, wherever it came from."""
+        line = "".join(part if _PAINT.fullmatch(part) else clean(part) for part in _PAINT.split(line))
         encoding = self.stream.encoding or "utf-8"
         self.stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
 
@@ -74,7 +78,10 @@ def draw_sparkline(values: Sequence[float] | np.ndarray, terminal: Terminal, wid
     """
     if not width:
         return ""
-    parts = np.array_split(np.asarray(values, dtype=np.float64), min(width, max(len(values), 1)))
+    scaled = np.asarray(values, dtype=np.float64)
+    largest = np.abs(scaled[np.isfinite(scaled)]).max(initial=0.0)
+    scaled = scaled / 2.0**64 if largest > 1e280 else scaled  # sums and differences of such numbers would overflow
+    parts = np.array_split(scaled, min(width, max(len(values), 1)))
     heights = np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts])
     finite = heights[np.isfinite(heights)]
     if not len(finite):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cockpit_core.terminal import clean
 from cockpit_widget.fitting import HISTORY, MOST_PIECES
 from cockpit_widget.pace import Clock, KeyframeSchedule, Pace
 from cockpit_widget.sources import Source
@@ -139,7 +140,7 @@ class Feed:
     def note(self, error: Exception) -> None:
         """Count it, say it once, go on."""
         self.errors += 1
-        self.last_error = f"{type(error).__name__}: {error}"
+        self.last_error = clean(f"{type(error).__name__}: {error}")
         if self.errors > 1:
             return
         try:

@@ -9,6 +9,7 @@ import numpy as np
 from cockpit_core import records
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
+from cockpit_core.events.heavy import Room
 from cockpit_core.report_html import spread
 from cockpit_core.schema import wire
 
@@ -76,7 +77,7 @@ def thin(
 
     Each try encodes everything, so the first is already a guess, and one that fits is taken.
     """
-    rows = data.expected - since
+    rows = max(0, len(data.table) - data.table.find_row(since))  # of a log with gaps, far fewer than expected
     points: int | None = guess_points(rows, count_columns(data, names, layers), names is None, int(0.82 * limit))
     while points is None or points >= FEWEST_POINTS:
         points = None if points is None or points >= rows else points
@@ -116,15 +117,16 @@ def choose_histograms(data: RunData, count: int, limit: int) -> Iterator[records
     newest = [(name, -1, layer) for layer in (None, *data.layers) for name in names]
     older = {name: spread(data.histogram_steps(name))[1:count] for name in names}
     history = [(name, older[name][i], None) for i in range(count - 1) for name in names if i < len(older[name])]
+    room = Room(limit)
     for name, step, layer in newest + history:
         try:
             blob = data.histogram_bytes(name, step, layer)
+            if not room.take(blob):
+                return
+            room.left -= 8
             histogram = wire.decode_histogram(blob)
         except (KeyError, ValueError, OSError):
             continue  # this layer has none, or the file has changed meanwhile
-        limit -= len(blob) + 8
-        if limit < 0:
-            return
         yield histogram
 
 

@@ -100,7 +100,8 @@ def draw_poster(runs: Sequence[Any], file_format: str = "png") -> bytes:
             figure.text(0.5, 0.5, "Nothing was tracked yet.", ha="center", color="#57606a")
         output = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else {"Software": "cockpit"}
-        figure.savefig(output, format=file_format, metadata=metadata)
+        with np.errstate(all="ignore"):
+            figure.savefig(output, format=file_format, metadata=metadata)
     return output.getvalue()
 
 
@@ -112,7 +113,11 @@ def _draw(axes: Any, panel: Panel, runs: Sequence[Any]) -> None:
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#8c959f")
     with np.errstate(all="ignore"):
-        panel.draw(axes, runs, panel.names)
+        try:
+            panel.draw(axes, runs, panel.names)
+        except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # values that matplotlib cannot place
+            words = f"cannot be drawn: {plain(str(error), 60)}"
+            axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes, fontsize=7, parse_math=False)
 
 
 def _with_names(panel: Panel, runs: Sequence[Any]) -> Panel | None:

@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from cockpit_core.events.heavy import check_shown
+from cockpit_core.schema.wire import decode_histogram
+
 # Okabe and Ito's colours: people who see fewer colours can tell them apart.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 DASHES = ["-", "--", ":", "-."]
 THRESHOLDS = {"NormTest": 0.9, "InnerTest": 0.9, "OrthoTest": 5.84}
 MAX_POINTS = 2_000
+LARGEST = 1e200  # what is beyond is drawn like infinity: matplotlib's own sums would overflow
 # Curves whose size is read in orders of magnitude.
 LOG = {
     "Distance",
@@ -60,14 +64,23 @@ def scalars(run: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
         steps, values = run.scalars(name)
     except KeyError:
         return np.zeros(0), np.zeros(0)
-    return np.asarray(steps), np.asarray(values, dtype=float)
+    values = np.asarray(values, dtype=float)
+    return np.asarray(steps), np.where(np.abs(values) > LARGEST, np.copysign(np.inf, values), values)
 
 
 def histogram(run: Any, name: str, layer: str | None = None) -> Any:
+    """The newest one; None where there is none, or where it is damaged or too large to be drawn."""
     try:
-        return run.histogram(name, layer=layer)
-    except (KeyError, IndexError):
+        check_shown(blob := run.histogram_bytes(name, layer=layer))
+        found = decode_histogram(blob)
+    except (KeyError, ValueError, OSError):
         return None
+    return found if _is_drawable(found.edges) and _is_drawable(found.parameter_edges) else None
+
+
+def _is_drawable(edges: np.ndarray | None) -> bool:
+    """Bins need two edges at least, all finite and increasing."""
+    return edges is None or (edges.size > 1 and bool(np.isfinite(edges).all() and (np.diff(edges) > 0).all()))
 
 
 def thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cockpit_core.events.heavy import check_shown
+from cockpit_core.schema import wire
 from cockpit_widget.feed import Feed, join_frames
 from cockpit_widget.fitting import HISTORY, encode_histograms, encode_layers, encode_stretch
 from cockpit_widget.sources import Source
@@ -49,7 +51,9 @@ def make_frames(feed: Feed, content: dict[str, Any]) -> bytes:
         raise ValueError("This run has no records yet.")
     if op == "histogram":
         quantity, step, layer = read_place(content)
-        histogram = source.data.histogram(quantity, step, layer or None)
+        blob = source.data.histogram_bytes(quantity, step, layer or None)
+        check_shown(blob)  # one that is too large to be drawn is not sent
+        histogram = wire.decode_histogram(blob)
         return join_frames([[encode_histograms(source.data, source.key, [histogram])]])
     if op == "layers":
         names, layers = read_texts(content.get("names")), read_texts(content.get("layers"))

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from cockpit_core.events.data import RunData
+from cockpit_core.events.data import RunData, get_values
 from cockpit_core.events.table import KINDS, Rows
 from cockpit_core.events.writer import Written
 from cockpit_core.show import find_runs
+from cockpit_core.terminal import clean
 from cockpit_widget.fitting import encode_stretch, encode_within, split
 from cockpit_widget.pace import Pace
 
@@ -108,18 +109,17 @@ class Source:
             "records": data.received,
             "expected": data.expected,
             "broken": data.broken,
-            "elapsed": float(last.time[-1]) if len(last.time) else 0.0,
+            "elapsed": float(last.time[-1]) if len(last.time) and np.isfinite(last.time[-1]) else 0.0,
             "steps_per_second": measure_rate(last),
         }
 
     def summary(self) -> str:
-        """One line for places that can show nothing else."""
+        """One line for places that can show nothing else, a terminal among them."""
         if self.data is None:
-            return f"{self.key}: waiting for the first record in {self.path}"
-        if "Loss" not in self.data.names:
-            return f"{self.key}: {self.state}"
-        steps, losses = self.data.scalars("Loss")
-        return f"{self.key}: {self.state}, step {int(steps[-1]):,}, loss {float(losses[-1]):.4g}"
+            return clean(f"{self.key}: waiting for the first record in {self.path}")
+        steps, losses = get_values(self.data, "Loss")
+        last = f", step {int(steps[-1]):,}, loss {float(losses[-1]):.4g}" if len(steps) else ""
+        return clean(f"{self.key}: {self.state}{last}")
 
 
 def measure_rate(rows: Rows) -> float | None:
@@ -130,7 +130,7 @@ def measure_rate(rows: Rows) -> float | None:
         return None
     first, last = taken[0], taken[-1]
     seconds, steps = float(rows.time[last] - rows.time[first]), int(rows.step[last]) - int(rows.step[first])
-    return steps / seconds if seconds > 0 and steps > 0 else None
+    return steps / seconds if 0 < seconds < np.inf and steps > 0 else None
 
 
 class RunSource(Source):

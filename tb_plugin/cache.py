@@ -11,8 +11,10 @@ from typing import Any
 from tensorboard import errors
 
 from cockpit_core.events.data import QUIET
+from cockpit_core.events.words import plain
 from cockpit_core.schema import wire
-from tb_plugin.follower import HEADER, Follower, Wanted, records_tag, segments
+from cockpit_core.schema.tags import HEADER, records_tag
+from tb_plugin.follower import Follower, Wanted, count_records, segments
 from tb_plugin.provider import Asker
 
 # How long a listing may spend on finding out how runs ended; those it does not reach have the state "" until the
@@ -136,7 +138,7 @@ def _note_records(entry: Entry, tags: dict[str, Any]) -> None:
     known = segments(tags)
     if known:
         series = tags[records_tag(known[-1])]
-        entry.segment, entry.seq, entry.wall_time = known[-1], int(series.max_step) + 1, float(series.max_wall_time)
+        entry.segment, entry.seq, entry.wall_time = known[-1], count_records(series), float(series.max_wall_time)
 
 
 def _note_end(entry: Entry, newest: list[tuple[int, float, bytes]]) -> None:
@@ -147,4 +149,4 @@ def _note_end(entry: Entry, newest: list[tuple[int, float, bytes]]) -> None:
         except ValueError:
             continue  # how it ended is not known; the page counts it as broken
         if record.kind == "end":
-            entry.ended = record.status or "finished"
+            entry.ended = plain(record.status) or "finished"

@@ -12,20 +12,17 @@ from tensorboard import errors
 
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
+from cockpit_core.events.heavy import check_shown
 from cockpit_core.schema import wire
+from cockpit_core.schema.limits import UINT32_MAX
+from cockpit_core.schema.tags import HEADER, RECORDS, records_tag
 from tb_plugin.provider import Asker
 from tb_plugin.quick import Datum
 
-HEADER = "cockpit/header"
-RECORDS = "cockpit/records/"
 # A long run is decoded in parts: after this many seconds of reading, a request is answered with what is there, and
 # the page, which sees that records are missing, asks again.
 PATIENCE = 1.5
 SLACK = 1.0  # seconds; the first record of a run may be a little older than its header
-
-
-def records_tag(segment: int) -> str:
-    return f"{RECORDS}{segment:06d}"
 
 
 def segments(tags: dict[str, Any]) -> list[int]:
@@ -108,12 +105,13 @@ class Follower:
             self._asker = asker
             try:
                 payload = self.data.histogram_bytes(quantity, step, layer or None)
+                check_shown(payload)  # nothing is inflated for one that is too large to be drawn
                 wire.decode_histogram(payload)  # a page would ask for a damaged one again and again
                 return payload
             except KeyError as error:
                 raise errors.NotFoundError(error.args[0][:500]) from None
-            except ValueError:
-                raise errors.NotFoundError("this histogram is damaged") from None
+            except ValueError as error:
+                raise errors.NotFoundError(f"this histogram is damaged or too large: {error}"[:500]) from None
 
     # ---- reading ----
 
@@ -144,7 +142,7 @@ class Follower:
         known = segments(tags)
         if known:
             last = tags[records_tag(known[-1])]
-            self.data.announced = max(self.data.announced, int(last.max_step) + 1)
+            self.data.announced = max(self.data.announced, count_records(last))
             self.data.hear(float(last.max_wall_time))
         elif HEADER in tags:  # before the first record, the only sign of life
             self.data.hear(float(tags[HEADER].max_wall_time))
@@ -225,6 +223,11 @@ class Follower:
                 "TensorBoard's data server cannot fetch histograms of a run whose name holds quotes, backslashes or "
                 "control characters. Rename the run, or start TensorBoard with --load_fast=false."
             ) from None
+
+
+def count_records(series: Any) -> int:
+    """How many there must be if the last has this number; TensorBoard's steps are of 64 bits, numbers of records of 32."""
+    return min(max(0, int(series.max_step) + 1), UINT32_MAX)
 
 
 def _version(series: Any) -> tuple[int, float] | None:

@@ -9,8 +9,10 @@ import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.data import RunData
+from cockpit_core.events.heavy import Room
 from cockpit_core.events.table import Rows
 from cockpit_core.schema import wire
+from cockpit_core.schema.limits import MAX_INFLATED
 
 
 def encode_batch(
@@ -92,9 +94,11 @@ def _select(
             rows, values = column.get(first, last)
             if rows.size:
                 yield records.BatchColumn(name, values, rows=rows - first)
+    layer_names, chosen = list(table.layer_index), None if layers is None else set(layers)
     for name, matrix in table.layer_columns.items():
-        for layer, index in table.layer_index.items():
-            if _wanted(name, names) and (layers is None or layer in layers):
+        for index in matrix.layers() if _wanted(name, names) else ():
+            layer = layer_names[index]
+            if chosen is None or layer in chosen:
                 rows, values = matrix.get(index, first, last)
                 if rows.size:
                     yield records.BatchColumn(name, values, layer, rows - first)
@@ -199,13 +203,16 @@ def _add_histograms(
     batch: records.Batch, data: RunData, layers: Collection[str] | None, histograms: bool | int
 ) -> None:
     batch.heavy = {name: data.histogram_steps(name) for name in data.histogram_names}
-    count = int(histograms)
+    count, room = int(histograms), Room(MAX_INFLATED)
     for name, steps in batch.heavy.items():
         chosen = np.unique(np.linspace(len(steps) - 1, 0, count).round().astype(int)) if steps else np.empty(0, int)
         for step in (steps[i] for i in chosen):
             for layer in (None, *(x for x in data.layers if layers is None or x in layers)):
                 try:
-                    batch.histograms.append(data.histogram(name, step, layer))
+                    blob = data.histogram_bytes(name, step, layer)
+                    if not room.take(blob):
+                        return
+                    batch.histograms.append(wire.decode_histogram(blob))
                 except (KeyError, ValueError, OSError):
                     continue  # this layer has none, or the file has changed meanwhile
 

@@ -84,7 +84,8 @@ def _find_pattern(payload: bytes, row: np.ndarray, known: dict[int, Pattern]) ->
 def _is_welcome(table: Table, record: records.Record) -> bool:
     """Whether the table would take such a record without dropping others or refusing it."""
     resumes = record.kind == "step" and record.generation > table.stepped
-    return not resumes and all(vector.size == table.width for vector in record.layers.values())
+    fits = all(vector.size == table.width for vector in record.layers.values())
+    return not resumes and fits and table.has_room(record)
 
 
 def _add_stretch(table: Table, groups: list[Group], start: int, end: int) -> bool:
@@ -96,6 +97,8 @@ def _add_stretch(table: Table, groups: list[Group], start: int, end: int) -> boo
             parts.append(Group(pattern, places[first:last] - start, matrix[first:last]))
     rows = _read_rows(parts, end - start)
     if rows.seq[0] < table.next_seq or (np.diff(rows.seq.astype(np.int64)) <= 0).any():
+        return False
+    if not _has_ordered_fits(table, parts):
         return False
     base = len(table)
     for name, (places, values, texts) in _join(parts).items():
@@ -111,6 +114,17 @@ def _add_stretch(table: Table, groups: list[Group], start: int, end: int) -> boo
         generations[places] = pattern.record.generation
     table.extend_rows(rows, generations)
     return True
+
+
+def _has_ordered_fits(table: Table, parts: list[Group]) -> bool:
+    """Whether each fit is of a later step than all before it; one that is not replaces them, the ordinary way."""
+    places = [places for pattern, places, _ in parts for _ in pattern.alphas]
+    steps = [read_small(matrix, at).astype(np.int64) for pattern, _, matrix in parts for at, _ in pattern.alphas]
+    if not steps:
+        return True
+    order = np.argsort(np.concatenate(places), kind="stable")
+    ordered = np.concatenate(steps)[order]
+    return ordered[0] > table.alphas.last_step and bool((np.diff(ordered) > 0).all())
 
 
 def _read_rows(parts: list[Group], count: int) -> Rows:

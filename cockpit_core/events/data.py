@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,10 +12,12 @@ import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.bulk import add_records
-from cockpit_core.events.reader import MARK, SUFFIX, EventFile, Located, find_event_files, read_one
-from cockpit_core.events.summary import heavy_quantity
+from cockpit_core.events.heavy import Fetch, HeavyIndex, make_fetch
+from cockpit_core.events.reader import EventFile, Located, find_event_files, is_event_file
+from cockpit_core.events.summary import PLUGIN
 from cockpit_core.events.table import MissingValue, Rows, Table
-from cockpit_core.schema import wire
+from cockpit_core.events.words import check_names, check_step, explain_nothing, list_names, plain
+from cockpit_core.schema import tags, wire
 
 if TYPE_CHECKING:
     import pandas
@@ -22,12 +25,8 @@ if TYPE_CHECKING:
     from cockpit_core.events.writer import Written
 
 QUIET = 60.0  # seconds without a sign of life before a run counts as crashed
-_HEADER = "cockpit/header"
-_RECORDS = "cockpit/records/"
-_HEAVY = "cockpit/heavy/"
 _BULK = 4096
-
-Fetch = Callable[[int], bytes]  # blob number -> bytes of one histogram, b"" = none
+MAX_NOTICES = 100_000  # of one run; a page keeps 5,000
 
 
 class Estimates(NamedTuple):
@@ -38,15 +37,11 @@ class Estimates(NamedTuple):
     methods: list[str]
 
 
-class Heavy(NamedTuple):
-    step: int
-    generation: int
-    fetch: Fetch
-
-
-def load(path: str | Path) -> RunData:
+def load(path: str | os.PathLike[str]) -> RunData:
     """The run in a directory (or in one event file); may still be growing."""
-    return RunData(path)
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"load() takes the log directory of a run, a text or a path, not {path!r:.100}")
+    return RunData(Path(path))
 
 
 class RunData:
@@ -63,14 +58,19 @@ class RunData:
         self._forget()
         if self.path is not None:
             if not self._list_files():
-                raise FileNotFoundError(_explain_nothing(self.path))
+                raise FileNotFoundError(explain_nothing(self.path))
             self.refresh()
+            if self.path.is_file() and not is_event_file(self.path.name) and self._is_empty():
+                raise ValueError(f"{self.path} holds no event that Cockpit wrote; pass the log directory of a run")
+
+    def _is_empty(self) -> bool:
+        return self.table.header is None and not len(self.table) and not self._heavy.names
 
     def _forget(self) -> None:
         self._files: dict[Path, EventFile] = {}
         self._generations: dict[Path, int] = {}
         self.table = Table()
-        self._heavy: dict[str, list[Heavy]] = {}
+        self._heavy = HeavyIndex()
         self._fed_broken = 0
         self._last_event = 0.0
 
@@ -105,18 +105,23 @@ class RunData:
 
     def _take(self, path: Path, located: Located, waiting: list[bytes]) -> None:
         for value in located.event.values:
-            if value.content:
-                self._generations[path] = wire.decode_series(value.content)[1]
-            if value.tag.startswith(_HEAVY):
+            if value.content and value.plugin == PLUGIN:
+                self._note_generation(path, value.content)
+            if value.tag.startswith(tags.HEAVY):
                 generation = self._generations.get(path, self.table.generation)
-                fetch = _make_fetch(path, located.offset, located.end, value.tag)
-                self.feed_heavy(heavy_quantity(value.tag), located.event.step, fetch, generation)
-            elif value.tag.startswith(_RECORDS):
-                waiting += value.strings()
-            elif value.tag == _HEADER:
+                fetch = make_fetch(path, located.offset, located.end, value.tag)
+                self.feed_heavy(tags.heavy_quantity(value.tag), located.event.step, fetch, generation)
+            elif value.tag.startswith(tags.RECORDS):
+                waiting.append(value.read_string())
+            elif value.tag == tags.HEADER:
                 self._flush(waiting)  # they belong to the header before
-                for payload in value.strings():
-                    self.feed_header(payload)
+                self.feed_header(value.read_string())
+
+    def _note_generation(self, path: Path, content: bytes) -> None:
+        try:
+            self._generations[path] = wire.decode_series(content)[1]
+        except ValueError:
+            self._fed_broken += 1  # what it stands beside may be sound
 
     def _flush(self, waiting: list[bytes]) -> None:
         self.feed_records(waiting)
@@ -126,8 +131,7 @@ class RunData:
         known = len(self.table.drops)
         self.table.add(record)
         for drop in self.table.drops[known:]:
-            for entries in self._heavy.values():
-                entries[:] = [x for x in entries if x.step < drop.step or x.generation >= drop.generation]
+            self._heavy.drop(drop)
 
     # ---- being fed by a host that has the bytes from elsewhere (TensorBoard's data provider) ----
 
@@ -143,7 +147,7 @@ class RunData:
     def feed_record(self, payload: bytes) -> bool:
         """The payload of ``cockpit/records/*``, in order of ``seq``; known ones are ignored."""
         try:
-            self._add(wire.decode_record(payload))
+            self._add(wire.decode_record(payload, max(0, MAX_NOTICES - len(self.table.notices))))
             return True
         except ValueError:
             self._fed_broken += 1
@@ -153,12 +157,17 @@ class RunData:
         """Many of them, in order of ``seq``: the same, only faster."""
         add_records(self.table, payloads, self.feed_record)
 
-    def feed_heavy(self, quantity: str, step: int, fetch: Fetch, generation: int | None = None) -> None:
-        """A histogram of ``step`` exists, and ``fetch(0)`` is the network's, ``fetch(i + 1)`` that of layer ``i``."""
-        entries = self._heavy.setdefault(quantity, [])
-        while entries and entries[-1].step >= step:  # a resumed run went back: the later one counts
-            entries.pop()
-        entries.append(Heavy(step, self.table.generation if generation is None else generation, fetch))
+    def feed_heavy(self, quantity: str, step: int, fetch: Fetch, generation: int | None = None) -> bool:
+        """A histogram of ``step`` exists, and ``fetch(0)`` is the network's, ``fetch(i + 1)`` that of layer ``i``.
+
+        False (and counted as broken) if no run can have such a step.
+        """
+        try:
+            self._heavy.add(quantity, step, self.table.generation if generation is None else generation, fetch)
+            return True
+        except ValueError:
+            self._fed_broken += 1
+            return False
 
     def feed_written(self, path: Path, written: Iterable[bytes | Written]) -> None:
         """What the writer of ``path`` told its listener, in order: the same as reading it there, without the reading.
@@ -174,8 +183,8 @@ class RunData:
                 self.feed_header(item.payload)
             else:
                 generation = self._generations.get(path, self.table.generation)
-                fetch = _make_fetch(path, item.offset, item.end, item.tag)
-                self.feed_heavy(heavy_quantity(item.tag), item.step, fetch, generation)
+                fetch = make_fetch(path, item.offset, item.end, item.tag)
+                self.feed_heavy(tags.heavy_quantity(item.tag), item.step, fetch, generation)
         self._flush(waiting)
 
     @property
@@ -198,8 +207,8 @@ class RunData:
     def names(self) -> list[str]:
         """Everything with at least one value: the quantities in the header's order, then the rest as it came."""
         known = {name for name, column in self.table.columns.items() if column.rows and not _is_aside(name)}
-        known |= {name for name, column in self.table.layer_columns.items() if column.rows}
-        known |= {name for name, entries in self._heavy.items() if entries}
+        known |= {name for name, column in self.table.layer_columns.items() if column}
+        known |= set(self._heavy.names)
         if any(fit.alpha is not None for fit in self.table.alphas):
             known.add("Alpha")
         first = [quantity.name for quantity in self.header.quantities if quantity.name in known]
@@ -262,7 +271,7 @@ class RunData:
     def status(self) -> str:
         """ "waiting", "running", "finished", "failed", "stopped" or "crashed" (no end, and silent for too long)."""
         if self.table.end is not None:
-            return self.table.end.status or "finished"
+            return plain(self.table.end.status) or "finished"
         if self._is_silent():
             return "crashed"
         return "running" if self.table.steps_taken else "waiting"
@@ -285,12 +294,14 @@ class RunData:
 
     def _patience(self) -> float:
         clock = self.table.rows(max(0, len(self.table) - 200)).wall_time
+        clock = clock[np.abs(clock) < 1e12]  # damaged ones may be anything
         return max(QUIET, 20 * float(np.median(np.diff(clock)))) if clock.size > 1 else QUIET
 
     # ---- values ----
 
     def scalars(self, name: str, layer: str | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values of one quantity; with ``layer``, those of one parameter tensor."""
+        check_names(name, layer)
         if layer is not None:
             return self._layer_scalars(name, layer)
         if name == "Alpha" and name not in self.table.columns:
@@ -301,16 +312,16 @@ class RunData:
         if column is None:
             if any(quantity.name == name for quantity in self.header.quantities):  # planned, no value yet
                 return np.empty(0, np.int64), np.empty(0)
-            raise KeyError(f"no values called {name!r}; there are {_listing(self.names)}")
+            raise KeyError(f"no values called {name!r}; there are {list_names(self.names)}")
         rows, values = column.get()
         return self._steps(rows), values
 
     def _layer_scalars(self, name: str, layer: str) -> tuple[np.ndarray, np.ndarray]:
         index = self.table.layer_index.get(layer)
         if index is None:
-            raise KeyError(f"no layer called {layer!r}; there are {_listing(self.layers)}")
+            raise KeyError(f"no layer called {layer!r}; there are {list_names(self.layers)}")
         if name not in self.table.layer_columns:
-            raise KeyError(f"no layer-wise values called {name!r}; there are {_listing(self.table.layer_columns)}")
+            raise KeyError(f"no layer-wise values called {name!r}; there are {list_names(self.table.layer_columns)}")
         rows, values = self.table.layer_columns[name].get(index)
         return self._steps(rows), values
 
@@ -321,10 +332,10 @@ class RunData:
 
     @property
     def histogram_names(self) -> list[str]:
-        return [name for name, entries in self._heavy.items() if entries]
+        return self._heavy.names
 
     def histogram_steps(self, name: str) -> list[int]:
-        return [entry.step for entry in self._heavy.get(name, [])]
+        return self._heavy.steps(name)
 
     def histogram(self, name: str, step: int = -1, layer: str | None = None) -> records.Histogram:
         """The histogram of one step (-1: the last one), of the network or of one layer."""
@@ -332,23 +343,29 @@ class RunData:
 
     def histogram_bytes(self, name: str, step: int = -1, layer: str | None = None) -> bytes:
         """The same as it is stored, for hosts that pass it on."""
-        entries = self._heavy.get(name)
-        if not entries:
-            raise KeyError(f"no histograms called {name!r}; there are {_listing(self._heavy)}")
-        entry = entries[-1] if step == -1 else next((x for x in entries if x.step == step), None)
+        step = check_step(step)
+        check_names(name, layer)
+        if name not in self._heavy.names:
+            raise KeyError(f"no histograms called {name!r}; there are {list_names(self._heavy.names)}")
+        entry = self._heavy.find(name, step)
         if entry is None:
             nearest = sorted(sorted(self.histogram_steps(name), key=lambda x: abs(x - step))[:4])
-            raise KeyError(f"no {name} at step {step}; the nearest are at {_listing(map(str, nearest))}")
-        if layer and layer not in self.layers:
-            raise KeyError(f"no layer called {layer!r}; there are {_listing(self.layers)}")
-        blob = entry.fetch(self.layers.index(layer) + 1 if layer else 0)
+            raise KeyError(f"no {name} at step {step}; the nearest are at {list_names(map(str, nearest))}")
+        place = self._find_layer(layer) if layer else -1
+        blob = entry.fetch(place + 1)
         if not blob:
             raise KeyError(f"{layer!r} has no {name} at step {entry.step}")
         return blob
 
+    def _find_layer(self, layer: str) -> int:
+        """Its place in the header."""
+        if layer not in self.table.layer_places:
+            raise KeyError(f"no layer called {layer!r}; there are {list_names(self.layers)}")
+        return self.table.layer_places[layer]
+
     def parameters(self, step: int = -1) -> dict[str, np.ndarray]:
         """What the quantity Parameters stored: the parameters before that step, by layer."""
-        found = {}
+        found, step = {}, check_step(step)
         for name in self.layers:
             try:
                 found[name] = self.histogram("Parameters", step, name).counts
@@ -364,29 +381,13 @@ class RunData:
         return make_frame(self)
 
 
-def _make_fetch(path: Path, offset: int, end: int, tag: str) -> Fetch:
-    def fetch(index: int) -> bytes:
-        for value in read_one(path, offset, end).values:
-            blobs = value.strings() if value.tag == tag else []
-            if index < len(blobs):
-                return blobs[index]
-        return b""
-
-    return fetch
+def get_values(data: RunData, name: str, layer: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and values; empty where the run has none."""
+    try:
+        return data.scalars(name, layer)
+    except KeyError:
+        return np.empty(0, np.int64), np.empty(0)
 
 
 def _is_aside(name: str) -> bool:
     return name.startswith(("cost/", "error/"))
-
-
-def _listing(names: object) -> str:
-    listed: Sequence[str] = list(names)  # type: ignore[call-overload]
-    return ", ".join(listed[:40]) + (", ..." if len(listed) > 40 else "") if listed else "none"
-
-
-def _explain_nothing(path: Path) -> str:
-    if not path.exists():
-        return f"{path} does not exist"
-    below = sorted({str(file.parent) for file in path.glob(f"*/*{MARK}*{SUFFIX}")})
-    hint = f" Runs are in {', '.join(below[:5])}." if below else ""
-    return f"no run in {path}: looked for files named events.out.{MARK}.*{SUFFIX}.{hint}"

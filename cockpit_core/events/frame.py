@@ -8,6 +8,8 @@ import numpy as np
 
 from cockpit_core.events.table import KINDS
 
+MOST_CELLS = 500_000_000  # 4 GB
+
 if TYPE_CHECKING:
     import pandas
 
@@ -21,6 +23,9 @@ def make_frame(data: RunData) -> pandas.DataFrame:
     except ImportError:
         raise ImportError("to_pandas() needs pandas: pip install torch-cockpit[pandas]") from None
     rows = data.rows
+    table = data.table
+    layered = {name: matrix.layers() for name, matrix in table.layer_columns.items()}
+    check_cells(len(table), len(table.columns) + sum(map(len, layered.values())))
     columns: dict[str, np.ndarray] = {
         "step": rows.step,
         "time": rows.time,
@@ -29,14 +34,27 @@ def make_frame(data: RunData) -> pandas.DataFrame:
         "triggered": rows.triggered.astype(bool),
         "kind": np.array(KINDS)[rows.kind] if rows.kind.size else np.array([], dtype=str),
     }
-    table = data.table
     for name, column in table.columns.items():
-        columns[name] = _spread(len(table), *column.get())
-    columns["Alpha"] = _spread_alpha(data)
+        columns.setdefault(name, _spread(len(table), *column.get()))
+    columns.setdefault("Alpha", _spread_alpha(data))
+    layer_names = list(table.layer_index)
     for name, matrix in table.layer_columns.items():
-        for layer, index in table.layer_index.items():
+        for index in layered[name]:
+            layer = layer_names[index]
             columns[f"{name}[{layer}]"] = _spread(len(table), *matrix.get(index))
     return pandas.DataFrame(columns, index=pandas.Index(rows.seq, name="seq"))
+
+
+def check_cells(rows: int, columns: int) -> None:
+    """Raises ValueError where a table with a cell for each row and column is too large to be made.
+
+    A log holds the values that exist; a table also the cells that have none, which may be far more.
+    """
+    if rows * columns > MOST_CELLS:
+        raise ValueError(
+            f"A table of {rows:,} rows and {columns:,} columns is too large ({MOST_CELLS:,} cells are the most). "
+            "Read single curves with scalars(name, layer), or write the report as HTML or JSON."
+        )
 
 
 def _spread(count: int, rows: np.ndarray, values: np.ndarray) -> np.ndarray:

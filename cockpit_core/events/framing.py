@@ -49,17 +49,16 @@ def look(data: bytes, position: int) -> Frame:
     return Frame("whole" if whole else "damaged", start, end)
 
 
-def find_next(data: bytes, position: int) -> int:
-    """The first position from ``position`` on that holds a sound length, or -1."""
+def find_heads(data: bytes, position: int) -> np.ndarray:
+    """All positions from ``position`` on that hold a sound length, in order."""
     raw = np.frombuffer(data, dtype=np.uint8)
     count = raw.size - HEAD + 1 - position
     if count <= 0:
-        return -1
+        return np.empty(0, np.int64)
     windows = [raw[position + k : position + k + count] for k in range(HEAD)]
     small = (windows[4] | windows[5] | windows[6] | windows[7]) == 0  # lengths of at most MAX_RECORD
     starts = np.flatnonzero(small & (windows[3] <= MAX_RECORD >> 24)) + position
     if not starts.size:
-        return -1
+        return starts
     stored = sum(raw[starts + 8 + k].astype(np.uint32) << np.uint32(8 * k) for k in range(4))
-    hits = starts[masked_crc_windows(data, starts) == stored]
-    return int(hits[0]) if hits.size else -1
+    return starts[masked_crc_windows(data, starts) == stored]

@@ -130,6 +130,8 @@ class Pattern:
         record = self.record
         if record.kind not in ("step", "log") or record.notices:
             raise UnusualError
+        if any(name.startswith(("cost/", "error/")) for name in record.scalars):  # may stand for the same column
+            raise UnusualError
         unequal = [
             len(self.layers) != len(record.layers),
             len(self.alphas) != len(record.alphas),

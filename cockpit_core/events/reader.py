@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from cockpit_core.events.framing import FOOT, HEAD, find_next, look
+import numpy as np
+
+from cockpit_core.events.framing import FOOT, HEAD, Frame, find_heads, look
 from cockpit_core.events.summary import Event, decode_event
 
 SUFFIX = ".cockpit"
 MARK = "tfevents"  # TensorBoard reads only files with this in their name
 _CHUNK = 1 << 20
+AGAIN = 8  # how many times the size of a file may be checked again in search of records inside damaged ones
 
 
 class Located(NamedTuple):
@@ -37,6 +40,7 @@ class EventFile:
         self.broken = 0
         self.events = 0
         self.bytes_read = 0
+        self._checked_again = 0  # bytes
         self._searching = False  # inside damage, looking for the next sound record
         self._need = 0  # how many bytes beyond the buffer the record at ``offset`` needs
 
@@ -73,12 +77,14 @@ class EventFile:
     def _take(self, data: bytes, base: int) -> Iterator[Located]:
         """All events that are complete in ``data``, whose first byte is byte ``base`` of the file."""
         position = 0
+        heads: np.ndarray | None = None  # sound lengths in ``data``: looked for once, however often there is damage
         while True:
             if self._searching:
-                hit = find_next(data, position)
-                position = hit if hit >= 0 else max(position, len(data) - HEAD + 1)
-                self.offset, self._searching, self._need = base + position, hit < 0, 0
-                if hit < 0:
+                heads = find_heads(data, position) if heads is None else heads
+                hits = heads[np.searchsorted(heads, position) :]
+                position = int(hits[0]) if hits.size else max(position, len(data) - HEAD + 1)
+                self.offset, self._searching, self._need = base + position, not hits.size, 0
+                if self._searching:
                     return
             found = look(data, position)
             if found.state == "short":
@@ -93,9 +99,16 @@ class EventFile:
                     yield Located(event, base + start, base + position)
                 continue
             self.broken += 1
-            if found.state == "lost" or look(data, found.end).state == "lost":
+            if found.state == "lost" or (look(data, found.end).state == "lost" and self._may_go_back(found)):
                 self._searching, position = True, start + 1
             self.offset = base + position
+
+    def _may_go_back(self, damaged: Frame) -> bool:
+        """Whether to look for records inside of one whose length is sound and whose payload is not: a cut one may have
+        others in it. Not for ever: lengths can be made so that each covers all that follow, to be checked again and
+        again."""
+        self._checked_again += damaged.end - damaged.start
+        return self._checked_again <= AGAIN * (self.bytes_read + _CHUNK)
 
     def _decode(self, payload: bytes) -> Event | None:
         try:
@@ -123,10 +136,14 @@ def read_one(path: str | Path, offset: int, end: int) -> Event:
     return decode_event(data[found.start : found.end - FOOT])
 
 
+def is_event_file(name: str) -> bool:
+    return MARK in name and name.endswith(SUFFIX)
+
+
 def find_event_files(folder: str | Path) -> list[Path]:
     """Cockpit's event files in one directory, oldest generation first."""
     try:
-        names = [name for name in os.listdir(folder) if MARK in name and name.endswith(SUFFIX)]
+        names = [name for name in os.listdir(folder) if is_event_file(name)]
     except OSError:
         return []
     return [Path(folder) / name for name in sorted(names, key=file_order)]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cockpit_core import records
 from cockpit_core.events.reader import EventFile
-from cockpit_core.events.summary import heavy_quantity
-from cockpit_core.schema import wire
+from cockpit_core.events.summary import Value
+from cockpit_core.schema import tags, wire
+from cockpit_core.schema.limits import UINT32_MAX
 
 
 @dataclass
@@ -34,25 +36,29 @@ def read_past(files: Iterable[Path]) -> Past:
         for located in EventFile(path).read():
             try:
                 for value in () if located.event.is_plain else located.event.values:
-                    _learn(past, value.tag, located.event.step, value.strings())
+                    _learn(past, value, located.event.step)
             except ValueError:
                 continue  # damaged: nothing can be learnt from it
     return past
 
 
-def _learn(past: Past, tag: str, step: int, blobs: list[bytes]) -> None:
-    if tag == "cockpit/header" and blobs:
-        past.header = wire.decode_header(blobs[0])
+def _learn(past: Past, value: Value, step: int) -> None:
+    tag = value.tag
+    if step >= UINT32_MAX:  # the number after it must fit too
+        raise ValueError(f"{tag} at {step}")
+    if tag == tags.HEADER:
+        past.header = wire.decode_header(value.read_string())
         past.next_revision = max(past.next_revision, step + 1)
-    elif tag.startswith("cockpit/records/") and blobs:
-        past.next_seq = max(past.next_seq, step + 1)  # Event.step is seq
-        record = wire.decode_record(blobs[0])
+    elif tag.startswith(tags.RECORDS):
+        past.next_seq = max(past.next_seq, step + 1)  # Event.step is seq, also of a record that cannot be read
+        record = wire.decode_record(value.read_string())
+        past.next_seq = max(past.next_seq, record.seq + 1)
         past.generation = max(past.generation, record.generation)
-        past.last_time = max(past.last_time, record.time)
+        past.last_time = max(past.last_time, record.time if math.isfinite(record.time) else 0.0)
         if record.kind == "start":  # of the step that comes
             past.last_step = record.step - 1
         elif record.kind == "step" or record.step > 0:  # the others say 0 also before the first step
             past.last_step = record.step
         past.ended = record.kind == "end"
-    elif tag.startswith("cockpit/heavy/"):
-        past.heavy.setdefault(heavy_quantity(tag), set()).add(step)
+    elif tag.startswith(tags.HEAVY):
+        past.heavy.setdefault(tags.heavy_quantity(tag), set()).add(step)

@@ -9,27 +9,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+
+from cockpit_core.schema import tags
 
 PLUGIN = "cockpit"
 CLASS_TENSOR = 2
 CLASS_BLOB_SEQUENCE = 3
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_MARKS = (b"cockpit/header", b"cockpit/records/", b"cockpit/heavy/")
+_MARKS = tuple(tag.encode() for tag in (tags.HEADER, tags.RECORDS, tags.HEAVY))
 _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
 _DT_STRING = 7
 _FLOAT_MAX = 3.4028234663852886e38
-
-
-def heavy_tag(quantity: str, generation: int) -> str:
-    """Each generation has tags of its own: where a resumed run repeats a step, TensorBoard's Python backend would show
-    the earlier of the two."""
-    return f"cockpit/heavy/{quantity}" + (f"@{generation}" if generation else "")
-
-
-def heavy_quantity(tag: str) -> str:
-    return tag.removeprefix("cockpit/heavy/").partition("@")[0]
 
 
 def encode_varint(value: int) -> bytes:
@@ -92,7 +85,24 @@ class Value:
     tensor: bytes = b""
 
     def strings(self) -> list[bytes]:
-        return [blob for number, blob in read_fields(self.tensor) if number == 8 and isinstance(blob, bytes)]
+        return list(self._read_strings())
+
+    def read_string(self) -> bytes:
+        """The one string of a header or a record; raises ValueError where there are none or several."""
+        found = list(islice(self._read_strings(), 2))
+        if len(found) != 1:
+            raise ValueError("a header and a record are one string each")
+        return found[0]
+
+    def count_strings(self) -> int:
+        return sum(1 for _ in self._read_strings())
+
+    def pick_string(self, index: int) -> bytes:
+        """The one at this place; b"" where there are not so many."""
+        return next(islice(self._read_strings(), index, None), b"")
+
+    def _read_strings(self) -> Iterator[bytes]:
+        return (blob for number, blob in read_fields(self.tensor) if number == 8 and isinstance(blob, bytes))
 
 
 @dataclass
@@ -109,10 +119,9 @@ class Event:
         return not any(mark in start for mark in _MARKS)
 
     @property
-    def values(self) -> list[Value]:
-        """Raises ValueError where the summary is none."""
-        parts = [raw for key, raw in read_fields(self.summary) if key == 1]
-        return [_decode_value(raw) for raw in parts if isinstance(raw, bytes)]
+    def values(self) -> Iterator[Value]:
+        """One at a time: two bytes can stand for an empty one. Raises ValueError where the summary is none."""
+        return (_decode_value(raw) for key, raw in read_fields(self.summary) if key == 1 and isinstance(raw, bytes))
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cockpit_core import records
+from cockpit_core.events.layer_column import LayerColumn, Layout, between
 
+MAX_NAMES = 100_000  # columns of one run; a page cannot show a hundredth of them
 KINDS = ("step", "log", "start", "end")
 
 
@@ -56,6 +58,11 @@ class Dated:
     def __iter__(self) -> Iterator[Any]:
         return map(self._make, self._items)
 
+    @property
+    def last_step(self) -> int:
+        """The step of the last one; -1 if there is none."""
+        return self._dates[2][-1] if self._items else -1
+
     def extend(self, seqs: Iterable[int], generation: int, steps: Sequence[int], items: Iterable[tuple]) -> None:
         """Items of several records of one generation."""
         for dates, values in zip(self._dates, (seqs, repeat(generation, len(steps)), steps), strict=True):
@@ -87,8 +94,11 @@ class Dated:
 
     def drop(self, drop: Drop) -> None:
         """Forget what earlier generations know of that step and later ones."""
-        _, generations, steps = self._dates
-        kept = [i for i, step in enumerate(steps) if step < drop.step or generations[i] >= drop.generation]
+        _, generations, steps = (np.array(dates, dtype=np.uint32) for dates in self._dates)
+        mask = (steps < drop.step) | (generations >= drop.generation)
+        if mask.all():
+            return
+        kept = np.flatnonzero(mask).tolist()
         self._dates = tuple(array("I", [dates[i] for i in kept]) for dates in self._dates)
         self._items = [self._items[i] for i in kept]
 
@@ -97,12 +107,6 @@ class Dated:
         seqs = self._dates[0]
         found = slice(bisect.bisect_left(seqs, since), bisect.bisect_left(seqs, until))
         return zip(seqs[found], map(self._make, self._items[found]), strict=True)
-
-
-def _between(rows: array[int], first: int, last: int | None) -> slice:
-    """Where the values of rows ``first`` to ``last`` (exclusive) stand; ``rows`` is in order."""
-    start = bisect.bisect_left(rows, first)
-    return slice(start, len(rows) if last is None else bisect.bisect_left(rows, last, start))
 
 
 class Drop(NamedTuple):
@@ -127,7 +131,7 @@ class Column:
 
     def get(self, first: int = 0, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Copies of rows and values, from row ``first`` on, before row ``last``."""
-        part = _between(self.rows, first, last)
+        part = between(self.rows, first, last)
         rows = np.frombuffer(self.rows, np.uint32)[part].copy() if self.rows else np.empty(0, np.uint32)
         values = np.frombuffer(self.values, np.float64)[part].copy() if self.values else np.empty(0)
         return rows, values
@@ -145,82 +149,14 @@ class Column:
             self.texts = [text for text, ok in zip(self.texts, mask, strict=True) if ok]
 
 
-class LayerColumn:
-    """One value per layer and row: a matrix that doubles when it is full, of 32 bits until a value needs 64."""
-
-    def __init__(self, width: int) -> None:
-        self.rows: array[int] = array("I")
-        self._values = np.full((16, width), np.nan, dtype=np.float32)
-        self._present = np.zeros((16, width), dtype=bool)
-
-    def append(self, row: int, values: np.ndarray, absent: np.ndarray | None, where: np.ndarray | slice) -> None:
-        index = len(self.rows)
-        self._fit(values.dtype)
-        if index == len(self._values):
-            self._grow(2 * index, self._values.shape[1])
-        self._values[index, where] = values
-        self._present[index, where] = True if absent is None else ~absent
-        self.rows.append(row)
-
-    def extend(
-        self, rows: np.ndarray, values: np.ndarray, absent: np.ndarray | None, where: np.ndarray | slice
-    ) -> None:
-        """Several rows at once; they may lie between those that are there."""
-        start, end = len(self.rows), len(self.rows) + len(rows)
-        self._fit(values.dtype)
-        if end > len(self._values):
-            self._grow(max(end, 2 * start), self._values.shape[1])
-        self._values[start:end, where] = values
-        self._present[start:end, where] = True if absent is None else ~absent
-        self.rows.frombytes(rows.astype(np.uint32).tobytes())
-        if start and self.rows[start] < self.rows[start - 1]:
-            first = bisect.bisect_left(self.rows, self.rows[start], 0, start)  # those before are in order
-            tail = np.array(self.rows[first:], dtype=np.uint32)
-            order = np.argsort(tail, kind="stable")
-            self._values[first:end] = self._values[first:end][order]
-            self._present[first:end] = self._present[first:end][order]
-            self.rows[first:] = array("I", tail[order].tobytes())
-
-    def widen(self, width: int) -> None:
-        self._grow(len(self._values), width)
-
-    def _fit(self, dtype: np.dtype) -> None:
-        if dtype.itemsize > self._values.itemsize:
-            self._values = self._values.astype(np.float64)
-
-    def _grow(self, height: int, width: int) -> None:
-        old_height, old_width = self._values.shape
-        values = np.full((height, width), np.nan, dtype=self._values.dtype)
-        present = np.zeros((height, width), dtype=bool)
-        values[:old_height, :old_width], present[:old_height, :old_width] = self._values, self._present
-        self._values, self._present = values, present
-
-    def get(self, layer: int, first: int = 0, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        part = _between(self.rows, first, last)
-        mask = self._present[part, layer]
-        rows = np.frombuffer(self.rows, np.uint32)[part][mask] if self.rows else np.empty(0, np.uint32)
-        return rows, self._values[part, layer][mask].astype(np.float64)
-
-    def has(self, layer: int) -> bool:
-        return bool(self._present[: len(self.rows), layer].any())
-
-    def keep(self, kept: np.ndarray, renumber: np.ndarray) -> None:
-        rows = np.array(self.rows, dtype=np.uint32)
-        mask = kept[rows]
-        count = int(mask.sum())
-        self._values[:count], self._present[:count] = self._values[: rows.size][mask], self._present[: rows.size][mask]
-        self._present[count:] = False
-        self.rows = array("I", renumber[rows[mask]].tolist())
-
-
 class Table:
     """Rows, columns and lists of one run. ``add`` takes records in order of ``seq`` and ignores what it has."""
 
     def __init__(self) -> None:
         self.header: records.Header | None = None
         self.layer_index: dict[str, int] = {}  # every layer that any header named
-        self._where: np.ndarray | slice = slice(0, 0)
-        self.width = 0  # layers of the current header
+        self.layer_places: dict[str, int] = {}  # of the current header
+        self._layout = Layout([])  # of the current header
         self._rows: tuple[array[Any], ...] = tuple(array(code) for code in "IIdddBB")
         self._generations = array("I")
         self.columns: dict[str, Column] = {}
@@ -248,12 +184,15 @@ class Table:
         self.header, self.header_seq = header, self.next_seq
         for layer in header.layers:
             self.layer_index.setdefault(layer.name, len(self.layer_index))
-        self.width = len(header.layers)
-        self._where = np.array([self.layer_index[layer.name] for layer in header.layers], dtype=np.intp)
-        if np.array_equal(self._where, np.arange(len(self.layer_index))):
-            self._where = slice(None)
-        for column in self.layer_columns.values():
-            column.widen(len(self.layer_index))
+        self.layer_places = {layer.name: place for place, layer in reversed(list(enumerate(header.layers)))}
+        layers = [self.layer_index[layer.name] for layer in header.layers]
+        if layers != self._layout.layers:
+            self._layout = Layout(layers)
+
+    @property
+    def width(self) -> int:
+        """Layers of the current header."""
+        return self._layout.width
 
     def add(self, record: records.Record) -> bool:
         """False if it is not news. Raises ValueError if it does not fit the header."""
@@ -261,6 +200,8 @@ class Table:
             return False
         if any(vector.size != self.width for vector in record.layers.values()):
             raise ValueError(f"record {record.seq} does not have {self.width} values per layer vector")
+        if not self.has_room(record):
+            raise ValueError(f"record {record.seq} brings more names than the {MAX_NAMES} that a run may have")
         if record.kind == "step" and record.generation > self.stepped:
             self._drop(Drop(record.seq, record.step, record.generation))
             self.stepped = record.generation
@@ -278,19 +219,23 @@ class Table:
         self.end = record if record.kind == "end" else None
         return True
 
+    def has_room(self, record: records.Record) -> bool:
+        """Whether all its names are known, or there may be so many: a column takes far more room than a new name."""
+        named = (len(x) for x in (record.scalars, record.costs, record.estimates, record.layers))
+        room = MAX_NAMES - len(self.columns) - len(self.layer_columns)
+        if sum(named) <= room:
+            return True
+        fresh = _name_values(record).keys() - self.columns.keys()
+        return len(fresh) + len(record.layers.keys() - self.layer_columns.keys()) <= room
+
     def _add_values(self, row: int, record: records.Record) -> None:
-        for name, value in record.scalars.items():
-            self._column(name).append(row, value)
-        for name, seconds in record.costs.items():
-            self._column("cost/" + name).append(row, seconds)
-        for name, (error, method) in record.estimates.items():
-            column = self._column("error/" + name)
-            column.append(row, error)
-            column.texts.append(method)
+        for name, (value, text) in _name_values(record).items():
+            column = self._column(name)
+            column.append(row, value)
+            if text is not None:
+                column.texts.append(text)
         for name, vector in record.layers.items():
-            if name not in self.layer_columns:
-                self.layer_columns[name] = LayerColumn(len(self.layer_index))
-            self.layer_columns[name].append(row, vector, record.layers_missing.get(name), self._where)
+            self._layer_column(name).append(row, vector, record.layers_missing.get(name), self._layout)
 
     # ---- many records at once, see bulk.py ----
 
@@ -308,9 +253,7 @@ class Table:
         self._column(name).extend(rows, values, texts)
 
     def extend_layers(self, name: str, rows: np.ndarray, values: np.ndarray, absent: np.ndarray | None) -> None:
-        if name not in self.layer_columns:
-            self.layer_columns[name] = LayerColumn(len(self.layer_index))
-        self.layer_columns[name].extend(rows, values, absent, self._where)
+        self._layer_column(name).extend(rows, values, absent, self._layout)
 
     def lists(self) -> tuple[Dated, ...]:
         return self.alphas, self.notices, self.missing, self.top_samples
@@ -319,6 +262,12 @@ class Table:
         column = self.columns.get(name)
         if column is None:
             column = self.columns[name] = Column()
+        return column
+
+    def _layer_column(self, name: str) -> LayerColumn:
+        column = self.layer_columns.get(name)
+        if column is None:
+            column = self.layer_columns[name] = LayerColumn()
         return column
 
     def _add_lists(self, record: records.Record) -> None:
@@ -360,3 +309,13 @@ class Table:
     def find_row(self, seq: int) -> int:
         """The first row with at least this ``seq``."""
         return bisect.bisect_left(self._rows[0], seq)
+
+
+def _name_values(record: records.Record) -> dict[str, tuple[float, str | None]]:
+    """Value of each column, and for an error its method. One per name: a scalar called "error/X" is no second estimate."""
+    values: dict[str, tuple[float, str | None]] = {
+        name: (value, "" if name.startswith("error/") else None) for name, value in record.scalars.items()
+    }
+    values |= {"cost/" + name: (seconds, None) for name, seconds in record.costs.items()}
+    values |= {"error/" + name: estimate for name, estimate in record.estimates.items()}
+    return values

@@ -23,7 +23,7 @@ from cockpit_core.events.presence import check_nobody_came_first, check_nobody_w
 from cockpit_core.events.reader import file_order, find_event_files
 from cockpit_core.events.resume import Past, read_past
 from cockpit_core.faults import say
-from cockpit_core.schema import wire
+from cockpit_core.schema import tags, wire
 
 RECORDS_PER_TAG = 4096  # TensorBoard can only re-read a whole tag
 MANY_LAYERS = 200
@@ -128,7 +128,7 @@ class EventWriter:
             self._revision = header.revision + 1
             encoded = wire.encode_header(header)
             self._header = header.revision, encoded
-            self._write_tensor("cockpit/header", "header", header.revision, encoded)
+            self._write_tensor(tags.HEADER, "header", header.revision, encoded)
 
     def write_record(self, record: records.Record) -> int:
         """Assigns ``seq`` and ``generation``, and returns ``seq``."""
@@ -136,7 +136,7 @@ class EventWriter:
             self._see_to_the_file()
             record.seq, record.generation = self.next_seq, self.generation
             stored = _shorten(self._tell_news(self._tell_size(self._thin_layers(record))))
-            tag = f"cockpit/records/{record.seq // RECORDS_PER_TAG:06d}"
+            tag = tags.records_tag(record.seq // RECORDS_PER_TAG)
             self._write_tensor(tag, "records", record.seq, wire.encode_record(stored), record.wall_time)
             self.next_seq += 1
         return record.seq
@@ -158,7 +158,7 @@ class EventWriter:
                 return False
             blobs = [wire.encode_histogram(network)]
             blobs += [wire.encode_histogram(layer) if layer is not None else b"" for layer in layers]
-            self._write_tensor(summary.heavy_tag(quantity, self.generation), "heavy", step, blobs, quantity=quantity)
+            self._write_tensor(tags.heavy_tag(quantity, self.generation), "heavy", step, blobs, quantity=quantity)
             self._heavy_step[quantity] = step
         return True
 

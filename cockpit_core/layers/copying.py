@@ -16,6 +16,7 @@ import sys
 import types
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ class Copier:
         if isinstance(value, torch.Generator):
             return self._remember(value, copy_generator(value))
         if isinstance(value, (np.ndarray, np.random.Generator, np.random.RandomState, random.Random)):
-            return self._remember(value, copy.deepcopy(value))
+            return self._remember(value, shallow(value, where, copy.deepcopy))
         if isinstance(value, types.MethodType):
             owner = self.copy(value.__self__, where)
             return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
@@ -140,9 +141,9 @@ def slots_of(base: type) -> list[str]:
     return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
-def shallow(value: Any, where: str) -> Any:
+def shallow(value: Any, where: str, make: Callable[[Any], Any] = copy.copy) -> Any:
     try:
-        return copy.copy(value)
+        return make(value)
     except Exception as error:
         raise CannotCopy(f"{where} ({type(value).__name__}) cannot be copied: {type(error).__name__}") from error
 

@@ -59,6 +59,8 @@ class ModuleState:
             self._take(Copier())
         except CannotCopy as error:
             self.reason = f"it cannot be run again without a trace: {error}"
+        except Exception as error:  # whatever a user's object does when it is copied: training goes on
+            self.reason = f"it cannot be run again without a trace: {type(error).__name__} while copying what it keeps"
 
     def _take(self, copier: Copier) -> None:
         classes = set()

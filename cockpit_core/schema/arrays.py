@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import numpy as np
 
 from cockpit_core.schema import cockpit_pb2 as pb
 
-MAX_ARRAY = 256 * 1024 * 1024
+MAX_ARRAY = 256 * 1024 * 1024  # bytes; a layer of 64 million parameters is the largest that a log can hold
+MAX_RANK = 32  # numpy's own limit is 32 or 64; PyTorch's layers have at most 5
+MAX_RATIO = 1032  # no stream of deflate grows more than this
 
 _DTYPES = {
     "f8": pb.DTYPE_FLOAT64,
@@ -32,24 +35,35 @@ def pack_array(values: np.ndarray, *, compress: bool = False) -> pb.Array:
     return pb.Array(dtype=_DTYPES[code], shape=values.shape, data=data)
 
 
-def unpack_array(array: pb.Array) -> np.ndarray:
-    """A read-only array, without a copy where it was stored raw."""
+def measure_array(array: pb.Array) -> int:
+    """How many bytes it takes in memory, as declared. Raises ValueError where that cannot be true or is too much.
+
+    Nothing is multiplied, inflated or allocated before the numbers are known to be small.
+    """
     if array.dtype not in _NUMPY:
         raise ValueError(f"unknown dtype {array.dtype}")
-    dtype = _NUMPY[array.dtype]
-    size = dtype.itemsize
-    for extent in array.shape:
-        size *= extent  # Python integers: cannot wrap around
+    if len(array.shape) > MAX_RANK:
+        raise ValueError(f"an array of {len(array.shape)} dimensions is refused; {MAX_RANK} are the most")
+    size = math.prod(array.shape, start=_NUMPY[array.dtype].itemsize)
     if size > MAX_ARRAY:
-        raise ValueError(f"an array of {size} bytes is refused")
-    data = array.data
+        raise ValueError(f"an array of {size} bytes is refused; {MAX_ARRAY} are the most")
     if array.codec == pb.CODEC_ZLIB:
-        data = _inflate(data, size)
+        if size > MAX_RATIO * len(array.data):
+            raise ValueError(f"{len(array.data)} compressed bytes cannot hold {size}")
     elif array.codec != pb.CODEC_RAW:
         raise ValueError(f"unknown codec {array.codec}")
+    elif len(array.data) != size:
+        raise ValueError(f"{len(array.data)} bytes where the shape {list(array.shape)} needs {size}")
+    return size
+
+
+def unpack_array(array: pb.Array) -> np.ndarray:
+    """A read-only array, without a copy where it was stored raw."""
+    size = measure_array(array)
+    data = _inflate(array.data, size) if array.codec == pb.CODEC_ZLIB else array.data
     if len(data) != size:
         raise ValueError(f"{len(data)} bytes where the shape {list(array.shape)} needs {size}")
-    return np.frombuffer(data, dtype=dtype).reshape(tuple(array.shape))
+    return np.frombuffer(data, dtype=_NUMPY[array.dtype]).reshape(tuple(array.shape))
 
 
 def _inflate(data: bytes, size: int) -> bytes:

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from cockpit_core import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema.arrays import pack_array, unpack_array
+from cockpit_core.schema.limits import check_header, check_histogram, check_light, check_record
 
 SCHEMA_VERSION = 1
 
@@ -90,7 +91,7 @@ _HEADER_PLAIN = [
 
 
 def decode_header(data: bytes) -> records.Header:
-    message = parse(pb.Header, data)
+    message = check_header(parse(pb.Header, check_light(data)))
     header = records.Header(run_id=message.run_id, name=message.name, created=message.created)
     for name in _HEADER_PLAIN:
         value = getattr(message, name)
@@ -168,8 +169,9 @@ def _add_layers(message: pb.Record, record: records.Record) -> None:
             target.present = (~np.asarray(absent, dtype=bool)).astype(np.uint8).tobytes()
 
 
-def decode_record(data: bytes) -> records.Record:
-    message = parse(pb.Record, data)
+def decode_record(data: bytes, most_notices: int | None = None) -> records.Record:
+    """``most_notices`` is how many are wanted; the rest is not even looked at."""
+    message = check_record(parse(pb.Record, check_light(data)))
     if message.kind not in _KIND_NAMES:
         raise ValueError(f"unknown kind of record: {message.kind}")
     names = message.scalars.names
@@ -194,7 +196,7 @@ def decode_record(data: bytes) -> records.Record:
     for vector in message.layers:
         _read_layers(record, vector)
     record.alphas = [read_alpha(fit) for fit in message.alphas]
-    record.notices = [read_notice(notice) for notice in message.warnings]
+    record.notices = [read_notice(notice) for notice in message.warnings[:most_notices]]
     record.missing = {x.name: x.reason for x in message.missing}
     record.estimates = {x.name: (x.error, x.method) for x in message.estimates}
     record.costs = {x.name: x.seconds for x in message.costs}
@@ -203,12 +205,8 @@ def decode_record(data: bytes) -> records.Record:
 
 def _read_layers(record: records.Record, vector: pb.LayerVector) -> None:
     values = unpack_array(vector.values)
-    if values.ndim != 1 or values.dtype.kind != "f":
-        raise ValueError(f"layer vector of shape {values.shape} and type {values.dtype}")
     record.layers[vector.name] = values
     if vector.present:
-        if len(vector.present) != values.size:
-            raise ValueError(f"{len(vector.present)} marks for {values.size} layers")
         record.layers_missing[vector.name] = np.frombuffer(vector.present, np.uint8) == 0
 
 
@@ -264,6 +262,7 @@ _HISTOGRAM_COUNTS = ["nan", "pos_inf", "neg_inf", "below", "above", "parameter_b
 
 def decode_histogram(data: bytes) -> records.Histogram:
     message = parse(pb.Histogram, data)
+    check_histogram(message)
     flat = not message.HasField("parameter_edges")
     return records.Histogram(
         quantity=message.quantity,
@@ -274,6 +273,11 @@ def decode_histogram(data: bytes) -> records.Histogram:
         parameter_edges=None if flat else unpack_array(message.parameter_edges),
         **{name: _as_count(getattr(message, name)) for name in _HISTOGRAM_COUNTS},
     )
+
+
+def measure_histogram(data: bytes) -> int:
+    """How many bytes its arrays take in a page, without inflating them. Raises ValueError where they cannot be read."""
+    return check_histogram(parse(pb.Histogram, data))
 
 
 def _as_count(value: float) -> int:

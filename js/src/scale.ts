@@ -45,8 +45,12 @@ function enoughTicks(kind: ScaleKind, domain: [number, number], count: number): 
   return values;
 }
 
+// Values may be as large and as close together as floating point allows: no loop ends by them alone.
+const MOST_TICKS = 200;
+
 function tickValues(kind: ScaleKind, [a, b]: [number, number], count: number): number[] {
   if (!(b > a)) return [a];
+  if (!Number.isFinite(b - a) || (kind === "log" && !(a > 0))) return [];
   if (kind === "linear") return linearTicks(a, b, count);
   const low = kind === "log" ? a : Math.max(a, 0);
   const decades = Math.log10(b) - Math.log10(Math.max(low, kind === "log" ? low : 0.5));
@@ -70,20 +74,24 @@ function linearTicks(a: number, b: number, count: number): number[] {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999) ?? 10 * power;
   const values: number[] = [];
-  for (let k = Math.ceil(a / step - 1e-9); k * step <= b + step * 1e-9; k++)
-    values.push(Number((k * step).toPrecision(12)));
+  const first = Math.ceil(a / step - 1e-9);
+  for (let k = 0; k < MOST_TICKS && (first + k) * step <= b + step * 1e-9; k++)
+    values.push(Number(((first + k) * step).toPrecision(12)));
   return values;
 }
 
-/** A domain that holds [low, high] with a little air, and is never empty. */
+const LARGEST = Number.MAX_VALUE / 8; // with air on both sides, the length of an axis is still a number
+const clamp = (value: number, low: number, high: number) => Math.min(Math.max(value, low), high);
+
+/** A domain that holds [low, high] with a little air, and is never empty; what is beyond any axis is drawn at its end. */
 export function padDomain(low: number, high: number, log: boolean): [number, number] {
   if (!Number.isFinite(low) || !Number.isFinite(high)) return log ? [0.1, 10] : [0, 1];
+  const [a, b] = [clamp(low, -LARGEST, LARGEST), clamp(high, -LARGEST, LARGEST)];
   if (log) {
-    if (low === high) return [low / 3, high * 3];
-    const air = (high / low) ** 0.05;
-    return [low / air, high * air];
+    const air = a === b ? 3 : 10 ** ((Math.log10(b) - Math.log10(a)) * 0.05);
+    return [Math.max(a / air, Number.MIN_VALUE), Math.min(b * air, LARGEST)];
   }
-  if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
-  const air = (high - low) * 0.06;
-  return [low - (low === 0 ? 0 : air), high + air];
+  if (a === b) return a === 0 ? [-1, 1] : [a - Math.abs(a) * 0.1, b + Math.abs(b) * 0.1];
+  const air = (b - a) * 0.06;
+  return [a - (a === 0 ? 0 : air), b + air];
 }

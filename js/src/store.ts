@@ -184,7 +184,8 @@ export class RunStore {
   }
 
   private mergeStatus(status: RunStatus, to_seq: number): void {
-    const weigh = (s: RunStatus, seq: number) => [seq, s.expected, s.last_wall_time, stateRank[s.state] ?? 1];
+    const rank = (state: string) => (Object.hasOwn(stateRank, state) ? stateRank[state] : 1);
+    const weigh = (s: RunStatus, seq: number) => [seq, s.expected, s.last_wall_time, rank(s.state)];
     const now = weigh(status, to_seq);
     const old = weigh(this.status, this.to_seq);
     const at = now.findIndex((value, i) => value !== old[i]);

@@ -15,23 +15,48 @@ const itemSize: Partial<Record<DType, number>> = {
   [DType.DTYPE_FLOAT32]: 4,
   [DType.DTYPE_UINT32]: 4,
   [DType.DTYPE_INT32]: 4,
+  [DType.DTYPE_UINT8]: 1,
 };
+const MOST_DIMENSIONS = 32;
+const MOST_RATIO = 1032; // no stream of deflate grows more than this
+const MOST_INFLATED = 512 * 1024 * 1024; // bytes of one message, as float64; Python sends half of it at most
 
-// Without a hint of the size every small histogram would be unpacked into 130 kB. What claims to be larger than a
-// thousandfold is not believed.
-function inflate({ data, dtype, shape }: pb.Array): Uint8Array {
-  const size = shape.reduce((product, length) => product * length, itemSize[dtype] ?? 1);
-  return size <= 1000 * data.length ? unzlibSync(data, { out: new Uint8Array(size) }) : unzlibSync(data);
+/** What may still be inflated of one message: a small one could stand for gigabytes. */
+class Room {
+  private left = MOST_INFLATED;
+
+  take(size: number): void {
+    this.left -= size;
+    if (!(this.left >= 0)) throw new Error(`a message that inflates to more than ${MOST_INFLATED} bytes`);
+  }
+}
+
+/** How many bytes an array takes, as declared; nothing is made before that is known to be possible. */
+function measure({ data, dtype, shape, codec }: pb.Array): number {
+  const item = itemSize[dtype];
+  if (item === undefined) throw new Error(`array of unknown type ${dtype}`);
+  if (shape.length > MOST_DIMENSIONS) throw new Error(`array of ${shape.length} dimensions`);
+  if (codec !== Codec.RAW && codec !== Codec.ZLIB) throw new Error(`array of unknown codec ${codec}`);
+  const size = shape.reduce((product, length) => product * length, item);
+  const possible = codec === Codec.ZLIB ? size <= MOST_RATIO * data.length : size === data.length;
+  if (!possible) throw new Error(`${data.length} bytes cannot be an array of ${size}`);
+  return size;
+}
+
+// With a hint of the size, or every small histogram would be unpacked into 130 kB; a byte more shows that there is more.
+function inflate({ data, dtype }: pb.Array, size: number, room: Room): Uint8Array {
+  room.take((8 * size) / (itemSize[dtype] ?? 1));
+  const raw = unzlibSync(data, { out: new Uint8Array(size + 1) });
+  if (raw.length !== size) throw new Error(`${raw.length} bytes where an array needs ${size}`);
+  return raw;
 }
 
 // Bytes inside a message start at any offset, typed arrays only at multiples of their element size: copy first.
-function decodeArray(array: pb.Array | undefined): Numbers {
+function decodeArray(array: pb.Array | undefined, room: Room): Numbers {
   if (!array) return new Float64Array(0);
-  const raw = array.codec === Codec.ZLIB ? inflate(array) : array.data.slice();
-  const whole = raw.byteLength === raw.buffer.byteLength;
-  const buffer = (
-    whole ? raw.buffer : raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.byteLength)
-  ) as ArrayBuffer;
+  const size = measure(array);
+  const raw = array.codec === Codec.ZLIB ? inflate(array, size, room) : array.data;
+  const buffer = raw.slice().buffer as ArrayBuffer;
   switch (array.dtype) {
     case DType.DTYPE_FLOAT64:
       return new Float64Array(buffer);
@@ -41,23 +66,22 @@ function decodeArray(array: pb.Array | undefined): Numbers {
       return new Uint32Array(buffer);
     case DType.DTYPE_INT32:
       return new Int32Array(buffer);
-    case DType.DTYPE_UINT8:
-      return new Uint8Array(buffer);
     case DType.DTYPE_UINT64:
       return Float64Array.from(new BigUint64Array(buffer), Number);
     default:
-      throw new Error(`array of unknown type ${array.dtype}`);
+      return new Uint8Array(buffer);
   }
 }
 
-const floats = (array: pb.Array | undefined) => {
-  const numbers = decodeArray(array);
+const floats = (array: pb.Array | undefined, room: Room) => {
+  const numbers = decodeArray(array, room);
   return numbers instanceof Float64Array ? numbers : Float64Array.from(numbers);
 };
-const integers = (array: pb.Array | undefined) => {
-  const numbers = decodeArray(array);
+const integers = (array: pb.Array | undefined, room: Room) => {
+  const numbers = decodeArray(array, room);
   return numbers instanceof Uint32Array ? numbers : Uint32Array.from(numbers);
 };
+const isIncreasing = (numbers: Uint32Array) => numbers.every((value, i) => !i || value > numbers[i - 1]);
 
 function decodeHeader(h: pb.Header): Header {
   return {
@@ -118,15 +142,22 @@ function decodeAlpha(a: pb.AlphaFit): AlphaFit {
   };
 }
 
-function convertHistogram(h: pb.Histogram): HistogramData {
+function convertHistogram(h: pb.Histogram, room: Room): HistogramData {
+  const shape = [...(h.counts?.shape ?? [])];
+  const counts = floats(h.counts, room);
+  const edges = floats(h.edges, room);
+  const parameter_edges = h.parameterEdges ? floats(h.parameterEdges, room) : null;
+  if (edges.length && edges.length !== shape[0] + 1) throw new Error("a histogram and its edges do not fit");
+  if (parameter_edges && (shape.length !== 2 || parameter_edges.length !== shape[1] + 1))
+    throw new Error("a histogram and its parameter edges do not fit");
   return {
     quantity: h.quantity,
     step: h.step,
     layer: h.layer,
-    shape: [...(h.counts?.shape ?? [])],
-    counts: floats(h.counts),
-    edges: floats(h.edges),
-    parameter_edges: h.parameterEdges ? floats(h.parameterEdges) : null,
+    shape,
+    counts,
+    edges,
+    parameter_edges,
     nan: h.nan,
     pos_inf: h.posInf,
     neg_inf: h.negInf,
@@ -138,29 +169,38 @@ function convertHistogram(h: pb.Histogram): HistogramData {
 }
 
 export function decodeHistogram(bytes: Uint8Array): HistogramData {
-  return convertHistogram(fromBinary(HistogramSchema, bytes));
+  return convertHistogram(fromBinary(HistogramSchema, bytes), new Room());
 }
 
-function decodeColumn(column: pb.Column, seq: Uint32Array): Column {
-  const values = floats(column.values);
-  const rows = column.rows ? integers(column.rows) : null;
-  const own = rows ? rows.map((row) => seq[row]) : seq;
+/** Rows of a column or of notes are places among the rows of the batch. */
+function placeRow(seq: Uint32Array, row: number): number {
+  if (row >= seq.length) throw new Error(`row ${row} of ${seq.length}`);
+  return seq[row];
+}
+
+function decodeColumn(column: pb.Column, seq: Uint32Array, room: Room): Column {
+  const values = floats(column.values, room);
+  const rows = column.rows ? integers(column.rows, room) : null;
+  if (rows && !isIncreasing(rows)) throw new Error("rows of a column are not in order");
+  const own = rows ? rows.map((row) => placeRow(seq, row)) : seq;
   if (own.length !== values.length) throw new Error("a column and its rows differ in length");
   return { name: column.name, layer: column.layer, seq: own, values, decimated: column.decimated };
 }
 
 export function decodeBatch(bytes: Uint8Array): Batch {
   const b = fromBinary(BatchSchema, bytes);
-  const seq = integers(b.seq);
-  const step = integers(b.step);
-  const time = floats(b.time);
-  const wall_time = floats(b.wallTime);
-  const epoch = b.epoch ? floats(b.epoch) : null;
-  const triggered = b.triggered ? Uint8Array.from(decodeArray(b.triggered)) : null;
+  const room = new Room();
+  const seq = integers(b.seq, room);
+  const step = integers(b.step, room);
+  const time = floats(b.time, room);
+  const wall_time = floats(b.wallTime, room);
+  const epoch = b.epoch ? floats(b.epoch, room) : null;
+  const triggered = b.triggered ? Uint8Array.from(decodeArray(b.triggered, room)) : null;
   if ([step, time, wall_time, epoch, triggered].some((column) => column && column.length !== seq.length))
     throw new Error("rows of a batch differ in length");
+  if (!isIncreasing(seq)) throw new Error("rows of a batch are not in order");
   const missing = b.notes.flatMap((note) =>
-    note.missing.map(({ name, reason }) => ({ seq: seq[note.row], name, reason })),
+    note.missing.map(({ name, reason }) => ({ seq: placeRow(seq, note.row), name, reason })),
   );
   return {
     run: b.run,
@@ -176,15 +216,15 @@ export function decodeBatch(bytes: Uint8Array): Batch {
     wall_time,
     epoch,
     triggered,
-    columns: b.columns.map((column) => decodeColumn(column, seq)),
+    columns: b.columns.map((column) => decodeColumn(column, seq, room)),
     alphas: b.alphas.map(decodeAlpha),
     warnings: b.warnings.map(({ step, kind, quantity, layer, message }) => ({ step, kind, quantity, layer, message })),
     missing,
     top_samples: b.notes
       .filter((note) => note.topSamples.length)
-      .map((note) => ({ seq: seq[note.row], samples: [...note.topSamples] })),
-    heavy: b.heavy.map((index) => ({ quantity: index.quantity, steps: integers(index.steps) })),
-    histograms: b.histograms.map(convertHistogram),
+      .map((note) => ({ seq: placeRow(seq, note.row), samples: [...note.topSamples] })),
+    heavy: b.heavy.map((index) => ({ quantity: index.quantity, steps: integers(index.steps, room) })),
+    histograms: b.histograms.map((histogram) => convertHistogram(histogram, room)),
     status: b.status
       ? {
           state: b.status.state,

@@ -72,11 +72,11 @@ def test_version_is_the_one_of_the_package(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.strip() == f"cockpit {__version__}"
 
 
-def test_no_command_is_an_error_with_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        cli.main([])
-    assert stop.value.code == 2
-    assert "usage: cockpit" in capsys.readouterr().err
+def test_no_command_is_an_error_that_names_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    words = capsys.readouterr().err
+    assert "usage: cockpit" in words
+    assert all(re.search(rf"^ +{name} +\w", words, re.MULTILINE) for name in ("demo", "ls", "show", "report"))
 
 
 def test_ls_lists_every_run_with_state_step_and_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,3 +320,44 @@ def test_picture_without_its_package_is_one_line(tmp_path: Path, monkeypatch: py
     told = capsys.readouterr().err
     assert "pip install 'torch-cockpit[poster]'" in told
     assert len(told.strip().splitlines()) == 1
+
+
+def test_report_with_an_ending_that_is_no_format_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", [1.0])
+    assert cli.main(["report", str(run), "-o", str(tmp_path / "x.pdf")]) == 1
+    assert "cannot be written as .pdf; choose one of .html, .csv, .json, .png, .svg" in capsys.readouterr().err
+    assert not (tmp_path / "x.pdf").exists()
+    for name in ("lr-0.1", "plain"):
+        assert cli.choose_target(name, None, [run]) == (Path(name), "html")
+    assert cli.choose_target("x.pdf", "csv", [run]) == (Path("x.pdf"), "csv")
+    assert cli.choose_target("x.htm", None, [run])[1] == "html"
+
+
+def test_no_name_reaches_the_terminal_with_its_escape_sequences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of folders and of runs: in answers, in errors, in what a report left out."""
+    monkeypatch.setattr("cockpit_core.report_html.read_program", lambda: "")
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path / HOSTILE / HOSTILE, [1.0], name=HOSTILE, end=HOSTILE, error=HOSTILE)
+    write_run(tmp_path / HOSTILE / "other", [], name=HOSTILE)
+    (tmp_path / f"empty{HOSTILE}").mkdir()
+    parent, empty = str(run.parent), str(tmp_path / f"empty{HOSTILE}")
+    for words in (
+        ["ls", parent],
+        ["show", str(run)],
+        ["show", str(run), HOSTILE],
+        ["show", parent],
+        ["show", empty],
+        ["ls", HOSTILE + HOSTILE],
+        ["report", str(run)],
+        ["report", str(run), "-o", f"x.{HOSTILE}"],
+        ["report", f"{parent}/other", "--max-size", "0.2", "-o", HOSTILE],
+        ["report", str(run), "-o", f"{empty}/no/x.html"],
+    ):
+        cli.main(words)
+        output = capsys.readouterr()
+        for text in (output.out, output.err):
+            assert text.replace("\n", "").isprintable(), (words, text)

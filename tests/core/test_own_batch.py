@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -267,7 +268,7 @@ def test_model_that_is_another_at_each_call_is_refused(tmp_path: Path) -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             self.calls += 1
-            return self.linear(x) * self.calls
+            return self.linear(x) * (1 + os.urandom(1)[0])
 
     torch.manual_seed(0)
     model, loss_fn = Counting(), nn.CrossEntropyLoss()

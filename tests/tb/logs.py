@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from cockpit_core import records
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.schema import cockpit_pb2 as pb
 
 HOSTILE_RUNS = [
     "<img src=x onerror=alert(1)>",
@@ -82,6 +84,25 @@ def write_broken(folder: Path) -> None:
         writer.write_record(make_record(10))
 
 
+def write_hurtful(folder: Path) -> None:
+    """A sound run of five records with steps of 64 bits, numbers of records likewise, and histograms that inflate."""
+    size = 2**26
+    array = pb.Array(dtype=pb.DTYPE_UINT8, shape=[size], codec=pb.CODEC_ZLIB, data=zlib.compress(bytes(size), 9))
+    bomb = pb.Histogram(counts=array, edges=pb.Array(dtype=pb.DTYPE_FLOAT64, shape=[0])).SerializeToString()
+    vector = pb.Record(kind=pb.KIND_STEP, seq=5, layers=[pb.LayerVector(name=f"q{i}", values=array) for i in range(9)])
+    with EventWriter(folder) as writer:
+        writer.write_header(make_header(folder.name))
+        for step in range(5):
+            writer.write_record(make_record(step))
+        for step in (1, 2**32, 2**62):
+            writer._write_tensor("cockpit/heavy/GradHist1d", "heavy", step, [bomb, bomb], quantity="GradHist1d")
+        writer._write_tensor("cockpit/heavy/Back", "heavy", 2**64 - 5, [bomb], quantity="Back")
+        writer._write_tensor("cockpit/records/000000", "records", 5, vector.SerializeToString())
+        end = pb.Record(kind=pb.KIND_END, seq=6, status="\x1b[31m<b>gone", error="\x1b[2J")
+        writer._write_tensor("cockpit/records/000000", "records", 6, end.SerializeToString())
+        writer._write_tensor("cockpit/records/000000", "records", 2**40, b"rubbish")
+
+
 def write_all(root: Path) -> None:
     """Everything that the tests of the routes look at, in one log directory."""
     write_run(root / "small", range(40))
@@ -91,6 +112,7 @@ def write_all(root: Path) -> None:
     write_run(root / "resumed", range(100), finished=False)
     write_run(root / "resumed", range(55, 120), resume=True, shift=1000)
     write_broken(root / "broken")
+    write_hurtful(root / "hurtful")
     for number, name in enumerate(HOSTILE_RUNS):
         write_run(root / name, range(3 + number))
     write_run(root / "hostile layers", range(11), tuple(HOSTILE_LAYERS))

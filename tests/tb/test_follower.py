@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+import tracemalloc
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +17,11 @@ from tensorboard.data import provider as tb
 from cockpit_core import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema import wire
+from cockpit_core.schema.tags import HEADER, records_tag
 from tb_plugin import cache as cache_module
 from tb_plugin import follower as follower_module
 from tb_plugin.cache import Cache
-from tb_plugin.follower import HEADER, Follower, Wanted, records_tag
+from tb_plugin.follower import Follower, Wanted
 from tb_plugin.provider import Asker
 from tests.tb import logs
 
@@ -285,3 +288,51 @@ def test_a_run_before_its_first_record_waits_and_has_not_crashed(provider: FakeP
         follower = Follower(run)
         read(follower, asker)
         assert follower.data.status == state
+
+
+# ---- numbers that TensorBoard can hold and a run cannot ----
+
+
+@pytest.mark.parametrize("step", [2**32, 2**62, -1, -(2**62)])
+def test_steps_beyond_32_bits_are_no_error(provider: FakeProvider, asker: Asker, step: int) -> None:
+    """TensorBoard's steps have 64 bits and a sign: a page that asked for this run got an error 500."""
+    provider.add_records("a", 0, 3)
+    provider.add("a", records_tag(0), step, b"rubbish", 9.0)
+    batch = read(Follower("a"), asker)
+    assert (batch.status.records, batch.status.broken) == (3, 1)
+    assert batch.status.expected in (3, 2**32 - 1)
+    (entry,) = Cache().list_runs(asker)
+    assert 0 <= entry["seq"] <= 2**32 - 1
+
+
+@pytest.mark.parametrize("step", [2**32, 2**62, -1])
+def test_histograms_of_such_steps_are_skipped_and_counted(step: int) -> None:
+    data = follower_module.FedRun()
+    assert data.feed_heavy("H", 1, lambda index: b"")
+    assert not data.feed_heavy("H", step, lambda index: b"")
+    assert (data.histogram_steps("H"), data.broken) == ([1], 1)
+
+
+def test_state_of_a_run_that_ended_is_a_word(provider: FakeProvider, asker: Asker) -> None:
+    status = "\x1b[31mfin\nished" + "x" * 1000
+    record = records.Record("end", 1, 5.0, 1.0, seq=0, status=status)
+    provider.add("a", records_tag(0), 0, wire.encode_record(record))
+    (entry,) = Cache().list_runs(asker)
+    assert entry["state"].isprintable()
+    assert len(entry["state"]) <= 40
+
+
+def test_histogram_that_would_inflate_is_refused_before_it_does(provider: FakeProvider, asker: Asker) -> None:
+    array = pb.Array(dtype=pb.DTYPE_UINT8, shape=[2**27], codec=pb.CODEC_ZLIB, data=zlib.compress(bytes(2**27), 9))
+    bomb = pb.Histogram(counts=array, edges=pb.Array(dtype=pb.DTYPE_FLOAT64, shape=[0])).SerializeToString()
+    provider.add_records("a", 0, 3)
+    follower = Follower("a")
+    read(follower, asker)
+    follower.data.feed_heavy("H", 1, lambda index: bomb)
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.NotFoundError, match="too large"):
+            follower.read_histogram(asker, "H", 1, "")
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()

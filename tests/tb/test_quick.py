@@ -17,7 +17,7 @@ from tensorboard.data import provider as tb
 from tensorboard.data import server_ingester
 from tensorboard.util import grpc_util
 
-from tb_plugin.follower import HEADER, records_tag
+from cockpit_core.schema.tags import HEADER, records_tag
 from tb_plugin.loader import PLUGIN_NAME
 from tb_plugin.provider import ALL, Asker
 from tb_plugin.quick import read_payloads

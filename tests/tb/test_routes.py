@@ -324,3 +324,22 @@ def test_a_run_that_was_replaced_starts_anew(backend: str, tmp_path: Path) -> No
         while b"id-other" not in board.request(BATCH, run="a")[2]:  # 404 while there is none
             assert time.monotonic() < deadline
             time.sleep(0.3)
+
+
+# ---- logs that were made to hurt ----
+
+
+def test_log_that_was_made_to_hurt_is_shown_as_far_as_it_is_sound(board: TensorBoard) -> None:
+    batch = get_batch(board, "hurtful")
+    assert read_column(batch, "GradNorm")[0].tolist() == list(range(5))
+    assert batch.status.broken >= 2  # the vectors that inflate, and the rubbish
+    steps = {index.quantity: wire.unpack_array(index.steps).tolist() for index in batch.heavy}
+    assert steps == {"GradHist1d": [1]}
+    assert board.runs()["hurtful"]["seq"] <= 2**32 - 1
+
+
+@pytest.mark.parametrize("step", [1, 2**32 - 1])
+def test_histogram_that_inflates_is_not_served(board: TensorBoard, step: int) -> None:
+    status, _, body = board.request(HISTOGRAM, run="hurtful", quantity="GradHist1d", step=step)
+    assert status == 404
+    assert len(body) < 1000

@@ -239,3 +239,82 @@ def test_writing_a_report_logs_what_it_left_out(logdir: Path, tmp_path: Path, ca
     write_report(logdir, tmp_path / "small.html", max_bytes=200_000)
     assert "small.html (0.2 MB) leaves something out" in caplog.text
     assert "histograms are left out: GradHist1d is kept at" in caplog.text
+
+
+# ---- files that were made to hurt, and many runs ----
+
+
+def write_small(path: Path, steps: int = 3, name: str = "", notes: int = 0) -> Path:
+    """``notes`` are bytes in the header that cannot be thinned, and not be compressed by much."""
+    with EventWriter(path) as writer:
+        layers = [records.LayerInfo("a", (2,), 2)]
+        words = [np.random.default_rng(list(path.name.encode())).bytes(notes).hex()]
+        writer.write_header(records.Header(path.name, name or path.name, 0.0, layers=layers, notes=words))
+        for step, loss in enumerate(np.random.default_rng(0).random(steps)):
+            vector = {"GradNorm": np.array([1.0])}
+            writer.write_record(records.Record("step", step, 0.0, 0.0, scalars={"Loss": float(loss)}, layers=vector))
+    return path
+
+
+@pytest.mark.usefixtures("program")
+def test_layerwise_name_without_a_value_of_the_network_is_no_error(tmp_path: Path) -> None:
+    page = make_report(write_small(tmp_path / "run")).content
+    assert b"GradNorm" not in page  # not in the table; the curve of the layer is in the data
+    assert ("run", "GradNorm", "a") in {(run, name, layer) for run, name, layer in read_page(page).values}
+
+
+@pytest.mark.usefixtures("program")
+def test_many_short_runs_share_a_page(tmp_path: Path) -> None:
+    """Runs with fewer records than the fewest points of a thinned curve were an AssertionError."""
+    runs = [write_small(tmp_path / f"run{number:03d}", 10) for number in range(100)]
+    report = make_report(runs, max_bytes=180_000)
+    assert len(report.content) <= 180_000
+    assert {run for run, _, _ in read_page(report.content).values} == {run.name for run in runs}
+
+
+@pytest.mark.usefixtures("program")
+def test_runs_that_do_not_fit_are_refused_with_a_size_that_is_enough(tmp_path: Path) -> None:
+    runs = [write_small(tmp_path / f"run{number:03d}", notes=4_000) for number in range(40)]
+    with pytest.raises(ValueError, match=r"40 runs need about .* even with everything thinned") as refusal:
+        make_report(runs, max_bytes=180_000)
+    (size,) = re.findall(r"\(([\d,]+) bytes\)", str(refusal.value))
+    enough = int(1.1 * int(size.replace(",", "")))
+    assert len(make_report(runs, max_bytes=enough).content) <= enough
+
+
+@pytest.mark.usefixtures("program")
+def test_names_of_great_length_do_not_make_the_page_larger_than_allowed(tmp_path: Path) -> None:
+    runs = [write_small(tmp_path / f"run{number}", name=f"\u202e<{number}" * 50_000) for number in range(10)]
+    report = make_report(runs, max_bytes=300_000)
+    assert len(report.content) <= 300_000
+    title = json.loads(re.findall(r'id="cockpit-options">(.*?)</script>', report.content.decode())[0])["title"]
+    assert len(title) <= 300
+
+
+@pytest.mark.parametrize("ending", ["pdf", "txt", "docx"])
+def test_ending_that_is_no_format_is_refused_before_anything_is_written(tmp_path: Path, ending: str) -> None:
+    run, target = write_small(tmp_path / "run"), tmp_path / f"x.{ending}"
+    with pytest.raises(ValueError, match=rf"cannot be written as \.{ending}; choose one of \.html, \.csv"):
+        write_report(run, target)
+    assert not target.exists()
+    assert write_report(run, target, format="csv").read_text().startswith("run,kind,seq")
+
+
+def test_ending_says_what_is_written(tmp_path: Path) -> None:
+    run = write_small(tmp_path / "run")
+    assert write_report(run, tmp_path / "x.csv").read_text().startswith("run,kind,seq")
+    assert json.loads(write_report(run, tmp_path / "x.JSON").read_text())["format"] == "cockpit-report"
+
+
+def test_poster_of_histograms_that_cannot_be_drawn_has_the_rest(tmp_path: Path) -> None:
+    nan = float("nan")
+    for name, edges in (("nan", [0.0, nan, 1.0]), ("equal", [1.0, 1.0, 1.0]), ("infinite", [0.0, 1.0, np.inf])):
+        counts = np.ones((2, 2), np.uint32)
+        bad = records.Histogram("GradHist2d", 1, counts, np.array(edges), np.array(edges))
+        with EventWriter(tmp_path / name) as writer:
+            writer.write_header(records.Header("id", name, 0.0, layers=[records.LayerInfo("a", (2,), 2)]))
+            writer.write_heavy("GradHist2d", 1, bad, [bad])
+            for step, value in enumerate((1.0, 1e308, -1e308, 5e-324, np.inf, nan)):
+                values = dict.fromkeys(("Loss", "GradNorm", "NormTest", "HessMaxEV", "LearningRate"), value)
+                writer.write_record(records.Record("step", step, 0.0, 0.0, scalars=values))
+        assert make_report(tmp_path / name, "png").content.startswith(b"\x89PNG")

@@ -62,7 +62,7 @@ export function testsScene(
   const finite = groups
     .flatMap(({ values }) => Object.values(values))
     .filter((v): v is number => v !== null && Number.isFinite(v));
-  const largest = Math.max(10, 10 ** Math.ceil(Math.log10(Math.max(...finite, 1))));
+  const largest = Math.max(10, 10 ** Math.min(300, Math.ceil(Math.log10(Math.max(...finite, 1)))));
   const shapes = groups.map((group) => ({ group, at: testsGeometry(group.values, box, largest) }));
   const frame = shapes[0]?.at ?? testsGeometry({ norm: null, inner: null, ortho: null }, box, largest);
   scene.marks.push(...gridMarks(frame, theme));

@@ -12,7 +12,7 @@ import pytest
 from cockpit_core import records
 from cockpit_core.events.crc import masked_crc
 from cockpit_core.events.data import load
-from cockpit_core.events.framing import MAX_RECORD, find_next, frame, look
+from cockpit_core.events.framing import MAX_RECORD, find_heads, frame, look
 from cockpit_core.events.reader import EventFile, read_events
 from cockpit_core.events.writer import EventWriter
 
@@ -199,9 +199,9 @@ def test_records_larger_than_the_buffer_are_read(logdir: Path) -> None:
 
 def test_search_finds_the_first_sound_length() -> None:
     noise = np.random.default_rng(1).integers(0, 256, 5000, dtype=np.uint8).tobytes()
-    assert find_next(noise, 0) == -1
-    assert find_next(noise + frame(b"payload") + frame(b"x"), 0) == 5000
-    assert find_next(b"short", 0) == -1
+    assert find_heads(noise, 0).size == 0
+    assert find_heads(noise + frame(b"payload") + frame(b"x"), 0).tolist() == [5000, 5023]
+    assert find_heads(b"short", 0).size == 0
 
 
 def test_vanished_file_gives_nothing(tmp_path: Path) -> None:

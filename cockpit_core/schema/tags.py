@@ -1,0 +1,21 @@
+"""The tags under which a run stands in an event file: written once, read by everyone from here."""
+
+from __future__ import annotations
+
+HEADER = "cockpit/header"
+RECORDS = "cockpit/records/"
+HEAVY = "cockpit/heavy/"
+
+
+def records_tag(segment: int) -> str:
+    return f"{RECORDS}{segment:06d}"
+
+
+def heavy_tag(quantity: str, generation: int) -> str:
+    """Each generation has tags of its own: where a resumed run repeats a step, TensorBoard's Python backend would show
+    the earlier of the two."""
+    return f"{HEAVY}{quantity}" + (f"@{generation}" if generation else "")
+
+
+def heavy_quantity(tag: str) -> str:
+    return tag.removeprefix(HEAVY).partition("@")[0]
