@@ -97,8 +97,6 @@ class Again:
         """A loss module tells more than the root of the graph, which is its output or made of it."""
         own = [e for e in self.evaluations if e.task == found.task]
         modules = [e for e in own if e.call is not None]
-        if modules and found.whole:
-            raise NotRepeatable("the gradient is not that of loss_fn alone (a penalty or another loss was added to it)")
         return modules or own[:1]
 
     def losses(self, model: nn.Module, loss_fn: nn.Module | None, passes: list[Pass], scale: float) -> Iterator[Tensor]:

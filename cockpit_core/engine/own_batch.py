@@ -99,8 +99,8 @@ def check_again(line: Line, loss: float, slope: float, scale: float, dtype: torc
         raise NotRepeatable("the loss or its gradient is not finite")
     if abs(loss - line.loss_start) > allowed * max(abs(loss), abs(line.loss_start), 1e-12):
         raise NotRepeatable(
-            f"the forward pass did not come out the same when it was repeated: a loss of {loss:.6g} instead of "
-            f"{line.loss_start:.6g}"
+            f"the forward pass did not come out the same when it was repeated, or more than loss_fn was differentiated (a "
+            f"penalty, another loss): {loss:.6g} instead of {line.loss_start:.6g}"
         )
     if abs(slope - line.slope_start) > allowed * scale:
         raise NotRepeatable(
