@@ -33,6 +33,7 @@ WORK_OF_NEED = {
     "start": ("distance",),
     "gram": ("gram",),
     **dict.fromkeys(REPEATED, ("own batch",)),
+    "preconditioned": ("own batch", "preconditioned"),
     **dict.fromkeys(WATCHED, ("activations",)),
 }
 
