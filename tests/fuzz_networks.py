@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import random
 import sys
 import tempfile
@@ -183,9 +182,7 @@ def compare(data: cockpit_core.RunData, truth: slow_truth.RunTruth) -> Verdict:
             verdict.refused += 1
         elif len(verdict.wrong) == before:
             verdict.exact += 1
-    if not verdict.marked and not verdict.refused:
-        check_alphas(data, truth, verdict)
-    elif verdict.refused and not verdict.marked and data.alphas:
+    if not verdict.marked:
         check_alphas(data, truth, verdict)
     return verdict
 

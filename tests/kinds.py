@@ -240,7 +240,9 @@ class TimeMix(nn.Module):
         top = bottom = torch.zeros_like(x[:, 0])
         outputs = []
         for t in range(x.shape[1]):
-            top, bottom = [torch.exp(-self.decay) * s + new for s, new in ((top, key[:, t] * value[:, t]), (bottom, key[:, t]))]
+            top, bottom = [
+                torch.exp(-self.decay) * s + new for s, new in ((top, key[:, t] * value[:, t]), (bottom, key[:, t]))
+            ]
             outputs.append(top / bottom)
         return self.out(torch.stack(outputs, 1))
 

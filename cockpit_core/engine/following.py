@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.layout import Layout, find_layout, is_in_order, weigh
-from cockpit_core.engine.replay import Places, find_region, pull, shape_of, uneven
-from cockpit_core.engine.separability import is_scalar, places_of_samples, why_not_a_sum
+from cockpit_core.engine.replay import Pair, Places, find_region, pull, shape_of, uneven
+from cockpit_core.engine.separability import Curved, find_sums, is_scalar, places_of_samples, why_not_a_sum
 from cockpit_core.layers.registry import RULES, Call
 
 CALLED, GIVEN = "cockpit call", "cockpit output"
@@ -85,7 +85,13 @@ class Follower:
                 marks.setdefault(CALLED, []).append((call, position, output.output_nr))
 
     def follow(
-        self, root: Any, origin: tuple[int, int], batch_dim: int, entries: list[tuple[Any, int]], size: int, careful: bool
+        self,
+        root: Any,
+        origin: tuple[int, int],
+        batch_dim: int,
+        entries: list[tuple[Any, int]],
+        size: int,
+        careful: bool,
     ) -> Finding:
         """What is known of the calls below this loss; their ``Call`` objects are told.
 
@@ -180,25 +186,25 @@ def look(
         dims = choose_dims(given, samples, batch_dim, choice)
         if dims is None:
             break
-        found = pull(seed(dims, samples), wanted, careful=careful)
-        layouts = read(found, targets, samples, batch_dim)
-        if best is None or agrees(layouts, calls, samples):
-            best = dims, found, layouts
-        if agrees(layouts, calls, samples):
+        seen = Seen(samples, batch_dim, dict(entries))
+        pull(seed(dims, samples), wanted, seen.visit, careful=careful)
+        if best is None or agrees(seen.layouts, calls, samples):
+            best = dims, seen
+        if agrees(seen.layouts, calls, samples):
             break
     if best is None:
-        best = from_the_loss(root, wanted, targets, samples, batch_dim, careful)
+        best = from_the_loss(root, wanted, Seen(samples, batch_dim, dict(entries)), careful)
     if best is None:
         return Finding([{} for _ in calls], [("", "") for _ in calls], [True for _ in entries])
-    dims, found, layouts = best
+    dims, seen = best
     finding = Finding(interacts=why_not_a_sum(root, dims, samples, batch_dim, careful=careful) if dims else "")
     normalised = below_batch_norm(nodes)
     for call in calls:
-        own = layouts.get(id(call), {})
+        own = seen.layouts.get(id(call), {})
         refusal, interacts = judge(call, own, samples, targets)
         finding.layouts.append(own)
         finding.marks.append((refusal, interacts or (BEHIND if id(call) in normalised else "")))
-    finding.entries = [judge_entry(found, node, dim, samples) for node, dim in entries]
+    finding.entries = [seen.entries.get(node, True) for node, _ in entries]
     finding.routed = any(n.name().startswith(ROUTED) for n in nodes) or any(
         layout.rows is not None for own in finding.layouts for layout in own.values()
     )
@@ -218,11 +224,15 @@ def reachable(root: Any) -> set[Any]:
 def below_batch_norm(nodes: set[Any]) -> set[int]:
     """Calls whose outputs pass a normalisation over the batch on their way to the loss."""
     norms = [n for n in nodes if "BatchNorm" in n.name() and getattr(n, "_saved_training", True)]
-    below = {node for norm in norms for child, _ in norm.next_functions if child is not None for node in reachable(child)}
+    below = {
+        node for norm in norms for child, _ in norm.next_functions if child is not None for node in reachable(child)
+    }
     return {id(call) for node in below for call, _, _ in node.metadata.get(CALLED, ())}
 
 
-def choose_dims(given: dict[Any, set[int]], samples: int, batch_dim: int, choice: int) -> dict[Any, dict[int, int]] | None:
+def choose_dims(
+    given: dict[Any, set[int]], samples: int, batch_dim: int, choice: int
+) -> dict[Any, dict[int, int]] | None:
     """For each output of the model the dimension that counts samples: the likeliest, the next one, ..."""
     dims: dict[Any, dict[int, int]] = {}
     most = 0
@@ -247,15 +257,22 @@ def seed(dims: dict[Any, dict[int, int]], samples: int) -> Places:
     return seeds
 
 
-def read(found: Places, targets: set[Any], samples: int, batch_dim: int) -> dict[int, dict[int, Layout]]:
-    """By call and output."""
-    layouts: dict[int, dict[int, Layout]] = {}
-    for node in targets:
-        for call, position, nr in node.metadata[CALLED]:
-            pair = found.get(node, {}).get(nr)
-            if pair is not None:
-                layouts.setdefault(id(call), {})[position] = find_layout(pair, samples, batch_dim, leads_of(call, pair))
-    return layouts
+class Seen:
+    """What arrived at calls and entries, read at once and dropped."""
+
+    def __init__(self, samples: int, batch_dim: int, places: dict[Any, int]):
+        self.samples, self.batch_dim, self.places = samples, batch_dim, places
+        self.layouts: dict[int, dict[int, Layout]] = {}
+        self.entries: dict[Any, bool] = {}
+
+    def visit(self, node: Any, pairs: dict[int, Pair]) -> None:
+        for call, position, nr in node.metadata.get(CALLED, ()):
+            if nr in pairs:
+                found = find_layout(pairs[nr], self.samples, self.batch_dim, leads_of(call, pairs[nr]))
+                self.layouts.setdefault(id(call), {})[position] = found
+        if node in self.places and 0 in pairs:
+            found = find_layout(pairs[0], self.samples, self.places[node], ())
+            self.entries[node] = found.dim == self.places[node] or not found.mixed
 
 
 def leads_of(call: Call, pair: tuple[Tensor, Tensor]) -> tuple[int, ...]:
@@ -297,20 +314,10 @@ def judge(call: Call, layouts: dict[int, Layout], samples: int, targets: set[Any
     return MIXED, ""
 
 
-def judge_entry(found: Places, node: Any, dim: int, samples: int) -> bool:
-    pair = found.get(node, {}).get(0)
-    if pair is None:
-        return True
-    layout = find_layout(pair, samples, dim, ())
-    return layout.dim == dim or not layout.mixed
-
-
 def from_the_loss(
-    root: Any, wanted: set[Any], targets: set[Any], samples: int, batch_dim: int, careful: bool
-) -> tuple[dict, Places, dict[int, dict[int, Layout]]] | None:
+    root: Any, wanted: set[Any], seen: Seen, careful: bool
+) -> tuple[dict[Any, dict[int, int]], Seen] | None:
     """Where the model was not called as a whole: samples as the terms of the loss count them."""
-    from cockpit_core.engine.separability import Curved, find_sums
-
     region = find_region([root], wanted)
     if root not in region or not is_scalar(root):
         return None
@@ -321,10 +328,10 @@ def from_the_loss(
         return None
     seeds: Places = {}
     for node, index, gradient in sums:
-        likely = places_of_samples(gradient.shape, samples, batch_dim)
+        likely = places_of_samples(gradient.shape, seen.samples, seen.batch_dim)
         if likely:
-            seeds.setdefault(node, {})[index] = (gradient, weigh(gradient, likely[0], samples))
+            seeds.setdefault(node, {})[index] = (gradient, weigh(gradient, likely[0], seen.samples))
     if not seeds:
         return None
-    found = pull(seeds, wanted, careful=careful)
-    return {}, found, read(found, targets, samples, batch_dim)
+    pull(seeds, wanted, seen.visit, careful=careful)
+    return {}, seen

@@ -144,7 +144,9 @@ def project(contribution: Contribution, direction: Tensor) -> Tensor:
     blocks = range(0, contribution.samples, few)
     return torch.cat(
         [
-            row_products(contribution.form(lo, min(lo + few, contribution.samples)).reshape(-1, flat.numel()), flat[:, None])[:, 0]
+            row_products(
+                contribution.form(lo, min(lo + few, contribution.samples)).reshape(-1, flat.numel()), flat[:, None]
+            )[:, 0]
             for lo in blocks
         ]
     )

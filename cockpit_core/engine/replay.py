@@ -8,7 +8,7 @@ no code of the user runs. Functions that mix nothing but features of one row are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 Pair = tuple[Tensor, Tensor]
 Places = dict[Any, dict[int, Pair]]
 """By node and output of the node."""
+Visit = Callable[[Any, dict[int, Pair]], None]
 
 SAME_PLACES = (
     *("ReluBackward", "GeluBackward", "SiluBackward", "TanhBackward", "SigmoidBackward", "LeakyReluBackward"),
@@ -56,8 +57,9 @@ def find_region(starts: Iterable[Any], wanted: set[Any]) -> set[Any]:
 
 
 @torch.no_grad()
-def pull(seeds: Places, wanted: set[Any], stop: set[Any] | None = None, *, careful: bool = False) -> Places:
-    """The pairs that arrive at the outputs of the wanted nodes. Nothing goes beyond the nodes in ``stop``.
+def pull(seeds: Places, wanted: set[Any], visit: Visit, stop: set[Any] | None = None, *, careful: bool = False) -> None:
+    """``visit`` gets the pairs that arrive at the outputs of each wanted node, and keeps none: they are as large as the
+    activations. Nothing goes beyond the nodes in ``stop``.
 
     ``careful``: saved tensors may not be asked for (checkpointing would run the user's code to give them).
     """
@@ -68,13 +70,12 @@ def pull(seeds: Places, wanted: set[Any], stop: set[Any] | None = None, *, caref
             if child in missing:
                 missing[child] += 1
     arrived: Places = {node: dict(pairs) for node, pairs in seeds.items()}
-    found: Places = {}
     ready = [node for node, count in missing.items() if count == 0]
     while ready:
         node = ready.pop()
         pairs = arrived.pop(node, {})
         if node in wanted and pairs:
-            found[node] = pairs
+            visit(node, pairs)
         results = step_back(node, pairs, region, careful) if pairs and not (stop and node in stop) else {}
         for k, (child, index) in enumerate(node.next_functions):
             if child not in missing:
@@ -84,7 +85,7 @@ def pull(seeds: Places, wanted: set[Any], stop: set[Any] | None = None, *, caref
             missing[child] -= 1
             if missing[child] == 0:
                 ready.append(child)
-    return found
+        del pairs, results
 
 
 def add_pair(places: dict[int, Pair], index: int, pair: Pair) -> None:
@@ -152,7 +153,10 @@ def step_without_saved(node: Any, pairs: dict[int, Pair], region: set[Any]) -> d
         rows -= len(node._saved_normalized_shape)
     elif name.startswith(("BmmBackward", "ScaledDotProduct")):
         rows -= 2
-    elif name.startswith(("SoftmaxBackward", "LogSoftmaxBackward")) and node._saved_dim % (2**64) in (rows - 1, 2**64 - 1):
+    elif name.startswith(("SoftmaxBackward", "LogSoftmaxBackward")) and node._saved_dim % (2**64) in (
+        rows - 1,
+        2**64 - 1,
+    ):
         rows -= 1
     else:
         return {}

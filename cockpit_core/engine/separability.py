@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.layout import lies_along, weigh
-from cockpit_core.engine.replay import Places, call_node, find_region, fit, pull, shape_of
+from cockpit_core.engine.replay import Pair, Places, call_node, find_region, fit, pull, shape_of
 
 SUMS = (
     *("SumBackward", "MeanBackward", "NllLoss", "MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KlDiv"),
@@ -69,10 +69,8 @@ def places_of_samples(shape: torch.Size, samples: int, batch_dim: int) -> list[i
     return [*exact, *several]
 
 
-def why_not_a_sum(
-    root: Any, outputs: dict[Any, dict[int, int]], samples: int, batch_dim: int, *, careful: bool
-) -> str:
-    """"" where the loss is a sum over samples; else what makes it something else.
+def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, batch_dim: int, *, careful: bool) -> str:
+    """ "" where the loss is a sum over samples; else what makes it something else.
 
     ``outputs``: node -> output -> the dimension of the model's output that counts samples.
     """
@@ -100,8 +98,13 @@ def is_sum_over_samples(
 ) -> bool:
     for dim in places_of_samples(gradient.shape, samples, batch_dim):
         seeds: Places = {node: {index: (gradient, weigh(gradient, dim, samples))}}
-        found = pull(seeds, set(outputs), set(outputs), careful=careful)
-        pairs = [(pair, outputs[z].get(nr)) for z, pairs in found.items() for nr, pair in pairs.items()]
-        if all(dim is None or lies_along(pair, dim, samples) for pair, dim in pairs):
+        apart: list[bool] = []
+
+        def visit(z: Any, pairs: dict[int, Pair], apart: list[bool] = apart) -> None:
+            known = [(pair, outputs[z][nr]) for nr, pair in pairs.items() if nr in outputs[z]]
+            apart.extend(lies_along(pair, place, samples) for pair, place in known)
+
+        pull(seeds, set(outputs), visit, set(outputs), careful=careful)
+        if all(apart):
             return True
     return False

@@ -23,7 +23,9 @@ FORMULAS: dict[str, Callable[[Any], float | None]] = {
 }
 
 
-def train(model: nn.Module, steps: list[tuple], losses_of: Callable[[Any], Tensor], folder: Path, **options: Any) -> Any:
+def train(
+    model: nn.Module, steps: list[tuple], losses_of: Callable[[Any], Tensor], folder: Path, **options: Any
+) -> Any:
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
     options = {"config": "economy", "on_error": "raise", **options}
     torch.manual_seed(1)
