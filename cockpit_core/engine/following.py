@@ -46,6 +46,10 @@ class Finding:
     routed: bool = True
     uses: int = 0
 
+    @property
+    def is_trusted(self) -> bool:
+        return not self.routed and self.uses >= TRUSTED_AFTER and self.uses % RECHECKED_EVERY != 0
+
 
 @dataclass(eq=False)
 class Follower:
@@ -100,7 +104,7 @@ class Follower:
         calls = [call for ref in self.calls if (call := ref()) is not None]
         key = (*((id(call.module), call.shapes) for call in calls), origin[1], size, careful)
         finding = self.known.get(key)
-        if finding is not None and not finding.routed and finding.uses % RECHECKED_EVERY >= TRUSTED_AFTER:
+        if finding is not None and finding.is_trusted:
             finding.uses += 1
         else:
             uses = finding.uses if finding is not None else 0
