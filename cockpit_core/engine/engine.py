@@ -292,9 +292,9 @@ class Engine:
             return
         if self.cover.sharded and not self.step.gradient_norms:
             return  # the passes so far were not reduced yet (set_requires_gradient_sync)
-        moved = [p for p in self.cover.trainable().values() if p.grad is not None]
         owned = self.owned()
-        if not any_nonzero(p.grad for p in moved if owned is None or id(p) in owned):
+        moved = [p for p in self.cover.trainable().values() if owned is None or id(p) in owned]
+        if not any_nonzero(p.grad for p in moved if p.grad is not None):
             self.step.discard()
 
     def _take_losses(self, found: Pass, call: int, args: tuple, kwargs: dict, value: Tensor, factor: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.layout import Layout, find_layout, is_in_order, weigh
 from cockpit_core.engine.replay import Pair, Places, find_region, pull, shape_of, uneven
-from cockpit_core.engine.separability import Curved, find_sums, is_scalar, places_of_samples, why_not_a_sum
+from cockpit_core.engine.separability import Curved, Unknown, find_sums, is_scalar, places_of_samples, why_not_a_sum
 from cockpit_core.layers.registry import RULES, Call
 
 CALLED, GIVEN = "cockpit call", "cockpit output"
@@ -114,7 +114,8 @@ class Follower:
         self.told.clear()
         for call, layouts, marks in zip(calls, finding.layouts, finding.marks, strict=True):
             call.batch_size = call.batch_size or origin[1]
-            tell(call, layouts, *marks)
+            if call.batch_size == origin[1]:
+                tell(call, layouts, *marks)
             own = (call.module, call.dims, call.rows, call.refusal, call.followed)
             self.told.setdefault(call.forward, []).append(own)
         return finding
@@ -132,7 +133,10 @@ class Follower:
 
 
 def place_of(tensor: Tensor) -> tuple:
-    return tensor.data_ptr(), tensor.shape, tensor.stride()
+    try:
+        return tensor.data_ptr(), tensor.shape, tensor.stride()
+    except RuntimeError:  # nested, sharded or functional tensors have no place of their own
+        return (id(tensor),)
 
 
 def given_tensors(call: Call) -> list[Tensor]:
@@ -184,8 +188,12 @@ def look(
     nodes = reachable(root)
     targets = {n for n in nodes if CALLED in n.metadata}
     wanted = targets | {node for node, _ in entries}
-    given = {n: {nr for _, nr in n.metadata[GIVEN]} for n in nodes if GIVEN in n.metadata}
     samples, best = origin[1], None
+    others = {call.forward for call in calls if call.batch_size not in (0, samples)}  # batches of another size
+    marked = {
+        n: {nr for forward, nr in n.metadata[GIVEN] if forward not in others} for n in nodes if GIVEN in n.metadata
+    }
+    given = {n: numbers for n, numbers in marked.items() if numbers}
     for choice in range(3):
         dims = choose_dims(given, samples, batch_dim, choice)
         if dims is None:
@@ -328,7 +336,7 @@ def from_the_loss(
     try:
         with torch.no_grad():
             sums = list(find_sums(root, region))
-    except Curved:
+    except (Curved, Unknown):
         return None
     seeds: Places = {}
     for node, index, gradient in sums:

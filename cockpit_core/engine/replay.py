@@ -61,7 +61,8 @@ def pull(seeds: Places, wanted: set[Any], visit: Visit, stop: set[Any] | None = 
     """``visit`` gets the pairs that arrive at the outputs of each wanted node, and keeps none: they are as large as the
     activations. Nothing goes beyond the nodes in ``stop``.
 
-    ``careful``: saved tensors may not be asked for (checkpointing would run the user's code to give them).
+    ``careful``: saved tensors may not be asked for at all (checkpointing would run the user's code to give them, weights
+    that are sharded are not there).
     """
     region = find_region(seeds, wanted)
     missing = dict.fromkeys(region, 0)
@@ -112,12 +113,14 @@ def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], careful: bool
     except Exception:  # it cannot be called twice, or not from here: what lies below is not reached this way
         return {}
     results = {}
-    for k, (child, index) in enumerate(edges):
-        if child in region and each[0][k] is not None and each[1][k] is not None:
-            results[k] = (fit(each[0][k], child, index), fit(each[1][k], child, index))
+    for k, ((child, index), one, other) in enumerate(zip(edges, *each, strict=True)):
+        if child in region and one is not None and other is not None:
+            results[k] = (fit(one, child, index), fit(other, child, index))
     return results
 
 
+TELLS_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+"""Does this torch say whether a saved tensor comes from a hook?"""
 SAVED: dict[type, list[str]] = {}
 """Attributes of each kind of node that hold saved tensors."""
 
@@ -126,10 +129,12 @@ def is_packed(node: Any, careful: bool) -> bool:
     """Would asking for its saved tensors run somebody's code? Checkpointing computes them again, offloading loads them."""
     if type(node) not in SAVED:
         SAVED[type(node)] = [name for name in dir(type(node)) if name.startswith("_raw_saved_")]
+    if careful:
+        return bool(SAVED[type(node)])
     for name in SAVED[type(node)]:
         held = getattr(node, name)
         for one in held if isinstance(held, (tuple, list)) else [held]:
-            if one is not None and getattr(one, "unpack_hook", careful or None) is not None:
+            if getattr(one, "unpack_hook", None) is not None:
                 return True
     return False
 

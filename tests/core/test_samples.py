@@ -341,3 +341,27 @@ def test_tied_embedding_of_a_million_elements_in_single_precision(tmp_path: Path
     assert values["NormTest"] == pytest.approx(slow_truth.norm_test(truth["words.weight"]), rel=1e-4)
     assert values["InnerTest"] == pytest.approx(slow_truth.inner_test(truth["words.weight"]), rel=1e-3)
     assert values["GradNorm"] == pytest.approx(slow_truth.grad_norm(truth["words.weight"]), rel=1e-5)
+
+
+# ---- batches of different sizes in one backward pass ---------------------------------------------------------------
+
+
+def test_batch_of_twice_the_size_keeps_its_own_samples(tmp_path: Path) -> None:
+    """Consistency with unlabelled data: the second batch is no second look at the samples of the first."""
+    torch.manual_seed(0)
+    model, loss_fn = make_mlp(), nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    small, large = torch.randn(B, 3).double(), torch.randn(2 * B, 3).double()
+    losses = torch.cat([model(x).square().mean(1) / len(x) for x in (small, large)]) * 3 * B
+    rows = [torch.autograd.grad(l_n, list(model.parameters()), retain_graph=True) for l_n in losses]
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config="economy", on_error="raise") as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            sum(loss_fn(model(x), torch.zeros(len(x), 4).double()) for x in (small, large)).backward()
+            optimizer.step()
+    for k, (name, _) in enumerate(model.named_parameters()):
+        G = torch.stack([row[k].flatten() for row in rows]).numpy()
+        steps, values = run.data.scalars("NormTest", name)
+        found = dict(zip(steps.tolist(), values.tolist(), strict=True))
+        assert 0 not in found or found[0] == pytest.approx(slow_truth.norm_test(G), rel=1e-5)
+        assert found
