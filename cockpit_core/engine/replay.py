@@ -106,7 +106,8 @@ def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], careful: bool
         return {rows: spread(pairs[0], 1, shape_of(*edges[rows]))} if edges[rows][0] in region else {}
     if name == "ConvolutionBackward0" and edges[0][0] in region and edges[1][0] not in region:
         return {0: spread(pairs[0], 1, shape_of(*edges[0]))}
-    if is_packed(node, careful):
+    alone = edges[0][0] in region and not any(child in region for child, _ in edges[1:])
+    if is_packed(node, careful) or (alone and name.startswith("NativeLayerNormBackward")):
         return step_without_saved(node, pairs, region)
     try:
         each = [call_node(node, {index: pair[k] for index, pair in pairs.items()}) for k in (0, 1)]
