@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-PIECE = 2**16
+PIECE = 2**14
 """Short enough for float32, long enough that adding the pieces costs nothing."""
 
 
@@ -45,7 +45,7 @@ def row_products(G: Tensor, V: Tensor) -> Tensor:
     if not is_long(G, count):
         return (G @ V).double()
     total = torch.zeros(G.shape[0], V.shape[1], dtype=torch.float64, device=G.device)
-    piece = PIECE if G.device.type == "cpu" else 16 * PIECE
+    piece = PIECE if G.device.type == "cpu" else 64 * PIECE
     for lo in range(0, count, piece):
         total += (G[:, lo : lo + piece] @ V[lo : lo + piece]).double()
     return total

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from cockpit_core.engine.replay import TELLS_HOOKS
 from cockpit_core.layers.fallback import stack_rows
 from cockpit_core.layers.registry import Call
 
@@ -58,7 +59,8 @@ def watch_entries(engine: Engine, root: Any, origin: tuple[int, int]) -> None:
         return
     entries, batched = find_entries(root, B, batch_dim)
     places = [(node, entry.batch_dim) for node, entry in entries]
-    finding = engine.follower.follow(root, origin, batch_dim, places, len(batched), engine.step.packed)
+    careful = engine.cover.sharded or (engine.step.packed and not TELLS_HOOKS)
+    finding = engine.follower.follow(root, origin, batch_dim, places, len(batched), careful)
     engine.step.interacts = engine.step.interacts or finding.interacts
     entries = [entry for entry, holds in zip(entries, finding.entries, strict=True) if holds]
     if not entries:

@@ -221,7 +221,7 @@ def sum_up(parts: list[Contribution]) -> Contribution:
     """All uses of the same samples."""
     if not parts:
         raise NotCovered(
-            "its module was not called in this backward pass: a function uses the weight, or its gradient is of another pass"
+            "its module was not called in this backward pass: a function uses the weight, or another pass made its gradient"
         )
     if any(part.samples != parts[0].samples for part in parts):
         raise NotCovered("its uses see different numbers of samples")

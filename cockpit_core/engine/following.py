@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.layout import Layout, find_layout, is_in_order, weigh
-from cockpit_core.engine.replay import Places, find_region, pull, shape_of, uneven
-from cockpit_core.engine.separability import is_scalar, places_of_samples, why_not_a_sum
+from cockpit_core.engine.replay import Pair, Places, find_region, pull, shape_of, uneven
+from cockpit_core.engine.separability import Curved, Unknown, find_sums, is_scalar, places_of_samples, why_not_a_sum
 from cockpit_core.layers.registry import RULES, Call
 
 CALLED, GIVEN = "cockpit call", "cockpit model"
@@ -45,6 +45,10 @@ class Finding:
     interacts: str = ""
     routed: bool = True
     uses: int = 0
+
+    @property
+    def is_trusted(self) -> bool:
+        return not self.routed and self.uses >= TRUSTED_AFTER and self.uses % RECHECKED_EVERY != 0
 
 
 @dataclass(eq=False)
@@ -100,7 +104,7 @@ class Follower:
         calls = [call for ref in self.calls if (call := ref()) is not None]
         key = (*((id(call.module), call.shapes) for call in calls), origin[1], size, careful)
         finding = self.known.get(key)
-        if finding is not None and not finding.routed and finding.uses % RECHECKED_EVERY >= TRUSTED_AFTER:
+        if finding is not None and finding.is_trusted:
             finding.uses += 1
         else:
             uses = finding.uses if finding is not None else 0
@@ -110,7 +114,8 @@ class Follower:
         self.told.clear()
         for call, layouts, marks in zip(calls, finding.layouts, finding.marks, strict=True):
             call.batch_size = call.batch_size or origin[1]
-            tell(call, layouts, *marks)
+            if call.batch_size == origin[1]:
+                tell(call, layouts, *marks)
             own = (call.module, call.dims, call.rows, call.refusal, call.followed)
             self.told.setdefault(call.forward, []).append(own)
         return finding
@@ -128,7 +133,10 @@ class Follower:
 
 
 def place_of(tensor: Tensor) -> tuple:
-    return tensor.data_ptr(), tensor.shape, tensor.stride()
+    try:
+        return tensor.data_ptr(), tensor.shape, tensor.stride()
+    except RuntimeError:  # nested, sharded or functional tensors have no place of their own
+        return (id(tensor),)
 
 
 def given_tensors(call: Call) -> list[Tensor]:
@@ -180,31 +188,35 @@ def look(
     nodes = reachable(root)
     targets = {n for n in nodes if CALLED in n.metadata}
     wanted = targets | {node for node, _ in entries}
-    given = {n: {nr for _, nr in n.metadata[GIVEN]} for n in nodes if GIVEN in n.metadata}
     samples, best = origin[1], None
+    others = {call.forward for call in calls if call.batch_size not in (0, samples)}  # batches of another size
+    marked = {
+        n: {nr for forward, nr in n.metadata[GIVEN] if forward not in others} for n in nodes if GIVEN in n.metadata
+    }
+    given = {n: numbers for n, numbers in marked.items() if numbers}
     for choice in range(3):
         dims = choose_dims(given, samples, batch_dim, choice)
         if dims is None:
             break
-        found = pull(seed(dims, samples), wanted, careful=careful)
-        layouts = read(found, targets, samples, batch_dim)
-        if best is None or agrees(layouts, calls, samples):
-            best = dims, found, layouts
-        if agrees(layouts, calls, samples):
+        seen = Seen(samples, batch_dim, dict(entries))
+        pull(seed(dims, samples), wanted, seen.visit, careful=careful)
+        if best is None or agrees(seen.layouts, calls, samples):
+            best = dims, seen
+        if agrees(seen.layouts, calls, samples):
             break
     if best is None:
-        best = from_the_loss(root, wanted, targets, samples, batch_dim, careful)
+        best = from_the_loss(root, wanted, Seen(samples, batch_dim, dict(entries)), careful)
     if best is None:
         return Finding([{} for _ in calls], [("", "") for _ in calls], [True for _ in entries])
-    dims, found, layouts = best
+    dims, seen = best
     finding = Finding(interacts=why_not_a_sum(root, dims, samples, batch_dim, careful=careful) if dims else "")
     normalised = below_batch_norm(nodes)
     for call in calls:
-        own = layouts.get(id(call), {})
+        own = seen.layouts.get(id(call), {})
         refusal, interacts = judge(call, own, samples, targets)
         finding.layouts.append(own)
         finding.marks.append((refusal, interacts or (BEHIND if id(call) in normalised else "")))
-    finding.entries = [judge_entry(found, node, dim, samples) for node, dim in entries]
+    finding.entries = [seen.entries.get(node, True) for node, _ in entries]
     finding.routed = any(n.name().startswith(ROUTED) for n in nodes) or any(
         layout.rows is not None for own in finding.layouts for layout in own.values()
     )
@@ -257,15 +269,22 @@ def seed(dims: dict[Any, dict[int, int]], samples: int) -> Places:
     return seeds
 
 
-def read(found: Places, targets: set[Any], samples: int, batch_dim: int) -> dict[int, dict[int, Layout]]:
-    """By call and output."""
-    layouts: dict[int, dict[int, Layout]] = {}
-    for node in targets:
-        for call, position, nr in node.metadata[CALLED]:
-            pair = found.get(node, {}).get(nr)
-            if pair is not None:
-                layouts.setdefault(id(call), {})[position] = find_layout(pair, samples, batch_dim, leads_of(call, pair))
-    return layouts
+class Seen:
+    """What arrived at calls and entries, read at once and dropped."""
+
+    def __init__(self, samples: int, batch_dim: int, places: dict[Any, int]):
+        self.samples, self.batch_dim, self.places = samples, batch_dim, places
+        self.layouts: dict[int, dict[int, Layout]] = {}
+        self.entries: dict[Any, bool] = {}
+
+    def visit(self, node: Any, pairs: dict[int, Pair]) -> None:
+        for call, position, nr in node.metadata.get(CALLED, ()):
+            if nr in pairs:
+                found = find_layout(pairs[nr], self.samples, self.batch_dim, leads_of(call, pairs[nr]))
+                self.layouts.setdefault(id(call), {})[position] = found
+        if node in self.places and 0 in pairs:
+            found = find_layout(pairs[0], self.samples, self.places[node], ())
+            self.entries[node] = found.dim == self.places[node] or not found.mixed
 
 
 def leads_of(call: Call, pair: tuple[Tensor, Tensor]) -> tuple[int, ...]:
@@ -307,34 +326,24 @@ def judge(call: Call, layouts: dict[int, Layout], samples: int, targets: set[Any
     return MIXED, ""
 
 
-def judge_entry(found: Places, node: Any, dim: int, samples: int) -> bool:
-    pair = found.get(node, {}).get(0)
-    if pair is None:
-        return True
-    layout = find_layout(pair, samples, dim, ())
-    return layout.dim == dim or not layout.mixed
-
-
 def from_the_loss(
-    root: Any, wanted: set[Any], targets: set[Any], samples: int, batch_dim: int, careful: bool
-) -> tuple[dict, Places, dict[int, dict[int, Layout]]] | None:
+    root: Any, wanted: set[Any], seen: Seen, careful: bool
+) -> tuple[dict[Any, dict[int, int]], Seen] | None:
     """Where the model was not called as a whole: samples as the terms of the loss count them."""
-    from cockpit_core.engine.separability import Curved, find_sums
-
     region = find_region([root], wanted)
     if root not in region or not is_scalar(root):
         return None
     try:
         with torch.no_grad():
             sums = list(find_sums(root, region))
-    except Curved:
+    except (Curved, Unknown):
         return None
     seeds: Places = {}
     for node, index, gradient in sums:
-        likely = places_of_samples(gradient.shape, samples, batch_dim)
+        likely = places_of_samples(gradient.shape, seen.samples, seen.batch_dim)
         if likely:
-            seeds.setdefault(node, {})[index] = (gradient, weigh(gradient, likely[0], samples))
+            seeds.setdefault(node, {})[index] = (gradient, weigh(gradient, likely[0], seen.samples))
     if not seeds:
         return None
-    found = pull(seeds, wanted, careful=careful)
-    return {}, found, read(found, targets, samples, batch_dim)
+    pull(seeds, wanted, seen.visit, careful=careful)
+    return {}, seen

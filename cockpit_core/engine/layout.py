@@ -72,10 +72,24 @@ def find_layout(pair: tuple[Tensor, Tensor], samples: int, preferred: int, leads
             return Layout(dim=dim)
     for lead in leads:
         if 0 < lead <= c.dim():
-            rows = read_rows(pair, lead, samples)
+            rows = try_orders(pair, lead, samples)
+            rows = read_rows(pair, lead, samples) if rows is None else rows
             if rows is not None:
                 return Layout(rows=rows, lead=lead)
     return Layout(mixed=True)
+
+
+def try_orders(pair: tuple[Tensor, Tensor], lead: int, samples: int) -> Tensor | None:
+    """k rows of each sample, samples outermost or innermost: seen as a whole, so that little precision will do."""
+    c, weighted = (tensor.reshape(tensor.shape[:lead].numel(), -1) for tensor in pair)
+    if len(c) % samples:
+        return None
+    order = torch.arange(samples, device=c.device)
+    for rows in (order.repeat_interleave(len(c) // samples), order.repeat(len(c) // samples)):
+        expected = c * weights_of(samples).to(c)[rows, None]
+        if bool(torch.linalg.vector_norm(weighted - expected) <= noise_of(c) * torch.linalg.vector_norm(weighted)):
+            return rows
+    return None
 
 
 def read_rows(pair: tuple[Tensor, Tensor], lead: int, samples: int) -> Tensor | None:

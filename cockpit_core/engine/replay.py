@@ -8,7 +8,7 @@ no code of the user runs. Functions that mix nothing but features of one row are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 Pair = tuple[Tensor, Tensor]
 Places = dict[Any, dict[int, Pair]]
 """By node and output of the node."""
+Visit = Callable[[Any, dict[int, Pair]], None]
 
 SAME_PLACES = (
     *("ReluBackward", "GeluBackward", "SiluBackward", "TanhBackward", "SigmoidBackward", "LeakyReluBackward"),
@@ -56,10 +57,12 @@ def find_region(starts: Iterable[Any], wanted: set[Any]) -> set[Any]:
 
 
 @torch.no_grad()
-def pull(seeds: Places, wanted: set[Any], stop: set[Any] | None = None, *, careful: bool = False) -> Places:
-    """The pairs that arrive at the outputs of the wanted nodes. Nothing goes beyond the nodes in ``stop``.
+def pull(seeds: Places, wanted: set[Any], visit: Visit, stop: set[Any] | None = None, *, careful: bool = False) -> None:
+    """``visit`` gets the pairs that arrive at the outputs of each wanted node, and keeps none: they are as large as the
+    activations. Nothing goes beyond the nodes in ``stop``.
 
-    ``careful``: saved tensors may not be asked for (checkpointing would run the user's code to give them).
+    ``careful``: saved tensors may not be asked for at all (checkpointing would run the user's code to give them, weights
+    that are sharded are not there).
     """
     region = find_region(seeds, wanted)
     missing = dict.fromkeys(region, 0)
@@ -68,13 +71,12 @@ def pull(seeds: Places, wanted: set[Any], stop: set[Any] | None = None, *, caref
             if child in missing:
                 missing[child] += 1
     arrived: Places = {node: dict(pairs) for node, pairs in seeds.items()}
-    found: Places = {}
     ready = [node for node, count in missing.items() if count == 0]
     while ready:
         node = ready.pop()
         pairs = arrived.pop(node, {})
         if node in wanted and pairs:
-            found[node] = pairs
+            visit(node, pairs)
         results = step_back(node, pairs, region, careful) if pairs and not (stop and node in stop) else {}
         for k, (child, index) in enumerate(node.next_functions):
             if child not in missing:
@@ -84,7 +86,7 @@ def pull(seeds: Places, wanted: set[Any], stop: set[Any] | None = None, *, caref
             missing[child] -= 1
             if missing[child] == 0:
                 ready.append(child)
-    return found
+        del pairs, results
 
 
 def add_pair(places: dict[int, Pair], index: int, pair: Pair) -> None:
@@ -104,20 +106,22 @@ def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], careful: bool
         return {rows: spread(pairs[0], 1, shape_of(*edges[rows]))} if edges[rows][0] in region else {}
     if name == "ConvolutionBackward0" and edges[0][0] in region and edges[1][0] not in region:
         return {0: spread(pairs[0], 1, shape_of(*edges[0]))}
-    if is_packed(node, careful):
+    alone = edges[0][0] in region and not any(child in region for child, _ in edges[1:])
+    if is_packed(node, careful) or (alone and name.startswith("NativeLayerNormBackward")):
         return step_without_saved(node, pairs, region)
     try:
         each = [call_node(node, {index: pair[k] for index, pair in pairs.items()}) for k in (0, 1)]
     except Exception:  # it cannot be called twice, or not from here: what lies below is not reached this way
         return {}
     results = {}
-    for k, (child, index) in enumerate(edges):
-        one, other = each[0][k], each[1][k]
+    for k, ((child, index), one, other) in enumerate(zip(edges, *each, strict=True)):
         if child in region and one is not None and other is not None:
             results[k] = (fit(one, child, index), fit(other, child, index))
     return results
 
 
+TELLS_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+"""Does this torch say whether a saved tensor comes from a hook?"""
 SAVED: dict[type, list[str]] = {}
 """Attributes of each kind of node that hold saved tensors."""
 
@@ -126,10 +130,12 @@ def is_packed(node: Any, careful: bool) -> bool:
     """Would asking for its saved tensors run somebody's code? Checkpointing computes them again, offloading loads them."""
     if type(node) not in SAVED:
         SAVED[type(node)] = [name for name in dir(type(node)) if name.startswith("_raw_saved_")]
+    if careful:
+        return bool(SAVED[type(node)])
     for name in SAVED[type(node)]:
         held = getattr(node, name)
         for one in held if isinstance(held, (tuple, list)) else [held]:
-            if one is not None and getattr(one, "unpack_hook", careful or None) is not None:
+            if getattr(one, "unpack_hook", None) is not None:
                 return True
     return False
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.layout import lies_along, weigh
-from cockpit_core.engine.replay import Places, call_node, find_region, fit, pull, shape_of
+from cockpit_core.engine.replay import Pair, Places, call_node, find_region, fit, is_packed, pull, shape_of
 
 SUMS = (
     *("SumBackward", "MeanBackward", "NllLoss", "MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KlDiv"),
@@ -30,6 +30,10 @@ SHAPES = (
 
 class Curved(Exception):
     """The message names the function that is not a sum."""
+
+
+class Unknown(Exception):
+    """It cannot be seen without running code of the user."""
 
 
 def is_scalar(node: Any) -> bool:
@@ -51,6 +55,8 @@ def find_sums(root: Any, region: set[Any]) -> Iterator[tuple[Any, int, Tensor]]:
             raise Curved(name)
         if name.startswith("DivBackward") and any(k == 1 for k, _, _ in below):
             raise Curved(name)
+        if is_packed(node, careful=False):
+            raise Unknown
         results = call_node(node, gradients)
         for k, child, index in below:
             gradient = results[k]
@@ -82,6 +88,8 @@ def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, b
             for node, index, gradient in find_sums(root, region):
                 if not is_sum_over_samples(node, index, gradient, outputs, samples, batch_dim, careful):
                     return "a term of the loss depends on the outputs of several samples"
+    except Unknown:
+        return ""
     except Curved as function:
         return f"the loss is a curved function ({function}) of a sum over samples"
     return ""
@@ -98,8 +106,13 @@ def is_sum_over_samples(
 ) -> bool:
     for dim in places_of_samples(gradient.shape, samples, batch_dim):
         seeds: Places = {node: {index: (gradient, weigh(gradient, dim, samples))}}
-        found = pull(seeds, set(outputs), set(outputs), careful=careful)
-        pairs = [(pair, outputs[z].get(nr)) for z, pairs in found.items() for nr, pair in pairs.items()]
-        if all(dim is None or lies_along(pair, dim, samples) for pair, dim in pairs):
+        apart: list[bool] = []
+
+        def visit(z: Any, pairs: dict[int, Pair], apart: list[bool] = apart) -> None:
+            known = [(pair, outputs[z][nr]) for nr, pair in pairs.items() if nr in outputs[z]]
+            apart.extend(lies_along(pair, place, samples) for pair, place in known)
+
+        pull(seeds, set(outputs), visit, set(outputs), careful=careful)
+        if all(apart):
             return True
     return False
