@@ -274,7 +274,7 @@ class Engine:
         plan, origin = self.step.plan, self.origin_of(seen, root)
         prepared.origin = origin
         self._drop_zeroed()
-        with self.mute():
+        with self.mute(), random_state.restored(random_state.take([])):  # a hook of the user's may draw
             if plan.individual or {"losses", "alpha"} & plan.needs:
                 reading = self.clock.timed("losses", read_root, root, origin, self.batch_dim, self.verified)
                 prepared.reading = reading
@@ -285,7 +285,8 @@ class Engine:
             self.look_for_broadcasts(node, origin)
         if plan.curvature_kinds:
             scale = self.step.loss_scale if self.step.passes else self.loss_scale()
-            self.curvature.measure_root(self, root, origin[1], scale)
+            found = [] if prepared.reading is None else prepared.reading.terms
+            self.curvature.measure_root(self, root, origin[1], scale, found)
         for tensor in root.tensors:
             if tensor.requires_grad:
                 prepared.handles.append(tensor.register_hook(partial(self.on_root_gradient, prepared)))
