@@ -164,6 +164,11 @@ LOOPS = {
             token_samples,
         ),
         Loop(
+            "attention and a penalty", Tokens, tokens,
+            lambda m, b: m(*b)[1] + 0.01 * squares(m),
+            lambda m, b: [loss + 0.01 * squares(m) for loss in token_samples(m, b)],
+        ),
+        Loop(
             "policy gradient", small(), lambda g: (*classes(g), draw(g, B)),
             lambda m, b: -(torch.distributions.Categorical(logits=m(b[0])).log_prob(b[1]) * b[2]).sum() / 3,
             lambda m, b: each(m, b[0], lambda y, n: -logp_of(y, b[1][n : n + 1]).sum() * b[2][n] * B / 3),

@@ -37,7 +37,9 @@ class _Linear(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], d: Tensor, product: Product) -> tuple[Tensor, int]:
-        rows = d.movedim(in_dims[0], 0)
+        rows, many = d.movedim(in_dims[0], 0), getattr(product, "__self__", None)
+        if isinstance(many, LossAtOutputs) and not torch.is_grad_enabled():
+            return many.products(rows), 0
         return torch.stack([_Linear.apply(row, product) for row in rows]), 0
 
 
@@ -93,6 +95,19 @@ class LossAtOutputs:
                 )
             full = [torch.zeros_like(y) if f is None else f for y, f in zip(self._outputs, found, strict=True)]
             return self._join([f.detach() for f in full]).to(d.dtype)
+
+    def products(self, rows: Tensor) -> Tensor:
+        """``H d`` for each row: all at once where the nodes of the loss allow, else one after the other."""
+        bent = [s for s in self._slopes if s is not None and s.requires_grad]
+        if len(self._outputs) == 1 and bent:
+            try:
+                (found,) = torch.autograd.grad(
+                    bent, self._outputs, [rows.detach().to(bent[0].dtype)], retain_graph=True, is_grads_batched=True
+                )
+                return found.detach().to(rows.dtype)
+            except (RuntimeError, UserWarning):  # vmap lacks a rule for one of them
+                pass
+        return torch.stack([self._product(row) for row in rows])
 
     def __call__(self, values: Tensor) -> Tensor:
         d = values - self._at.to(values.dtype)

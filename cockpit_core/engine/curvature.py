@@ -28,8 +28,17 @@ from cockpit_core.engine.capture import Captured, Pass, make_contributions
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.keeping import SAME, Forward
+from cockpit_core.engine.loss_graph import Term
 from cockpit_core.engine.reduce import Request, reduce_layer
-from cockpit_core.engine.root_points import Join, call_of, choose_outputs, depends_beside, scalars_of, taken_again
+from cockpit_core.engine.root_points import (
+    Join,
+    call_of,
+    choose_outputs,
+    depends_beside,
+    penalty_of,
+    scalars_of,
+    taken_again,
+)
 from cockpit_core.engine.roots import Root
 from cockpit_core.engine.together import largest_together
 from cockpit_core.layers.contribution import Summed
@@ -174,7 +183,7 @@ class Curvature:
         asked = sorted({kind or self.kind for kind in kinds.get("eigenvalue", ())})
         return [kind for kind in asked if not self._is_one_of_several(engine, kind)]
 
-    def measure_root(self, engine: Engine, root: Root, B: int, scale: float) -> None:
+    def measure_root(self, engine: Engine, root: Root, B: int, scale: float, terms: list[Term]) -> None:
         """For a loss that is not the tracked module's, or not alone: its own graph, from the scalar to the outputs."""
         kinds = engine.step.plan.curvature_kinds
         if not self._begin(engine, kinds):
@@ -186,7 +195,7 @@ class Curvature:
                 if not chosen and engine.last_layer is not None:
                     chosen = choose_outputs(root, [engine.last_layer], B, engine.batch_dim)
                 plain = partial(self._root_point, engine, loss, B, chosen)
-                separate = partial(self._separate_root_point, engine, root, loss, B, chosen, scale)
+                separate = partial(self._separate_root_point, engine, root, loss, B, chosen, scale, terms)
                 self._try_ways(engine, kinds, B, plain, separate)
         except Exception as error:
             self.answer_others(engine, error)
@@ -195,7 +204,7 @@ class Curvature:
     def _root_point(self, engine: Engine, loss: Tensor, B: int, chosen: list[Any]) -> Point:
         parameters, first = dict[str, Tensor](engine.cover.trainable()), engine.batch_dim == 0
         tensors = [output.tensor for output in chosen]
-        if not chosen or depends_beside(loss, tensors, parameters):
+        if not chosen or depends_beside([loss.grad_fn], tensors, parameters):
             return Point(loss, parameters, B, samples_first=first)
         try:
             join = Join(tensors, B, engine.batch_dim)
@@ -209,13 +218,14 @@ class Curvature:
         return Point(loss, parameters, B, outputs, loss_of, squares, first, parts, nodes)
 
     def _separate_root_point(
-        self, engine: Engine, root: Root, loss: Tensor, B: int, chosen: list[Any], scale: float
+        self, engine: Engine, root: Root, loss: Tensor, B: int, chosen: list[Any], scale: float, terms: list[Term]
     ) -> Point:
         """The forward pass once more, and the loss as its graph tells it on top."""
         dim, k = engine.batch_dim, B if self.samples is None else min(self.samples, B)
         parameters, first = dict[str, Tensor](engine.cover.trainable()), dim == 0
         chosen = [output for output in chosen if output.forward is not None]
-        if not chosen or depends_beside(loss, [output.tensor for output in chosen], parameters):
+        nodes: list[Any] = [term.edge.node for term in terms if not term.shared] or [loss.grad_fn]
+        if not chosen or depends_beside(nodes, [output.tensor for output in chosen], parameters):
             computed = scalars_of(root, engine.outputs)
             if not computed or k < B:
                 raise NoCurvature(
@@ -233,6 +243,9 @@ class Curvature:
             return value.narrow(dim, 0, k) if batched and k < B else value
 
         outputs = taken_again(chosen, join)(rerun_model(engine, cut, forward))
+        penalty = penalty_of(terms)
+        if penalty is not None and k == B:
+            return Point(known(outputs) + penalty / scale, parameters, B, samples_first=first)
         if k == B:
             parts = Parts(engine, outputs, known, forward, taken_again(chosen, join))
             return Point(known(outputs), parameters, B, outputs, known, None, first, parts)
@@ -245,6 +258,8 @@ class Curvature:
         def loss_of(values: Tensor) -> Tensor:
             return known(torch.cat([values, rest.narrow(dim, k, B - k)], dim)) * (B / k)
 
+        if penalty is not None:
+            return Point(loss_of(outputs) + penalty / scale, parameters, k, samples_first=first)
         return Point(loss_of(outputs), parameters, k, outputs, loss_of, None, first)
 
     def _must_wait(self, engine: Engine, kinds: dict[str, set[str]]) -> bool:

@@ -20,6 +20,7 @@ from cockpit_core.engine.loss_samples import (
     add_by_shape,
     find_boundary,
     find_numbers,
+    is_row_by_row,
     stays_apart,
 )
 from cockpit_core.engine.loss_terms import Unreadable
@@ -123,8 +124,10 @@ class _Sum:
         shape = tuple(values.shape)
         key = (term.kind, shape, B, tuple(output_shape(b.edge.node) for b in boundary))
         one_each = len(shape) > dim and shape[dim] == B
-        if one_each and not self.verified.is_due(key):
-            apart: bool | None = True
+        if dim == 0 and is_row_by_row(term.edge.node, B, boundary):
+            apart: bool | None = shape[:1] != () and shape[0] % B == 0
+        elif one_each and not self.verified.is_due(key):
+            apart = True
         else:
             apart = stays_apart(entries, B, dim, boundary)
         if apart or (apart is None and one_each):

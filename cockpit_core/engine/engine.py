@@ -8,9 +8,9 @@ One tracked step, in order: ``on_layer`` (forward, per call) -> ``on_loss_gradie
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,15 +24,16 @@ from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
-from cockpit_core.engine.differentiated import Reading, Verified, read_root
+from cockpit_core.engine.differentiated import Verified, read_root
 from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.following import Follower, mark_outputs, samples_of_outputs
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.keeping import Forward, Repetition
-from cockpit_core.engine.loss_graph import LOSS, OUTPUT, covered_by_losses, mark, roots_of, shared_gradients
+from cockpit_core.engine.loss_graph import LOSS, OUTPUT, Held, covered_by_losses, mark, roots_of, shared_gradients
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
 from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.prepared import MOST_OUTPUTS, Output, Prepared, correct_loss
 from cockpit_core.engine.reduction import reduce_parameter
 from cockpit_core.engine.roots import Root
 from cockpit_core.engine.step import GradientMark, StepState
@@ -48,34 +49,6 @@ from cockpit_core.quantities.norms import measure_norms
 from cockpit_core.sharded import any_nonzero
 
 Guard = Callable[[str], Any]
-MOST_OUTPUTS = 31
-"""Of the model, in one step, that are held for curvature: evaluating without ``no_grad`` must not fill the memory."""
-
-
-@dataclass(eq=False)
-class Output:
-    """One tensor that the model gave: by which call, at which place among all tensors that it gave, with its graph.
-    Of a layer, if there is no call of the model."""
-
-    forward: Forward | None
-    position: int
-    tensor: Tensor
-
-
-@dataclass(eq=False)
-class Prepared:
-    """What is known of a root when its backward pass begins."""
-
-    value: float
-    origin: tuple[int, int]
-    plain: bool
-    """It consists of losses of the tracked loss module alone."""
-    by_module: bool
-    """At least a part of it does."""
-    reading: Reading | None = None
-    shared: dict[str, Tensor] = field(default_factory=dict)
-    handles: list[Any] = field(default_factory=list)
-    opened: bool = False
 
 
 class Engine:
@@ -116,6 +89,7 @@ class Engine:
         self.compiled: list[nn.Module] = []  # wrappers of the model that torch.compile made
         self.follower = Follower()
         self.group: Group | None = None  # set by the run: several processes train this model together
+        self.held: weakref.WeakSet[Held] = weakref.WeakSet()  # a graph that goes takes what it holds along
         self.loss_key = object()  # marks what the tracked loss module gave in the graphs of this engine's runs
         self.verified = Verified()
         self.outputs: list[Output] = []  # of the model, where curvature may ask for them
@@ -157,6 +131,9 @@ class Engine:
         self.step = StepState(plan, deferred=self.passes_per_step != 1 or self.group is not None or self.joins_batches)
         self.forward, self.unbatched = None, False
         self.calls, self.outputs, self.last_layer = {}, [], None
+        for held in self.held:
+            held.values = None
+        self.held.clear()
         self.follower.begin()
         wanted = plan.individual or bool(plan.curvature_kinds) or plan.repeats or bool(plan.watched)
         self.again = None
@@ -231,7 +208,7 @@ class Engine:
             if not tensor.requires_grad:
                 continue
             if tensor.dim():
-                mark(tensor, OUTPUT, tensor.detach())
+                self._hold(tensor)
             if self.step.plan.curvature_kinds and forward is not None:
                 self.outputs = [*self.outputs[-MOST_OUTPUTS:], Output(forward, position, tensor)]
             if forward is not None and self.may_repeat:
@@ -244,6 +221,12 @@ class Engine:
             self.follower.resize(self.call_number, samples)
             if self.forward is not None:
                 self.forward.batch_size = samples
+
+    def _hold(self, tensor: Tensor) -> None:
+        """What a loss may be linear in: its values are not in the graph."""
+        held = Held(tensor.detach())
+        self.held.add(held)
+        mark(tensor, OUTPUT, held)
 
     def on_model_gradient(self, forward: Forward, position: int, gradient: Tensor) -> None:
         found = self.step.open
@@ -324,7 +307,10 @@ class Engine:
                 self.step.again.note_loss(again, args, kwargs, output)
         origin = self.find_origin(find_batch_size((args, kwargs), self.batch_dim))
         self.look_for_broadcasts(output.grad_fn, origin)
-        mark(output, OUTPUT if output.dim() else LOSS, output.detach() if output.dim() else self.loss_key)
+        if output.dim():
+            self._hold(output)
+        else:
+            mark(output, LOSS, self.loss_key)
         output.register_hook(partial(self.on_loss_gradient, origin, again, args, kwargs, output.detach()))
 
     def find_origin(self, size: int | None) -> tuple[int, int]:
@@ -366,7 +352,7 @@ class Engine:
         plan, origin = self.step.plan, self.origin_of(seen, root)
         prepared.origin = origin
         self._drop_zeroed()
-        with self.mute():
+        with self.mute(), random_state.restored(random_state.take([])):  # a hook of the user's may draw
             if plan.individual or {"losses", "alpha"} & plan.needs:
                 reading = self.clock.timed("losses", read_root, root, origin, self.batch_dim, self.verified)
                 prepared.reading = reading
@@ -381,7 +367,9 @@ class Engine:
             self.look_for_broadcasts(node, origin)
         if plan.curvature_kinds:
             scale = self.step.loss_scale if self.step.passes else self.loss_scale()
-            self.curvature.measure_root(self, root, origin[1], scale)
+            found = [] if prepared.reading is None else prepared.reading.terms
+            with random_state.restored(random_state.take([])):
+                self.curvature.measure_root(self, root, origin[1], scale, found)
         for tensor in root.tensors:
             if tensor.requires_grad:
                 prepared.handles.append(tensor.register_hook(partial(self.on_root_gradient, prepared)))
@@ -684,15 +672,6 @@ class Engine:
         if changed:
             self.rehook()
         return final
-
-
-def correct_loss(found: Pass, value: float) -> None:
-    """The loss module's part is not all: a constant was added to it, which belongs to no sample in particular."""
-    if abs(found.loss - value) <= 1e-6 * max(abs(value), abs(found.loss)):
-        return
-    found.loss = value
-    if found.losses is not None:
-        found.losses, found.no_losses = None, "a constant is added to the loss, and no graph tells to which samples"
 
 
 def keeps_graph() -> bool:

@@ -35,6 +35,15 @@ def mark(tensor: Tensor, key: str, value: Any) -> None:
         marks.setdefault(key, {})[tensor.output_nr] = value
 
 
+class Held:
+    """Values in a mark, which the step lets go of at its end: the user's loss keeps its graph for longer than that."""
+
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self, values: Tensor) -> None:
+        self.values: Tensor | None = values
+
+
 def marked(node: Any, key: str, number: int) -> Any:
     return node.metadata.get(key, {}).get(number)
 
@@ -64,8 +73,8 @@ class Term:
         """Its part of the loss, entry by entry."""
         assert self.weight is not None
         known = marked(self.edge.node, OUTPUT, self.edge.output_nr)
-        if known is not None:
-            return Entries((self.weight * known).detach(), self.edge, self.weight)
+        if known is not None and known.values is not None:
+            return Entries((self.weight * known.values).detach(), self.edge, self.weight)
         with torch.enable_grad():
             found = self.weight * self._elements()
         return Entries(found.detach(), found if found.requires_grad else None, torch.ones_like(found))
@@ -202,6 +211,8 @@ def is_free_of_data(node: Any, B: int, batch_dim: int) -> bool:
 def weigh(root: Root, edges: list[GradientEdge]) -> list[Tensor | None]:
     """dL/dV at these edges, the caller's own seeds included."""
     pairs = [(t, s) for t, s in zip(root.tensors, root.seeds, strict=True) if t.requires_grad]
+    if len(pairs) == len(edges) == 1 and pairs[0][0].grad_fn is edges[0].node:
+        return [pairs[0][1]]  # the root itself: nothing to compute, and no hook of the user's to disturb
     found = torch.autograd.grad(
         [t for t, _ in pairs], edges, [s for _, s in pairs], retain_graph=True, allow_unused=True
     )

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from cockpit_core.curvature.autograd_graph import output_shape
+from cockpit_core.curvature.autograd_graph import kind_of, output_shape
 from cockpit_core.engine.broadcast import TAG
 from cockpit_core.engine.loss_graph import Entries
+from cockpit_core.engine.loss_terms import FROM_INPUT, LOSSES, signed
 from cockpit_core.engine.losses import NoIndividualLosses
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
@@ -82,6 +83,48 @@ def add_by_number(entries: Tensor, numbers: Tensor, B: int) -> Tensor:
     return entries.new_zeros(B).index_add_(0, numbers.reshape(-1), entries)
 
 
+ROW_BY_ROW = frozenset({"View", "UnsafeView", "Reshape", "ToCopy", "Clone", "Alias", "Neg", "Add", "Sub", "Mul", "Div"})
+"""They keep samples apart that lead dimension 0, in all of their shapes."""
+ALONG_ONE = {"LogSoftmax": "dim", "Softmax": "dim", "Slice": "dim", "Select": "dim", "Unsqueeze": "dim"}
+FREE = frozenset(FROM_INPUT) - {"Mm", "Bmm", "Mv", "Dot", "CosineSimilarity"}
+
+
+def is_row_by_row(node: Any, B: int, boundary: list[Boundary]) -> bool:
+    """Is it plain from the nodes between the outputs and this one that samples stay apart? Then nothing is computed."""
+    ends, seen, waiting = {b.edge.node for b in boundary}, set(), [node]
+    if not ends or any(b.batch_dim != 0 or not leads(output_shape(b.edge.node), B) for b in boundary):
+        return False
+    while waiting:
+        current = waiting.pop()
+        if current in seen or current in ends:
+            continue
+        seen.add(current)
+        if current is not node and not keeps_rows(current, B):
+            return False
+        if current is node and not (kind_of(node) in LOSSES and kind_of(node) != "CtcLoss") and not keeps_rows(node, B):
+            return False
+        waiting += [child for child, _ in current.next_functions if child is not None]
+    return True
+
+
+def leads(shape: tuple[int, ...], B: int) -> bool:
+    return bool(shape) and shape[0] > 0 and shape[0] % B == 0
+
+
+def keeps_rows(node: Any, B: int) -> bool:
+    if hasattr(node, "variable") or hasattr(node, "_forward_cls"):
+        return False
+    kind, shape = kind_of(node), output_shape(node)
+    before = [child._input_metadata[k].shape for child, k in node.next_functions if child is not None]
+    if not leads(shape, B) or not all(leads(tuple(s), B) for s in before):
+        return False
+    if kind in ALONG_ONE:
+        return signed(getattr(node, f"_saved_{ALONG_ONE[kind]}", 0)) % max(len(shape), len(before[0])) != 0
+    if kind in ("View", "UnsafeView", "Reshape"):
+        return True
+    return (kind in ROW_BY_ROW or kind in FREE) and all(tuple(s) == shape for s in before)
+
+
 def stays_apart(entries: Entries, B: int, batch_dim: int, boundary: list[Boundary]) -> bool | None:
     """Do the entries of each sample depend on its part of the outputs alone? None where that cannot be asked."""
     generator = torch.Generator().manual_seed(1)
@@ -96,13 +139,13 @@ def stays_apart(entries: Entries, B: int, batch_dim: int, boundary: list[Boundar
     plain = torch.autograd.grad(source, edges, unit, retain_graph=True, allow_unused=True)
     turned = torch.autograd.grad(source, edges, unit * mine, retain_graph=True, allow_unused=True)
     asked = False
-    for place, g, signed in zip(boundary, plain, turned, strict=True):
+    for place, g, after in zip(boundary, plain, turned, strict=True):
         theirs = None if g is None else spread(signs.to(g), tuple(g.shape), place.batch_dim)
-        if g is None or signed is None or theirs is None:
+        if g is None or after is None or theirs is None:
             continue
         asked = True
         allowed = TOLERANCE.get(g.dtype, 5e-2) * float(g.abs().max())
-        if not float((signed - g * theirs).abs().max()) <= allowed:
+        if not float((after - g * theirs).abs().max()) <= allowed:
             return False
     return True if asked else None
 

@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge
 
 from cockpit_core.curvature import NoCurvature
 from cockpit_core.curvature.autograd_graph import reachable
-from cockpit_core.engine.loss_graph import below, children_of, is_sink, roots_of, weigh
+from cockpit_core.engine.loss_graph import Term, below, children_of, is_sink, roots_of, weigh
 from cockpit_core.engine.loss_samples import spread
 from cockpit_core.engine.loss_terms import is_linear
 from cockpit_core.engine.roots import Root
@@ -62,11 +62,18 @@ def has_samples(tensor: Tensor, B: int, batch_dim: int) -> bool:
     return tensor.dim() > 0 and B > 0 and spread(torch.zeros(B), tuple(tensor.shape), batch_dim) is not None
 
 
-def depends_beside(loss: Tensor, outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> bool:
-    """Does the loss depend on parameters by other ways than through these outputs? By a penalty, or another part of the
-    model: it is then no function of the outputs."""
+def depends_beside(nodes: Sequence[Any], outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> bool:
+    """Do these nodes depend on parameters by other ways than through the outputs? By a penalty, or another part of the
+    model: they are then no functions of the outputs."""
     wanted, ends = {id(p) for p in parameters.values()}, [o.grad_fn for o in outputs if o.grad_fn is not None]
-    return any(id(getattr(node, "variable", None)) in wanted for node in reachable([loss.grad_fn], ends))
+    return any(id(getattr(node, "variable", None)) in wanted for node in reachable(nodes, ends))
+
+
+def penalty_of(terms: Sequence[Term]) -> Tensor | None:
+    """All that depends on parameters alone, with its graph; None if there is nothing of the kind."""
+    found = [term.entries() for term in terms if term.shared and term.weight is not None]
+    parts = [(e.source * e.unit).sum() for e in found if isinstance(e.source, Tensor)]
+    return torch.stack([part.double() for part in parts]).sum() if parts else None
 
 
 class Join:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import cockpit_core
-from tests.core.test_integrations import let_torchvision_be_imported
+from tests.core.test_integrations import gpt2_losses, let_torchvision_be_imported, train_with_trainer
 from tests.training import by_step
 
 PAGE = Path(__file__).parents[2] / "docs" / "loops.md"
@@ -62,3 +62,24 @@ def test_snippet_runs_and_has_what_the_page_says(title: str, tmp_path: Path) -> 
         if not (name == "NormTest" and title == "Graphs with batch vectors"):
             assert len(by_step(data, name)) == 3, (name, reasons)
     assert bool(data.alphas) == ("Alpha" not in refused), reasons
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore", "error:Cockpit.*failed")
+def test_trainer_of_hugging_face_has_every_panel_of_full_with_its_default_attention(tmp_path: Path) -> None:
+    """One line, no individual losses handed over: read from the graph they are the same as handed over by hand."""
+    let_torchvision_be_imported()
+    pytest.importorskip("accelerate", reason="the Hugging Face Trainer needs accelerate (torch-cockpit[integrations])")
+    from cockpit_core.integrations.huggingface import CockpitCallback
+
+    read = CockpitCallback(tmp_path / "read", config="full", on_error="raise")
+    given = CockpitCallback(tmp_path / "given", individual_losses=gpt2_losses, on_error="raise")
+    for callback in (read, given):
+        train_with_trainer(tmp_path / "output", [callback])
+    data, known = cockpit_core.load(tmp_path / "read"), cockpit_core.load(tmp_path / "given")
+    planned = {quantity.name for quantity in data.header.quantities}
+    assert {"Alpha", "HessTrace", "HessMaxEV", "TICDiag", "GradHist1d", "GradHist2d"} <= planned
+    assert {missing.name for missing in data.missing} <= {"TICDiag"}
+    assert {name for name in planned if name in data.names} >= {"Loss", "NormTest", "HessTrace", "HessMaxEV"}
+    assert [fit.alpha for fit in data.alphas] == pytest.approx([fit.alpha for fit in known.alphas])
+    assert data.alphas[0].loss_var_start == pytest.approx(known.alphas[0].loss_var_start, rel=1e-4)
