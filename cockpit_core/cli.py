@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cockpit_core import compare_command
 from cockpit_core._version import __version__
 
 FORMATS = ("html", "csv", "json", "png", "svg")
@@ -122,6 +123,9 @@ def make_parser() -> argparse.ArgumentParser:
     report.add_argument("--format", choices=FORMATS, help="default: by the file's ending, or html")
     report.add_argument("--max-size", type=float, default=5.0, metavar="MB", help="of the HTML (default: %(default)g)")
     report.set_defaults(run_command=run_report)
+
+    for module in (compare_command,):
+        module.add_parser(commands)
     return parser
 
 

@@ -24,7 +24,7 @@ from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.scaler import find_scaler
 from cockpit_core.events.data import RunData
 from cockpit_core.faults import Faults
-from cockpit_core.header import describe_quantity, make_header
+from cockpit_core.header import describe_quantity, make_header, show
 from cockpit_core.pace import Pace
 from cockpit_core.quantities import Quantity
 from cockpit_core.records import AlphaFit, Notice, Record
@@ -374,6 +374,12 @@ class Run:
         step = max(self.step - 1, 0)
         self.write(Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars))
         self.writer.write_scalars(numbers, step)
+
+    def note_settings(self, **settings: Any) -> None:
+        """What else sets this run apart, e.g. ``seed=3, width=256``: goes into the header, where ``compare`` finds it."""
+        self.header.options.update({name: show(value) for name, value in settings.items()})
+        self.told = None
+        self.write_header()
 
     def epoch_at(self, step: int) -> float | None:
         if self.steps_per_epoch:
