@@ -131,8 +131,8 @@ def list_differences(pair: Pair, metric: Metric) -> Iterator[str]:
     for line, mark in zip(format_table(rows, "><><"), marks, strict=True):
         yield f"  {line}  {mark}".rstrip()
     yield f"  {summarize(pair, outcome)}"
-    if any(d.alone for d in pair.differences):
-        yield "  One run per setting: what seeds alone would do is guessed from the curves' own fluctuation."
+    if any(d.seeds < 2 for d in pair.differences):
+        yield "  One run per setting: two seeds of the same setting may come apart like this. Three runs each would tell."
     if pair.alike:
         more = f" and {len(pair.alike) - ALIKE} more" if len(pair.alike) > ALIKE else ""
         yield f"  No difference beyond seeds: {', '.join(pair.alike[:ALIKE])}{more}"

@@ -345,10 +345,10 @@ def test_a_separation_must_last_and_keep_its_direction() -> None:
     swing = quiet + 10 * (-1) ** np.arange(20)
     stays = quiet.copy()
     stays[:, 9:] += 1
-    assert find_first(blip, quiet, False, True) is None
-    assert find_first(swing, quiet, False, True) is None
-    assert find_first(stays, quiet, False, True) == 9
-    assert find_first(quiet + 0.15, quiet, False, True) is None
+    assert find_first(blip, quiet, True) is None
+    assert find_first(swing, quiet, True) is None
+    assert find_first(stays, quiet, True) == 9
+    assert find_first(quiet + 0.15, quiet, True) is None
 
 
 def test_comparing_needs_no_torch(tmp_path: Path) -> None:
