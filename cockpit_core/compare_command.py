@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from cockpit_core.command import CommandError
+
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
@@ -23,7 +25,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run_compare(arguments: argparse.Namespace) -> None:
-    from cockpit_core.cli import CommandError
     from cockpit_core.comparing import compare
 
     try:

@@ -57,7 +57,8 @@ def find_times(data: RunData, name: str, steps: np.ndarray) -> np.ndarray:
 
 def list_quantities(data: RunData) -> list[str]:
     """What can be compared step by step: recorded scalars, then those made of them. Metrics of the user's come last."""
-    scalar = [name for name in data.names if name not in NOT_COMPARED and "/" not in name]
+    heavy = {name for name in data.histogram_names if name not in data.table.columns}
+    scalar = [name for name in data.names if name not in (*NOT_COMPARED, *heavy) and "/" not in name]
     logged = [name for name in data.names if name.startswith("log/")]
     derived = [name for name, parts in MADE_OF.items() if all(part in data.names for part in parts)]
     return [*scalar, *derived, *(name.removeprefix("log/") for name in logged)]

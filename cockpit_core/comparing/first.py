@@ -5,10 +5,10 @@ cell the median of what a run has in it. Two settings are apart in a cell where 
 exceeds a factor times the larger range over seeds around it, and no seed of one lies among those of the other. That must hold for
 ``CELLS`` cells in a row, in one direction.
 
-How often two halves of one setting are called different, per quantity, on made-up curves (white noise, seeds with an offset,
-drifting seeds): with three runs each in at most 1.3 % of the cases, with two in at most 3 %. With one run each the range over seeds is
-unknown; what the values fluctuate by from cell to cell stands in for it, and drifting curves come apart by themselves in
-four of ten cases.
+How often two halves of one setting are called different, per quantity, on made-up curves (white noise, seeds with an
+offset, drifting seeds): with three runs each in at most 1.3 % of the cases, with two in at most 3 %. With one run each the
+range over seeds is unknown; what the values fluctuate by from cell to cell stands in for it, and drifting curves come
+apart by themselves in four of ten cases.
 
 It misleads where something differs that is not on record. What comes first is a candidate for the cause, not a proof.
 """

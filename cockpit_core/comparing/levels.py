@@ -13,7 +13,7 @@ from cockpit_core.events.data import RunData
 
 WIDTH = 9  # records that the loss is smoothed over
 AROUND = 0.05  # of the run's length, on both sides of the step
-FEWEST = 5  # records, if there are as many
+FEWEST = 5  # records
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ def compare_at_level(settings: Sequence[Setting], excluded: set[str]) -> Level |
     return Level(loss, steps, values)
 
 
+def near_enough(steps: np.ndarray, step: int) -> bool:
+    """A metric that is logged a few times a run may have been so at another phase."""
+    return bool(len(steps)) and float(np.abs(steps - step).min()) <= AROUND * max(float(steps[-1]), 1.0)
+
+
 def find_step(run: RunData, loss: float) -> int:
     curve = read_curve(run, "Loss")
     return int(curve.steps[np.argmax(smooth(curve.values, WIDTH) <= loss)])
@@ -71,7 +76,7 @@ def find_step(run: RunData, loss: float) -> int:
 
 def measure_around(run: RunData, name: str, step: int) -> float:
     curve = get_curve(run, name)
-    if not len(curve):
+    if len(curve) < FEWEST and not near_enough(curve.steps, step):
         return float("nan")
     half = AROUND * max(float(curve.steps[-1]), 1.0)
     near = np.abs(curve.steps - step) <= half

@@ -48,7 +48,10 @@ def read_settings(header: Header) -> dict[str, str]:
     found |= {"model": header.model, "parameters": str(int(header.num_parameters)), "loss": header.loss}
     if header.batch_size:
         found["batch_size"] = str(header.batch_size)
-    found["optimizer"] = " + ".join(optimizer.name for optimizer in header.optimizers)
+    # A sweep tells SGD from SGD with momentum by name; the class alone does not.
+    found["optimizer"] = header.options.get("optimizer") or " + ".join(
+        optimizer.name for optimizer in header.optimizers
+    )
     for number, optimizer in enumerate(header.optimizers):
         first = optimizer.groups[0] if optimizer.groups else {}
         for index, group in enumerate(optimizer.groups):

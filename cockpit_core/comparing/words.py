@@ -65,8 +65,8 @@ def list_settings(section: Section) -> Iterator[str]:
     for setting in section.settings:
         scores = section.scores[setting.name]
         name = setting.name + (f" (best of {setting.chosen_from})" if setting.chosen_from > 1 else "")
-        best = sorted(scores, key=lambda s: s.best)[(len(scores) - 1) // 2]
-        row = [name, str(len(scores)), show_range([s.final for s in scores]), show(best.best), str(best.best_step)]
+        row = [name, str(len(scores)), show_range([s.final for s in scores])]
+        row += [show(float(np.median([s.best for s in scores]))), f"{np.median([s.best_step for s in scores]):.0f}"]
         row.append(f"{np.median([s.seconds for s in scores]):.0f}")
         if target is not None:
             steps = [s.steps_to_target for s in scores]
@@ -154,7 +154,7 @@ def summarize(pair: Pair, outcome: set[str]) -> str:
     causes = [d.quantity for d in pair.differences if d.step < min(ends) and d.quantity not in outcome]
     if not causes:
         return f"The outcome separates at step {min(ends)}, and nothing on record before it."
-    named = ", ".join(causes[:5]) + (" ..." if len(causes) > 5 else "")
+    named = ", ".join(causes[:5]) + (f" and {len(causes) - 5} more" if len(causes) > 5 else "")
     return (
         f"The outcome separates at step {min(ends)}. Before it: {named}. What comes first is a candidate, not a proof."
     )
