@@ -19,7 +19,8 @@ from experiments.report import Arguments, Experiment, make_figure, run
 
 def carry_out(arguments: Arguments) -> tuple[Experiment, object]:
     steps, batch_size, events = (60, 32, 10) if arguments.quick else (300, 256, 60)
-    settings = f"All-CNN-C with 10 outputs on CIFAR-10, SGD, lr 0.1, batch {batch_size}, first {steps} steps, {events} log-spaced events"
+    settings = "All-CNN-C with 10 outputs on CIFAR-10, SGD, lr 0.1, "
+    settings += f"batch {batch_size}, first {steps} steps, {events} log-spaced events"
     experiment = Experiment(2, "The first hundred steps", settings, arguments.quick)
     data = problems.find("cifar10_3c3d").load(arguments.data)
     torch.manual_seed(0)

