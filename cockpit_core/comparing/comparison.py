@@ -21,7 +21,7 @@ from cockpit_core.comparing.metrics import (
     parse_target,
     score,
 )
-from cockpit_core.comparing.settings import Entry, Setting, group_by_setting, read_seed, read_settings
+from cockpit_core.comparing.settings import Entry, Setting, group_by_setting, group_by_source, read_seed, read_settings
 from cockpit_core.events.data import RunData, load
 from cockpit_core.show import find_runs
 
@@ -86,7 +86,8 @@ def compare(runs: Any, *, target: str | None = None, group: str | None = None, m
     group: a setting ("optimizer") whose values are compared, each by its best setting.
     metric: another metric than the first usual one that all runs logged.
 
-    Runs with equal settings count as seeds of one setting. Runs of different problems (as ``run.note_settings(problem=...)`` or
+    Runs with equal settings count as seeds of one setting; where no setting differs at all,
+    each thing that was named (a folder of runs, or a run without a seed of its own) is one. Runs of different problems (as ``run.note_settings(problem=...)`` or
     ``cockpit sweep`` recorded them) stand apart. Instruments are compared where the runs have reached the same loss.
     """
     entries, notes = read_runs(runs)
@@ -123,7 +124,8 @@ def read_runs(runs: Any) -> tuple[list[Entry], list[str]]:
             if not data.names:
                 notes.append(f"{name} has no values and is left out")
                 continue
-            found[key] = Entry(name, data, read_settings(data.header), read_seed(data.header))
+            source = name if isinstance(item, RunData) else str(getattr(item, "logdir", item))
+            found[key] = Entry(name, data, read_settings(data.header), read_seed(data.header), source)
     if not found:
         raise ValueError("no run to compare" + (f": {'; '.join(notes)}" if notes else ""))
     return list(found.values()), notes
@@ -158,7 +160,11 @@ def make_section(problem: str, entries: list[Entry], wanted: Metric | None, grou
     metric = choose_metric(runs, wanted if wanted is None or wanted.name in known else None)
     if wanted is not None and metric is not wanted:
         notes.append(f"{problem or 'these runs'} has no {wanted.name}: {metric.name} stands in its place")
-    everything = sort_by_metric(group_by_setting(entries), metric)
+    rows = group_by_setting(entries)
+    if len(rows) == 1 and name_settings_themselves(entries):
+        rows = group_by_source(entries)
+        notes.append("the headers do not differ: what was named is compared, whatever sets it apart is not on record")
+    everything = sort_by_metric(rows, metric)
     settings = everything if group is None else choose_best(everything, group, notes)
     comparable = check_comparable(settings)
     excluded = comparable.excluded
@@ -169,6 +175,13 @@ def make_section(problem: str, entries: list[Entry], wanted: Metric | None, grou
     scores = {setting.name: [score(run, metric) for run in setting.runs] for setting in settings}
     sensitivity = measure_sensitivity(everything, metric)
     return Section(problem, metric, settings, scores, sensitivity, level, pairs, notes + comparable.notes)
+
+
+def name_settings_themselves(entries: Sequence[Entry]) -> bool:
+    """Several things were named, and they are more than seeds: folders of runs, or runs without seeds of their own."""
+    sources, seeds = {entry.source for entry in entries}, [entry.seed for entry in entries]
+    distinct = all(seeds) and len(set(seeds)) == len(seeds)
+    return len(sources) > 1 and (len(sources) < len(entries) or not distinct)
 
 
 def sort_by_metric(settings: list[Setting], metric: Metric) -> list[Setting]:

@@ -117,4 +117,9 @@ def smooth(values: np.ndarray, width: int) -> np.ndarray:
     half = width // 2
     if half < 1 or len(values) < 3:
         return values
-    return np.array([np.median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))])
+    result = np.array([np.median(values[max(0, i - half) : i + half + 1]) for i in range(min(len(values), 2 * half))])
+    if len(values) <= 2 * half:
+        return result
+    inside = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
+    last = range(len(values) - half, len(values))
+    return np.concatenate((result[:half], inside, [np.median(values[i - half :]) for i in last]))

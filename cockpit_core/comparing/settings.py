@@ -22,6 +22,7 @@ class Entry:
     data: RunData
     settings: dict[str, str]
     seed: str = ""
+    source: str = ""  # what the user named: the run itself, or a folder that holds it
 
     @property
     def optimizer(self) -> str:
@@ -115,6 +116,14 @@ def group_by_setting(entries: Sequence[Entry]) -> list[Setting]:
             rows[key] = Setting(name_setting(values) or entry.name, [], values=values)
         rows[key].entries.append(entry)
     return make_unique(list(rows.values()))
+
+
+def group_by_source(entries: Sequence[Entry]) -> list[Setting]:
+    """Headers that say the same, but the user named several things: each of them is a row."""
+    rows: dict[str, Setting] = {}
+    for entry in entries:
+        rows.setdefault(entry.source, Setting(entry.source, [])).entries.append(entry)
+    return list(rows.values())
 
 
 def name_setting(values: dict[str, str]) -> str:

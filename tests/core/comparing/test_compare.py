@@ -300,6 +300,26 @@ def test_seeds_are_one_row_and_a_run_given_twice_counts_once(tmp_path: Path) -> 
     assert [len(s.entries) for s in section.settings] == [3, 3]
 
 
+def test_where_headers_say_the_same_what_the_user_named_is_compared(tmp_path: Path) -> None:
+    """A fault in the data is in no header. Folders of runs stand for settings, too."""
+    for seed in range(3):
+        write_run(tmp_path / "healthy" / f"r{seed}", story(), seed=seed)
+        write_run(tmp_path / "broken" / f"r{seed}", story(stronger=1.0), seed=seed + 7)
+    (section,) = cockpit_core.compare([tmp_path / "healthy", tmp_path / "broken"]).sections
+    assert [len(setting.entries) for setting in section.settings] == [3, 3]
+    assert section.pairs[0].differences[0].quantity in ("UpdateSize", "update / weight")
+    (section,) = cockpit_core.compare([tmp_path / "healthy" / "r0", tmp_path / "broken" / "r0"]).sections
+    assert len(section.settings) == 1, "seeds 0 and 7 are on record: seeds of one setting"
+
+
+def test_two_runs_without_seeds_on_record_are_compared_with_each_other(tmp_path: Path) -> None:
+    for side, curves in (("a", story()), ("b", story(stronger=1.0))):
+        write_run(tmp_path / side / "0", curves, seed=0)
+    (section,) = cockpit_core.compare([tmp_path / "a" / "0", tmp_path / "b" / "0"]).sections
+    assert [len(s.entries) for s in section.settings] == [1, 1]
+    assert any("the headers do not differ" in note for note in section.notes)
+
+
 def test_synthetic_runs_of_the_tests_can_be_compared(tmp_path: Path) -> None:
     for number in range(2):
         synthetic.write_run(tmp_path / f"r{number}", steps=120, seed=number)
