@@ -86,9 +86,10 @@ def compare(runs: Any, *, target: str | None = None, group: str | None = None, m
     group: a setting ("optimizer") whose values are compared, each by its best setting.
     metric: another metric than the first usual one that all runs logged.
 
-    Runs with equal settings count as seeds of one setting; where no setting differs at all,
-    each thing that was named (a folder of runs, or a run without a seed of its own) is one. Runs of different problems (as ``run.note_settings(problem=...)`` or
-    ``cockpit sweep`` recorded them) stand apart. Instruments are compared where the runs have reached the same loss.
+    Runs with equal settings count as seeds of one setting; where no setting differs at all, each thing that was named (a
+    folder of runs, or a run without a seed of its own) is one. Runs of different problems (as ``cockpit sweep`` or
+    ``run.note_settings(problem=...)`` recorded them) stand apart. Instruments are compared where the runs have reached
+    the same loss.
     """
     entries, notes = read_runs(runs)
     wanted = parse_target(target) if target else None
