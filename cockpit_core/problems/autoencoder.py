@@ -71,10 +71,20 @@ class Autoencoder(nn.Module):
 
 
 class EvidenceBound(nn.Module):
-    """Squared error of the picture plus the divergence of the latent variables from a standard normal, batch mean."""
+    """Squared error of the picture plus the divergence of the latent variables from a standard normal.
+
+    ``reduction`` is "mean" over the batch, "sum", or "none" for one value per picture, as in torch's own losses.
+    """
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
 
     def forward(self, outputs: tuple[Tensor, Tensor, Tensor], images: Tensor) -> Tensor:
         picture, mean, deviation = outputs
         error = (picture - images).square().flatten(1).sum(1)
         divergence = -0.5 * (1 + 2 * deviation - mean.square() - (2 * deviation).exp()).sum(1)
-        return (error + divergence).mean()
+        losses = error + divergence  # [B]
+        if self.reduction == "none":
+            return losses
+        return losses.mean() if self.reduction == "mean" else losses.sum()

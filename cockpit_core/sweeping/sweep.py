@@ -83,7 +83,8 @@ def run_trials(trials: Sequence[Trial], options: Options) -> Outcome:
     if outcome.skipped:
         options.say(f"{outcome.skipped} of {len(trials)} are finished already, and are not run again")
     clock = Clock(len(waiting), options.processes, options.say)
-    if options.processes == 1 or len(waiting) == 1:
+    # Decided by the whole grid, not by what is left of it: other numbers of threads round differently.
+    if options.processes == 1:
         run_here(waiting, options, outcome, clock)
     else:
         run_in_processes(waiting, options, outcome, clock)
