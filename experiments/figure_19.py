@@ -32,7 +32,7 @@ def train(name: str, epochs: int, cycle: int, arguments: Arguments, most: int | 
     optimizer = torch.optim.SGD(trained, lr=0.1)
     total = min(most or 10**9, epochs * (len(data.train) // problem.batch_size))
     schedule = schedules.logarithmic(0, math.log2(max(total - 1, 2)), steps=300, base=2)
-    before = measure_gradient(problem, model, loss_fn, data.train, trained)
+    before = measure_gradient(model, loss_fn, data.train, trained)
     generator, step = torch.Generator().manual_seed(0), 0
     chosen = [quantities.Loss(), quantities.GradNorm()]
     logdir: Path = arguments.logdir / name
@@ -40,17 +40,21 @@ def train(name: str, epochs: int, cycle: int, arguments: Arguments, most: int | 
         for _, factor in zip(range(epochs), cosine_restarts(cycle), strict=False):
             optimizer.param_groups[0]["lr"] = 0.1 * factor
             for inputs, targets in data.train.shuffle(problem.batch_size, generator):
-                if step < total:
-                    optimizer.zero_grad()
-                    loss_fn(model(inputs), targets).backward()
-                    optimizer.step()
-                    step += 1
+                if step == total:
+                    break
+                optimizer.zero_grad()
+                loss_fn(model(inputs), targets).backward()
+                optimizer.step()
+                step += 1
+            print(f"  {name}: step {step} of {total}", flush=True)
+            if step == total:
+                break
     steps, norms = tracked.data.scalars("GradNorm")
-    return Course(steps, norms, before, measure_gradient(problem, model, loss_fn, data.train, trained))
+    return Course(steps, norms, before, measure_gradient(model, loss_fn, data.train, trained))
 
 
-def measure_gradient(problem, model, loss_fn, split, trained, most: int = 10_000) -> float:
-    """Length of the gradient over up to 10,000 training samples: without the noise of a mini-batch."""
+def measure_gradient(model, loss_fn, split, trained, most: int = 5_000) -> float:
+    """Length of the gradient over up to 5,000 training samples: without the noise of a mini-batch."""
     total, count = [torch.zeros_like(p) for p in trained], min(most, len(split))
     for start in range(0, count, 1000):
         inputs, targets = split.take(slice(start, min(start + 1000, count)))

@@ -57,6 +57,6 @@ def describe(result: dict) -> str:
     words = {True: "yes", False: "**no**", None: "not examined"}
     lines += [f"| {c['text']} | {c['paper']} | {c['ours']} | {words[c['holds']]} |" for c in result["claims"]]
     lines += ["", *(f"{remark}\n" for remark in result["remarks"])]
-    form = "quick form" if result["quick"] else "whole form"
-    lines += [f"{form}, {result['seconds']:.0f} s, {result['machine']}.", ""]
+    form = "Quick form" if result["quick"] else "Whole form"
+    lines += [f"{form}, {result['machine']}.", ""]
     return "\n".join(lines)
