@@ -49,12 +49,9 @@ def train(name: str, rate: float, epochs: int, most: int | None, arguments: Argu
                 optimizer.step()
                 step += 1
     accuracy = problem.measure(model, loss_fn, data.test)["accuracy"]
-    return Point(
-        rate,
-        accuracy,
-        float(np.median(tracked.data.scalars("Alpha")[1])),
-        float(np.nanmedian(own)) if np.isfinite(own).any() else float("nan"),
-    )
+    finite = [value for value in own if np.isfinite(value)]  # a dead network has no gradient, and so no value
+    alpha = float(np.median(tracked.data.scalars("Alpha")[1]))
+    return Point(rate, accuracy, alpha, float(np.median(finite)) if finite else float("nan"))
 
 
 def measure_sharpness(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> float:

@@ -43,12 +43,25 @@ def measure(
         quantities.GradNorm(),
         quantities.GradHist2d(range=gradients, parameter_range=parameters, bins=bins),
     ]
-    with cockpit_core.track(model, loss_fn, optimizer, logdir, config=chosen, on_error="raise") as run:
+    memory = 2**31  # VGG16 has a layer of 400 MB
+    with cockpit_core.track(
+        model, loss_fn, optimizer, logdir, config=chosen, on_error="raise", memory_budget=memory
+    ) as run:
         optimizer.zero_grad()
         loss_fn(model(batch[0]), batch[1]).backward()
         optimizer.step()
     data = run.data
     whole = data.histogram("GradHist2d", 0)
-    layers = {name: data.histogram("GradHist2d", 0, name).counts.astype(float) for name in data.layers}
+    for missing in data.missing:
+        print(f"  {missing.name} at step {missing.step}: {missing.reason}", flush=True)
+    layers = {name: counts for name in data.layers if (counts := read_counts(data, name)) is not None}
     norms = {name: float(data.scalars("GradNorm", name)[1][0]) for name in data.layers}
     return FirstStep(whole.counts.astype(float), layers, whole.edges, norms, float(data.scalars("GradNorm")[1][0]))
+
+
+def read_counts(data: cockpit_core.RunData, layer: str) -> np.ndarray | None:
+    """None where the layer has no histogram: one of more than 100 million parameters may have none."""
+    try:
+        return data.histogram("GradHist2d", 0, layer).counts.astype(float)
+    except KeyError:
+        return None

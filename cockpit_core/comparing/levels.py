@@ -13,7 +13,8 @@ from cockpit_core.events.data import RunData
 
 WIDTH = 9  # records that the loss is smoothed over
 AROUND = 0.05  # of the run's length, on both sides of the step
-FEWEST = 5  # records
+FEWEST = 5  # records, if there are as many within ...
+FARTHEST = 3  # ... times that
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,21 @@ def compare_at_level(settings: Sequence[Setting], excluded: set[str]) -> Level |
     return Level(loss, steps, values)
 
 
-def near_enough(steps: np.ndarray, step: int) -> bool:
-    """A metric that is logged a few times a run may have been so at another phase."""
-    return bool(len(steps)) and float(np.abs(steps - step).min()) <= AROUND * max(float(steps[-1]), 1.0)
-
-
 def find_step(run: RunData, loss: float) -> int:
     curve = read_curve(run, "Loss")
     return int(curve.steps[np.argmax(smooth(curve.values, WIDTH) <= loss)])
 
 
 def measure_around(run: RunData, name: str, step: int) -> float:
+    """The median around a step; NaN where nothing was recorded near it: then it was another phase."""
     curve = get_curve(run, name)
-    if len(curve) < FEWEST and not near_enough(curve.steps, step):
+    if not len(curve):
         return float("nan")
+    away = np.abs(curve.steps - step)
     half = AROUND * max(float(curve.steps[-1]), 1.0)
-    near = np.abs(curve.steps - step) <= half
+    near = away <= half
     if near.sum() < FEWEST:
+        nearest = np.argsort(away, kind="stable")[:FEWEST]
         near = np.zeros(len(curve), bool)
-        near[np.argsort(np.abs(curve.steps - step), kind="stable")[:FEWEST]] = True
-    return float(np.median(curve.values[near]))
+        near[nearest[away[nearest] <= FARTHEST * half]] = True
+    return float(np.median(curve.values[near])) if near.any() else float("nan")
