@@ -14,7 +14,7 @@ from cockpit_core.events.data import RunData
 WIDTH = 9  # records that the loss is smoothed over
 AROUND = 0.05  # of the run's length, on both sides of the step
 FEWEST = 5  # records, if there are as many within ...
-FARTHEST = 3  # ... times that
+FARTHEST = 2  # ... times that
 
 
 @dataclass(frozen=True)
