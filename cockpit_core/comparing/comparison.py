@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cockpit_core.comparing.comparable import check_comparable, describe_states
 from cockpit_core.comparing.curves import list_quantities
-from cockpit_core.comparing.first import Difference, find_difference
+from cockpit_core.comparing.first import Difference, TooFew, find_difference
 from cockpit_core.comparing.levels import Level, compare_at_level
 from cockpit_core.comparing.metrics import (
     Metric,
@@ -37,6 +37,7 @@ class Pair:
     second: str
     differences: list[Difference]  # in order of their steps
     alike: list[str]  # quantities that both have and that do not separate
+    too_few: list[str]  # too few values to say
 
 
 @dataclass
@@ -207,13 +208,17 @@ def choose_best(settings: list[Setting], group: str, notes: list[str]) -> list[S
 
 def compare_pair(first: Setting, second: Setting, excluded: set[str]) -> Pair:
     names = [{name: None for run in setting.runs for name in list_quantities(run)} for setting in (first, second)]
-    differences, alike = [], []
+    differences, alike, too_few = [], [], []
     for name in names[0]:
         if name in excluded or name not in names[1]:
             continue
-        difference = find_difference(name, first, second)
+        try:
+            difference = find_difference(name, first, second)
+        except TooFew:
+            too_few.append(name)
+            continue
         if difference is not None:
             differences.append(difference)
         else:
             alike.append(name)
-    return Pair(first.name, second.name, sorted(differences, key=lambda d: d.step), alike)
+    return Pair(first.name, second.name, sorted(differences, key=lambda d: d.step), alike, too_few)

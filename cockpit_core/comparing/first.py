@@ -28,8 +28,12 @@ FACTORS = {1: 8.0, 2: 3.0}  # by the smaller number of runs: the range of two is
 FACTOR = 1.5
 CELLS = 4
 MOST = 80  # cells
-FEWEST = 6
+FEWEST_ALONE = 6  # with one run per setting; with more, as many as must be apart
 SMALLEST = 0.02  # a relative difference below two percent is no reason for anything
+
+
+class TooFew(Exception):
+    """Too little is on record of both to say whether they separate."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,14 @@ class Difference:
 
 
 def find_difference(name: str, first: Setting, second: Setting) -> Difference | None:
-    """None: they do not separate, or too little of both is known."""
+    """None: they do not separate. TooFew where that cannot be said."""
     curves = [[get_curve(run, name) for run in setting.runs] for setting in (first, second)]
     curves = [[curve for curve in group if len(curve)] for group in curves]
     if not all(curves):
-        return None
+        raise TooFew
     edges, steps = make_cells([curve for group in curves for curve in group])
-    if len(steps) < FEWEST:
-        return None
+    if len(steps) < (CELLS if min(map(len, curves)) > 1 else FEWEST_ALONE):
+        raise TooFew
     tables = [np.array([fill_cells(curve, edges) for curve in group]) for group in curves]  # [seeds, cells]
     logarithmic = name not in SHARES and all((table > 0).all() for table in tables)
     scaled = [np.log(table) if logarithmic else table for table in tables]

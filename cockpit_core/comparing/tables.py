@@ -39,6 +39,7 @@ def describe_section(section: Section) -> dict[str, Any]:
                 "second": pair.second,
                 "differences": [{**dataclasses.asdict(d), "ratio": d.ratio} for d in pair.differences],
                 "alike": pair.alike,
+                "too_few": pair.too_few,
             }
             for pair in section.pairs
         ],

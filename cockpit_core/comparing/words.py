@@ -124,6 +124,7 @@ def list_differences(pair: Pair, metric: Metric) -> Iterator[str]:
     yield f"First differences, {pair.first} against {pair.second}"
     if not pair.differences:
         yield "  nothing separates by more than seeds of one setting do"
+        yield from list_others(pair)
         return
     outcome = {"Loss", metric.name}
     rows = [[f"step {d.step}", d.quantity, *describe_values(d)] for d in pair.differences]
@@ -133,9 +134,14 @@ def list_differences(pair: Pair, metric: Metric) -> Iterator[str]:
     yield f"  {summarize(pair, outcome)}"
     if any(d.seeds < 2 for d in pair.differences):
         yield "  One run per setting: two seeds of the same setting may come apart like this. Three runs each would tell."
-    if pair.alike:
-        more = f" and {len(pair.alike) - ALIKE} more" if len(pair.alike) > ALIKE else ""
-        yield f"  No difference beyond seeds: {', '.join(pair.alike[:ALIKE])}{more}"
+    yield from list_others(pair)
+
+
+def list_others(pair: Pair) -> Iterator[str]:
+    for names, words in ((pair.alike, "No difference beyond seeds"), (pair.too_few, "Too few values to say")):
+        if names:
+            more = f" and {len(names) - ALIKE} more" if len(names) > ALIKE else ""
+            yield f"  {words}: {', '.join(names[:ALIKE])}{more}"
 
 
 def describe_values(difference: Difference) -> tuple[str, str]:

@@ -351,6 +351,16 @@ def test_bad_input_is_one_line(
     assert words.count("\n") == 1
 
 
+def test_a_metric_with_too_few_values_is_not_called_alike(tmp_path: Path) -> None:
+    for name, final in (("a", 0.9), ("b", 0.1)):
+        for seed in range(3):
+            path = tmp_path / f"{name}{seed}"
+            write_run(path, story(), seed=seed, options={"side": name}, steps=range(30), accuracy=lambda t, v=final: v)
+    (pair,) = cockpit_core.compare(tmp_path).sections[0].pairs
+    assert pair.too_few == ["valid_accuracy"]
+    assert "Too few values to say: valid_accuracy" in str(cockpit_core.compare(tmp_path))
+
+
 def test_targets_say_which_way_is_better() -> None:
     assert parse_target("valid_accuracy=0.97").less_is_better is False
     assert parse_target("valid_loss=0.3").less_is_better is True
