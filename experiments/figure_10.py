@@ -53,10 +53,10 @@ def carry_out(arguments: Arguments) -> tuple[Experiment, object]:
             gradients=(-1.5, 1.5), parameters=(-0.2, 0.2), bins=(40, 50),
         )  # fmt: skip
     scaled, raw = steps[1.0], steps[255.0]
-    words = f"outermost bins {scaled.share_outside():.3%} (scaled), {raw.share_outside():.3%} (raw)"
-    experiment.claim(
-        "Raw pixels leave the range", "by eye", words, raw.share_outside() > 10 * scaled.share_outside() + 1e-6
-    )
+    outside = [int(step.counts[[0, -1]].sum()) for step in (scaled, raw)]
+    total = int(raw.counts.sum())
+    words = f"{outside[0]:,} (scaled) and {outside[1]:,} (raw) of {total:,} elements in the outermost bins"
+    experiment.claim("Raw pixels leave the range", "by eye", words, outside[1] > 10 * max(outside[0], 1))
     words = f"gradient norm {scaled.norm:.3g} (scaled), {raw.norm:.3g} (raw)"
     experiment.claim("Gradients grow with the pixels", "by eye", words, raw.norm > 10 * scaled.norm)
     return experiment, draw(scaled, raw)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cockpit_core.comparing.comparison import Comparison, Pair, Section
-from cockpit_core.comparing.first import Difference
+from cockpit_core.comparing.first import CELLS, Difference
 from cockpit_core.comparing.metrics import NEAR_LOSS, NEAR_SHARE, Metric
 from cockpit_core.terminal import clean, format_number, format_table
 
@@ -138,7 +138,8 @@ def list_differences(pair: Pair, metric: Metric) -> Iterator[str]:
 
 
 def list_others(pair: Pair) -> Iterator[str]:
-    for names, words in ((pair.alike, "No difference beyond seeds"), (pair.too_few, "Too few values to say")):
+    alike = f"Not further apart than seeds for {CELLS} readings in a row"
+    for names, words in ((pair.alike, alike), (pair.too_few, "Too few values to say")):
         if names:
             more = f" and {len(names) - ALIKE} more" if len(names) > ALIKE else ""
             yield f"  {words}: {', '.join(names[:ALIKE])}{more}"
