@@ -57,6 +57,8 @@ def carry_out(arguments: Arguments) -> tuple[Experiment, object]:
     total = int(raw.counts.sum())
     words = f"{outside[0]:,} (scaled) and {outside[1]:,} (raw) of {total:,} elements in the outermost bins"
     experiment.claim("Raw pixels leave the range", "by eye", words, outside[1] > 10 * max(outside[0], 1))
+    if total < 138_357_544:
+        experiment.remark(f"The histogram holds {total:,} of 138,357,544 elements: the largest dense layer has none.")
     words = f"gradient norm {scaled.norm:.3g} (scaled), {raw.norm:.3g} (raw)"
     experiment.claim("Gradients grow with the pixels", "by eye", words, raw.norm > 10 * scaled.norm)
     return experiment, draw(scaled, raw)

@@ -54,6 +54,9 @@ def measure(
     whole = data.histogram("GradHist2d", 0)
     for missing in data.missing:
         print(f"  {missing.name} at step {missing.step}: {missing.reason}", flush=True)
+    for layer in data.header.layers:
+        if layer.method != "rule" or layer.reason:
+            print(f"  {layer.name} {layer.shape}: {layer.method} {layer.reason}", flush=True)
     layers = {name: counts for name in data.layers if (counts := read_counts(data, name)) is not None}
     norms = {name: float(data.scalars("GradNorm", name)[1][0]) for name in data.layers}
     return FirstStep(whole.counts.astype(float), layers, whole.edges, norms, float(data.scalars("GradNorm")[1][0]))
