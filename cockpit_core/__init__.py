@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 from cockpit_core._version import __version__
 
 if TYPE_CHECKING:
-    from cockpit_core import quantities, schedules
+    from cockpit_core import problems, quantities, schedules
+    from cockpit_core.comparing import compare
     from cockpit_core.events.data import RunData, load
     from cockpit_core.run import Run
     from cockpit_core.tracking import track
 
-__all__ = ["Run", "RunData", "__version__", "load", "quantities", "schedules", "track"]
+__all__ = ["Run", "RunData", "__version__", "compare", "load", "problems", "quantities", "schedules", "track"]
 
-_HOMES = {"track": "tracking", "Run": "run", "load": "events.data", "RunData": "events.data"}
-_MODULES = ("quantities", "schedules")
+_HOMES = {"track": "tracking", "Run": "run", "load": "events.data", "RunData": "events.data", "compare": "comparing"}
+_MODULES = ("problems", "quantities", "schedules")
 
 
 def __getattr__(name: str) -> Any:

@@ -8,16 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cockpit_core import compare_command, sweep_command
 from cockpit_core._version import __version__
+from cockpit_core.command import CommandError as CommandError
 
 FORMATS = ("html", "csv", "json", "png", "svg")
 
 
 HOW_TO_BEGIN = 'cockpit_core.track(model, loss_fn, optimizer, logdir="runs/NAME") writes one, `cockpit demo` too'
-
-
-class CommandError(Exception):
-    """Something the user can put right; shown as one line, exit code 1."""
 
 
 def run_demo(arguments: argparse.Namespace) -> None:
@@ -152,6 +150,9 @@ def make_parser() -> argparse.ArgumentParser:
     report.add_argument("--format", choices=FORMATS, help="default: by the file's ending, or html")
     report.add_argument("--max-size", type=float, default=5.0, metavar="MB", help="of the HTML (default: %(default)g)")
     report.set_defaults(run_command=run_report)
+
+    for module in (compare_command, sweep_command):
+        module.add_parser(commands)
     return parser
 
 

@@ -32,7 +32,7 @@ from cockpit_core.engine.survey import survey
 from cockpit_core.events.data import RunData
 from cockpit_core.events.resume import Past
 from cockpit_core.faults import Faults, describe_error, is_interruption
-from cockpit_core.header import describe_quantity, make_header
+from cockpit_core.header import describe_quantity, make_header, show
 from cockpit_core.logged import as_number, is_too_large
 from cockpit_core.optimizers import find_inner, is_inside_another, may_nest, parameters_of
 from cockpit_core.pace import Pace
@@ -555,6 +555,12 @@ class Run:
         with self.guard("run.log"):
             self.write(Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars))
             self.writer.write_scalars(numbers, step)
+
+    def note_settings(self, **settings: Any) -> None:
+        """What else sets this run apart, e.g. ``seed=3, width=256``: goes into the header, where ``compare`` finds it."""
+        self.header.options.update({name: show(value) for name, value in settings.items()})
+        self.told = None
+        self.write_header()
 
     def epoch_at(self, step: int) -> float | None:
         if self.steps_per_epoch:

@@ -1,0 +1,141 @@
+"""What sets runs apart: the optimizer, its hyperparameters, the network, whatever the user noted. Seeds are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cockpit_core.events.data import RunData
+from cockpit_core.records import Header
+
+SEEDS = ("seed", "random_seed")
+# How a run was watched and where, not how it was trained. The logdir is another for every run.
+ASIDE = ("batch_dim", "memory_budget", "logdir", "hardware", "threads", "trial", "stage")
+SWITCHES = ("foreach", "fused", "capturable", "differentiable")  # other code for the same formula
+
+
+@dataclass
+class Entry:
+    """One run: how it is called, its columns, and what its header says of the training."""
+
+    name: str
+    data: RunData
+    settings: dict[str, str]
+    seed: str = ""
+    source: str = ""  # what the user named: the run itself, or a folder that holds it
+
+    @property
+    def optimizer(self) -> str:
+        return self.settings.get("optimizer", "")
+
+
+@dataclass
+class Setting:
+    """Runs that differ in nothing but their seed: one row of every table."""
+
+    name: str
+    entries: list[Entry]
+    chosen_from: int = 1  # with a group: how many settings of the group there were
+    values: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[RunData]:
+        return [entry.data for entry in self.entries]
+
+
+def read_settings(header: Header) -> dict[str, str]:
+    """Everything in the header that belongs to the training, as text."""
+    found = {key: value for key, value in header.options.items() if key not in (*ASIDE, *SEEDS)}
+    found |= {"model": header.model, "parameters": str(int(header.num_parameters)), "loss": header.loss}
+    if header.batch_size:
+        found["batch_size"] = str(header.batch_size)
+    # A sweep tells SGD from SGD with momentum by name; the class alone does not.
+    found["optimizer"] = header.options.get("optimizer") or " + ".join(
+        optimizer.name for optimizer in header.optimizers
+    )
+    for number, optimizer in enumerate(header.optimizers):
+        first = optimizer.groups[0] if optimizer.groups else {}
+        for index, group in enumerate(optimizer.groups):
+            for key, value in group.items():
+                if key in SWITCHES or (index and first.get(key) == value):
+                    continue
+                found[name_hyperparameter(key, number, index)] = value
+    return {key: value for key, value in found.items() if value}
+
+
+def name_hyperparameter(key: str, optimizer: int, group: int) -> str:
+    """``lr``; ``lr[1]`` in the second parameter group, ``2: lr`` of the second optimizer."""
+    name = f"{key}[{group}]" if group else key
+    return f"{optimizer + 1}: {name}" if optimizer else name
+
+
+def read_seed(header: Header) -> str:
+    return next((header.options[key] for key in SEEDS if key in header.options), "")
+
+
+def find_differing(entries: Sequence[Entry]) -> list[str]:
+    """Keys with more than one value among the runs that have them, or that only some runs of one optimizer have."""
+    differing = []
+    for key in dict.fromkeys(key for entry in entries for key in entry.settings):
+        having = [entry for entry in entries if key in entry.settings]
+        values = {entry.settings[key] for entry in having}
+        optimizers = {entry.optimizer for entry in having}
+        partly = any(key not in entry.settings and entry.optimizer in optimizers for entry in entries)
+        if len(values) > 1 or partly:
+            differing.append(key)
+    # What an optimizer has by default (betas) is not worth a word beside its name.
+    fixed = {key for key in differing if is_default(key, entries)}
+    return sorted((key for key in differing if key not in fixed), key=rank)
+
+
+def is_default(key: str, entries: Sequence[Entry]) -> bool:
+    """It hangs on the optimizer alone, and so is said by the optimizer's name."""
+    if key in ("optimizer", "lr") or len({entry.optimizer for entry in entries}) < 2:
+        return False
+    if not any(key in group for entry in entries for o in entry.data.header.optimizers for group in o.groups):
+        return False
+    by_optimizer: dict[str, set[str]] = {}
+    for entry in entries:
+        by_optimizer.setdefault(entry.optimizer, set()).add(entry.settings.get(key, ""))
+    return all(len(values) == 1 for values in by_optimizer.values())
+
+
+def rank(key: str) -> tuple[int, str]:
+    first = ("problem", "model", "optimizer", "lr", "momentum", "batch_size")
+    return (first.index(key) if key in first else len(first), key)
+
+
+def group_by_setting(entries: Sequence[Entry]) -> list[Setting]:
+    """Runs with equal settings are one row; the name says what differs between the rows."""
+    differing = find_differing(entries)
+    rows: dict[tuple[tuple[str, str], ...], Setting] = {}
+    for entry in entries:
+        key = tuple(sorted(entry.settings.items()))
+        if key not in rows:
+            values = {k: entry.settings[k] for k in differing if k in entry.settings}
+            rows[key] = Setting(name_setting(values) or entry.name, [], values=values)
+        rows[key].entries.append(entry)
+    return make_unique(list(rows.values()))
+
+
+def group_by_source(entries: Sequence[Entry]) -> list[Setting]:
+    """Headers that say the same, but the user named several things: each of them is a row."""
+    rows: dict[str, Setting] = {}
+    for entry in entries:
+        rows.setdefault(entry.source, Setting(entry.source, [])).entries.append(entry)
+    return list(rows.values())
+
+
+def name_setting(values: dict[str, str]) -> str:
+    plain = [values[key] for key in ("problem", "optimizer") if key in values]
+    return " ".join(plain + [f"{key}={value}" for key, value in values.items() if key not in ("problem", "optimizer")])
+
+
+def make_unique(settings: list[Setting]) -> list[Setting]:
+    """Rows that differ in what the name leaves out get a number: a row must be nameable."""
+    seen: dict[str, int] = {}
+    for setting in settings:
+        seen[setting.name] = seen.get(setting.name, 0) + 1
+        if seen[setting.name] > 1:
+            setting.name += f" ({seen[setting.name]})"
+    return settings

@@ -1,0 +1,1 @@
+"""Many runs of one command: a grid of optimizers, learning rates and seeds over problems."""

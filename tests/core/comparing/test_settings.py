@@ -1,0 +1,45 @@
+"""Settings as ``track`` records them: what the header says by itself, and what the user notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import cockpit_core
+from cockpit_core.comparing.settings import Entry, find_differing, group_by_setting, read_seed, read_settings
+
+
+def train(logdir: Path, optimizer: str, note: dict, **options: object) -> Entry:
+    torch.manual_seed(0)
+    model, loss_fn = nn.Linear(3, 2), nn.MSELoss()
+    groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.5}]
+    optim = getattr(torch.optim, optimizer)(groups, lr=0.1, **options)
+    with cockpit_core.track(model, loss_fn, optim, logdir) as run:
+        run.note_settings(**note)
+        loss_fn(model(torch.ones(4, 3)), torch.zeros(4, 2)).backward()
+        optim.step()
+    data = cockpit_core.load(logdir)
+    return Entry(logdir.name, data, read_settings(data.header), read_seed(data.header), str(logdir))
+
+
+def test_settings_come_from_the_header_and_from_the_users_notes(tmp_path: Path) -> None:
+    entry = train(tmp_path / "a", "SGD", {"seed": 3, "width": 0.25, "problem": "mine"}, momentum=0.9)
+    assert entry.seed == "3"
+    wanted = {"optimizer": "SGD", "lr": "0.1", "lr[1]": "0.5", "momentum": "0.9", "width": "0.25", "problem": "mine"}
+    assert wanted.items() <= entry.settings.items()
+    assert entry.settings["batch_size"] == "4"
+    assert not {"seed", "memory_budget", "batch_dim", "foreach"} & set(entry.settings)
+
+
+def test_defaults_of_an_optimizer_are_said_by_its_name(tmp_path: Path) -> None:
+    entries = [
+        train(tmp_path / "a", "SGD", {"seed": 1}),
+        train(tmp_path / "b", "Adam", {"seed": 1}),
+        train(tmp_path / "c", "SGD", {"seed": 2}),
+        train(tmp_path / "d", "SGD", {"seed": 1}, momentum=0.9),
+    ]
+    assert find_differing(entries) == ["optimizer", "momentum"]
+    settings = group_by_setting(entries)
+    assert [(s.name, len(s.entries)) for s in settings] == [("SGD momentum=0", 2), ("Adam", 1), ("SGD momentum=0.9", 1)]
