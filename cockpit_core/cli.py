@@ -17,7 +17,15 @@ HOW_TO_BEGIN = 'cockpit_core.track(model, loss_fn, optimizer, logdir="runs/NAME"
 
 
 class CommandError(Exception):
-    """Something the user can put right; shown as one line, exit code 1."""
+    """Something the user can put right; shown as one line, exit code 1 (or ``code``)."""
+
+    code = 1
+
+
+class UnreadableError(CommandError):
+    """`cockpit diagnose` tells a run that cannot be read (2) from one that is broken (1)."""
+
+    code = 2
 
 
 def run_demo(arguments: argparse.Namespace) -> None:
@@ -42,6 +50,17 @@ def run_show(arguments: argparse.Namespace) -> None:
     from cockpit_core.terminal import Terminal
 
     show_run(find_run(arguments.run), Terminal(sys.stdout), arguments.quantity)
+
+
+def run_diagnose(arguments: argparse.Namespace) -> int:
+    from cockpit_core.diagnosis.command import print_diagnosis
+    from cockpit_core.terminal import Terminal
+
+    try:
+        runs = [find_run(run) for run in arguments.runs]
+        return print_diagnosis(runs, Terminal(sys.stdout), as_json=arguments.json, fail_on=arguments.fail_on)
+    except (CommandError, OSError, ValueError) as error:
+        raise UnreadableError(str(error)) from error
 
 
 def run_report(arguments: argparse.Namespace) -> None:
@@ -116,6 +135,17 @@ def make_parser() -> argparse.ArgumentParser:
     show.add_argument("quantity", nargs="?", help="show this quantity layer by layer, e.g. GradNorm")
     show.set_defaults(run_command=run_show)
 
+    diagnose = commands.add_parser("diagnose", help="what is wrong with a run, since when, and what to try")
+    diagnose.add_argument("runs", nargs="+", metavar="RUN", help="log directories, e.g. runs/lenet")
+    diagnose.add_argument("--json", action="store_true", help="all findings as JSON")
+    diagnose.add_argument(
+        "--fail-on",
+        choices=("broken", "likely"),
+        default="broken",
+        help="exit with 1 if there is such a finding or a worse one (default: %(default)s); 2 = not readable",
+    )
+    diagnose.set_defaults(run_command=run_diagnose)
+
     report = commands.add_parser("report", help="write one file that can be mailed")
     report.add_argument("runs", nargs="+", metavar="RUN", help="log directories; several are compared")
     report.add_argument("-o", "--output", metavar="FILE", help="default: the run's name, here")
@@ -135,8 +165,9 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
-        arguments.run_command(arguments)
+        code = arguments.run_command(arguments)
         sys.stdout.flush()
+        return code or 0
     except BrokenPipeError:
         # `cockpit ls | head`: the reader has seen enough. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -145,8 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except (CommandError, OSError) as error:
         print(f"cockpit: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return getattr(error, "code", 1)
 
 
 if __name__ == "__main__":

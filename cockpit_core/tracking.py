@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from cockpit_core.diagnosis.live import check_stop
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
 from cockpit_core.engine.distributed import Group, find_group
 from cockpit_core.quantities import Quantity, configuration, named
 from cockpit_core.quantities.base import NEEDS
 from cockpit_core.quantities.curvature_values import check_curvature
+from cockpit_core.records import Finding
 from cockpit_core.run import ALIVE, Run
 from cockpit_core.schedules import Schedule, as_schedule
 
@@ -41,6 +43,8 @@ def track(
     resume: bool = False,
     step: int | None = None,
     seed: int = 0,
+    on_finding: Callable[[Finding], object] | None = None,
+    stop_on: str | None = None,
 ) -> Run:
     """Track an unchanged training loop.
 
@@ -61,6 +65,8 @@ def track(
     steps_per_epoch: gives the epoch axis (or log it: ``run.log(epoch=...)``).
     resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded.
     seed: of Cockpit's own random generator; torch's is never touched.
+    on_finding: called with each ``Finding`` (what is wrong, since when, what to try) when it is made, changed or retracted.
+    stop_on: "broken" or "likely": a finding at least as bad sets ``run.should_stop``; by default none does.
 
     Under DistributedDataParallel (or after ``fully_shard``) call it in every process, with the wrapper or the module inside. Every
     number is then that of the global batch, with each process's mean loss counting alike, also where local batches differ
@@ -77,8 +83,14 @@ def track(
         quantities=quantities, config=name, schedule=as_schedule(schedule), budget=budget, layers=layers,
         curvature=check_curvature(curvature) or "hessian", curvature_samples=curvature_samples, batch_dim=batch_dim,
         memory_budget=int(memory_budget), on_error=on_error, steps_per_epoch=steps_per_epoch, resume=resume, step=step, seed=seed,
-        group=group, compiled=compiled,
+        group=group, compiled=compiled, on_finding=check_callback(on_finding), stop_on=check_stop(stop_on),
     )  # fmt: skip
+
+
+def check_callback(on_finding: Any) -> Any:
+    if on_finding is not None and not callable(on_finding):
+        raise TypeError(f"on_finding must be a function that takes a Finding, got {type(on_finding).__name__}")
+    return on_finding
 
 
 def as_optimizers(optimizer: Any) -> list[Any]:

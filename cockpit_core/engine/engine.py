@@ -82,6 +82,10 @@ class Engine:
         finally:
             self.muted -= 1
 
+    def awaits_backward(self) -> bool:
+        """Is a forward pass that runs now the user's own, and the first backward pass of this step still to come?"""
+        return not self.muted and self.repetition is None and self.step.open is None and not self.step.passes
+
     # ---- arming -------------------------------------------------------------------------------------------------
 
     def begin(self, plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine, measure_norms
 from cockpit_core.records import AlphaFit, Histogram, Notice, Record
 from cockpit_core.sharded import whole, whole_of_each
+from cockpit_core.signals.gradients import measure_reach, measure_steps_to_go
+from cockpit_core.signals.losses import measure_spread
 
 if TYPE_CHECKING:
     from cockpit_core.run import Run
@@ -289,8 +292,29 @@ class Measurement:
             note = f"{megabytes:.0f} MB are kept beyond memory_budget for {first}, because {reason}"
         engine.cost_notes["Alpha"] = f"Alpha: {note}"
 
+    def _collect_signals(self) -> None:
+        """The numbers that diagnoses rest on; see ``cockpit_core.signals``."""
+        run, state, losses = self.run, self.state, self.state.losses()
+        places = {name: place for place, name in enumerate(run.cover.parameters)}
+        called = list(run.signals.called)
+        fit = run.alphas[-1] if run.alphas else None
+        parts: list[tuple[str, Callable[[], dict[str, float]]]] = [
+            ("gradients", lambda: measure_reach(called, state.gradient_norms, places)),
+            ("step", lambda: {"leftover": float(state.stale), "passes": float(len(state.passes))}),
+        ]
+        if losses is not None:
+            parts.append(("losses", lambda: measure_spread(losses)))
+        if fit is not None:
+            parts.append(("alpha", lambda: measure_steps_to_go(fit.loss_start, fit.slope_start, fit.length)))
+        if state.loss_scale != 1:
+            parts.append(("scale", lambda: {"loss_scale": state.loss_scale}))
+        self.record.scalars |= run.signals.collect(parts)
+        if run.signals.activity_names:
+            run.header.options["activations"] = "\n".join(run.signals.activity_names)
+
     def _write(self, began: float) -> None:
         run, record = self.run, self.record
+        run.engine.clock.timed("signals", self._collect_signals)
         run.header.notes = list(run.engine.cost_notes.values())
         run.write_header()
         limit = stability_limit(self.optimizer) if len(run.optimizers) == 1 else None
@@ -299,9 +323,12 @@ class Measurement:
         found = [*find_notices(record, networks, limit, self.state.gradient_norms), *worst_layers(layers)]
         record.notices = [*run.notices, *run.repeats.thin(found)]
         record.alphas, run.alphas, run.notices = run.alphas, [], []
+        with run.guard("diagnosis"):
+            record.findings = run.engine.clock.timed("diagnosis", run.live.see, run.header, record)
         total = self.state.overhead + time.perf_counter() - began
         record.costs = self._costs(total)
         run.write(record)
+        run.announce(record.findings)
         for network, per_layer in self.heavy:
             run.writer.write_heavy(network.quantity, record.step, network, per_layer, keep=record.triggered)
         run.writer.write_scalars({n: record.scalars[n] for n in HEADLINES if n in record.scalars}, record.step)

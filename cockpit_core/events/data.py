@@ -381,7 +381,7 @@ def _make_fetch(path: Path, offset: int, end: int, tag: str) -> Fetch:
 
 
 def _is_aside(name: str) -> bool:
-    return name.startswith(("cost/", "error/"))
+    return name.startswith(("cost/", "error/", "signal/"))
 
 
 def _listing(names: object) -> str:

@@ -357,6 +357,10 @@ class Table:
         """Copies, from row ``first`` on, before row ``last``."""
         return Rows(*(np.array(rows[first:last], dtype=rows.typecode) for rows in self._rows))
 
+    def generations(self) -> list[int]:
+        """Of each row."""
+        return list(self._generations)
+
     def steps(self) -> np.ndarray:
         return np.array(self._rows[1], dtype=np.int64)
 

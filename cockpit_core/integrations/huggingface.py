@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 from cockpit_core.engine.functional import attach_function_loss
 from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.integrations.findings import count_findings, with_printing
 from cockpit_core.integrations.folders import choose_folder
 from cockpit_core.run import Run
 from cockpit_core.tracking import track
@@ -45,7 +46,7 @@ class CockpitCallback(TrainerCallback):
         self._move_to_front()
         folder = choose_folder(self.logdir, args.output_dir)
         optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-        self.run = track(model, None, optimizer, folder, **self.options)
+        self.run = track(model, None, optimizer, folder, **with_printing(self.options))
         self.handles.add(self.run.model.register_forward_hook(Hook(self, "on_forward"), with_kwargs=True))
 
     def _move_to_front(self) -> None:
@@ -83,6 +84,7 @@ class CockpitCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
         if self.run is not None and self.log and logs is not None and self.run.latest:
             logs.update({f"cockpit/{name}": value for name, value in self.run.latest.items()})
+            logs.update(count_findings(self.run.findings))
             self.run.latest = {}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

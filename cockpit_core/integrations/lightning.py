@@ -11,6 +11,7 @@ from torch.nn.modules.loss import _Loss
 
 from cockpit_core.engine.capture import find_batch_size
 from cockpit_core.engine.functional import attach_function_loss
+from cockpit_core.integrations.findings import count_findings, with_printing
 from cockpit_core.integrations.folders import choose_folder
 from cockpit_core.run import Run
 from cockpit_core.tracking import track
@@ -52,7 +53,7 @@ class CockpitCallback(pl.Callback):
             else pl_module
         )
         optimizers = [getattr(optimizer, "optimizer", optimizer) for optimizer in trainer.optimizers]
-        self.run = track(model, self.loss, optimizers, folder, **self.options)
+        self.run = track(model, self.loss, optimizers, folder, **with_printing(self.options))
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -83,7 +84,7 @@ class CockpitCallback(pl.Callback):
             return
         if self.log and run.latest and run.step - 1 != self.logged_step:
             self.logged_step = run.step - 1
-            values = {f"cockpit/{name}": value for name, value in run.latest.items()}
+            values = {f"cockpit/{name}": value for name, value in run.latest.items()} | count_findings(run.findings)
             run.latest = {}
             pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=1)
         if run.should_stop:

@@ -1,0 +1,59 @@
+"""What the loss gets from the network: range, sums of rows and columns, shapes, whether it depends on the input."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from cockpit_core.signals.tensors import as_rows
+
+CLASSES_LAST = 1  # cross-entropy counts classes by dimension 1
+
+
+def measure_outputs(z: Tensor) -> dict[str, float]:
+    """``output_spread``: root mean square over units of the standard deviation over samples."""
+    rows = as_rows(z)
+    finite = torch.isfinite(rows)
+    good = torch.where(finite, rows, torch.zeros_like(rows))
+    numbers = torch.stack([good.min(), good.max(), good.square().mean().sqrt(), (~finite).sum().float()]).tolist()
+    found = dict(zip(("output_min", "output_max", "output_rms", "output_not_finite"), numbers, strict=True))
+    if rows.shape[0] > 1:
+        found["output_spread"] = float(good.var(0, correction=0).mean().sqrt())
+    return found
+
+
+def measure_sums(z: Tensor) -> dict[str, float]:
+    """How far rows and columns of scores [B, C, ...] are from adding up to one: largest distance. Zero means that a
+    softmax was taken; a row sum of one for the scores that cross-entropy gets means that it is taken twice."""
+    if z.dim() < 2 or z.shape[1] < 2 or not z.is_floating_point():
+        return {}
+    scores = z[:256].float() if z.dim() == 2 else z[:64].float().reshape(min(64, z.shape[0]), z.shape[1], -1)[:, :, :8]
+    found = {
+        "row_sum_error": float((scores.sum(1) - 1).abs().max()),
+        "row_log_sum_error": float(scores.logsumexp(1).abs().max()),
+    }
+    if z.dim() == 2 and 1 < z.shape[0] <= 4096:
+        found["column_sum_error"] = float((z.float().sum(0) - 1).abs().max())
+        found["column_log_sum_error"] = float(z.float().logsumexp(0).abs().max())
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def measure_broadcast(z: Tensor, y: Tensor) -> dict[str, float]:
+    """By how much an elementwise loss grows two shapes that differ: 1 = not at all. [B, 1] against [B] gives B."""
+    try:
+        shape = torch.broadcast_shapes(z.shape, y.shape)
+    except RuntimeError:
+        return {}
+    largest = max(z.numel(), y.numel())
+    return {"broadcast": math.prod(shape) / max(1, largest), "shapes_differ": float(z.shape != y.shape)}
+
+
+def measure_hits(z: Tensor, labels: Tensor) -> dict[str, float]:
+    """Share of samples whose largest score is that of their label."""
+    if z.dim() != 2 or labels.dim() != 1 or len(z) != len(labels):
+        return {}
+    guess = z.argmax(1)
+    found = torch.stack([(guess == labels).float().mean(), (guess == guess.mode().values).float().mean()]).tolist()
+    return dict(zip(("accuracy", "guess_top_share"), found, strict=True))
