@@ -25,6 +25,7 @@ from cockpit_core.terminal import (
     wrap,
 )
 
+FINDINGS = 4  # which column of the list
 NOTICES = 10  # the latest; a run may have thousands
 HEAD = ("", "last", "lowest", "highest", "values")
 COURSE = "from first to last"
@@ -48,6 +49,10 @@ def list_runs(root: Path, terminal: Terminal) -> int:
         name = str(path.relative_to(root)) if path != root else path.resolve().name
         rows.append(describe_run(data, name, now))
         losses.append(get_values(data, "Loss")[1])
+    if fit_sparkline(terminal, rows) == 0:
+        rows = [
+            (*row[:FINDINGS], "", *row[FINDINGS + 1 :]) for row in rows
+        ]  # what does not fit is in `cockpit diagnose`
     if len(rows) > 1:
         width = fit_sparkline(terminal, rows)
         title = choose_title(width, f"loss {COURSE}", "loss")

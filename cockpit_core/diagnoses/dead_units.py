@@ -33,8 +33,7 @@ class DeadUnits(Diagnosis):
         from_start = first >= limit("dead0") and dead >= 0.9 * limit("dead0") and not view.learns
         if not (now or from_start) or (view.learns and view.drop > 0.8):
             return None
-        names, place = view.facts.names("activations"), int(view.now("dead_where"))
-        where = names[place] if 0 <= place < len(names) else "a layer"
+        where = view.name_activation("dead_where")
         when = "from the first step on" if first >= limit("dead0") else "by now"
         text = (
             f"{number(100 * dead)} % of the units of {where} are dead, {when}: they give the same for every "

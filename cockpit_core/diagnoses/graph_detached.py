@@ -25,7 +25,8 @@ class GraphDetached(Diagnosis):
         none = view.every("ungraded_none", 3)
         if len(cut) < 3 or min(cut) < 1 or not none or min(none) < 1 or view.typical("dead") >= limit("dead"):
             return None
-        place = int(view.now("ungraded_where"))
+        found = view.last("signal/ungraded_where")
+        place = int(found) if found == found else -1
         where = view.facts.layers[place] if 0 <= place < len(view.facts.layers) else "there"
         behind = view.facts.layers[: place + 1] if place >= 0 else []
         text = (

@@ -14,16 +14,16 @@ class LabelsRandom(Diagnosis):
     name = "labels_random"
     title = "labels do not belong to the inputs"
     needs = ("NormTest",)
-    hold, after, least = 4, 80, 15
+    hold, after, least = 4, 100, 18
     confidence = 0.5
     explains = ("not_learning", "label_noise")
 
     def test(self, view: View) -> Found | None:
         if not view.stuck or view.history.resumed or view.broken or view.update > 0.05:
             return None
-        moved = view.travelled > 0.15 or view.edge > 0.01
+        moved = view.travelled > 0.2 or view.edge > 0.01
         healthy_step = not view.edge > 1.2 and view.rate_fall > 0.2 and not view.clipped < 0.5 and not view.silent
-        if not moved or not healthy_step or not view.noise > 2 or view.typical("dead") > 0.6 or view.level > 1.15:
+        if not moved or not healthy_step or not view.noise > 1 or view.typical("dead") > 0.6 or view.level > 1.15:
             return None
         text = (
             f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(view.level)} of "

@@ -22,8 +22,7 @@ class SaturatedUnits(Diagnosis):
         share = view.typical("saturated")
         if not share > 0.9 or view.learns:
             return None
-        names, place = view.facts.names("activations"), int(view.now("saturated_where"))
-        where = names[place] if 0 <= place < len(names) else "a layer"
+        where = view.name_activation("saturated_where")
         text = (
             f"{number(100 * share)} % of the values of {where} are at the end of their range, where the slope is "
             "almost zero."

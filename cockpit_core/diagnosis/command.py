@@ -82,13 +82,13 @@ def show_findings(findings: Sequence[Finding], terminal: Terminal, unexamined: d
         details += [f"try: {finding.remedy}"] if finding.remedy else []
         details += [f"{finding.name}, confidence {finding.confidence:.2f}; docs/diagnoses/{finding.name}.md"]
         for detail in details:
-            for line in wrap(clean(detail), terminal):
-                terminal.write(f"  {line}")
+            for line in wrap(f"  {clean(detail)}", terminal):
+                terminal.write(line)
     if unexamined:
         terminal.write(terminal.paint(f"not examined: {len(unexamined)} diagnoses, for want of", "dim"))
         wanted = sorted({need for needs in unexamined.values() for need in needs.split(" or ")})
-        for line in wrap(", ".join(wanted), terminal):
-            terminal.write(terminal.paint(f"  {line}", "dim"))
+        for line in wrap(f"  {', '.join(wanted)}", terminal):
+            terminal.write(terminal.paint(line, "dim"))
 
 
 def describe_evidence(item: Evidence) -> str:

@@ -65,6 +65,10 @@ class History:
             if math.isfinite(value):
                 pool = self.pools.setdefault(name, [0.0, 0.0, 0.0])
                 pool[0], pool[1], pool[2] = pool[0] + 1, pool[1] + value, pool[2] + value * value
+        rate = seen.get("LearningRate")
+        if math.isfinite(rate):
+            pool = self.pools.setdefault("rate", [0.0, 0.0, 0.0])
+            pool[0], pool[1] = pool[0] + 1, pool[1] + rate
         checksum = seen.get(SIGNAL + "batch_checksum")
         if not math.isnan(checksum):
             self.checksums.append(checksum)

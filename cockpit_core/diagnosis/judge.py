@@ -78,7 +78,7 @@ class Judge:
 
     def _miss(self, rule: Diagnosis, step: int) -> None:
         known = self.found.get(rule.name)
-        if known is None or known.retracted or rule.sticky:
+        if known is None or known.retracted or rule.sticky or self.history.first_not_finite >= 0:
             return
         self.absent[rule.name] = self.absent.get(rule.name, 0) + 1
         if self.absent[rule.name] >= PATIENCE:

@@ -128,6 +128,9 @@ class View:
     @cached_property
     def level(self) -> float:
         """The loss over that of chance; a sum is first divided by what it was summed over."""
+        if self.facts.loss == "MSELoss":  # step by step: a heavy tail is in both
+            pairs = [ratio(o.get("Loss"), o.get(SIGNAL + "target_std") ** 2) for o in self.late[-self.window :]]
+            return median(pairs) / self.summed
         return ratio(self.loss, self.chance * self.summed)
 
     @cached_property
@@ -204,6 +207,23 @@ class View:
     @cached_property
     def rate_fall(self) -> float:
         return ratio(self.rate, self.history.highest.get("LearningRate", nan))
+
+    @cached_property
+    def rate_mean(self) -> float:
+        """Mean learning rate over its maximum: a half for cosine and linear decay, a third for exponential decay."""
+        pool = self.history.pools.get("rate")
+        return ratio(pool[1] / pool[0], self.history.highest.get("LearningRate", nan)) if pool else nan
+
+    @cached_property
+    def rate_rises(self) -> bool:
+        """Warm-up is not over."""
+        past = [v for seen in self.late[-12:] if (v := seen.get("LearningRate")) == v]
+        return bool(past) and past[-1] > 1.02 * past[0]
+
+    def name_activation(self, signal: str) -> str:
+        """The module that a signal ending in ``_where`` points at."""
+        names, place = self.facts.names("activations"), self.last(SIGNAL + signal)
+        return names[int(place)] if place == place and 0 <= place < len(names) else "a layer"
 
     @cached_property
     def weight_fall(self) -> float:

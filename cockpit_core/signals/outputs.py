@@ -19,7 +19,7 @@ def measure_outputs(z: Tensor) -> dict[str, float]:
     good = torch.where(finite, rows, torch.zeros_like(rows))
     numbers = torch.stack([good.min(), good.max(), good.square().mean().sqrt(), (~finite).sum().float()]).tolist()
     found = dict(zip(("output_min", "output_max", "output_rms", "output_not_finite"), numbers, strict=True))
-    if rows.shape[0] > 1:
+    if rows.shape[0] >= 4:
         found["output_spread"] = float(good.var(0, correction=0).mean().sqrt())
     return found
 
