@@ -26,7 +26,7 @@ class OptimizerHoldsOthers(Diagnosis):
         names = view.facts.names("not optimized")
         text = (
             f"The optimizer holds {number(foreign)} tensors that the model does not have, and not "
-            f"{listed(names)}: were layers replaced after it was made?"
+            f"{listed(names)}: layers seem to have been replaced after it was made."
         )
         remedy = "Make the optimizer after the model is complete."
         return Found(text, remedy, [evidence("foreign tensors", foreign)], names)

@@ -63,7 +63,7 @@ LIMITS: dict[str, Limit] = {
         "largest eigenvalue over 2 (1 + momentum) / lr",
         "far longer steps would be stable",
     ),
-    "rate_fall": Limit(0.15, 0.05, 1, "", "learning rate over its maximum", "below a seventh little happens any more"),
+    "rate_fall": Limit(0.15, 0.15, 1, "", "learning rate over its maximum", "below a seventh little happens any more"),
     "rate_mean": Limit(
         0.46,
         0.45,

@@ -17,7 +17,9 @@ Change = Callable[[int, dict[str, float]], None]
 
 def make_header(loss: str = "CrossEntropyLoss", optimizer: str = "SGD", **options: str) -> Header:
     header = Header("id", "run", 0.0, loss=loss, batch_size=32)
-    header.layers = [LayerInfo(name, (10, 10) if "weight" in name else (10,), 100 if "weight" in name else 10) for name in LAYERS]
+    header.layers = [
+        LayerInfo(name, (10, 10) if "weight" in name else (10,), 100 if "weight" in name else 10) for name in LAYERS
+    ]
     group = {"lr": "0.1", "momentum": "0", "weight_decay": "0"}
     group |= {"betas": "(0.9, 0.999)", "eps": "1e-08"} if optimizer.startswith("Adam") else {}
     header.optimizers = [OptimizerInfo(optimizer, [group | options])]
@@ -73,7 +75,10 @@ def replay_history(
         scalars = healthy_scalars(i, n)
         if change is not None:
             change(i, scalars)
-        plain = {name: np.full(len(LAYERS), value) for name, value in (("GradNorm", 0.4), ("UpdateSize", 0.04), ("ParamNorm", 4.0))}
+        plain = {
+            name: np.full(len(LAYERS), value)
+            for name, value in (("GradNorm", 0.4), ("UpdateSize", 0.04), ("ParamNorm", 4.0))
+        }
         judge.see(Observation(every * i, scalars, plain | (layers(i) if layers else {}), batch))
     assert not judge.failed, judge.failed
     return judge
