@@ -53,12 +53,12 @@ class LearningRateTooHigh(Diagnosis):
                 (f"the loss rose to {number(view.spike)} times its first value", evidence("spike", view.spike))
             )
         long_step = (view.update_max > limit("update") and poor) or view.update > 0.3 * limit("update")
-        if long_step and view.t > 0:
+        if long_step and view.t > 0 and not view.starts_small:
             worst = max(view.update_max, view.update)
             signs.append(
                 (f"a step was {number(100 * worst)} % of the length of all weights", evidence("update", worst))
             )
-        if view.travelled > limit("travelled") and poor and view.update > 0.02:
+        if view.travelled > limit("travelled") and poor and view.update > 0.02 and not view.starts_small:
             signs.append(
                 (
                     f"the weights are {number(view.travelled)} times their first length away",

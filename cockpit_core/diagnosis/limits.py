@@ -66,14 +66,14 @@ LIMITS: dict[str, Limit] = {
     "rate_fall": Limit(0.15, 0.15, 1, "", "learning rate over its maximum", "below a seventh little happens any more"),
     "rate_mean": Limit(
         0.46,
-        0.45,
+        0.46,
         1,
         "",
         "mean learning rate over its maximum",
         "a half for cosine and linear decay, a third for exponential",
     ),
     "update_low": Limit(
-        1.5e-3, 1e-5, 0.1, "", "length of a step over that of the parameters", "usual first steps are 0.1 to 1 %"
+        1.5e-3, 1.5e-3, 0.1, "", "length of a step over that of the parameters", "usual first steps are 0.1 to 1 %"
     ),
     "clipped": Limit(
         0.03,

@@ -200,6 +200,12 @@ class View:
         return self.history.highest.get("update", nan)
 
     @cached_property
+    def starts_small(self) -> bool:
+        """The first weights are far shorter than usual initialisations make them: relative steps are long by that alone."""
+        usual = math.sqrt(sum(shape[0] / 3 for shape in self.facts.shapes if len(shape) > 1))
+        return bool(self.history.early) and self.history.early[0].get("ParamNorm") < 0.3 * usual
+
+    @cached_property
     def clipped(self) -> float:
         """The gradient as the optimizer gets it over that of the backward pass."""
         return median(ratio(seen.get("GradNormClipped"), seen.get("GradNorm")) for seen in self.recent)

@@ -52,65 +52,78 @@ def vectors(**by_name):
     return lambda i: {name: np.array(vector, dtype=float) for name, vector in by_name.items()}
 
 
+def case(change=None, **more):
+    return {"change": change, **more}
+
+
 CASES = {
-    "learning_rate_too_high": dict(change=put(Loss=lambda i: 2.3 if i < 3 else 90 + i, accuracy=0.1, UpdateSize=8.0)),
-    "learning_rate_too_low": dict(change=put(**FLAT, steps_to_go=30_000, UpdateSize=1e-4, Distance=0.01, HessMaxEV=0.01)),
-    "schedule_too_fast": dict(change=put(LearningRate=lambda i: 0.1 * 0.9**i, Loss=lambda i: 2.3 - 0.8 * (1 - 0.9**i), accuracy=0.4)),
-    "clipping_too_hard": dict(change=put(**FLAT, GradNormClipped=1e-3, UpdateSize=1e-4, Distance=0.01)),
-    "weight_decay_too_high": dict(
-        change=put(Loss=lambda i: 2.2 + noise(i), accuracy=0.15, ParamNorm=lambda i: 10 * 0.95**i + 0.5, GradNormClipped=0.3),
+    "learning_rate_too_high": case(change=put(Loss=lambda i: 2.3 if i < 3 else 90 + i, accuracy=0.1, UpdateSize=8.0)),
+    "learning_rate_too_low": case(
+        change=put(**FLAT, steps_to_go=30_000, UpdateSize=1e-4, Distance=0.01, HessMaxEV=0.01)
+    ),
+    "schedule_too_fast": case(
+        change=put(LearningRate=lambda i: 0.1 * 0.9**i, Loss=lambda i: 2.3 - 0.8 * (1 - 0.9**i), accuracy=0.4)
+    ),
+    "clipping_too_hard": case(change=put(**FLAT, GradNormClipped=1e-3, UpdateSize=1e-4, Distance=0.01)),
+    "weight_decay_too_high": case(
+        change=put(
+            Loss=lambda i: 2.2 + noise(i), accuracy=0.15, ParamNorm=lambda i: 10 * 0.95**i + 0.5, GradNormClipped=0.3
+        ),
         header=make_header(weight_decay="0.3"),
     ),
-    "batch_too_small": dict(change=put(Loss=lambda i: 1.9 + noise(i), NormTest=2.0), batch=2),
-    "momentum_too_high": dict(change=put(Loss=lambda i: 2.0 + noise(i)), header=make_header(momentum="0.999"), n=30),
-    "gradients_not_zeroed": dict(change=put(leftover=1, GradNormClipped=3.0)),
-    "parameters_not_optimized": dict(
-        static={"static_unoptimized": 1}, layers=vectors(UpdateSize=[0, 0.1, 0.1, 0.1, 0.1, 0.1]),
+    "batch_too_small": case(change=put(Loss=lambda i: 1.9 + noise(i), NormTest=2.0), batch=2),
+    "momentum_too_high": case(change=put(Loss=lambda i: 2.0 + noise(i)), header=make_header(momentum="0.999"), n=30),
+    "gradients_not_zeroed": case(change=put(leftover=1, GradNormClipped=3.0)),
+    "parameters_not_optimized": case(
+        static={"static_unoptimized": 1},
+        layers=vectors(UpdateSize=[0, 0.1, 0.1, 0.1, 0.1, 0.1]),
     ),
-    "graph_detached": dict(change=put(ungraded_prefix=2, ungraded_none=2, ungraded_where=1, ungraded=2)),
-    "batch_repeated": dict(change=put(batch_checksum=0.5)),
-    "data_not_shuffled": dict(change=put(target_mean=lambda i: i % 10, target_variance=0.1)),
-    "inputs_not_scaled": dict(change=put(input_rms=140, Loss=lambda i: 9 + noise(i), accuracy=0.1)),
-    "input_outliers": dict(change=put(input_tail=lambda i: 40 if i % 3 == 0 else 1.4)),
-    "targets_not_scaled": dict(
-        change=put(target_scale=3000, target_std=1000, output_rms=0.1, Loss=lambda i: 9e6 + i), header=values_header(),
+    "graph_detached": case(change=put(ungraded_prefix=2, ungraded_none=2, ungraded_where=1, ungraded=2)),
+    "batch_repeated": case(change=put(batch_checksum=0.5)),
+    "data_not_shuffled": case(change=put(target_mean=lambda i: i % 10, target_variance=0.1)),
+    "inputs_not_scaled": case(change=put(input_rms=140, Loss=lambda i: 9 + noise(i), accuracy=0.1)),
+    "input_outliers": case(change=put(input_tail=lambda i: 40 if i % 3 == 0 else 1.4)),
+    "targets_not_scaled": case(
+        change=put(target_scale=3000, target_std=1000, output_rms=0.1, Loss=lambda i: 9e6 + i),
+        header=values_header(),
     ),
-    "labels_random": dict(change=put(Loss=lambda i: 2.31 + noise(i), accuracy=0.1, Distance=5.0, NormTest=1.5)),
-    "label_noise": dict(
+    "labels_random": case(change=put(Loss=lambda i: 2.31 + noise(i), accuracy=0.1, Distance=5.0, NormTest=1.5)),
+    "label_noise": case(
         change=put(accuracy=0.6, Loss=lambda i: 2.3 - 0.9 * min(1, i / 20), loss_max=6, loss_median=0.3, NormTest=2.5)
     ),
-    "loss_sign": dict(change=put(Loss=lambda i: -2.3 - i)),
-    "loss_summed": dict(static={"static_sum": 1}, change=put(Loss=lambda i: 70 - i, HessMaxEV=100)),
-    "double_softmax": dict(change=put(row_sum_error=1e-7, output_min=0, output_max=1)),
-    "softmax_over_batch": dict(change=put(column_sum_error=1e-7, output_min=0, output_max=1)),
-    "loss_broadcast": dict(
+    "loss_sign": case(change=put(Loss=lambda i: -2.3 - i)),
+    "loss_summed": case(static={"static_sum": 1}, change=put(Loss=lambda i: 70 - i, HessMaxEV=100)),
+    "double_softmax": case(change=put(row_sum_error=1e-7, output_min=0, output_max=1)),
+    "softmax_over_batch": case(change=put(column_sum_error=1e-7, output_min=0, output_max=1)),
+    "loss_broadcast": case(
         change=put(broadcast=32, target_scale=0.6, target_std=1, Loss=lambda i: 1 + noise(i)), header=values_header()
     ),
-    "dead_units": dict(change=put(**STUCK, dead=1.0)),
-    "init_constant": dict(static={"static_constant": 3}, change=put(**STUCK)),
-    "init_too_large": dict(change=put(Loss=lambda i: 20 * math.exp(-i) + 1)),
-    "init_too_small": dict(change=put(**STUCK, output_spread=1e-5, activation_last=1e-6)),
-    "vanishing_gradients": dict(change=put(**STUCK), layers=vectors(GradNorm=[1e-6, 1e-6, 1e-3, 1e-3, 1, 1])),
-    "dropout_too_high": dict(static={"static_dropout": 0.97}, change=put(Loss=lambda i: 2.0 + noise(i), accuracy=0.2)),
-    "eval_mode": dict(static={"static_mode_dependent": 2}, change=put(training=0, eval_dropout=2)),
-    "not_finite": dict(change=put(Loss=lambda i: math.nan if i > 20 else 1.0)),
-    "not_learning": dict(change=put(**STUCK, Distance=0.5, NormTest=0.5)),
-    "saturated_units": dict(change=put(**STUCK, saturated=0.97, saturated_where=0)),
-    "accumulation_not_divided": dict(change=put(passes=8, Loss=lambda i: 2.3 * 8 * math.exp(-i / 20))),
-    "adam_eps_too_large": dict(
-        change=put(**STUCK, UpdateSize=1e-3), header=make_header("CrossEntropyLoss", "Adam") ,
+    "dead_units": case(change=put(**STUCK, dead=1.0)),
+    "init_constant": case(static={"static_constant": 3}, change=put(**STUCK)),
+    "init_too_large": case(change=put(Loss=lambda i: 20 * math.exp(-i) + 1)),
+    "init_too_small": case(change=put(**STUCK, output_spread=1e-5, activation_last=1e-6)),
+    "vanishing_gradients": case(change=put(**STUCK), layers=vectors(GradNorm=[1e-6, 1e-6, 1e-3, 1e-3, 1, 1])),
+    "dropout_too_high": case(static={"static_dropout": 0.97}, change=put(Loss=lambda i: 2.0 + noise(i), accuracy=0.2)),
+    "eval_mode": case(static={"static_mode_dependent": 2}, change=put(training=0, eval_dropout=2)),
+    "not_finite": case(change=put(Loss=lambda i: math.nan if i > 20 else 1.0)),
+    "not_learning": case(change=put(**STUCK, Distance=0.5, NormTest=0.5)),
+    "saturated_units": case(change=put(**STUCK, saturated=0.97, saturated_where=0)),
+    "accumulation_not_divided": case(change=put(passes=8, Loss=lambda i: 2.3 * 8 * math.exp(-i / 20))),
+    "adam_eps_too_large": case(
+        change=put(**STUCK, UpdateSize=1e-3),
+        header=make_header("CrossEntropyLoss", "Adam"),
     ),
-    "targets_not_shifted": dict(change=put(target_is_input=1.0)),
-    "class_imbalance": dict(change=put(label_top_share=0.96, guess_top_share=1.0, accuracy=0.96)),
-    "labels_off_by_one": dict(change=put(label_min=1)),
-    "constant_feature": dict(change=put(input_constant=0.7)),
-    "missing_nonlinearity": dict(static={"static_linear_pairs": 1}),
-    "batchnorm_few_samples": dict(static={"static_batchnorms": 3}, change=put(Loss=lambda i: 1.9 + noise(i)), batch=2),
-    "batchnorm_momentum": dict(static={"static_batchnorm_momentum": 1.0}),
-    "batch_too_large": dict(change=put(NormTest=0.05), batch=4096),
-    "clipped_before_unscaled": dict(change=put(loss_scale=65536, GradNormClipped=1e-5)),
-    "optimizer_holds_others": dict(static={"static_foreign": 2, "static_unoptimized": 2}),
-}  # fmt: skip
+    "targets_not_shifted": case(change=put(target_is_input=1.0)),
+    "class_imbalance": case(change=put(label_top_share=0.96, guess_top_share=1.0, accuracy=0.96)),
+    "labels_off_by_one": case(change=put(label_min=1)),
+    "constant_feature": case(change=put(input_constant=0.7)),
+    "missing_nonlinearity": case(static={"static_linear_pairs": 1}),
+    "batchnorm_few_samples": case(static={"static_batchnorms": 3}, change=put(Loss=lambda i: 1.9 + noise(i)), batch=2),
+    "batchnorm_momentum": case(static={"static_batchnorm_momentum": 1.0}),
+    "batch_too_large": case(change=put(NormTest=0.05), batch=4096),
+    "clipped_before_unscaled": case(change=put(loss_scale=65536, GradNormClipped=1e-5)),
+    "optimizer_holds_others": case(static={"static_foreign": 2, "static_unoptimized": 2}),
+}
 CASES["adam_eps_too_large"]["header"].optimizers[0].groups[0]["eps"] = "0.1"
 ADVICE = {
     "label_noise", "class_imbalance", "labels_off_by_one", "constant_feature", "missing_nonlinearity", "batchnorm_momentum",
