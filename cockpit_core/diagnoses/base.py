@@ -32,10 +32,10 @@ class Found:
 class Diagnosis:
     """Subclass it, put the file into ``cockpit_core/diagnoses`` (or import your own before ``track``).
 
-    needs: columns without which it cannot say anything, e.g. "NormTest" or "signal/dead"; one of them is enough.
-    hold: at so many tracked steps in a row the rule must hold; after: from this training step on; least: and after so
-    many tracked steps. sticky: once found it is never retracted, because it tells of something that has happened.
-    explains: diagnoses that follow from this one, and are then told as its consequences.
+    needs: columns without which it cannot say anything, e.g. "NormTest" or "dead"; one of them is enough.
+    hold: at so many tracked steps in a row the rule must hold; span: and over so many training steps; after: from this
+    training step on; least: and after so many tracked steps. sticky: once found it is never retracted, because it tells
+    of something that has happened. explains: diagnoses that follow from this one, and are then told as its consequences.
     """
 
     name: ClassVar[str] = ""
@@ -45,6 +45,7 @@ class Diagnosis:
     hold: ClassVar[int] = 2
     after: ClassVar[int] = 3
     least: ClassVar[int] = 0
+    span: ClassVar[int] = 0
     sticky: ClassVar[bool] = False
     confidence: ClassVar[float] = 0.8
     explains: ClassVar[tuple[str, ...]] = ()

@@ -20,8 +20,8 @@ class BatchTooSmall(Diagnosis):
     explains = ("data_not_shuffled", "label_noise", "labels_random", "batchnorm_few_samples")
 
     def test(self, view: View) -> Found | None:
-        few = view.batch <= 4 and view.now("passes") == 1
-        if not few or not view.noise > 0.6 * view.batch / 2 or view.level < 0.3:
+        few = view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > view.batch
+        if not few or not view.noise > 0.6 * view.batch / 2 or not view.level > 0.3:
             return None
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
         text = (

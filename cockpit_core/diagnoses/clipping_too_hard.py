@@ -15,7 +15,7 @@ class ClippingTooHard(Diagnosis):
     name = "clipping_too_hard"
     title = "gradients are clipped too hard"
     needs = ("GradNormClipped",)
-    hold, least = 3, 4
+    hold, after, least = 3, 12, 4
     confidence = 0.9
     explains = ("learning_rate_too_low", "not_learning", "labels_random", "label_noise")
 
@@ -23,7 +23,8 @@ class ClippingTooHard(Diagnosis):
         hard = (view.clipped < limit("clipped") and not view.learns) or (
             view.clipped < 0.1 and view.drop < 0.1 and view.t > 20
         )
-        if not hard or (view.facts.adaptive and view.drop > 0.2) or self.now_scaled(view):
+        indifferent = view.facts.adaptive and not (view.stuck and view.t >= 60)  # to a factor on all gradients
+        if not hard or indifferent or self.now_scaled(view):
             return None
         norm = view.last("GradNorm")
         text = (

@@ -23,7 +23,7 @@ class DataNotShuffled(Diagnosis):
         means, within = view.history.pools.get("target_mean"), view.history.pools.get("target_variance")
         if not means or not within or means[0] < 8:
             return None
-        samples = min(float(view.batch), view.typical("samples"))  # of one pass, where a step has several
+        samples = view.typical("samples")  # of one pass, where a step has several
         if not samples >= 8:
             return None
         count = means[0]

@@ -43,7 +43,7 @@ class InputsNotScaled(Diagnosis):
         suffers = (
             view.level0 > 2 or view.spike > 3 or view.update_max > 0.3 or view.edge > 1.5 or view.typical("dead") > 0.6
         )
-        suffers = suffers or view.broken or (view.n >= 6 and view.drop < 0.3) or view.typical("saturated") > 0.5
+        suffers = suffers or view.broken or (view.t >= 40 and view.drop < 0.3) or view.typical("saturated") > 0.5
         what = (
             f"have a root mean square of {number(size)}"
             if large

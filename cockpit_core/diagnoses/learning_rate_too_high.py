@@ -16,6 +16,7 @@ class LearningRateTooHigh(Diagnosis):
     name = "learning_rate_too_high"
     title = "the learning rate is too high"
     needs = ("UpdateSize", "HessMaxEV", "Alpha")
+    span = 8  # a spike of a few steps that comes back is no harm
     confidence = 0.9
     explains = (
         "not_finite",
@@ -53,7 +54,8 @@ class LearningRateTooHigh(Diagnosis):
                 (f"the loss rose to {number(view.spike)} times its first value", evidence("spike", view.spike))
             )
         long_step = (view.update_max > limit("update") and poor) or view.update > 0.3 * limit("update")
-        if long_step and view.t > 0 and not view.starts_small:
+        # The first steps of Adagrad and RMSprop are long by construction.
+        if long_step and (view.t >= 20 or view.update > limit("update")) and not view.starts_small:
             worst = max(view.update_max, view.update)
             signs.append(
                 (f"a step was {number(100 * worst)} % of the length of all weights", evidence("update", worst))
@@ -65,10 +67,10 @@ class LearningRateTooHigh(Diagnosis):
                     evidence("travelled", view.travelled),
                 )
             )
-        if view.edge > limit("edge") and none and view.n >= 4:
+        if view.edge > limit("edge") and none and view.n >= 4 and view.t >= 15:
             words = f"the largest eigenvalue is {number(view.edge)} times the limit at which steps grow"
             signs.append((words, evidence("edge", view.edge)))
-        if view.alpha > limit("alpha") and poor and view.n >= 8 and view.level > 0.8:
+        if view.alpha > limit("alpha") and view.drop < 0.2 and view.n >= 8 and view.level > 0.8 and view.t >= 40:
             signs.append(
                 (
                     f"typical steps end beyond the bottom of their valley (alpha {number(view.alpha)})",

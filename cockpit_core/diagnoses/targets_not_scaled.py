@@ -36,7 +36,8 @@ class TargetsNotScaled(Diagnosis):
         if not view.facts.is_value or not scale > limit("target_scale"):
             return None
         far = view.first("output_rms") < 0.1 * scale
-        poor = view.drop < 0.9 or view.level > 0.3 or view.spike > 3 or view.broken
+        poor = view.level > 1 and (view.t >= 10 or scale > 1000)  # worse than always giving the mean
+        poor = poor or view.spike > 3 or view.broken or (view.level != view.level and view.drop < 0.5 and view.t >= 20)
         if not far:
             return None
         text = (

@@ -32,7 +32,9 @@ class WeightDecayTooHigh(Diagnosis):
         share = view.decay_share
         strong = share > limit("decay_share") and view.weight_fall < 0.9 and not view.drop > 0.9
         shrinking = share > 0.3 and view.weight_fall < 0.7
-        if not (strong or shrinking) or view.level < 0.15:
+        # At a minimum decay and gradient balance: that is what decay is for.
+        settled = view.learns if view.level != view.level else view.level < 0.5
+        if not (strong or shrinking) or settled:
             return None
         decay = view.facts.weight_decay
         text = (

@@ -64,7 +64,7 @@ class Judge:
         self.absent.pop(name, None)
         count, first = self.streaks.get(name, (0, step))
         self.streaks[name] = (count + 1, first)
-        if count + 1 >= rule.hold or view.n == 0:
+        if (count + 1 >= rule.hold and step - first >= rule.span) or view.n == 0:
             known = self.found.get(name)
             since = known.since if known is not None else first if found.since is None else found.since
             self.found[name] = make_finding(rule, found, since, step, known)

@@ -65,8 +65,8 @@ LIMITS: dict[str, Limit] = {
     ),
     "rate_fall": Limit(0.15, 0.15, 1, "", "learning rate over its maximum", "below a seventh little happens any more"),
     "rate_mean": Limit(
-        0.46,
-        0.46,
+        0.4,
+        0.4,
         1,
         "",
         "mean learning rate over its maximum",

@@ -109,8 +109,13 @@ class View:
 
     @cached_property
     def spike(self) -> float:
-        """The highest loss over the first."""
-        return self.history.highest.get("Loss", nan) / (abs(self.loss0) + 1e-12)
+        """The highest loss over the first; one that is no worse than chance is no spike (fine-tuning begins low), and
+        individual losses set the scale of a loss that begins near zero."""
+        highest = self.history.highest.get("Loss", nan)
+        if highest < 1.5 * self.chance * self.summed:
+            return min(1.0, highest / (abs(self.loss0) + 1e-12))
+        own = median(seen.get(SIGNAL + "loss_std") for seen in self.history.early)
+        return highest / max(abs(self.loss0), own if own == own else 0.0, 1e-12)
 
     @cached_property
     def chance(self) -> float:
@@ -164,7 +169,10 @@ class View:
     @cached_property
     def hits(self) -> float:
         """How many standard errors the share of right answers is above always giving the commonest label."""
-        pairs = [(a, b) for seen in self.late if (a := seen.get(SIGNAL + "accuracy")) == a
+        even = median(seen.get(SIGNAL + "label_entropy") for seen in self.late)
+        classes = self.last(SIGNAL + "classes")
+        balanced = even > 0.85 * math.log(min(classes, self.batch)) if classes > 1 and self.batch > 1 else False
+        pairs = [(a, 1 / classes if balanced else b) for seen in self.late if (a := seen.get(SIGNAL + "accuracy")) == a
                  and (b := seen.get(SIGNAL + "label_top_share")) == b]  # fmt: skip
         if len(pairs) < 4:
             return nan
@@ -182,7 +190,9 @@ class View:
         """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
         if self.hits > 3 or self.significance > 4:
             return False
-        return self.drop < 0.03 if self.level != self.level else self.level > 0.93
+        if self.level != self.level:
+            return self.drop < 0.03
+        return self.level > (0.97 if self.facts.is_value else 0.93)
 
     # ---- steps ----
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from cockpit_core.engine import alpha
 from cockpit_core.engine.clock import split_costs
 from cockpit_core.engine.keeping import NotRepeatable, project_again
-from cockpit_core.engine.notices import find_notices, stability_limit
+from cockpit_core.engine.notices import find_notices
 from cockpit_core.engine.reduction import tolerance_of
 from cockpit_core.engine.together import join_slopes
 from cockpit_core.kernels import Counts
@@ -317,10 +317,9 @@ class Measurement:
         run.engine.clock.timed("signals", self._collect_signals)
         run.header.notes = list(run.engine.cost_notes.values())
         run.write_header()
-        limit = stability_limit(self.optimizer) if len(run.optimizers) == 1 else None
         networks = [histogram for histogram, _ in self.heavy if histogram.edges.size]
         layers = [h for _, per_layer in self.heavy for h in per_layer if h is not None and h.edges.size]
-        found = [*find_notices(record, networks, limit, self.state.gradient_norms), *worst_layers(layers)]
+        found = [*find_notices(record, networks, self.state.gradient_norms), *worst_layers(layers)]
         record.notices = [*run.notices, *run.repeats.thin(found)]
         record.alphas, run.alphas, run.notices = run.alphas, [], []
         with run.guard("diagnosis"):

@@ -71,7 +71,7 @@ CASES = {
         ),
         header=make_header(weight_decay="0.3"),
     ),
-    "batch_too_small": case(change=put(Loss=lambda i: 1.9 + noise(i), NormTest=2.0), batch=2),
+    "batch_too_small": case(change=put(Loss=lambda i: 1.9 + noise(i), NormTest=2.0, label_count=2), batch=2),
     "momentum_too_high": case(change=put(Loss=lambda i: 2.0 + noise(i)), header=make_header(momentum="0.999"), n=30),
     "gradients_not_zeroed": case(change=put(leftover=1, GradNormClipped=3.0)),
     "parameters_not_optimized": case(
