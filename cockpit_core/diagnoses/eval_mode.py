@@ -23,8 +23,8 @@ class EvalMode(Diagnosis):
         if len(modes) < 3 or max(modes) > 0 or not view.static("static_mode_dependent") > 0:
             return None
         idle, norms = view.now("eval_dropout"), view.now("eval_batchnorm")
-        parts = ([f"{number(idle)} dropout layers do nothing"] if idle else []) + (
-            [f"{number(norms)} BatchNorm layers keep old statistics"] if norms else []
+        parts = ([f"{number(idle)} dropout layers do nothing"] if idle > 0 else []) + (
+            [f"{number(norms)} BatchNorm layers keep old statistics"] if norms > 0 else []
         )
         if not parts:
             return None

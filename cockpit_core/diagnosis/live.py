@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cockpit_core.diagnosis.judge import Judge, rank
-from cockpit_core.diagnosis.replay import feed, observe
-from cockpit_core.events.data import RunData
 from cockpit_core.records import Finding, Header, Record
-from cockpit_core.schema.findings import SEVERITIES
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.judge import Judge
 
 STOPS = ("broken", "likely")
 
@@ -20,20 +20,25 @@ class Live:
 
     def __init__(self, on_finding: Callable[[Finding], object] | None = None, stop_on: str | None = None):
         self.on_finding, self.stop_on = on_finding, stop_on
-        self.judge = Judge()
+        from cockpit_core.diagnosis import judge, replay  # forty small files: not before they are needed
+
+        self.judge: Judge = judge.Judge()
+        self._rank, self._observe, self._feed = judge.rank, replay.observe, replay.feed
         self._known = 0
         self.stops = False
         self._told: dict[str, tuple[str, bool]] = {}
 
     @property
     def findings(self) -> list[Finding]:
-        return rank(self.judge.found.values())
+        return self._rank(self.judge.found.values())
 
     def catch_up(self, folder: Path, step: int) -> None:
         """A resumed run: what its log says before ``step`` has been seen."""
-        data = RunData(folder)
+        from cockpit_core.events.data import load
+
+        data = load(folder)
         self.judge.know(data.header)
-        feed(self.judge, data.table, step)
+        self._feed(self.judge, data.table, step)
 
     def start(self, header: Header, record: Record, generation: int) -> list[Finding]:
         self.judge.know(header)
@@ -44,7 +49,7 @@ class Live:
         if mark != self._known:
             self._known = mark
             self.judge.know(header)
-        return self.judge.see(observe(record, header.batch_size))
+        return self.judge.see(self._observe(record, header.batch_size))
 
     def tell(self, news: list[Finding]) -> None:
         """Each once, and again when it becomes worse or is retracted. ``stops``: the training shall end."""
@@ -58,7 +63,7 @@ class Live:
     def _stops(self, finding: Finding) -> bool:
         if self.stop_on is None or finding.retracted:
             return False
-        return SEVERITIES.index(finding.severity) <= SEVERITIES.index(self.stop_on)
+        return finding.severity in STOPS[: STOPS.index(self.stop_on) + 1]
 
 
 def check_stop(stop_on: str | None) -> str | None:

@@ -77,11 +77,11 @@ def summarise(found: list[Activity]) -> dict[str, float]:
     if not found:
         return {}
     dead = max(range(len(found)), key=lambda i: found[i].dead)
-    numbers = {"dead": found[dead].dead, "dead_where": float(dead), "dead_layers": sum(a.dead >= 0.9 for a in found)}
+    numbers = {"dead": found[dead].dead, "dead_where": float(dead)}
     bounded = [i for i, activity in enumerate(found) if not math.isnan(activity.saturated)]
     if bounded:
         worst = max(bounded, key=lambda i: found[i].saturated)
         numbers |= {"saturated": found[worst].saturated, "saturated_where": float(worst)}
     scales = [activity.rms for activity in found]
-    numbers |= {"activation_first": scales[0], "activation_last": scales[-1], "activation_max": max(scales)}
+    numbers |= {"activation_first": scales[0], "activation_last": scales[-1]}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

@@ -140,7 +140,7 @@ class Collector:
         if z.is_floating_point() and z.dim():
             self.numbers |= measure_outputs(z)
         if isinstance(self.loss_fn, _CLASSES):
-            self.numbers |= measure_sums(z)
+            self.numbers |= measure_sums(z, isinstance(self.loss_fn, nn.NLLLoss))
             if z.dim() > 1:
                 self.numbers["classes"] = float(z.shape[1])
         if y is None:

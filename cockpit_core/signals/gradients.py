@@ -14,18 +14,14 @@ def measure_reach(called: Sequence[str], norms: Mapping[str, float], places: Map
     ones did: the graph is cut behind them. Parameters of a side branch that the loss does not look at are not there.
     """
     graded = [norms.get(name, 0.0) != 0 for name in called]
-    if not any(graded):
-        return {"ungraded": float(len(called)), "ungraded_prefix": 0.0, "called": float(len(called))} if called else {}
-    first = graded.index(True)
-    found = {
-        "ungraded": float(len(graded) - sum(graded)),
+    first = graded.index(True) if any(graded) else 0
+    if not first:
+        return {"ungraded_prefix": 0.0} if called else {}
+    return {
         "ungraded_prefix": float(first),
-        "called": float(len(called)),
+        "ungraded_none": float(sum(name not in norms for name in called[:first])),
+        "ungraded_where": float(places.get(called[first - 1], -1)),
     }
-    found["ungraded_none"] = float(sum(name not in norms for name in called[:first]))
-    if first:
-        found["ungraded_where"] = float(places.get(called[first - 1], -1))
-    return found
 
 
 def measure_steps_to_go(loss: float, slope: float, length: float) -> dict[str, float]:

@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 def measure_spread(losses: Tensor) -> dict[str, float]:
-    """Standard deviation, extremes and median of ``l_n`` [B]."""
+    """Standard deviation, largest and median of ``l_n`` [B]."""
     values = losses.detach().double().reshape(-1)
     if values.numel() < 2:
         return {}
-    numbers = (values.std(), values.min(), values.max(), values.median())
-    names = ("loss_std", "loss_min", "loss_max", "loss_median")
+    numbers = (values.std(), values.max(), values.median())
+    names = ("loss_std", "loss_max", "loss_median")
     return {name: float(number) for name, number in zip(names, numbers, strict=True)}

@@ -19,14 +19,17 @@ def measure_outputs(z: Tensor) -> dict[str, float]:
     good = torch.where(finite, rows, torch.zeros_like(rows))
     numbers = torch.stack([good.min(), good.max(), good.square().mean().sqrt(), (~finite).sum().float()]).tolist()
     found = dict(zip(("output_min", "output_max", "output_rms", "output_not_finite"), numbers, strict=True))
+    if not found["output_not_finite"]:
+        del found["output_not_finite"]
     if rows.shape[0] >= 4:
         found["output_spread"] = float(good.var(0, correction=0).mean().sqrt())
     return found
 
 
-def measure_sums(z: Tensor) -> dict[str, float]:
+def measure_sums(z: Tensor, logs: bool = True) -> dict[str, float]:
     """How far rows and columns of scores [B, C, ...] are from adding up to one: largest distance. Zero means that a
-    softmax was taken; a row sum of one for the scores that cross-entropy gets means that it is taken twice."""
+    softmax was taken; a row sum of one for the scores that cross-entropy gets means that it is taken twice. ``logs``:
+    also of exponentials, where zero means a log_softmax."""
     if z.dim() < 2 or z.shape[1] < 2 or not z.is_floating_point():
         return {}
     scores = z[:256].float() if z.dim() == 2 else z[:64].float().reshape(min(64, z.shape[0]), z.shape[1], -1)[:, :, :8]
@@ -37,7 +40,7 @@ def measure_sums(z: Tensor) -> dict[str, float]:
     if z.dim() == 2 and 1 < z.shape[0] <= 4096:
         found["column_sum_error"] = float((z.float().sum(0) - 1).abs().max())
         found["column_log_sum_error"] = float(z.float().logsumexp(0).abs().max())
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    return {name: value for name, value in found.items() if math.isfinite(value) and (logs or "_log_" not in name)}
 
 
 def measure_broadcast(z: Tensor, y: Tensor) -> dict[str, float]:
@@ -47,7 +50,7 @@ def measure_broadcast(z: Tensor, y: Tensor) -> dict[str, float]:
     except RuntimeError:
         return {}
     largest = max(z.numel(), y.numel())
-    return {"broadcast": math.prod(shape) / max(1, largest), "shapes_differ": float(z.shape != y.shape)}
+    return {"broadcast": math.prod(shape) / max(1, largest)}
 
 
 def measure_hits(z: Tensor, labels: Tensor) -> dict[str, float]:

@@ -27,7 +27,6 @@ def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) 
         return found
     counts = torch.bincount(flat.long()).double()
     shares = counts[counts > 0] / counts.sum()
-    found["label_distinct"] = float(shares.numel())
     found["label_top_share"] = float(shares.max())
     if flat.numel() == batch_size:
         place = torch.arange(len(counts), device=counts.device, dtype=torch.float64)

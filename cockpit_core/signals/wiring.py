@@ -75,7 +75,7 @@ def measure_modes(model: nn.Module, modules: Iterable[nn.Module]) -> dict[str, f
             idle_dropout += isinstance(module, _DROPOUT)
             idle_norm += isinstance(module, _BATCH_NORM)
     modes = {"training": model.training, "eval_dropout": idle_dropout, "eval_batchnorm": idle_norm}
-    return {name: float(value) for name, value in modes.items()}
+    return {name: float(value) for name, value in modes.items() if value or name == "training"}
 
 
 def find_mode_dependent(model: nn.Module) -> list[nn.Module]:

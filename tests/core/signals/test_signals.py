@@ -35,7 +35,6 @@ def test_inputs_are_what_plain_python_says() -> None:
     found = measure_inputs(x)
     flat = [v for row in rows for v in row]
     assert found["input_rms"] == pytest.approx(rms(flat), rel=1e-5)
-    assert found["input_max"] == pytest.approx(max(map(abs, flat)))
     scales = [rms([row[j] for row in rows]) for j in range(5)]
     assert found["input_ratio"] == pytest.approx(max(scales) / middle(scales), rel=1e-5)
     centre = [middle([row[j] for row in rows]) for j in range(5)]
@@ -47,7 +46,7 @@ def test_inputs_are_what_plain_python_says() -> None:
 def test_inputs_that_are_not_finite_are_counted_and_left_out() -> None:
     found = measure_inputs(torch.tensor([[1.0, math.nan], [math.inf, 1.0]]))
     assert found["input_not_finite"] == 2
-    assert found["input_max"] == 1
+    assert found["input_rms"] == pytest.approx(math.sqrt(0.5))
 
 
 def test_the_checksum_knows_the_same_batch_in_any_order() -> None:
@@ -65,7 +64,6 @@ def test_the_checksum_knows_the_same_batch_in_any_order() -> None:
 
 def test_labels_are_counted() -> None:
     found = measure_labels(torch.tensor([0, 0, 0, 2]), 4)
-    assert found["label_distinct"] == 2
     assert found["label_top_share"] == 0.75
     assert found["label_entropy"] == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
     assert found["target_mean"] == 0.5
@@ -95,7 +93,7 @@ def test_rows_and_columns_that_add_up_to_one() -> None:
 
 
 def test_shapes_that_broadcast() -> None:
-    assert measure_broadcast(torch.zeros(8, 1), torch.zeros(8)) == {"broadcast": 8.0, "shapes_differ": 1.0}
+    assert measure_broadcast(torch.zeros(8, 1), torch.zeros(8)) == {"broadcast": 8.0}
     assert measure_broadcast(torch.zeros(8, 1), torch.zeros(8, 1))["broadcast"] == 1
     assert measure_broadcast(torch.zeros(8, 1), torch.tensor(1.0))["broadcast"] == 1
     assert measure_broadcast(torch.zeros(3), torch.zeros(4)) == {}
