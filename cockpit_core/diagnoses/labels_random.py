@@ -23,7 +23,7 @@ class LabelsRandom(Diagnosis):
             return None
         moved = view.travelled > 0.15 or view.edge > 0.01
         healthy_step = not view.edge > 1.2 and view.rate_fall > 0.2 and not view.clipped < 0.5 and not view.silent
-        if not moved or not healthy_step or not view.noise > 1 or view.typical("dead") > 0.6 or view.level > 1.15:
+        if not moved or not healthy_step or not view.noise > 0.7 or view.typical("dead") > 0.6 or view.level > 1.15:
             return None
         text = (
             f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(view.level)} of "

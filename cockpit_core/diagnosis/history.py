@@ -40,6 +40,7 @@ class History:
         self.highest: dict[str, float] = {}
         self.lowest: dict[str, float] = {}
         self.first_not_finite = -1
+        self.line = [0.0] * 6  # sums for a straight line through all losses: 1, i, L, i i, i L, L L
         self.checksums: deque[float] = deque(maxlen=8)
         self.classes_seen = [math.inf, -math.inf]  # smallest and largest label
         self.pools: dict[str, list[float]] = {}  # count, sum and sum of squares of what is pooled over the run
@@ -59,6 +60,9 @@ class History:
         loss = seen.get("Loss")
         if not math.isfinite(loss) and "Loss" in seen.scalars and self.first_not_finite < 0:
             self.first_not_finite = seen.step
+        if math.isfinite(loss):
+            i = float(self.line[0])
+            self.line = [a + b for a, b in zip(self.line, (1.0, i, loss, i * i, i * loss, loss * loss), strict=True)]
         self._note_extremes(seen)
         for name in ("target_mean", "target_variance"):
             value = seen.get(SIGNAL + name)

@@ -69,9 +69,6 @@ class View:
     def every(self, name: str, count: int = RECENT) -> list[float]:
         return [v for seen in self.late[-count:] if (v := seen.get(SIGNAL + name)) == v]
 
-    def has(self, name: str) -> bool:
-        return name in self.history.names
-
     # ---- the loss ----
 
     @cached_property
@@ -157,6 +154,16 @@ class View:
         return (self.loss0 - self.loss) / (self.spread * math.sqrt(1 / 3 + 1 / self.window) + 1e-30)
 
     @cached_property
+    def trend(self) -> float:
+        """Slope of a straight line through all losses in units of its standard error: below -3 it falls for sure."""
+        n, i, loss, ii, i_loss, loss2 = self.history.line
+        if n < 8:
+            return nan
+        spread_i, cross, spread = ii - i * i / n, i_loss - i * loss / n, loss2 - loss * loss / n
+        left = max(spread - cross * cross / spread_i, 1e-12 * abs(loss2) + 1e-300) / (n - 2)
+        return cross / math.sqrt(left * spread_i)
+
+    @cached_property
     def fluctuation(self) -> float:
         """Of batch losses over what independent batches must show: 1 = independent batches."""
         recent = self.finite[-40:]
@@ -188,7 +195,7 @@ class View:
     @cached_property
     def stuck(self) -> bool:
         """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
-        if self.hits > 3 or self.significance > 4:
+        if self.hits > 3 or self.significance > 4 or self.trend < -3:
             return False
         if self.level != self.level:
             return self.drop < 0.03
@@ -270,10 +277,6 @@ class View:
         return median(ratio(o.get("UpdateSize"), o.get("LearningRate") * o.get("GradNormClipped")) for o in self.recent)
 
     @cached_property
-    def steps_to_go(self) -> float:
-        return median(seen.get(SIGNAL + "steps_to_go") for seen in self.recent)
-
-    @cached_property
     def steps_to_go_min(self) -> float:
         return min((v for seen in self.late if (v := seen.get(SIGNAL + "steps_to_go")) == v), default=nan)
 
@@ -283,10 +286,6 @@ class View:
     def noise(self) -> float:
         """Noise scale over the batch size: tr(Sigma) / (B ||g||^2), the square of the norm test."""
         return median(seen.get("NormTest") ** 2 for seen in self.recent)
-
-    @cached_property
-    def eigenvalue(self) -> float:
-        return median(seen.get("HessMaxEV") for seen in self.late[-12:])
 
     @cached_property
     def edge(self) -> float:

@@ -104,7 +104,7 @@ CASES = {
     "init_too_small": case(change=put(**STUCK, output_spread=1e-5, activation_last=1e-6)),
     "vanishing_gradients": case(change=put(**STUCK), layers=vectors(GradNorm=[1e-6, 1e-6, 1e-3, 1e-3, 1, 1])),
     "dropout_too_high": case(static={"static_dropout": 0.97}, change=put(Loss=lambda i: 2.0 + noise(i), accuracy=0.2)),
-    "eval_mode": case(static={"static_mode_dependent": 2}, change=put(training=0, eval_dropout=2)),
+    "eval_mode": case(static={"static_mode_dependent": 2}, change=put(training=0, eval_batchnorm=2)),
     "not_finite": case(change=put(Loss=lambda i: math.nan if i > 20 else 1.0)),
     "not_learning": case(change=put(**STUCK, Distance=0.5, NormTest=0.5)),
     "saturated_units": case(change=put(**STUCK, saturated=0.97, saturated_where=0)),
