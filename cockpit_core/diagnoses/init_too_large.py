@@ -25,7 +25,6 @@ class InitTooLarge(Diagnosis):
         "dead_units",
         "not_finite",
         "batch_too_small",
-        "attention_not_scaled",
     )
 
     def test(self, view: View) -> Found | None:

@@ -29,7 +29,6 @@ class LearningRateTooHigh(Diagnosis):
         "vanishing_gradients",
         "saturated_units",
         "momentum_too_high",
-        "loss_not_smooth",
     )
 
     def test(self, view: View) -> Found | None:

@@ -50,6 +50,7 @@ def find_tensor(value: Any, batch_size: int, floating: bool) -> Tensor | None:
 
 def as_rows(tensor: Tensor, most: int = MOST_ELEMENTS) -> Tensor:
     """[B, F] in float32, with evenly spread columns (and then rows) so that there are at most ``most`` elements."""
+    tensor = thin(tensor, most)
     rows = tensor.reshape(tensor.shape[0], -1) if tensor.dim() else tensor.reshape(1, 1)
     if rows.shape[0] > most // 16:
         rows = rows[:: -(-rows.shape[0] * 16 // most)]
@@ -57,3 +58,12 @@ def as_rows(tensor: Tensor, most: int = MOST_ELEMENTS) -> Tensor:
     if rows.shape[1] > columns:
         rows = rows[:, :: -(-rows.shape[1] // columns)]
     return rows.float()
+
+
+def thin(tensor: Tensor, most: int) -> Tensor:
+    """Every few positions of a tensor that flattening would copy (channels last, transposed), as far as it is too large."""
+    excess = tensor.numel() / most
+    if tensor.is_contiguous() or tensor.dim() < 3 or excess <= 1:
+        return tensor
+    step = max(1, int(excess ** (1 / (tensor.dim() - 2))))
+    return tensor[(slice(None), slice(None), *[slice(None, None, step)] * (tensor.dim() - 2))]

@@ -175,7 +175,7 @@ def test_what_explains_what_has_no_circle_between_causes() -> None:
     for name, rule in rules.items():
         assert name not in rule.explains
         for other in rule.explains:
-            assert other in rules or other in ("loss_not_smooth", "attention_not_scaled"), other
+            assert other in rules, other
 
 
 def test_no_data_are_blamed_with_confidence() -> None:

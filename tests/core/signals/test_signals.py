@@ -163,6 +163,9 @@ def test_tensors_are_found_in_any_structure() -> None:
     circle["self"] = circle
     assert list_tensors(circle) == []
     assert as_rows(torch.zeros(100_000, 3)).numel() <= 3 * 32768
+    last = torch.rand(8, 3, 128, 128).to(memory_format=torch.channels_last)
+    assert as_rows(last).numel() <= 2 * 32768
+    assert float(as_rows(last).mean()) == pytest.approx(0.5, abs=0.02)
 
 
 def test_the_wiring_of_a_network() -> None:
