@@ -26,7 +26,7 @@ class LabelsRandom(Diagnosis):
         if not moved or not healthy_step or not view.noise > 0.7 or view.typical("dead") > 0.6 or view.level > 1.15:
             return None
         text = (
-            f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(view.level)} of "
+            f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(100 * view.level)} % of "
             "chance, though the steps are neither too long nor too short, and the samples never agree (noise "
             f"{number(view.noise)} times the signal)."
         )

@@ -22,7 +22,7 @@ class NotLearning(Diagnosis):
             return None
         known = view.level == view.level
         text = f"The network does not learn: after {view.t} steps the loss is {number(view.loss)}" + (
-            f", {number(view.level)} of what ignoring the input would give."
+            f", {number(100 * view.level)} % of what ignoring the input would give."
             if known
             else f"; it began at {number(view.loss0)}."
         )

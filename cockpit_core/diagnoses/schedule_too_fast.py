@@ -29,7 +29,7 @@ class ScheduleTooFast(Diagnosis):
             return None
         text = (
             f"The schedule is too fast: at step {view.t} the learning rate is {number(100 * view.rate_fall)} % of "
-            f"its maximum, and the loss is still {number(view.level)} of chance."
+            f"its maximum, and the loss is still {number(100 * view.level)} % of chance."
         )
         remedy = (
             f"Let the rate fall {number(max(3.0, 300 / max(1, view.t)))} times more slowly, or keep it constant "
