@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.signals.activations import Activity, choose_modules, measure_activity, summarise
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
-from cockpit_core.signals.outputs import measure_broadcast, measure_hits, measure_outputs, measure_sums
+from cockpit_core.signals.outputs import (
+    measure_binary_hits,
+    measure_broadcast,
+    measure_hits,
+    measure_outputs,
+    measure_sums,
+)
 from cockpit_core.signals.targets import measure_labels, measure_targets
 from cockpit_core.signals.tensors import find_tensor, list_tensors
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
@@ -147,6 +153,8 @@ class Collector:
             return
         if isinstance(self.loss_fn, _ELEMENTWISE):
             self.numbers |= measure_broadcast(z, y)
+        if isinstance(self.loss_fn, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+            self.numbers |= measure_binary_hits(z, y, 0.5 if isinstance(self.loss_fn, nn.BCELoss) else 0.0)
         if y.is_floating_point():
             self.numbers |= measure_targets(y) if y.numel() else {}
         elif y.numel():

@@ -60,3 +60,12 @@ def measure_hits(z: Tensor, labels: Tensor) -> dict[str, float]:
     guess = z.argmax(1)
     found = torch.stack([(guess == labels).float().mean(), (guess == guess.mode().values).float().mean()]).tolist()
     return dict(zip(("accuracy", "guess_top_share"), found, strict=True))
+
+
+def measure_binary_hits(z: Tensor, y: Tensor, border: float) -> dict[str, float]:
+    """The same for answers of yes or no: share of right ones, and of the commoner target."""
+    if z.shape != y.shape or not z.numel():
+        return {}
+    yes = y > 0.5
+    hits, share = torch.stack([((z > border) == yes).float().mean(), yes.float().mean()]).tolist()
+    return {"accuracy": hits, "label_top_share": max(share, 1 - share)}

@@ -14,7 +14,13 @@ from cockpit_core.signals.activations import choose_modules, measure_activity, s
 from cockpit_core.signals.gradients import measure_reach, measure_steps_to_go
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
 from cockpit_core.signals.losses import measure_spread
-from cockpit_core.signals.outputs import measure_broadcast, measure_hits, measure_outputs, measure_sums
+from cockpit_core.signals.outputs import (
+    measure_binary_hits,
+    measure_broadcast,
+    measure_hits,
+    measure_outputs,
+    measure_sums,
+)
 from cockpit_core.signals.targets import measure_labels, measure_targets
 from cockpit_core.signals.tensors import as_rows, find_tensor, list_tensors
 from cockpit_core.signals.wiring import check_wiring, find_constant, find_linear_pairs, find_unoptimised
@@ -106,6 +112,8 @@ def test_outputs_and_hits() -> None:
     variance = sum(sum((v - sum(c) / 4) ** 2 for v in c) / 4 for c in columns) / 2
     assert measure_outputs(z)["output_spread"] == pytest.approx(math.sqrt(variance), rel=1e-5)
     assert measure_hits(z, torch.tensor([0, 1, 0, 0]))["accuracy"] == 0.75
+    binary = measure_binary_hits(torch.tensor([-1.0, 2, 3, -4]), torch.tensor([0.0, 1, 0, 0]), 0.0)
+    assert binary == {"accuracy": 0.75, "label_top_share": 0.75}
 
 
 def test_dead_and_saturated_units() -> None:
