@@ -12,7 +12,7 @@ export PIP_NO_INPUT := 1
 export COCKPIT_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install browser bundles demo test check lint format types javascript generated pytest vitest e2e build release generate bench experiments clean
+.PHONY: help setup install browser bundles demo test check lint format types javascript generated pytest vitest e2e build release generate bench experiments diagnose-bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-15s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ bench: install bundles ## what tracking costs, beside the alternatives
 
 experiments: install ## the paper's experiments in their quick forms; writes docs/experiments.md
 	@$(BIN)/python experiments/run.py
+
+diagnose-bench: install ## is the diagnosis right? seeded faults and healthy runs (hours; resumable)
+	@$(BIN)/python -m benchmarks.diagnosis.run
 
 # ---- checking
 

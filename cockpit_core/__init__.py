@@ -1,7 +1,7 @@
 """Cockpit: a debugger for training neural networks in PyTorch.
 
-``track`` measures a training loop, ``load`` reads a run back; names are imported when they are first used, so that
-reading a log needs no torch.
+``track`` measures a training loop, ``load`` reads a run back, ``diagnose`` says what is wrong with it; names are imported
+when they are first used, so that reading a log needs no torch.
 """
 
 from __future__ import annotations
@@ -14,13 +14,37 @@ from cockpit_core._version import __version__
 if TYPE_CHECKING:
     from cockpit_core import problems, quantities, schedules
     from cockpit_core.comparing import compare
+    from cockpit_core.diagnosis.replay import diagnose
     from cockpit_core.events.data import RunData, load
+    from cockpit_core.records import Evidence, Finding
     from cockpit_core.run import Run
     from cockpit_core.tracking import track
 
-__all__ = ["Run", "RunData", "__version__", "compare", "load", "problems", "quantities", "schedules", "track"]
+__all__ = [
+    "Evidence",
+    "Finding",
+    "Run",
+    "RunData",
+    "__version__",
+    "compare",
+    "diagnose",
+    "load",
+    "problems",
+    "quantities",
+    "schedules",
+    "track",
+]
 
-_HOMES = {"track": "tracking", "Run": "run", "load": "events.data", "RunData": "events.data", "compare": "comparing"}
+_HOMES = {
+    "track": "tracking",
+    "Run": "run",
+    "load": "events.data",
+    "RunData": "events.data",
+    "compare": "comparing",
+    "diagnose": "diagnosis.replay",
+    "Finding": "records",
+    "Evidence": "records",
+}
 _MODULES = ("problems", "quantities", "schedules")
 
 

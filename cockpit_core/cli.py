@@ -18,6 +18,12 @@ FORMATS = ("html", "csv", "json", "png", "svg")
 HOW_TO_BEGIN = 'cockpit_core.track(model, loss_fn, optimizer, logdir="runs/NAME") writes one, `cockpit demo` too'
 
 
+class UnreadableError(CommandError):
+    """`cockpit diagnose` tells a run that cannot be read (2) from one that is broken (1)."""
+
+    code = 2
+
+
 def run_demo(arguments: argparse.Namespace) -> None:
     from cockpit_core.demo import run_demo
 
@@ -40,6 +46,17 @@ def run_show(arguments: argparse.Namespace) -> None:
     from cockpit_core.terminal import Terminal
 
     show_run(find_run(arguments.run), Terminal(sys.stdout), arguments.quantity)
+
+
+def run_diagnose(arguments: argparse.Namespace) -> int:
+    from cockpit_core.diagnosis.command import print_diagnosis
+    from cockpit_core.terminal import Terminal
+
+    try:
+        runs = [find_run(run) for run in arguments.runs]
+        return print_diagnosis(runs, Terminal(sys.stdout), as_json=arguments.json, fail_on=arguments.fail_on)
+    except (CommandError, OSError, ValueError) as error:
+        raise UnreadableError(str(error)) from error
 
 
 def run_report(arguments: argparse.Namespace) -> None:
@@ -144,6 +161,17 @@ def make_parser() -> argparse.ArgumentParser:
     coordinates.add_argument("--steps", type=positive, default=4, help="how long to train each (default: %(default)s)")
     coordinates.set_defaults(run_command=run_coordinates)
 
+    diagnose = commands.add_parser("diagnose", help="what is wrong with a run, since when, and what to try")
+    diagnose.add_argument("runs", nargs="+", metavar="RUN", help="log directories, e.g. runs/lenet")
+    diagnose.add_argument("--json", action="store_true", help="all findings as JSON")
+    diagnose.add_argument(
+        "--fail-on",
+        choices=("broken", "likely"),
+        default="broken",
+        help="exit with 1 if there is such a finding or a worse one (default: %(default)s); 2 = not readable",
+    )
+    diagnose.set_defaults(run_command=run_diagnose)
+
     report = commands.add_parser("report", help="write one file that can be mailed")
     report.add_argument("runs", nargs="+", metavar="RUN", help="log directories; several are compared")
     report.add_argument("-o", "--output", metavar="FILE", help="default: the run's name, here")
@@ -170,8 +198,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     try:
-        arguments.run_command(arguments)
+        code = arguments.run_command(arguments)
         sys.stdout.flush()
+        return code or 0
     except BrokenPipeError:
         # `cockpit ls | head`: the reader has seen enough. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -182,8 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from cockpit_core.terminal import clean
 
         print(f"cockpit: {clean(str(error))}", file=sys.stderr)  # names of folders and of runs may hold anything
-        return 1
-    return 0
+        return getattr(error, "code", 1)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from cockpit_core import records
+from cockpit_core.diagnosis.command import known_findings
 from cockpit_core.events.batch import make_batch
 from cockpit_core.events.data import RunData, get_values
 from cockpit_core.events.heavy import Room
@@ -241,8 +242,19 @@ def _describe_kept(name: str, histograms: list[records.Histogram], data: RunData
     return f"{words}, single layers at {len(layered):,} of them{few}"
 
 
+def _write_findings(runs: dict[str, RunData]) -> str:
+    """What is wrong, as a list, for readers without JavaScript."""
+    lines = []
+    for key, data in runs.items():
+        for finding in known_findings(data)[:50]:
+            state = "retracted" if finding.retracted else finding.severity
+            text = f"{key}: {state} since step {finding.since}: {finding.text} Try: {finding.remedy}"
+            lines.append(f"<li>{html.escape(text[:2000])}</li>")
+    return f"<ul>{''.join(lines)}</ul>" if lines else ""
+
+
 def _write_table(runs: dict[str, RunData]) -> str:
-    """The last values as a plain table, for readers without JavaScript."""
+    """Findings and the last values as plain text, for readers without JavaScript."""
     rows = []
     for key, data in runs.items():
         for name in data.names:
@@ -253,4 +265,4 @@ def _write_table(runs: dict[str, RunData]) -> str:
                 cells = (key, name, f"{int(steps[-1])}", f"{values[-1]:.6g}")
                 rows.append("<tr>" + "".join(f"<td>{html.escape(cell[:200])}</td>" for cell in cells) + "</tr>")
     head = "<tr><th>run</th><th>quantity</th><th>step</th><th>value</th></tr>"
-    return f"<table>{head}{''.join(rows[:400])}</table>"
+    return f"{_write_findings(runs)}<table>{head}{''.join(rows[:400])}</table>"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cockpit_core.diagnosis.command import known_findings
 from cockpit_core.events.data import RunData
 from cockpit_core.events.frame import check_cells
 from cockpit_core.events.table import KINDS
@@ -116,6 +117,7 @@ def _as_json(name: str, data: RunData, room: Room) -> dict[str, Any]:
         "columns": columns,
         "alphas": [_clean(dataclasses.asdict(fit)) for fit in data.alphas],
         "notices": [dataclasses.asdict(notice) for notice in data.notices],
+        "findings": [_clean(dataclasses.asdict(finding)) for finding in known_findings(data)],
         "missing": [missing._asdict() for missing in data.missing],
         "histograms": [h for quantity in quantities for h in _histograms(data, quantity, room)],
     }

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.diagnosis.live import Live
 from cockpit_core.ending import Ending
 from cockpit_core.engine.alpha import Pending
 from cockpit_core.engine.cover import Cover
@@ -37,8 +38,10 @@ from cockpit_core.logged import as_number, is_too_large
 from cockpit_core.optimizers import find_inner, is_inside_another, may_nest, parameters_of
 from cockpit_core.pace import Pace
 from cockpit_core.quantities import Quantity
-from cockpit_core.records import AlphaFit, Notice, Record
+from cockpit_core.records import AlphaFit, Finding, Notice, Record
 from cockpit_core.schedules import Schedule, describe
+from cockpit_core.signals.collector import Collector
+from cockpit_core.signals.wiring import check_wiring, name_wiring
 from cockpit_core.start import StartUnknown, copy_parameters, forget_start, load_start, save_start
 
 
@@ -69,6 +72,8 @@ class Run:
         seed: int,
         group: Group | None = None,
         compiled: Sequence[nn.Module] = (),
+        on_finding: Callable[[Finding], object] | None = None,
+        stop_on: str | None = None,
     ):
         self.cover = Cover(model, layers)
         self.model, self.loss_fn, self.optimizers, self.logdir = model, loss_fn, list(optimizers), logdir
@@ -90,7 +95,9 @@ class Run:
         )  # fmt: skip
         self.engine.group = self.engine.curvature.group = group
         self.engine.compiled = list(compiled)
+        self.signals = Collector(model, loss_fn, self.cover.names, self.engine.awaits_backward, on_error == "raise")
         self.header = make_header(model, loss_fn, self.optimizers, self.logdir)
+        self.live = Live(on_finding, stop_on)
         self.header.config, self.header.schedule, self.header.curvature = config, describe(schedule), curvature
         self.header.quantities = [describe_quantity(q, self.pace.schedule_of(q)) for q in quantities]
         self.header.steps_per_epoch = steps_per_epoch or 0.0
@@ -190,8 +197,18 @@ class Run:
         self.engine.loss_scale = Hook(self, "_loss_scale")
         self.engine.owned = Hook(self, "_owned_parameters")
         self.ending = Ending(self)
+        start = Record("start", self.step, time.time(), self.elapsed)
+        with self.guard("static checks"):
+            self.header.options |= name_wiring(self.model, self.optimizers)
+            wiring = check_wiring(self.model, self.loss_fn, self.optimizers)
+            start.scalars = {f"signal/{name}": value for name, value in wiring.items()}
+        with self.guard("diagnosis"):
+            if self.writer.past is not None:
+                self.live.catch_up(self.logdir, self.step)
+            start.findings = self.live.start(self.header, start, self.writer.generation)
         self.write_header()
-        self.writer.write_record(Record("start", self.step, time.time(), self.elapsed))
+        self.writer.write_record(start)
+        self.announce(start.findings)
         self.begin(self.make_plan())
 
     # ---- when ---------------------------------------------------------------------------------------------------
@@ -206,6 +223,8 @@ class Run:
     def begin(self, plan: Plan) -> None:
         """Carry out this plan at the coming step."""
         self.engine.begin(plan)
+        eager = bool(self.engine.layer_handles) or not self.engine.compiled  # hooks would make torch.compile start anew
+        self.signals.begin(plan.record and not plan.by_products_only and eager)
         self._watch_step(plan)
 
     def _watch_step(self, plan: Plan) -> None:
@@ -248,6 +267,8 @@ class Run:
             if reason is None or self.pace.trigger:
                 return
             self._note_spike(reason)
+        if engine.step.plan.record and isinstance(output, Tensor) and output.requires_grad:
+            self.signals.see_loss(args, kwargs)
         engine.on_loss(module, args, kwargs, output)
 
     def awaits(self, tensors: Any) -> bool:
@@ -519,6 +540,21 @@ class Run:
         if not self.closed and self.engine.step.plan.record:
             self.engine.step.ids.append(as_ids(ids))
 
+    # ---- findings -----------------------------------------------------------------------------------------------
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is wrong, as far as is known by now: worst first, causes only. See docs/diagnosis.md."""
+        return self.live.findings
+
+    def announce(self, news: list[Finding]) -> None:
+        """Tell the user's callback; an error of it is no reason to end a training run."""
+        if news and (self.group is None or self.group.rank == 0):
+            with self.guard("on_finding"):
+                self.live.tell(news)
+            if self.live.stops:
+                self.request_stop()
+
     # ---- writing ------------------------------------------------------------------------------------------------
 
     def write(self, record: Record) -> None:
@@ -531,7 +567,7 @@ class Run:
     def write_header(self) -> None:
         """Again whenever something in it has changed: coverage, batch size."""
         header, methods = self.header, tuple(self.cover.methods.items())
-        told = methods, frozenset(self.without_gradient), tuple(header.notes), header.batch_size
+        told = methods, frozenset(self.without_gradient), tuple(header.notes), header.batch_size, str(header.options)
         if told == self.told:
             return
         self.told = told
@@ -576,6 +612,7 @@ class Run:
         self.handles.remove()
         self.step_handles.remove()
         self.engine.layer_handles.remove()
+        self.signals.close()
         self.engine.step.plan = Plan()
         self.ending.done()
         self.status = "stopped" if self.should_stop and status == "finished" else status

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cockpit_core.diagnosis.command import known_findings, name_worst, show_findings
 from cockpit_core.events.data import RunData, get_values, load
 from cockpit_core.events.reader import find_event_files
 from cockpit_core.events.table import MissingValue
@@ -24,6 +25,7 @@ from cockpit_core.terminal import (
     wrap,
 )
 
+FINDINGS = 4  # which column of the list
 NOTICES = 10  # the latest; a run may have thousands
 HEAD = ("", "last", "lowest", "highest", "values")
 COURSE = "from first to last"
@@ -40,18 +42,22 @@ def find_runs(root: Path) -> Iterator[Path]:
 def list_runs(root: Path, terminal: Terminal) -> int:
     """Prints one line per run below ``root``; returns how many there are."""
     now = time.time()
-    rows: list[tuple[str, ...]] = [("run", "state", "step", "loss", "last record")]
+    rows: list[tuple[str, ...]] = [("run", "state", "step", "loss", "findings", "last record")]
     losses: list[np.ndarray] = []
     for path in find_runs(root):
         data = load(path)
         name = str(path.relative_to(root)) if path != root else path.resolve().name
         rows.append(describe_run(data, name, now))
         losses.append(get_values(data, "Loss")[1])
+    if fit_sparkline(terminal, rows) == 0:
+        rows = [
+            (*row[:FINDINGS], "", *row[FINDINGS + 1 :]) for row in rows
+        ]  # what does not fit is in `cockpit diagnose`
     if len(rows) > 1:
         width = fit_sparkline(terminal, rows)
         title = choose_title(width, f"loss {COURSE}", "loss")
         at = max(len(row[0]) for row in rows) + 2  # where the states stand
-        for row, line, values in zip(rows, format_table(rows, "<<>>>"), [None, *losses], strict=True):
+        for row, line, values in zip(rows, format_table(rows, "<<>><>"), [None, *losses], strict=True):
             if values is None:
                 terminal.write(terminal.paint(f"{line}  {title}".rstrip(), "bold"))
             else:
@@ -69,6 +75,7 @@ def describe_run(data: RunData, name: str, now: float) -> tuple[str, ...]:
         data.status,
         str(steps[-1]) if len(steps) else "-",
         format_number(float(losses[-1])) if len(losses) else "-",
+        clean(name_worst(known_findings(data))),
         f"{format_age(now - last)} ago" if last else "-",
     )
 
@@ -77,6 +84,8 @@ def show_run(path: Path, terminal: Terminal, quantity: str | None = None) -> Non
     """Prints everything the run measured, one line each; with ``quantity``, that one layer by layer."""
     data = load(path)
     show_headline(data, path, terminal)
+    if quantity is None:
+        show_findings(known_findings(data), terminal)
     terminal.write()
     if quantity is None:
         curves = [(name.removeprefix("log/"), get_values(data, name)[1]) for name in data.names]

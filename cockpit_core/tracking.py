@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cockpit_core import arguments
+from cockpit_core.diagnosis.live import check_stop
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
 from cockpit_core.engine.distributed import Group, find_group
 from cockpit_core.quantities import Quantity, configuration, named
 from cockpit_core.quantities.base import NEEDS
 from cockpit_core.quantities.curvature_values import check_curvature
+from cockpit_core.records import Finding
 from cockpit_core.run import ALIVE, Run
 from cockpit_core.schedules import Schedule, as_schedule
 
@@ -43,6 +45,8 @@ def track(
     resume: bool = False,
     step: int | None = None,
     seed: int = 0,
+    on_finding: Callable[[Finding], object] | None = None,
+    stop_on: str | None = None,
 ) -> Run:
     """Track an unchanged training loop.
 
@@ -67,6 +71,8 @@ def track(
     keep_start: Distance is measured from the parameters at the beginning of the run. They are stored in ``logdir`` for a
         resumed run if they take at most this many bytes; 0 stores none, and a resumed run then has no Distance.
     seed: of Cockpit's own random generator; torch's is never touched.
+    on_finding: called with each ``Finding`` (what is wrong, since when, what to try) when it is made, changed or retracted.
+    stop_on: "broken" or "likely": a finding at least as bad sets ``run.should_stop``; by default none does.
 
     Under DistributedDataParallel (or after ``fully_shard``) call it in every process, with the wrapper or the module inside. Every
     number is then that of the global batch, with each process's mean loss counting alike, also where local batches differ
@@ -100,8 +106,15 @@ def track(
     model, group, compiled = unwrap(model)
     return _start(
         model, loss_fn, optimizers, folder or make_logdir(), quantities=quantities, config=name, budget=budget,
-        on_error=on_error, group=group, compiled=compiled, **options,
+        on_error=on_error, group=group, compiled=compiled, on_finding=check_callback(on_finding),
+        stop_on=check_stop(stop_on), **options,
     )  # fmt: skip
+
+
+def check_callback(on_finding: Any) -> Any:
+    if on_finding is not None and not callable(on_finding):
+        raise TypeError(f"on_finding must be a function that takes a Finding, got {type(on_finding).__name__}")
+    return on_finding
 
 
 def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:

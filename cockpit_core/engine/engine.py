@@ -123,6 +123,10 @@ class Engine:
                 stack.enter_context(ModuleState(self.cover.model, *loss).installed(hooks=True))
             yield
 
+    def awaits_backward(self) -> bool:
+        """Is a forward pass that runs now the user's own, and the first backward pass of this step still to come?"""
+        return not self.muted and self.repetition is None and self.step.open is None and not self.step.passes
+
     # ---- arming -------------------------------------------------------------------------------------------------
 
     def begin(self, plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from cockpit_core.engine import alpha
 from cockpit_core.engine.activations import join_activations
 from cockpit_core.engine.clock import split_costs
 from cockpit_core.engine.keeping import at, project_again
-from cockpit_core.engine.notices import find_notices, stability_limit
+from cockpit_core.engine.notices import find_notices
 from cockpit_core.engine.optimizer_state import ParameterState, read_states
 from cockpit_core.engine.own_batch import (
     OwnBatch,
@@ -41,6 +42,8 @@ from cockpit_core.quantities.norms import combine, measure_norms
 from cockpit_core.quantities.second_moments import find_preconditioners
 from cockpit_core.records import AlphaFit, Histogram, Notice, Record
 from cockpit_core.sharded import whole, whole_of_each
+from cockpit_core.signals.gradients import measure_reach, measure_steps_to_go
+from cockpit_core.signals.losses import measure_spread
 
 if TYPE_CHECKING:
     from cockpit_core.run import Run
@@ -411,19 +414,42 @@ class Measurement:
             note = f"{megabytes:.0f} MB are kept beyond memory_budget for {first}, because {reason}"
         engine.cost_notes["Alpha"] = f"Alpha: {note}"
 
+    def _collect_signals(self) -> None:
+        """The numbers that diagnoses rest on; see ``cockpit_core.signals``."""
+        run, state, losses = self.run, self.state, self.state.losses()
+        places = {name: place for place, name in enumerate(run.cover.parameters)}
+        called = list(run.signals.called)
+        fit = run.alphas[-1] if run.alphas else None
+        parts: list[tuple[str, Callable[[], dict[str, float]]]] = [
+            ("gradients", lambda: measure_reach(called, state.gradient_norms, places)),
+            ("step", lambda: {"leftover": float(state.stale), "passes": float(len(state.passes))}),
+        ]
+        if losses is not None:
+            parts.append(("losses", lambda: measure_spread(losses)))
+        if fit is not None:
+            parts.append(("alpha", lambda: measure_steps_to_go(fit.loss_start, fit.slope_start, fit.length)))
+        if state.loss_scale != 1:
+            parts.append(("scale", lambda: {"loss_scale": state.loss_scale}))
+        self.record.scalars |= run.signals.collect(parts)
+        if run.signals.activity_names:
+            run.header.options["activations"] = "\n".join(run.signals.activity_names)
+
     def _write(self, began: float) -> None:
         run, record = self.run, self.record
+        run.engine.clock.timed("signals", self._collect_signals)
         run.header.notes = list(run.engine.cost_notes.values())
         run.write_header()
-        limit = stability_limit(self.optimizer) if len(run.optimizers) == 1 else None
         networks = [histogram for histogram, _ in self.heavy if histogram.edges.size]
         layers = [h for _, per_layer in self.heavy for h in per_layer if h is not None and h.edges.size]
-        found = [*find_notices(record, networks, limit, self.state.gradient_norms), *worst_layers(layers)]
+        found = [*find_notices(record, networks, self.state.gradient_norms), *worst_layers(layers)]
         record.notices = [*run.notices, *run.repeats.thin(found, self.state.loss)]
         record.alphas, run.alphas, run.notices = run.alphas, [], []
+        with run.guard("diagnosis"):
+            record.findings = run.engine.clock.timed("diagnosis", run.live.see, run.header, record)
         total = self.state.overhead + time.perf_counter() - began
         record.costs = self._costs(total)
         run.write(record)
+        run.announce(record.findings)
         for network, per_layer in self.heavy:
             run.writer.write_heavy(network.quantity, record.step, network, per_layer, keep=record.triggered)
         run.writer.write_scalars({n: record.scalars[n] for n in HEADLINES if n in record.scalars}, record.step)

@@ -1,4 +1,4 @@
-"""What a user should look at, found in the numbers themselves."""
+"""The lowest layer: what the numbers themselves show, without judging it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-import torch
-
 from cockpit_core.records import Histogram, Notice, Record
 
 OUTSIDE = 0.01
 
 
-def find_notices(
-    record: Record, histograms: list[Histogram], limit: float | None, gradient_norms: Mapping[str, float]
-) -> Iterator[Notice]:
-    """Values that are not finite, layers without any gradient, histograms that miss the data, curvature beyond what the
-    step size allows.
+def find_notices(record: Record, histograms: list[Histogram], gradient_norms: Mapping[str, float]) -> Iterator[Notice]:
+    """Values that are not finite, layers without any gradient, histograms that miss the data.
 
-    ``limit`` is the largest curvature at which gradient descent with this learning rate is stable, None if unknown.
+    What is wrong with the training is a finding, see ``cockpit_core.diagnoses``; notices say what the numbers show.
     """
     yield from find_broken(record)
     dead = [name for name, norm in gradient_norms.items() if norm == 0]
@@ -28,10 +23,6 @@ def find_notices(
         yield Notice(record.step, "zero_gradient", text, "GradNorm", dead[0] if len(dead) == 1 else "")
     for histogram in histograms:
         yield from check_histogram(histogram)
-    sharpness = record.scalars.get("HessMaxEV")
-    if limit is not None and sharpness is not None and sharpness > limit:
-        text = f"largest eigenvalue {sharpness:.4g} is above {limit:.4g}, where steps of this learning rate grow"
-        yield Notice(record.step, "edge_of_stability", text, "HessMaxEV")
 
 
 def find_broken(record: Record) -> Iterator[Notice]:
@@ -49,7 +40,7 @@ class Repeats:
     rest. A loss that is not finite is said once, when it breaks, and nothing else that is not finite until it is well
     again."""
 
-    KINDS = ("outside_range", "zero_gradient", "edge_of_stability", "not_finite")
+    KINDS = ("outside_range", "zero_gradient", "not_finite")
 
     def __init__(self) -> None:
         self.seen: Counter[tuple[str, str, str]] = Counter()
@@ -83,13 +74,3 @@ def check_histogram(histogram: Histogram) -> Iterator[Notice]:
     if broken:
         text = f"{broken} gradient elements are NaN or infinite"
         yield Notice(histogram.step, "not_finite", text, histogram.quantity, histogram.layer)
-
-
-def stability_limit(optimizer: torch.optim.Optimizer) -> float | None:
-    """``2 / lr`` for SGD, ``2 (1 + momentum) / lr`` with heavy-ball momentum; None for every other optimizer."""
-    if type(optimizer) is not torch.optim.SGD or len({float(group["lr"]) for group in optimizer.param_groups}) != 1:
-        return None
-    group = optimizer.param_groups[0]
-    if group.get("nesterov") or group.get("dampening") or not float(group["lr"]) > 0:
-        return None
-    return 2 * (1 + float(group.get("momentum", 0.0))) / float(group["lr"])

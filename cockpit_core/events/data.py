@@ -232,6 +232,11 @@ class RunData:
         return list(self.table.notices)
 
     @property
+    def findings(self) -> list[records.Finding]:
+        """What the log says is wrong, as it was found live: the latest message of each name."""
+        return list({finding.name: finding for finding in self.table.findings}.values())
+
+    @property
     def missing(self) -> list[MissingValue]:
         return list(self.table.missing)
 
@@ -390,4 +395,4 @@ def get_values(data: RunData, name: str, layer: str | None = None) -> tuple[np.n
 
 
 def _is_aside(name: str) -> bool:
-    return name.startswith(("cost/", "error/"))
+    return name.startswith(("cost/", "error/", "signal/"))

@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 from cockpit_core.engine.functional import attach_function_loss
 from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.integrations.findings import count_findings, with_printing
 from cockpit_core.integrations.folders import choose_folder, continue_at
 from cockpit_core.run import Run
 from cockpit_core.tracking import track
@@ -50,7 +51,8 @@ class CockpitCallback(TrainerCallback):
         step = int(state.global_step)
         folder = choose_folder(self.logdir, args.output_dir, resumes=step > 0)
         optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-        self.run = track(model, None, optimizer, folder, **continue_at(step, folder, self.options))
+        options = with_printing(continue_at(step, folder, self.options))
+        self.run = track(model, None, optimizer, folder, **options)
         if self.individual_losses is not None:
             self.handles.add(self.run.model.register_forward_hook(Hook(self, "on_forward"), with_kwargs=True))
 
@@ -89,6 +91,7 @@ class CockpitCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
         if self.run is not None and self.log and logs is not None and self.run.latest:
             logs.update({f"cockpit/{name}": value for name, value in self.run.latest.items()})
+            logs.update(count_findings(self.run.findings))
             self.run.latest = {}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

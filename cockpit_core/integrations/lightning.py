@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from cockpit_core.engine.capture import find_batch_size
+from cockpit_core.integrations.findings import count_findings, with_printing
 from cockpit_core.integrations.folders import choose_folder, continue_at
 from cockpit_core.run import Run
 from cockpit_core.tracking import track
@@ -57,7 +58,8 @@ class CockpitCallback(pl.Callback):
             else pl_module
         )
         optimizers = [getattr(optimizer, "optimizer", optimizer) for optimizer in trainer.optimizers]
-        self.run = track(model, self.loss, optimizers, folder, **continue_at(step, folder, self.options))
+        options = with_printing(continue_at(step, folder, self.options))
+        self.run = track(model, self.loss, optimizers, folder, **options)
 
     def _find_step(self, trainer: pl.Trainer) -> int:
         """How many steps the training has behind it: as the checkpoint says, else as the trainer counts. It counts the steps
@@ -92,7 +94,7 @@ class CockpitCallback(pl.Callback):
             return
         if self.log and run.latest and run.step - 1 != self.logged_step:
             self.logged_step = run.step - 1
-            values = {f"cockpit/{name}": value for name, value in run.latest.items()}
+            values = {f"cockpit/{name}": value for name, value in run.latest.items()} | count_findings(run.findings)
             run.latest = {}
             pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=1)
         if run.should_stop:

@@ -47,6 +47,11 @@ def test_importing_the_core_loads_nothing_heavy() -> None:
     assert find_imported("import cockpit_core", (*HOSTS, *HEAVY)) == []
 
 
+def test_diagnosing_a_log_loads_no_torch() -> None:
+    code = "import cockpit_core, cockpit_core.diagnosis.live, cockpit_core.diagnosis.command\ncockpit_core.diagnose"
+    assert find_imported(code, HEAVY) == []
+
+
 def test_tensorboard_starts_without_torch() -> None:
     code = "import tb_plugin.loader"
     assert find_imported(code, ("torch", "backpack", "matplotlib", "pandas", "cockpit_widget", "anywidget")) == []

@@ -4,7 +4,7 @@ import { type Context, type Panel, quantityInfo } from "../panel.ts";
 import { curvePanel } from "./_curves.ts";
 import { panels } from "./index.ts";
 
-const silent = /^(cost|error)\//;
+const silent = /^(cost|error|signal)\//; // signals are the evidence of findings
 
 let claimed: Set<string> | null = null;
 const isClaimed = (name: string) => {

@@ -1,0 +1,106 @@
+"""``python -m benchmarks.diagnosis.run``: all runs, resumable, over all cores, with progress; then ``score`` reads them.
+
+``--seeds 3 --healthy 300`` is the whole benchmark (some hours on two cores). ``--small`` is the part that CI runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.diagnosis.faults import FAULTS, ONE_GRADE, fits
+from benchmarks.diagnosis.healthy import names_of_awkward
+from benchmarks.diagnosis.programs import PROGRAMS
+
+FOLDER = Path("runs/diagnosis")
+Case = tuple[str, str, int]
+
+
+def list_cases(seeds: int, healthy: int, programs: list[str]) -> list[Case]:
+    """Healthy runs first: an alarm there is worse than a miss."""
+    per_program = -(-healthy // len(PROGRAMS))
+    cases: list[Case] = []
+    for seed in range(max(seeds, per_program)):
+        if seed < per_program:
+            cases += [(program, "healthy", seed) for program in programs]
+        if seed < seeds:
+            cases += [(program, f"awkward/{name}", seed) for program, name in names_of_awkward() if program in programs]
+            for name in FAULTS:
+                grades = ("severe",) if name in ONE_GRADE else ("severe", "mild")
+                for program in programs:
+                    if fits(name, PROGRAMS[program]):
+                        cases += [(program, f"{grade}/{name}", seed) for grade in grades]
+    return cases
+
+
+def small_cases() -> list[Case]:
+    """A few healthy runs and one fault of each family, on the quickest programs."""
+    faults = ("lr_high", "lr_low", "not_zeroed", "not_optimized", "double_softmax", "dead_units")
+    cases: list[Case] = [(program, "healthy", seed) for program in ("mlp", "regression") for seed in (0, 1)]
+    return cases + [("mlp", f"severe/{name}", 0) for name in faults]
+
+
+def folder_of(case: Case, root: Path) -> Path:
+    program, what, seed = case
+    return root / program / f"{what.replace('/', '.')}.{seed}"
+
+
+def work(item: tuple[Case, Path, str]) -> tuple[Case, str]:
+    import torch
+
+    from benchmarks.diagnosis.loop import run_case
+
+    torch.set_num_threads(1)
+    case, root, tracking = item
+    folder = folder_of(case, root)
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    try:
+        run_case(*case, folder, tracking)
+        return case, ""
+    except Exception as error:
+        return case, f"{type(error).__name__}: {error}"
+
+
+def run_all(cases: list[Case], root: Path, tracking: str, jobs: int) -> int:
+    """How many failed; those that are there already are not repeated."""
+    left = [case for case in cases if not (folder_of(case, root) / "result.json").exists()]
+    print(f"{len(cases)} runs, {len(cases) - len(left)} there already", flush=True)
+    failed, began = 0, time.time()
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for number, (case, error) in enumerate(pool.imap_unordered(work, [(c, root, tracking) for c in left]), 1):
+            if error:
+                failed += 1
+                print(f"  {' '.join(map(str, case))}: {error}", flush=True)
+            if number % 10 == 0 or number == len(left):
+                each = (time.time() - began) / number
+                print(f"  {number} of {len(left)}, {each * (len(left) - number) / 60:.0f} minutes to go", flush=True)
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--healthy", type=int, default=300)
+    parser.add_argument("--programs", nargs="*", default=list(PROGRAMS))
+    parser.add_argument("--tracking", default="full", choices=("full", "default", "lean"))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--small", action="store_true", help="a few runs, for CI")
+    arguments = parser.parse_args()
+    cases = small_cases() if arguments.small else list_cases(arguments.seeds, arguments.healthy, arguments.programs)
+    failed = run_all(cases, arguments.folder / arguments.tracking, arguments.tracking, arguments.jobs)
+    from benchmarks.diagnosis.score import print_scores
+
+    print_scores(arguments.folder / arguments.tracking)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Adam's eps outweighs the gradients: it no longer adapts, and its steps are tiny."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class AdamEpsTooLarge(Diagnosis):
+    name = "adam_eps_too_large"
+    title = "Adam's eps is too large"
+    needs = ("UpdateSize",)
+    hold, after, least = 3, 10, 5
+    confidence = 0.8
+    explains = ("learning_rate_too_low", "not_learning", "labels_random", "label_noise")
+
+    def test(self, view: View) -> Found | None:
+        eps = view.facts.eps
+        if not view.facts.adaptive or not eps > 1e-4 or view.clipped < 0.2:
+            return None
+        count = sum(view.facts.sizes)
+        steps = view.last("UpdateSize") / (view.rate * math.sqrt(max(1, count)))  # about 0.3 to 1 where Adam adapts
+        if not steps < 0.05 or view.learns:
+            return None
+        text = (
+            f"Adam's eps of {eps:g} is larger than the gradients: its steps are {number(100 * steps)} % of what "
+            "the learning rate says."
+        )
+        remedy = f"Use eps = 1e-8, or multiply the learning rate by about {number(0.3 / max(steps, 1e-6))}."
+        return Found(text, remedy, [evidence("step per parameter over lr", steps)])

@@ -1,0 +1,37 @@
+"""Every step sees the same samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class BatchRepeated(Diagnosis):
+    name = "batch_repeated"
+    title = "every batch is the same"
+    needs = ("batch_checksum", "loss_std")
+    hold, least = 2, 6
+    confidence = 0.9
+    explains = ("data_not_shuffled",)
+
+    def test(self, view: View) -> Found | None:
+        sums = list(view.history.checksums)[-6:]
+        same = len(sums) >= 6 and max(sums) - min(sums) < 1e-9
+        if not same:
+            return None
+        usual = view.batch <= 128 and view.batch % 8 == 0 and view.batch > 1
+        text = f"Every tracked step has seen the same {view.batch} samples."
+        remedy = (
+            "Take the next batch of the loader inside the loop (not once before it). If these samples are all "
+            "there are, this is full-batch training and right."
+        )
+        return Found(
+            text,
+            remedy,
+            [evidence("fluctuation", view.fluctuation, limit="fluctuation_low")],
+            severity="likely" if usual else "advice",
+        )

@@ -1,0 +1,35 @@
+"""So few samples that a step follows their noise more than what they have in common."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class BatchTooSmall(Diagnosis):
+    name = "batch_too_small"
+    title = "the batch is too small"
+    needs = ("NormTest",)
+    hold, after, least = 3, 10, 6
+    confidence = 0.7
+    explains = ("data_not_shuffled", "label_noise", "labels_random", "batchnorm_few_samples")
+
+    def test(self, view: View) -> Found | None:
+        few = view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > view.batch
+        if not few or not view.noise > 0.6 * view.batch / 2 or not view.level > 0.3:
+            return None
+        size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
+        text = (
+            f"The batch of {view.batch} is too small: the noise of its gradient is {number(view.noise)} times as "
+            "strong as what its samples have in common."
+        )
+        remedy = (
+            f"Use batches of about {size} (or accumulate gradients), or divide the learning rate by "
+            f"{number(max(2.0, math.sqrt(view.noise)))}."
+        )
+        return Found(text, remedy, [evidence("noise", view.noise)])

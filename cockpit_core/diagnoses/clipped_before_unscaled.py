@@ -1,0 +1,30 @@
+"""Gradients are clipped while the loss scale is still on them: the limit is thousands of times too hard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class ClippedBeforeUnscaled(Diagnosis):
+    name = "clipped_before_unscaled"
+    title = "gradients are clipped before they are unscaled"
+    needs = ("loss_scale",)
+    hold, least = 3, 4
+    confidence = 0.85
+    explains = ("clipping_too_hard", "learning_rate_too_low", "not_learning")
+
+    def test(self, view: View) -> Found | None:
+        scale = view.now("loss_scale")
+        if not scale > 16 or not view.clipped * scale < 10 * view.rate_fall or not view.clipped < 0.01:
+            return None
+        text = (
+            f"Gradients seem to be clipped before they are unscaled: the optimizer gets {number(view.clipped)} of "
+            f"them, at a loss scale of {number(scale)}."
+        )
+        remedy = "Call scaler.unscale_(optimizer) before clip_grad_norm_."
+        return Found(text, remedy, [evidence("clipped", view.clipped), evidence("loss_scale", scale)])

@@ -1,0 +1,43 @@
+"""Clipping cuts every gradient to a small part: the learning rate is that much smaller than it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class ClippingTooHard(Diagnosis):
+    name = "clipping_too_hard"
+    title = "gradients are clipped too hard"
+    needs = ("GradNormClipped",)
+    hold, after, least = 3, 12, 4
+    confidence = 0.9
+    explains = ("learning_rate_too_low", "not_learning", "labels_random", "label_noise")
+
+    def test(self, view: View) -> Found | None:
+        hard = (view.clipped < limit("clipped") and not view.learns) or (
+            view.clipped < 0.1 and view.drop < 0.1 and view.t > 20
+        )
+        indifferent = view.facts.adaptive and not (view.stuck and view.t >= 60)  # to a factor on all gradients
+        if not hard or indifferent or self.now_scaled(view):
+            return None
+        norm = view.last("GradNorm")
+        text = (
+            f"Gradients are clipped too hard: the optimizer gets {number(100 * view.clipped)} % of each "
+            "gradient's length, so that every step is that much shorter."
+        )
+        remedy = (
+            f"Clip at about {number(norm)} (the usual length of the gradient), or multiply the learning rate by "
+            f"{number(1 / view.clipped)}."
+        )
+        return Found(text, remedy, [evidence("clipped", view.clipped)])
+
+    @staticmethod
+    def now_scaled(view: View) -> bool:
+        """Under a loss scale, "clipped" may be a gradient that is still to be unscaled."""
+        return view.now("loss_scale") == view.now("loss_scale")

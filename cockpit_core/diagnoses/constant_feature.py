@@ -1,0 +1,27 @@
+"""Inputs that never change carry nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class ConstantFeature(Diagnosis):
+    name = "constant_feature"
+    title = "some inputs never change"
+    severity = "advice"
+    needs = ("input_constant",)
+    hold, after, least = 4, 10, 10
+    confidence = 0.7
+
+    def test(self, view: View) -> Found | None:
+        share = min(view.every("input_constant", 12), default=0.0)
+        if not share > 0.5 or view.batch < 8 or view.typical("input_zeros") > 0.5:
+            return None
+        text = f"{number(100 * share)} % of the input features are the same for all samples of a batch."
+        remedy = "Look whether a column was filled with a constant, or broadcast over the batch."
+        return Found(text, remedy, [evidence("input_constant", share)])

@@ -1,0 +1,43 @@
+"""Batches differ from one another more than their samples do: neighbours in the data stand in one batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class DataNotShuffled(Diagnosis):
+    name = "data_not_shuffled"
+    title = "the data are not shuffled"
+    needs = ("target_mean",)
+    hold, after, least = 3, 8, 8
+    confidence = 0.9
+    explains = ("not_learning", "learning_rate_too_high", "labels_random", "label_noise", "not_finite")
+
+    def test(self, view: View) -> Found | None:
+        means, within = view.history.pools.get("target_mean"), view.history.pools.get("target_variance")
+        if not means or not within or means[0] < 8:
+            return None
+        samples = view.typical("samples")  # of one pass, where a step has several
+        if not samples >= 8:
+            return None
+        count = means[0]
+        between = max(0.0, means[2] / count - (means[1] / count) ** 2) * count / (count - 1)
+        inside = within[1] / within[0]
+        total = between + inside
+        if not total > 0:
+            return None
+        share = between * samples / total  # 1 for independent samples, the batch size for batches of one kind
+        if not share > limit("between") or not share > 0.15 * samples:
+            return None
+        text = (
+            f"The data are not shuffled: targets of different batches differ {number(share)} times as much as "
+            "those of shuffled batches would."
+        )
+        remedy = "Pass shuffle=True to the DataLoader (or permute the samples at each epoch)."
+        return Found(text, remedy, [evidence("between", share)])

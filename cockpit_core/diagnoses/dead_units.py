@@ -1,0 +1,55 @@
+"""Units that answer to no sample get no gradient, and do not come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class DeadUnits(Diagnosis):
+    name = "dead_units"
+    title = "a layer is dead"
+    needs = ("dead",)
+    hold, after, least = 2, 0, 3
+    confidence = 0.95
+    explains = (
+        "graph_detached",
+        "not_learning",
+        "labels_random",
+        "vanishing_gradients",
+        "learning_rate_too_low",
+        "init_too_small",
+        "label_noise",
+    )
+
+    def test(self, view: View) -> Found | None:
+        dead, first = view.typical("dead"), view.first("dead")
+        now = dead >= limit("dead")
+        from_start = first >= limit("dead0") and dead >= 0.9 * limit("dead0") and not view.learns
+        harmful = bool(view.silent) or view.stuck or view.drop < 0.1
+        if not (now or from_start) or not harmful or (view.learns and view.drop > 0.8):
+            return None
+        where = view.name_activation("dead_where")
+        when = "from the first step on" if first >= limit("dead0") else "by now"
+        text = (
+            f"{number(100 * dead)} % of the units of {where} are dead, {when}: they give the same for every "
+            "sample, and learn nothing."
+        )
+        remedy = (
+            "Look at the biases and the scale of the initialisation (biases of 0, weights of Kaiming)."
+            if first >= limit("dead0")
+            else ("Lower the learning rate and start again; LeakyReLU or GELU cannot die.")
+        )
+        severity = "broken" if dead >= 0.999 and view.batch >= 8 else "likely"
+        return Found(
+            text,
+            remedy,
+            [evidence("dead", dead, layer=where), evidence("dead, first step", first, limit="dead0", layer=where)],
+            [where],
+            severity=severity,
+        )

@@ -1,0 +1,75 @@
+"""The loss takes a softmax of what is a softmax already: gradients are squeezed, and the loss has a floor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class DoubleSoftmax(Diagnosis):
+    name = "double_softmax"
+    title = "softmax is taken twice"
+    severity = "broken"
+    needs = ("row_sum_error", "output_min")
+    hold, after, least = 2, 0, 3
+    confidence = 0.97
+    explains = (
+        "not_learning",
+        "label_noise",
+        "labels_random",
+        "vanishing_gradients",
+        "learning_rate_too_low",
+        "init_too_small",
+    )
+
+    def test(self, view: View) -> Found | None:
+        errors, lows, highs = view.every("row_sum_error", 3), view.every("output_min", 3), view.every("output_max", 3)
+        if len(lows) < 3:
+            return None
+        binary = (
+            view.facts.loss == "BCEWithLogitsLoss"
+            and min(lows) >= 0
+            and max(highs) <= 1
+            and view.batch >= 8
+            and view.n >= 5
+        )
+        twice = (
+            view.facts.loss == "CrossEntropyLoss"
+            and len(errors) == 3
+            and max(errors) < limit("row_sum_error")
+            and min(lows) >= 0
+        )
+        logless = (
+            view.facts.loss == "NLLLoss"
+            and len(errors) == 3
+            and max(errors) < limit("row_sum_error")
+            and min(lows) >= 0
+        )
+        if logless:
+            text, remedy = (
+                "NLLLoss gets probabilities: it expects their logarithms.",
+                "Use log_softmax, or give the scores to CrossEntropyLoss.",
+            )
+        elif binary:
+            text, remedy = (
+                "BCEWithLogitsLoss gets numbers between 0 and 1 only: the sigmoid is taken twice.",
+                "Give it the scores before the sigmoid, or use BCELoss.",
+            )
+        elif twice:
+            text, remedy = (
+                "Softmax is taken twice: what CrossEntropyLoss gets adds up to 1 for every sample already.",
+                "Remove the softmax at the end of the network; CrossEntropyLoss takes it itself.",
+            )
+        else:
+            return None
+        found = (
+            [evidence("row_sum_error", max(errors))]
+            if errors
+            else [evidence("output_min", min(lows)), evidence("output_max", max(highs))]
+        )
+        return Found(text, remedy, found)

@@ -1,0 +1,41 @@
+"""Dropout leaves so little that what is left is mostly noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class DropoutTooHigh(Diagnosis):
+    name = "dropout_too_high"
+    title = "dropout is too high"
+    needs = ("static_dropout",)
+    hold, after, least = 3, 15, 5
+    confidence = 0.85
+    explains = (
+        "label_noise",
+        "labels_random",
+        "not_learning",
+        "data_not_shuffled",
+        "batch_too_small",
+        "learning_rate_too_low",
+        "learning_rate_too_high",
+        "init_too_large",
+        "dead_units",
+    )
+
+    def test(self, view: View) -> Found | None:
+        p = view.static("static_dropout")
+        if not p >= limit("dropout") or view.now("eval_dropout") > 0 or view.level < 0.25:
+            return None
+        text = (
+            f"Dropout of {p:g} is too high: {number(100 * p)} % of a layer are missing at every step, and the "
+            f"loss is still {number(100 * view.level)} % of chance."
+        )
+        remedy = "Use 0.1 to 0.5."
+        return Found(text, remedy, [evidence("dropout", p), evidence("level", view.level)])

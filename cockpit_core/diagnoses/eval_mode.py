@@ -1,0 +1,34 @@
+"""The network trains in eval mode: dropout does nothing, BatchNorm keeps old statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class EvalMode(Diagnosis):
+    name = "eval_mode"
+    title = "the model trains in eval mode"
+    needs = ("training",)
+    hold, after, least = 2, 0, 3
+    confidence = 0.95
+    explains = ("data_not_shuffled",)
+
+    def test(self, view: View) -> Found | None:
+        modes = view.every("training", 3)
+        if len(modes) < 3 or max(modes) > 0 or not view.static("static_mode_dependent") > 0:
+            return None
+        idle, norms = view.now("eval_dropout"), view.now("eval_batchnorm")
+        parts = ([f"{number(idle)} dropout layers do nothing"] if idle > 0 else []) + (
+            [f"{number(norms)} BatchNorm layers keep old statistics"] if norms > 0 else []
+        )
+        if not parts:
+            return None
+        text = f"The model trains in eval mode: {' and '.join(parts)}."
+        remedy = "Call model.train() before the training loop, and again after every validation."
+        severity = "likely" if norms > 0 else "advice"  # without dropout a network trains, only less robustly
+        return Found(text, remedy, [evidence("training", 0.0, "1 = training mode")], severity=severity)

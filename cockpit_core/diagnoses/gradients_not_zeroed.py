@@ -1,0 +1,45 @@
+"""The gradient of the step before is still there when the backward pass begins: the optimizer follows a sum of all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class GradientsNotZeroed(Diagnosis):
+    name = "gradients_not_zeroed"
+    title = "gradients are not zeroed"
+    severity = "broken"
+    needs = ("leftover",)
+    hold, least = 2, 4
+    confidence = 0.99
+    explains = (
+        "learning_rate_too_high",
+        "momentum_too_high",
+        "data_not_shuffled",
+        "not_learning",
+        "labels_random",
+        "label_noise",
+        "not_finite",
+        "dead_units",
+        "init_too_large",
+        "weight_decay_too_high",
+        "learning_rate_too_low",
+    )
+
+    def test(self, view: View) -> Found | None:
+        left = [seen.get("signal/leftover") for seen in view.late[-4:] if seen.step > 0]
+        if len(left) < 3 or any(value != 1 for value in left) or not view.facts.single or view.still:
+            return None
+        if view.clipped == 1:  # what the optimizer got is this step's gradient alone
+            return None
+        text = (
+            "Gradients are never set to zero: when a backward pass begins, that of the step before is still "
+            f"there, and the optimizer follows their sum ({number(view.clipped)} times this step's own gradient)."
+        )
+        remedy = "Call optimizer.zero_grad() before loss.backward() at every step."
+        return Found(text, remedy, [evidence("leftover", 1.0), evidence("clipped", view.clipped)])

@@ -1,0 +1,40 @@
+"""The backward pass ends before it reaches the first layers, though they were used and their units answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class GraphDetached(Diagnosis):
+    name = "graph_detached"
+    title = "the graph is cut"
+    severity = "broken"
+    needs = ("ungraded_prefix",)
+    hold, least = 3, 3
+    confidence = 0.9
+    explains = ("not_learning", "labels_random", "label_noise", "vanishing_gradients", "learning_rate_too_low")
+
+    def test(self, view: View) -> Found | None:
+        cut = view.every("ungraded_prefix", 3)
+        none = view.every("ungraded_none", 3)
+        if len(cut) < 3 or min(cut) < 1 or not none or min(none) < 1 or view.typical("dead") >= limit("dead"):
+            return None
+        found = view.last("signal/ungraded_where")
+        place = int(found) if found == found else -1
+        where = view.facts.layers[place] if 0 <= place < len(view.facts.layers) else "there"
+        behind = view.facts.layers[: place + 1] if place >= 0 else []
+        text = (
+            f"No gradient reaches the first {number(cut[-1])} tensors, up to {where}: they are used, but the "
+            "graph is cut behind them."
+        )
+        remedy = (
+            f"Look behind {where} for .detach(), .data, .item(), numpy(), torch.no_grad() or an argmax; if the "
+            "layers shall stay as they are, freeze them with requires_grad_(False)."
+        )
+        return Found(text, remedy, [evidence("tensors without a gradient", cut[-1])], behind)

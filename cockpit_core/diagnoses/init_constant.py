@@ -1,0 +1,41 @@
+"""Weights that are all equal give units that are all equal, for ever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class InitConstant(Diagnosis):
+    name = "init_constant"
+    title = "weights are initialised to a constant"
+    severity = "broken"
+    needs = ("static_constant",)
+    hold, after, least = 2, 0, 3
+    confidence = 0.97
+    explains = (
+        "dead_units",
+        "graph_detached",
+        "not_learning",
+        "vanishing_gradients",
+        "labels_random",
+        "init_too_small",
+        "learning_rate_too_low",
+        "label_noise",
+    )
+
+    def test(self, view: View) -> Found | None:
+        constant, all_of_them = view.static("static_constant"), view.static("static_matrices")
+        if not constant >= max(2, 0.7 * all_of_them) or view.learns or view.history.resumed:
+            return None
+        names = view.facts.names("constant weights")
+        text = (
+            f"{number(constant)} of {number(all_of_them)} weight matrices start with all elements equal "
+            f"({listed(names)}): their units are all alike and stay so."
+        )
+        remedy = "Initialise weights at random, as torch does by default; only biases (and a last layer) may be zero."
+        return Found(text, remedy, [evidence("constant weights", constant)], names)

@@ -1,0 +1,56 @@
+"""A network that knows nothing starts by being sure: its first loss is far above that of a guess."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class InitTooLarge(Diagnosis):
+    name = "init_too_large"
+    title = "the initialisation is too large"
+    needs = ("output_rms",)
+    hold, after, least, sticky = 1, 0, 1, True
+    confidence = 0.85
+    explains = (
+        "learning_rate_too_high",
+        "data_not_shuffled",
+        "vanishing_gradients",
+        "saturated_units",
+        "dead_units",
+        "not_finite",
+        "batch_too_small",
+    )
+
+    def test(self, view: View) -> Found | None:
+        if (
+            view.n > 4
+            or view.static("static_sum") == 1
+            or view.history.resumed
+            or view.typical("input_rms") > limit("input_rms")
+        ):
+            return None
+        if view.now("passes") > 1:
+            return None
+        start = view.level0
+        if view.facts.is_value:
+            size, scale = view.first("output_spread"), max(view.first("target_std"), view.first("target_scale"))
+            if not size > 4 * scale or not view.typical("target_scale") < limit("target_scale"):
+                return None
+            start = size / scale
+            what = f"the outputs of the fresh network spread {number(start)} times as far as the targets"
+        elif start > limit("level0"):
+            what = f"the first loss is {number(start)} times that of a guess"
+        else:
+            return None
+        text = f"The initialisation is too large: {what}."
+        remedy = (
+            f"Divide the initial weights by about {number(max(2.0, start**0.5))} (torch's default, Kaiming or "
+            "Xavier), at least in the last layer."
+        )
+        return Found(text, remedy, [evidence("level0", start)])

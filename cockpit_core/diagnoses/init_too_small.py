@@ -1,0 +1,51 @@
+"""Signals fade on their way through the fresh network: its output hardly depends on the input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class InitTooSmall(Diagnosis):
+    name = "init_too_small"
+    title = "the initialisation is too small"
+    needs = ("output_spread",)
+    hold, after, least = 2, 10, 4
+    confidence = 0.8
+    explains = (
+        "not_learning",
+        "labels_random",
+        "label_noise",
+        "learning_rate_too_low",
+        "vanishing_gradients",
+        "dead_units",
+    )
+
+    def test(self, view: View) -> Found | None:
+        spread, size = view.first("output_spread"), view.first("output_rms")
+        fading = view.first("activation_last") < 1e-2 * view.first("activation_first")
+        flat = 0 < spread < limit("output_spread")
+        if (
+            view.history.resumed
+            or view.learns
+            or view.drop > 0.3
+            or view.first("dead") >= limit("dead0")
+            or not (flat or fading)
+        ):
+            return None
+        if view.static("static_constant") > 0.7 * view.static("static_matrices"):
+            return None
+        text = (
+            "The initialisation is too small: at the first step the outputs of different samples differ by "
+            f"{number(spread)} only, and the loss has hardly moved since."
+        )
+        remedy = (
+            "Initialise with the scale of Kaiming or Xavier, 1 / sqrt(inputs of a unit); in deep networks add "
+            "normalisation or skip connections."
+        )
+        return Found(text, remedy, [evidence("output_spread", spread), evidence("output_rms", size)])

@@ -1,0 +1,58 @@
+"""Inputs are far from a scale of one, and the first layer suffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class InputsNotScaled(Diagnosis):
+    name = "inputs_not_scaled"
+    title = "inputs are not scaled"
+    needs = ("input_rms",)
+    hold, after, least = 2, 0, 3
+    confidence = 0.85
+    explains = (
+        "learning_rate_too_high",
+        "dead_units",
+        "init_too_large",
+        "data_not_shuffled",
+        "not_learning",
+        "labels_random",
+        "label_noise",
+        "vanishing_gradients",
+        "saturated_units",
+        "not_finite",
+        "input_outliers",
+        "batch_too_small",
+        "learning_rate_too_low",
+        "targets_not_scaled",
+    )
+
+    def test(self, view: View) -> Found | None:
+        size, spread = view.typical("input_rms"), view.typical("input_ratio")
+        sparse = view.typical("input_zeros") > 0.5
+        large, uneven = size > limit("input_rms"), spread > limit("input_ratio") and not sparse and size > 1
+        if not (large or uneven) or view.typical("input_tail") > limit("input_tail"):
+            return None
+        suffers = (
+            view.level0 > 2 or view.spike > 3 or view.update_max > 0.3 or view.edge > 1.5 or view.typical("dead") > 0.6
+        )
+        suffers = suffers or view.broken or (view.t >= 40 and view.drop < 0.3) or view.typical("saturated") > 0.5
+        what = (
+            f"have a root mean square of {number(size)}"
+            if large
+            else f"have features whose scales differ by {number(spread)}"
+        )
+        text = f"The inputs are not scaled: they {what}, and initialisation and learning rate assume about 1."
+        remedy = (
+            "Subtract the mean and divide by the standard deviation of each feature (for pictures of 0 to 255: "
+            "divide by 255 first)."
+        )
+        severity = "likely" if suffers and view.static("static_norm_first") != 1 else "advice"
+        return Found(text, remedy, [evidence("input_rms", size), evidence("input_ratio", spread)], severity=severity)

@@ -1,0 +1,32 @@
+"""The first class never occurs, and the last one does: labels that count from one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class LabelsOffByOne(Diagnosis):
+    name = "labels_off_by_one"
+    title = "labels seem to count from one"
+    severity = "advice"
+    needs = ("label_min",)
+    hold, after, least = 3, 20, 10
+    confidence = 0.6
+
+    def test(self, view: View) -> Found | None:
+        low, high = view.history.classes_seen
+        classes = view.last("signal/classes")
+        enough = view.n * view.batch > 20 * classes
+        if low != 1 or high != classes - 1 or not enough or not classes > 2:
+            return None
+        text = (
+            f"No sample has label 0, and the labels reach {number(high)} of {number(classes)} outputs: they seem "
+            "to count from one."
+        )
+        remedy = "Subtract 1 from the labels, and give the network one output less."
+        return Found(text, remedy, [evidence("label_min", low)])

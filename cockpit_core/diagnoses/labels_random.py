@@ -1,0 +1,38 @@
+"""The network travels, its steps are right, and yet nothing is learned: labels and inputs have nothing in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class LabelsRandom(Diagnosis):
+    name = "labels_random"
+    title = "labels do not belong to the inputs"
+    needs = ("NormTest",)
+    hold, after, least = 4, 100, 18
+    confidence = 0.5
+    explains = ("not_learning", "label_noise")
+
+    def test(self, view: View) -> Found | None:
+        if not view.stuck or view.history.resumed or view.broken or view.update > 0.05:
+            return None
+        moved = view.travelled > 0.15 or view.edge > 0.01
+        healthy_step = not view.edge > 1.2 and view.rate_fall > 0.2 and not view.clipped < 0.5 and not view.silent
+        if not moved or not healthy_step or not view.noise > 0.7 or view.typical("dead") > 0.6 or view.level > 1.15:
+            return None
+        text = (
+            f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(100 * view.level)} % of "
+            "chance, though the steps are neither too long nor too short, and the samples never agree (noise "
+            f"{number(view.noise)} times the signal)."
+        )
+        remedy = (
+            "Look at twenty samples with their labels as the loop sees them; look for inputs and labels that are "
+            "shuffled apart. Either that, or the inputs do not tell the label: training on 20 samples until they "
+            "are known by heart decides."
+        )
+        return Found(text, remedy, [evidence("level", view.level), evidence("noise", view.noise)], severity="likely")

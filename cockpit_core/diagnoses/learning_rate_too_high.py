@@ -1,0 +1,94 @@
+"""The steps are longer than the loss is smooth: it rises, jumps, or ends on the opposite wall of its valley."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class LearningRateTooHigh(Diagnosis):
+    name = "learning_rate_too_high"
+    title = "the learning rate is too high"
+    needs = ("UpdateSize", "HessMaxEV", "Alpha")
+    span = 8  # a spike of a few steps that comes back is no harm
+    confidence = 0.9
+    explains = (
+        "not_finite",
+        "not_learning",
+        "labels_random",
+        "label_noise",
+        "data_not_shuffled",
+        "dead_units",
+        "graph_detached",
+        "vanishing_gradients",
+        "saturated_units",
+        "momentum_too_high",
+    )
+
+    def test(self, view: View) -> Found | None:
+        seen = self._signs(view)
+        if not seen:
+            return None
+        target, how = self._suggest(view)
+        factor = view.rate / target if target > 0 else 10.0
+        text = f"The learning rate {number(view.rate)} is too high: {'; '.join(words for words, _ in seen)}."
+        remedy = (
+            f"Divide the learning rate by about {number(max(2.0, factor))}, to "
+            f"{number(min(target, view.rate / 2))} ({how})."
+        )
+        return Found(text, remedy, [item for _, item in seen])
+
+    @staticmethod
+    def _signs(view: View) -> list:
+        poor, none = view.drop < 0.5 or view.broken, view.drop < 0.3 or view.broken
+        signs = []
+        if view.silent and view.typical("dead") >= limit("dead") and view.first("dead") < limit("dead0"):
+            words = (
+                f"it killed units, and {len(view.silent)} of {len(view.facts.layers)} tensors get no gradient any more"
+            )
+            signs.append((words, evidence("dead", view.typical("dead"))))
+        if view.spike > limit("spike") and poor:
+            signs.append(
+                (f"the loss rose to {number(view.spike)} times its first value", evidence("spike", view.spike))
+            )
+        long_step = (view.update_max > limit("update") and poor) or view.update > 0.3 * limit("update")
+        # The first steps of Adagrad and RMSprop are long by construction.
+        if long_step and (view.t >= 20 or view.update > limit("update")) and not view.starts_small:
+            worst = max(view.update_max, view.update)
+            signs.append(
+                (f"a step was {number(100 * worst)} % of the length of all weights", evidence("update", worst))
+            )
+        if view.travelled > limit("travelled") and poor and view.update > 0.02 and not view.starts_small:
+            signs.append(
+                (
+                    f"the weights are {number(view.travelled)} times their first length away",
+                    evidence("travelled", view.travelled),
+                )
+            )
+        if view.edge > limit("edge") and none and view.n >= 4 and view.t >= 15:
+            words = f"the largest eigenvalue is {number(view.edge)} times the limit at which steps grow"
+            signs.append((words, evidence("edge", view.edge)))
+        if view.alpha > limit("alpha") and view.drop < 0.2 and view.n >= 8 and view.level > 0.8 and view.t >= 40:
+            signs.append(
+                (
+                    f"typical steps end beyond the bottom of their valley (alpha {number(view.alpha)})",
+                    evidence("alpha", view.alpha),
+                )
+            )
+        return signs
+
+    @staticmethod
+    def _suggest(view: View) -> tuple[float, str]:
+        if view.edge > 1:
+            return 0.5 * view.rate / view.edge, "half of the limit 2 / lambda is a safe start"
+        first = [o.get("UpdateSize") / (o.get("ParamNorm") or math.nan) for o in view.history.early]
+        size = max([value for value in first if math.isfinite(value)][:2], default=math.nan)  # before it broke
+        if size > 0.02:
+            return view.rate * 0.01 / min(size, 10.0), "steps of about 1 % of the weights are usual"
+        return view.rate / 10, "then look again"

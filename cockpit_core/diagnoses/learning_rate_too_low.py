@@ -1,0 +1,54 @@
+"""The samples agree where to go, nothing stands in the way, and the steps are far too short to get there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class LearningRateTooLow(Diagnosis):
+    name = "learning_rate_too_low"
+    title = "the learning rate is too low"
+    needs = ("Alpha", "HessMaxEV")
+    hold, after, least = 3, 40, 8
+    confidence = 0.9
+    explains = ("not_learning", "labels_random", "label_noise")
+
+    def test(self, view: View) -> Found | None:
+        held_back = view.rate_fall < 0.5 or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
+        if held_back or view.learns or view.travelled > 0.1 or view.history.resumed or view.broken:
+            return None
+        long_way = view.steps_to_go_min > limit("steps_to_go") and view.drop < 0.2
+        gentle = view.edge < limit("edge_low") and view.drop < 0.5 and view.noise < 10
+        short = view.update < limit("update_low") and view.stuck and view.noise < 3
+        if long_way:
+            factor, why = (
+                view.steps_to_go_min / 100,
+                f"at this slope it needs {number(view.steps_to_go_min)} more steps",
+            )
+        elif gentle:
+            factor, why = 0.3 / view.edge, f"steps {number(1 / view.edge)} times as long would still be stable"
+        elif short:
+            factor, why = (
+                5e-3 / view.update,
+                f"a step is {number(100 * view.update)} % of the length of the weights",
+            )
+        else:
+            return None
+        factor = min(100.0, max(3.0, factor))
+        text = (
+            f"The learning rate {number(view.rate)} is too low: after {view.t} steps the loss has fallen by "
+            f"{number(100 * max(view.drop, 0))} %, and {why}."
+        )
+        remedy = f"Multiply the learning rate by about {number(factor)}, to {number(view.rate * factor)}."
+        found = [
+            evidence("steps_to_go", view.steps_to_go_min),
+            evidence("edge", view.edge, limit="edge_low"),
+            evidence("update", view.update, limit="update_low"),
+        ]
+        return Found(text, remedy, [item for item in found if item.value == item.value])

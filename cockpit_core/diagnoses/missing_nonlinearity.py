@@ -1,0 +1,31 @@
+"""Two linear layers in a row are one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class MissingNonlinearity(Diagnosis):
+    name = "missing_nonlinearity"
+    title = "a non-linearity is missing"
+    severity = "advice"
+    needs = ("static_linear_pairs",)
+    hold, after = 1, 0
+    confidence = 0.7
+    before_training = True
+
+    def test(self, view: View) -> Found | None:
+        if not view.static("static_linear_pairs") > 0:
+            return None
+        names = view.facts.names("linear pairs")
+        text = (
+            f"Two linear layers stand directly behind one another (before {listed(names)}): without a "
+            "non-linearity between them they are one."
+        )
+        remedy = "Put an activation function between them, or leave one out."
+        return Found(text, remedy, [evidence("linear pairs", view.static("static_linear_pairs"))], names)

@@ -1,0 +1,37 @@
+"""Momentum remembers hundreds of steps: the network goes on long after the gradient has turned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class MomentumTooHigh(Diagnosis):
+    name = "momentum_too_high"
+    title = "momentum is too high"
+    needs = ("UpdateSize",)
+    hold, after, least = 3, 8, 4
+    confidence = 0.8
+    explains = ("learning_rate_too_high", "data_not_shuffled", "not_finite", "dead_units")
+
+    def test(self, view: View) -> Found | None:
+        inertia = view.facts.inertia
+        high = inertia >= limit("momentum") and view.t < 10 / max(1e-9, 1 - inertia)
+        piled = view.amplification > limit("amplification")
+        suffers = view.drop < 0.8 or view.spike > 1.5 or view.broken
+        if not (high or piled) or not suffers:
+            return None
+        text = (
+            f"Momentum {inertia:g} is too high: it adds up about {number(1 / max(1e-9, 1 - inertia))} steps, and "
+            f"the run has {view.t} so far."
+        )
+        remedy = "Use 0.9; if you need more, divide the learning rate by as much as 1 / (1 - momentum) grows."
+        found = [evidence("momentum", inertia)]
+        if view.amplification == view.amplification:
+            found.append(evidence("amplification", view.amplification))
+        return Found(text, remedy, found)

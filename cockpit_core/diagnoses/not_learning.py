@@ -1,0 +1,38 @@
+"""Nothing is learned, and no rule knows why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class NotLearning(Diagnosis):
+    name = "not_learning"
+    title = "the network does not learn"
+    needs = ("Loss",)
+    hold, after, least = 4, 60, 12
+    confidence = 0.6
+
+    def test(self, view: View) -> Found | None:
+        if view.history.resumed or not view.stuck or view.broken:
+            return None
+        known = view.level == view.level
+        text = f"The network does not learn: after {view.t} steps the loss is {number(view.loss)}" + (
+            f", {number(100 * view.level)} % of what ignoring the input would give."
+            if known
+            else f"; it began at {number(view.loss0)}."
+        )
+        remedy = (
+            "Train on 20 samples until they are known by heart: if that fails, the program is wrong; if it "
+            "works, change the learning rate by 10 in both directions."
+        )
+        return Found(
+            text,
+            remedy,
+            [evidence("level", view.level)] if known else [evidence("Loss", view.loss)],
+            severity="likely" if known and view.t >= 120 else "advice",
+        )

@@ -1,0 +1,39 @@
+"""Some parameters get a gradient and never move, because no optimizer holds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class ParametersNotOptimized(Diagnosis):
+    name = "parameters_not_optimized"
+    title = "some parameters are not optimised"
+    severity = "broken"
+    needs = ("UpdateSize", "static_unoptimized")
+    hold, least = 2, 3
+    confidence = 0.97
+    explains = ("gradients_not_zeroed", "not_learning", "labels_random", "label_noise", "learning_rate_too_low")
+
+    def test(self, view: View) -> Found | None:
+        missing = view.facts.names("not optimized")
+        still = [name for name in view.still if not missing or name in missing]
+        if not still or not view.static("static_unoptimized") > 0 or not view.update > 0:
+            return None
+        foreign = view.static("static_foreign") > 0
+        why = (
+            "the optimizer holds other tensors in their place: layers were replaced after it was made"
+            if foreign
+            else "they are in no optimizer"
+        )
+        text = f"{listed(still)} get a gradient and never move: {why}."
+        remedy = (
+            "Make the optimizer of model.parameters(), after the model is complete; freeze what shall stay with "
+            "requires_grad_(False)."
+        )
+        found = [evidence("UpdateSize", 0.0, "length of the step of these tensors", layer=still[0])]
+        return Found(text, remedy, found, still)

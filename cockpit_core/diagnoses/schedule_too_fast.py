@@ -1,0 +1,38 @@
+"""The schedule has taken the learning rate to almost nothing while there is still much to learn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class ScheduleTooFast(Diagnosis):
+    name = "schedule_too_fast"
+    title = "the learning rate decays too fast"
+    needs = ("LearningRate",)
+    hold, after, least = 3, 15, 5
+    confidence = 0.85
+    explains = ("learning_rate_too_low", "not_learning", "label_noise", "labels_random")
+
+    def test(self, view: View) -> Found | None:
+        if not view.rate_fall < limit("rate_fall") or not view.level > 0.25 or view.history.resumed or view.drop > 0.8:
+            return None
+        # Cosine and linear schedules end at zero too, and are meant so: they have spent half of their time above a half.
+        # Rates that fall in a few large steps are meant so too.
+        distinct = len({seen.get("LearningRate") for seen in view.late})
+        if not view.rate_mean < limit("rate_mean") or view.t > 1000 or distinct < min(8, view.n - 1):
+            return None
+        text = (
+            f"The schedule is too fast: at step {view.t} the learning rate is {number(100 * view.rate_fall)} % of "
+            f"its maximum, and the loss is still {number(100 * view.level)} % of chance."
+        )
+        remedy = (
+            f"Let the rate fall {number(max(3.0, 300 / max(1, view.t)))} times more slowly, or keep it constant "
+            "until the loss no longer falls."
+        )
+        return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("level", view.level)])

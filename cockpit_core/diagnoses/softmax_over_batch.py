@@ -1,0 +1,45 @@
+"""The softmax runs over the samples of the batch instead of over the classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class SoftmaxOverBatch(Diagnosis):
+    name = "softmax_over_batch"
+    title = "softmax runs over the batch"
+    severity = "broken"
+    needs = ("column_sum_error",)
+    hold, after, least = 2, 0, 3
+    confidence = 0.97
+    explains = (
+        "not_learning",
+        "label_noise",
+        "labels_random",
+        "vanishing_gradients",
+        "learning_rate_too_low",
+        "init_too_small",
+        "double_softmax",
+    )
+
+    def test(self, view: View) -> Found | None:
+        plain, logs = view.every("column_sum_error", 3), view.every("column_log_sum_error", 3)
+        rows = view.every("row_sum_error", 3)
+        if len(plain) < 3 or view.batch < 2:
+            return None
+        over = max(plain) < limit("row_sum_error") and min(view.every("output_min", 3)) >= 0
+        over_logs = view.facts.loss == "NLLLoss" and len(logs) == 3 and max(logs) < limit("row_sum_error")
+        if not (over or over_logs) or not max(rows, default=1.0) > limit("row_sum_error"):
+            return None
+        text = (
+            "The softmax runs over the batch: for each class the scores of all samples add up to 1, so that "
+            "samples compete with one another."
+        )
+        remedy = "Give softmax the dimension of the classes (dim=1); CrossEntropyLoss needs none at all."
+        return Found(text, remedy, [evidence("column_sum_error", max(plain), limit="row_sum_error")])

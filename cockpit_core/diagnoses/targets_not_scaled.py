@@ -1,0 +1,48 @@
+"""Targets are far from what an output layer starts with: the network spends its time growing a constant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class TargetsNotScaled(Diagnosis):
+    name = "targets_not_scaled"
+    title = "targets are not scaled"
+    needs = ("target_scale",)
+    hold, after, least = 2, 0, 3
+    confidence = 0.9
+    explains = (
+        "learning_rate_too_high",
+        "learning_rate_too_low",
+        "init_too_large",
+        "init_too_small",
+        "not_learning",
+        "vanishing_gradients",
+        "not_finite",
+        "labels_random",
+        "label_noise",
+        "data_not_shuffled",
+        "dead_units",
+    )
+
+    def test(self, view: View) -> Found | None:
+        scale = view.typical("target_scale")
+        if not view.facts.is_value or not scale > limit("target_scale"):
+            return None
+        far = view.first("output_rms") < 0.1 * scale
+        poor = view.level > 1 and (view.t >= 10 or scale > 1000)  # worse than always giving the mean
+        poor = poor or view.spike > 3 or view.broken or (view.level != view.level and view.drop < 0.5 and view.t >= 20)
+        if not far:
+            return None
+        text = (
+            f"The targets are not scaled: their usual size is {number(scale)}, and the network began at "
+            f"{number(view.first('output_rms'))}."
+        )
+        remedy = "Subtract their mean and divide by their standard deviation; undo it on what the network predicts."
+        return Found(text, remedy, [evidence("target_scale", scale)], severity="likely" if poor else "advice")

@@ -1,0 +1,36 @@
+"""The first layers get a gradient a thousand times smaller than the last ones, and nothing is learned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class VanishingGradients(Diagnosis):
+    name = "vanishing_gradients"
+    title = "gradients vanish on their way back"
+    needs = ("GradNorm",)
+    hold, after, least = 2, 20, 4
+    confidence = 0.85
+    explains = ("not_learning", "labels_random", "label_noise", "learning_rate_too_low", "init_too_small")
+
+    def test(self, view: View) -> Found | None:
+        ratio, where = view.vanishing
+        if not 0 < ratio < limit("vanishing") or view.drop > 0.3 or view.learns or view.silent or view.history.resumed:
+            return None
+        if view.typical("dead") >= limit("dead"):
+            return None
+        text = (
+            f"Gradients vanish: that of {where} is {number(1 / ratio)} times smaller than the largest, and the "
+            f"loss has fallen by {number(100 * max(0.0, view.drop))} % only."
+        )
+        remedy = (
+            "Use ReLU or GELU in place of sigmoid or tanh, add normalisation or skip connections, and look at "
+            "the initialisation."
+        )
+        return Found(text, remedy, [evidence("vanishing", ratio, layer=where)], [where])

@@ -1,0 +1,50 @@
+"""Weight decay pulls the weights to zero faster than the gradient can build them up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class WeightDecayTooHigh(Diagnosis):
+    name = "weight_decay_too_high"
+    title = "weight decay is too high"
+    needs = ("ParamNorm",)
+    hold, after, least = 3, 8, 4
+    confidence = 0.9
+    explains = (
+        "learning_rate_too_high",
+        "labels_random",
+        "label_noise",
+        "not_learning",
+        "learning_rate_too_low",
+        "vanishing_gradients",
+        "dead_units",
+        "init_too_small",
+    )
+
+    def test(self, view: View) -> Found | None:
+        share = view.decay_share
+        strong = share > limit("decay_share") and view.weight_fall < 0.9 and not view.drop > 0.9
+        shrinking = share > 0.3 and view.weight_fall < 0.7
+        # At a minimum decay and gradient balance: that is what decay is for.
+        settled = view.learns if view.level != view.level else view.level < 0.5
+        if not (strong or shrinking) or settled:
+            return None
+        decay = view.facts.weight_decay
+        text = (
+            f"Weight decay {number(decay)} is too high: it makes up {number(100 * share)} % of a step, and the "
+            f"weights have shrunk to {number(100 * view.weight_fall)} % of their first length."
+        )
+        remedy = (
+            f"Divide weight_decay by about {number(max(10.0, share / 0.02))}, to "
+            f"{number(decay / max(10.0, share / 0.02))}."
+        )
+        return Found(
+            text, remedy, [evidence("decay_share", share), evidence("ParamNorm, now over first", view.weight_fall)]
+        )

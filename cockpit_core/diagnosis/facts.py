@@ -1,0 +1,62 @@
+"""What the header says, as numbers: the optimizer's settings and the kind of loss."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from cockpit_core.records import Header
+
+CLASS_LOSSES = ("CrossEntropyLoss", "NLLLoss")
+VALUE_LOSSES = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
+BINARY_LOSSES = ("BCELoss", "BCEWithLogitsLoss")
+NEVER_NEGATIVE = ("CrossEntropyLoss", *VALUE_LOSSES, *BINARY_LOSSES)
+ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lion", "adafactor", "adamax")
+
+
+class Facts:
+    """Of the first parameter group that has the setting; NaN where none has."""
+
+    def __init__(self, header: Header):
+        self.loss = header.loss
+        self.options = header.options
+        self.layers = [layer.name for layer in header.layers]
+        self.sizes = [layer.size for layer in header.layers]
+        self.shapes = [layer.shape for layer in header.layers]
+        self.groups = [group for optimizer in header.optimizers for group in optimizer.groups]
+        self.optimizer = header.optimizers[0].name if header.optimizers else ""
+        self.single = len(header.optimizers) == 1
+        self.adaptive = any(name in self.optimizer.lower() for name in ADAPTIVE)
+        self.momentum = self.setting("momentum")
+        betas = re.findall(r"[\d.eE+-]+", next((g["betas"] for g in self.groups if "betas" in g), ""))
+        self.beta1 = _number(betas[0]) if betas else math.nan
+        self.weight_decay = max((_number(g.get("weight_decay", "")) for g in self.groups), default=math.nan)
+        self.eps = self.setting("eps")
+        self.decoupled = self.optimizer == "AdamW" or any(
+            g.get("decoupled_weight_decay") == "True" for g in self.groups
+        )
+        self.plain_sgd = self.optimizer == "SGD" and not any(g.get("nesterov") == "True" for g in self.groups)
+
+    def setting(self, name: str) -> float:
+        found = [_number(group[name]) for group in self.groups if name in group]
+        return found[0] if found else math.nan
+
+    @property
+    def inertia(self) -> float:
+        """Heavy-ball momentum or Adam's first beta, 0 where there is none."""
+        return next((x for x in (self.beta1, self.momentum) if x == x), 0.0)
+
+    @property
+    def is_value(self) -> bool:
+        return self.loss in VALUE_LOSSES
+
+    def names(self, option: str) -> list[str]:
+        text = self.options.get(option, "")
+        return text.split("\n") if text else []
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

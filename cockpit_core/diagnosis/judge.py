@@ -1,0 +1,164 @@
+"""Decides what is a finding: a rule must hold for some tracked steps; causes fold their symptoms; some are taken back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cockpit_core.diagnoses import Diagnosis, Found, all_diagnoses
+from cockpit_core.diagnosis.facts import Facts
+from cockpit_core.diagnosis.history import History, Observation
+from cockpit_core.diagnosis.view import View
+from cockpit_core.records import Finding, Header
+from cockpit_core.schema.findings import SEVERITIES
+
+PATIENCE = 20  # tracked steps in a row at which a rule does not hold any more, before its finding is retracted
+
+
+class Judge:
+    """One for each run; ``see`` takes the tracked steps in order and gives what is new at each."""
+
+    def __init__(self, diagnoses: Iterable[Diagnosis] | None = None):
+        rules = [cls() for cls in all_diagnoses().values()] if diagnoses is None else list(diagnoses)
+        self.rules = {rule.name: rule for rule in rules}
+        self.history = History()
+        self.facts: Facts | None = None
+        self.streaks: dict[str, tuple[int, int]] = {}  # steps in a row, and the first of them
+        self.absent: dict[str, int] = {}
+        self.found: dict[str, Finding] = {}
+        self.failed: dict[str, str] = {}
+
+    def know(self, header: Header) -> None:
+        """The header, again whenever it has changed."""
+        self.facts = Facts(header)
+
+    def start(self, scalars: dict[str, float], step: int, generation: int) -> list[Finding]:
+        """``track`` was called, or the run goes on: what can be said before the next step."""
+        self.history.start(scalars, step, generation)
+        return self._judge(step, [rule for rule in self.rules.values() if rule.before_training])
+
+    def see(self, seen: Observation) -> list[Finding]:
+        """Findings that are new, have changed or are retracted at this tracked step."""
+        self.history.add(seen)
+        return self._judge(seen.step, self.rules.values())
+
+    def _judge(self, step: int, rules: Iterable[Diagnosis]) -> list[Finding]:
+        if self.facts is None:
+            return []
+        before = dict(self.found)
+        view = View(self.history, self.facts)
+        for rule in rules:
+            self._ask(rule, view, step)
+        self._fold(step)
+        return [finding for name, finding in self.found.items() if is_news(before.get(name), finding)]
+
+    def _ask(self, rule: Diagnosis, view: View, step: int) -> None:
+        name = rule.name
+        early = step < rule.after or view.n < rule.least
+        found = None if early and not (rule.before_training and view.n == 0) else self._test(rule, view)
+        if found is None:
+            self.streaks.pop(name, None)
+            self._miss(rule, step)
+            return
+        self.absent.pop(name, None)
+        count, first = self.streaks.get(name, (0, step))
+        self.streaks[name] = (count + 1, first)
+        if (count + 1 >= rule.hold and step - first >= rule.span) or view.n == 0:
+            known = self.found.get(name)
+            since = known.since if known is not None else first if found.since is None else found.since
+            self.found[name] = make_finding(rule, found, since, step, known)
+
+    def _test(self, rule: Diagnosis, view: View) -> Found | None:
+        try:
+            return rule.test(view)
+        except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as error:
+            self.failed.setdefault(rule.name, f"{type(error).__name__}: {error}")  # a rule never ends a training run
+            return None
+
+    def _miss(self, rule: Diagnosis, step: int) -> None:
+        known = self.found.get(rule.name)
+        if known is None or known.retracted or rule.sticky or self.history.first_not_finite >= 0:
+            return
+        self.absent[rule.name] = self.absent.get(rule.name, 0) + 1
+        if self.absent[rule.name] >= PATIENCE:
+            self.found[rule.name] = replace(known, retracted=True, step=step)
+
+    def _fold(self, step: int) -> None:
+        """Each finding names the others that follow from it. What made the loss NaN has broken the run."""
+        active = {name for name, finding in self.found.items() if not finding.retracted}
+        for name in active:
+            known = self.found[name]
+            follows = [other for other in self._consequences(name) if other in active]
+            if follows != known.explains:
+                severity = "broken" if "not_finite" in follows and known.severity == "likely" else known.severity
+                self.found[name] = replace(known, explains=follows, severity=severity, step=step)
+
+    def _consequences(self, name: str) -> list[str]:
+        """All that a diagnosis explains, directly or by way of others."""
+        reached: dict[str, None] = {}
+        waiting = list(self.rules[name].explains) if name in self.rules else []
+        while waiting:
+            other = waiting.pop(0)
+            if other != name and other not in reached:
+                reached[other] = None
+                waiting += self.rules[other].explains if other in self.rules else ()
+        return list(reached)
+
+    def not_examined(self) -> dict[str, str]:
+        """Diagnoses that could not be made, each with what would bring its evidence."""
+        return {
+            name: " or ".join(rule.needs)
+            for name, rule in self.rules.items()
+            if rule.needs and not any(need in self.history.names or f"signal/{need}" in self.history.names or
+                                      need in self.history.static for need in rule.needs)
+        }  # fmt: skip
+
+
+def make_finding(rule: Diagnosis, found: Found, since: int, step: int, known: Finding | None) -> Finding:
+    """Numbers and words are those of the first time, unless the finding has become worse or comes back."""
+    severity = found.severity or rule.severity
+    made = Finding(
+        rule.name, severity, found.text, since, list(found.layers)[:100], found.evidence, found.remedy, rule.confidence,
+        step=step,
+    )  # fmt: skip
+    if known is None or known.retracted or SEVERITIES.index(severity) < SEVERITIES.index(known.severity):
+        return made
+    return known
+
+
+def is_news(before: Finding | None, now: Finding) -> bool:
+    if before is None:
+        return True
+    return before is not now and (
+        (before.text, before.severity, before.retracted, before.explains)
+        != (now.text, now.severity, now.retracted, now.explains)
+    )
+
+
+def rank(findings: Iterable[Finding]) -> list[Finding]:
+    """Worst first, causes only: what another finding explains is told there. Retracted ones stand last."""
+    found = list(findings)
+    explained = {
+        name for finding in found if not finding.retracted for name in finding.explains if not finding.retracted
+    }
+    explained -= _mutual(found)
+    shown = [finding for finding in found if finding.name not in explained or finding.retracted]
+    return sorted(shown, key=_badness)
+
+
+def _mutual(found: list[Finding]) -> set[str]:
+    """Two that explain each other would both vanish: the worse one stays."""
+    active = [finding for finding in sorted(found, key=_badness) if not finding.retracted]
+    stays: set[str] = set()
+    for i, finding in enumerate(active):
+        if not any(finding.name in other.explains for other in active[:i]):
+            worse = [o for o in active[i + 1 :] if finding.name in o.explains]
+            if worse and all(o.name in finding.explains for o in worse):
+                stays.add(finding.name)
+    return stays
+
+
+def _badness(finding: Finding) -> tuple[bool, int, float, int]:
+    confidence = finding.confidence if math.isfinite(finding.confidence) else 0.0
+    return finding.retracted, SEVERITIES.index(finding.severity), -confidence, finding.since

@@ -1,0 +1,171 @@
+"""Every threshold of the diagnoses, with its unit, its reason, and what healthy runs show (1 to 99 %).
+
+``low`` and ``high`` are the healthy range that a finding shows beside its number; ``value`` is where a rule begins to
+speak, outside of that range. The ranges are measured by ``benchmarks/diagnosis``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class Limit(NamedTuple):
+    value: float
+    low: float
+    high: float
+    unit: str
+    meaning: str
+    reason: str
+
+
+_inf = math.inf
+LIMITS: dict[str, Limit] = {
+    "update": Limit(
+        0.5,
+        1e-6,
+        0.1,
+        "",
+        "length of a step over that of the parameters",
+        "a step of half the network's own length forgets what it was",
+    ),
+    "travelled": Limit(
+        6,
+        0,
+        4,
+        "",
+        "distance from the start over the length there",
+        "six own lengths away nothing of the initialisation is left",
+    ),
+    "edge": Limit(
+        2.5,
+        0,
+        1.2,
+        "of the limit",
+        "largest eigenvalue over 2 (1 + momentum) / lr",
+        "gradient descent grows beyond 1; good runs hover around 1",
+    ),
+    "spike": Limit(20, 0, 5, "", "highest loss over the first", "good runs rise by a few times at most"),
+    "alpha": Limit(0.95, -1, 0.6, "", "where a step ends on the parabola along it", "1 is the opposite wall"),
+    "steps_to_go": Limit(
+        2000,
+        3,
+        1000,
+        "steps",
+        "L / (slope x length of a step)",
+        "so many steps at this slope to bring the loss to zero",
+    ),
+    "edge_low": Limit(
+        0.003,
+        0.003,
+        1.2,
+        "of the limit",
+        "largest eigenvalue over 2 (1 + momentum) / lr",
+        "far longer steps would be stable",
+    ),
+    "rate_fall": Limit(0.15, 0.15, 1, "", "learning rate over its maximum", "below a seventh little happens any more"),
+    "rate_mean": Limit(
+        0.4,
+        0.4,
+        1,
+        "",
+        "mean learning rate over its maximum",
+        "a half for cosine and linear decay, a third for exponential",
+    ),
+    "update_low": Limit(
+        1.5e-3, 1.5e-3, 0.1, "", "length of a step over that of the parameters", "usual first steps are 0.1 to 1 %"
+    ),
+    "clipped": Limit(
+        0.03,
+        0.1,
+        1,
+        "",
+        "clipped over unclipped gradient",
+        "a gradient cut to a thirtieth is a thirtieth of the learning rate",
+    ),
+    "decay_share": Limit(
+        0.7, 0, 0.3, "", "share of the step that is weight decay", "above a half decay decides where the weights go"
+    ),
+    "noise": Limit(3, 0, 3, "", "noise scale over batch size", "above 1 the gradient is mostly noise"),
+    "momentum": Limit(0.99, 0, 0.95, "", "momentum", "it averages over 1 / (1 - momentum) steps"),
+    "amplification": Limit(40, 0.5, 12, "", "step over lr x gradient", "momentum piles up steps by so much"),
+    "leftover": Limit(1, 0, 0, "", "a gradient was there when the backward pass began", "zero_grad leaves none"),
+    "fluctuation_low": Limit(
+        0.03,
+        0.2,
+        2,
+        "",
+        "fluctuation of batch losses over that of independent batches",
+        "30 times less than chance allows",
+    ),
+    "fluctuation": Limit(
+        6,
+        0.2,
+        2,
+        "",
+        "fluctuation of batch losses over that of independent batches",
+        "batches differ from one another more than samples do",
+    ),
+    "between": Limit(6, 0, 3, "", "variance of batch means over that of independent batches", "1 = shuffled"),
+    "input_rms": Limit(5, 0.05, 3, "", "root mean square of the inputs", "initialisations assume inputs of about 1"),
+    "input_ratio": Limit(
+        20, 1, 10, "", "largest scale of a feature over the median one", "one learning rate cannot serve both"
+    ),
+    "input_tail": Limit(8, 1, 4, "", "longest sample over the median one", "such samples have gradients of their own"),
+    "target_scale": Limit(10, 0, 5, "", "median size of the targets", "an output layer starts at about 1"),
+    "level": Limit(
+        0.93, 0, 0.9, "of chance", "loss over that of an answer that ignores the input", "1 = nothing learned"
+    ),
+    "level0": Limit(
+        3,
+        0.3,
+        2,
+        "of chance",
+        "first loss over that of an answer that ignores the input",
+        "a network that knows nothing should say so",
+    ),
+    "row_sum_error": Limit(
+        1e-3,
+        0.1,
+        _inf,
+        "",
+        "distance of the rows of the loss's input from adding up to 1",
+        "scores add up to 1 only behind a softmax",
+    ),
+    "broadcast": Limit(
+        1.5,
+        1,
+        1,
+        "",
+        "elements of the loss over those of its inputs",
+        "a loss that compares every output with every target",
+    ),
+    "dead": Limit(
+        0.97, 0, 0.5, "", "units of a layer that answer to no sample", "they get no gradient and never come back"
+    ),
+    "dead0": Limit(
+        0.6, 0, 0.3, "", "units that answer to no sample, at the first step", "a fresh layer has almost none"
+    ),
+    "vanishing": Limit(
+        1e-3,
+        0.01,
+        1,
+        "",
+        "smallest over largest gradient of a weight",
+        "the earliest layers learn a thousand times slower",
+    ),
+    "output_spread": Limit(
+        1e-3,
+        0.01,
+        3,
+        "",
+        "spread of the outputs over samples, at the first step",
+        "the output does not depend on the input",
+    ),
+    "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
+    "label_top_share": Limit(0.9, 0, 0.8, "", "share of the commonest label", "always giving it is right so often"),
+}
+
+
+def limit(name: str) -> float:
+    return LIMITS[name].value

@@ -1,0 +1,99 @@
+"""The findings of a log that is there: the same judge, fed row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from cockpit_core.diagnosis.history import Observation
+from cockpit_core.diagnosis.judge import Judge, rank
+from cockpit_core.events.data import RunData, load
+from cockpit_core.events.table import KINDS, Table
+from cockpit_core.records import Finding, Record
+
+_TINY = float(np.finfo(np.float32).tiny)
+LAYERED = ("GradNorm", "UpdateSize", "ParamNorm")  # what rules look at layer by layer
+
+
+def diagnose(path: str | Path | RunData) -> list[Finding]:
+    """What is wrong with the run in ``path``, worst first; an empty list if nothing is.
+
+    Symptoms that a cause explains are named in its ``explains``. Retracted findings stay, at the end, marked.
+    """
+    return rank(judge_run(path if isinstance(path, RunData) else load(path)).found.values())
+
+
+def judge_run(data: RunData) -> Judge:
+    """A judge that has seen the whole run."""
+    judge = Judge()
+    judge.know(data.header)
+    feed(judge, data.table)
+    return judge
+
+
+def feed(judge: Judge, table: Table, before: int | None = None) -> None:
+    """Let the judge see all records, or those of steps before one."""
+    for kind, seen in replay(table):
+        if before is not None and seen.step >= before:
+            continue
+        if kind == "start":
+            judge.start(dict(seen.scalars), seen.step, seen.generation)
+        else:
+            judge.see(seen)
+
+
+def replay(table: Table) -> Iterator[tuple[str, Observation]]:
+    """Records that start a run or measure a step, in order."""
+    rows = table.rows()
+    columns = {name: dict(zip(*map(np.ndarray.tolist, column.get()), strict=True)) for name, column in table.columns.items()
+               if not name.startswith(("cost/", "error/", "log/"))}  # fmt: skip
+    alphas = {seq: fit.alpha for seq, fit in table.alphas.between(0, table.next_seq) if fit.alpha is not None}
+    layers = {name: _rows_of(table, name) for name in LAYERED if name in table.layer_columns}
+    generations = table.generations()
+    for row, kind in enumerate(rows.kind.tolist()):
+        if KINDS[kind] not in ("start", "step"):
+            continue
+        scalars = {name: values[row] for name, values in columns.items() if row in values}
+        seq = int(rows.seq[row])
+        if seq in alphas:
+            scalars["Alpha"] = float(alphas[seq])
+        vectors = {name: found[row] for name, found in layers.items() if row in found}
+        size = table.header.batch_size if table.header is not None else 0
+        yield KINDS[kind], Observation(int(rows.step[row]), scalars, vectors, size, generations[row])
+
+
+def _rows_of(table: Table, name: str) -> dict[int, np.ndarray]:
+    """{row: one number per layer of the header}, NaN where a layer has none."""
+    found: dict[int, np.ndarray] = {}
+    names = [layer.name for layer in table.header.layers] if table.header else []
+    for place, layer in enumerate(names):
+        rows, values = table.layer_columns[name].get(table.layer_index[layer])
+        for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+            if row not in found:
+                found[row] = np.full(len(names), np.nan)
+            found[row][place] = value
+    return {row: rounded(vector) for row, vector in found.items()}
+
+
+def rounded(vector: np.ndarray) -> np.ndarray:
+    """To 32 bits where they suffice: a log keeps no more of most vectors, and both ways must see the same."""
+    with np.errstate(over="ignore"):
+        narrow = vector.astype(np.float32).astype(np.float64)
+    return np.where(np.isfinite(narrow) & (np.abs(narrow) >= _TINY), narrow, vector)
+
+
+def observe(record: Record, batch_size: int) -> Observation:
+    """A record that is about to be written, as the log will give it back: layers in 32 bits."""
+    scalars = dict(record.scalars)
+    known = [fit.alpha for fit in record.alphas if fit.alpha is not None]
+    if known:
+        scalars["Alpha"] = float(known[-1])
+    layers = {}
+    for name in LAYERED:
+        if name in record.layers:
+            vector = np.asarray(record.layers[name], dtype=np.float64)
+            absent = record.layers_missing.get(name)
+            layers[name] = rounded(vector if absent is None else np.where(absent, np.nan, vector))
+    return Observation(record.step, scalars, layers, batch_size, record.generation)

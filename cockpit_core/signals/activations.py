@@ -1,0 +1,87 @@
+"""Units that answer to no sample, units at the end of their range, and the scale of each layer's activations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+SAMPLES, POSITIONS, UNITS = 16, 8, 512
+MOST = 16  # modules of a network that are looked at; of deeper ones evenly spread
+
+_NAMES = ("relu", "gelu", "silu", "swish", "mish", "elu", "tanh", "sigmoid", "softplus", "activation")
+_BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "hardtanh": (-1.0, 1.0), "hardsigmoid": (0.0, 1.0)}
+_CONSUMERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Activity(NamedTuple):
+    """Of one module: share of units that are constant over samples and positions, share of values within 1 % of the
+    ends of a bounded range (NaN: not bounded), root mean square."""
+
+    dead: float
+    saturated: float
+    rms: float
+
+
+def is_activation(module: nn.Module) -> bool:
+    name = type(module).__name__.lower()
+    return not any(True for _ in module.children()) and any(part in name for part in _NAMES)
+
+
+def choose_modules(model: nn.Module) -> dict[nn.Module, tuple[str, bool]]:
+    """Modules to look at, with their path, and whether at their output. Activation functions at their output; where a
+    network has none as modules, the inputs of its linear and convolutional layers."""
+    paths = {module: path for path, module in model.named_modules()}
+    found = {module: (path, True) for module, path in paths.items() if is_activation(module)}
+    if not found:
+        found = {module: (path, False) for module, path in paths.items() if type(module) in _CONSUMERS}
+    step = max(1, math.ceil(len(found) / MOST))
+    return {module: item for i, (module, item) in enumerate(found.items()) if i % step == 0}
+
+
+def measure_activity(value: Any, module: nn.Module) -> Activity | None:
+    """None where there are too few samples to say anything, or no floating point tensor."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2 or not value.numel():
+        return None
+    layouts = [subsample(value.detach(), 1)]
+    if value.dim() == 3:  # [B, C, L] of a convolution or [B, T, C] of a transformer: the kinder reading counts
+        layouts.append(subsample(value.detach(), 2))
+    shares = []
+    for x in layouts:
+        if x.shape[0] * x.shape[2] < 4:
+            return None
+        shares.append(float((x.amax((0, 2)) == x.amin((0, 2))).float().mean()))
+    x = layouts[0].float()
+    return Activity(min(shares), _saturated(x, type(module).__name__.lower()), float(x.square().mean().sqrt()))
+
+
+def subsample(x: Tensor, channel: int) -> Tensor:
+    """[samples, units, positions], each evenly spread over what there is."""
+    x = x[:: max(1, x.shape[0] // SAMPLES)][:SAMPLES].movedim(channel, 1)
+    x = x.reshape(x.shape[0], x.shape[1], -1)
+    return x[:, :: max(1, x.shape[1] // UNITS), :: max(1, x.shape[2] // POSITIONS)]
+
+
+def _saturated(x: Tensor, kind: str) -> float:
+    ends = _BOUNDED.get(kind)
+    if ends is None:
+        return math.nan
+    low, high = ends
+    margin = 0.01 * (high - low)
+    return float(((x < low + margin) | (x > high - margin)).float().mean())
+
+
+def summarise(found: list[Activity]) -> dict[str, float]:
+    """The worst of all modules and where it is, and how the scale changes from the first to the last."""
+    if not found:
+        return {}
+    dead = max(range(len(found)), key=lambda i: found[i].dead)
+    numbers = {"dead": found[dead].dead, "dead_where": float(dead)}
+    bounded = [i for i, activity in enumerate(found) if not math.isnan(activity.saturated)]
+    if bounded:
+        worst = max(bounded, key=lambda i: found[i].saturated)
+        numbers |= {"saturated": found[worst].saturated, "saturated_where": float(worst)}
+    scales = [activity.rms for activity in found]
+    numbers |= {"activation_first": scales[0], "activation_last": scales[-1]}
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

@@ -1,0 +1,194 @@
+"""Collects the signals of a tracked step: hooks on the model and some of its modules, only while a step is tracked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.signals.activations import Activity, choose_modules, measure_activity, summarise
+from cockpit_core.signals.inputs import measure_checksum, measure_inputs
+from cockpit_core.signals.outputs import (
+    measure_binary_hits,
+    measure_broadcast,
+    measure_hits,
+    measure_outputs,
+    measure_sums,
+)
+from cockpit_core.signals.targets import measure_labels, measure_targets
+from cockpit_core.signals.tensors import find_tensor, list_tensors
+from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
+
+PREFIX = "signal/"
+_ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
+_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
+MOST_CALLS = 32
+
+
+class Collector:
+    """One for each run. ``listens`` says whether a forward pass is the user's own and its backward pass still to come;
+    an error of ours is swallowed, and what it would have brought is not examined (``strict`` raises, for tests)."""
+
+    def __init__(
+        self, model: nn.Module, loss_fn: Any, names: Mapping[int, str], listens: Callable[[], bool], strict: bool
+    ):
+        self.model, self.loss_fn, self.names, self.listens, self.strict = model, loss_fn, names, listens, strict
+        self.handles = Handles()
+        self.watched = choose_modules(model)
+        self.mode_dependent = find_mode_dependent(model)
+        self.owners = {m: own for m in model.modules() if (own := self._own_names(m))}
+        self.failed: dict[str, str] = {}
+        self.activity_names: list[str] = []
+        self.forget()
+
+    def _own_names(self, module: nn.Module) -> list[str]:
+        own = module.parameters(recurse=False)
+        return [self.names[id(p)] for p in own if p.requires_grad and id(p) in self.names]
+
+    def forget(self) -> None:
+        """A new step begins."""
+        self.numbers: dict[str, float] = {}
+        self.activities: list[Activity] = []
+        self.activity_paths: list[str] = []
+        self.called: dict[str, None] = {}
+        self.inputs: set[int] = set()
+        self.batch_size = 0
+        self.has_loss = False
+
+    def begin(self, wanted: bool) -> None:
+        self.forget()
+        if not wanted:
+            self.handles.remove()
+        elif not self.handles:
+            self.handles.add(self.model.register_forward_pre_hook(Hook(self, "on_input"), with_kwargs=True))
+            self.handles.add(self.model.register_forward_hook(Hook(self, "on_output"), with_kwargs=True))
+            for module in {**self.watched, **self.owners}:
+                self.handles.add(module.register_forward_hook(Hook(self, "on_module")))
+
+    def close(self) -> None:
+        self.handles.remove()
+        self.forget()
+        self.watched, self.owners, self.mode_dependent = {}, {}, []
+        self.model = self.loss_fn = None  # type: ignore[assignment]
+
+    # ---- hooks ----
+
+    def _hears(self) -> bool:
+        return torch.is_grad_enabled() and self.listens()
+
+    def on_input(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if self._hears():
+            self.forget()  # the last forward pass before the backward pass counts
+            self._try("inputs", self._take_inputs, args, kwargs)
+
+    def on_module(self, module: nn.Module, args: tuple, output: Any) -> None:
+        if not self._hears():
+            return
+        for name in self.owners.get(module, ()):
+            self.called[name] = None
+        if module in self.watched and len(self.activities) < MOST_CALLS:
+            self._try("activations", self._take_activity, module, args, output)
+
+    def on_output(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        """What the model gives stands in for what the loss gets, until a loss module says better."""
+        if self._hears() and not isinstance(self.loss_fn, nn.Module):
+            self._try("outputs", self._take_model_output, kwargs, output)
+
+    def see_loss(self, args: tuple, kwargs: dict) -> None:
+        if self._hears() and not self.has_loss:
+            self.has_loss = True
+            self._try("loss", self._take_loss, args, kwargs)
+
+    # ---- taking ----
+
+    def _take_inputs(self, args: tuple, kwargs: dict) -> None:
+        tensors = list_tensors((args, kwargs))
+        self.inputs = {t.data_ptr() for t in tensors}
+        self.batch_size = next((t.shape[0] for t in tensors if t.dim()), 0)
+        self.numbers["samples"] = float(self.batch_size)
+        x = find_tensor((args, kwargs), self.batch_size, True)
+        tokens = find_tensor((args, kwargs), self.batch_size, False) if x is None else None
+        if x is not None:
+            self.numbers |= measure_inputs(x)
+        if x is not None or tokens is not None:
+            self.numbers |= measure_checksum(x if x is not None else tokens)  # type: ignore[arg-type]
+        self.tokens = tokens
+
+    def _take_activity(self, module: nn.Module, args: tuple, output: Any) -> None:
+        path, at_output = self.watched[module]
+        value = output if at_output else (args[0] if args else None)
+        if not at_output and isinstance(value, Tensor) and value.data_ptr() in self.inputs:
+            return  # the data themselves
+        activity = measure_activity(value, module)
+        if activity is not None:
+            self.activities.append(activity)
+            self.activity_paths.append(path)
+
+    def _take_model_output(self, kwargs: dict, output: Any) -> None:
+        chosen = output.get("logits") if hasattr(output, "get") else None
+        z = chosen if isinstance(chosen, Tensor) else find_tensor(output, self.batch_size, True)
+        if z is not None and z.dim():
+            self.numbers |= measure_outputs(z.detach())
+        labels = kwargs.get("labels")
+        if isinstance(labels, Tensor) and not labels.is_floating_point() and labels.numel():
+            self.numbers |= measure_labels(labels.detach(), self.batch_size, -100)
+
+    def _take_loss(self, args: tuple, kwargs: dict) -> None:
+        both = [*args, *kwargs.values()]
+        if not both or not isinstance(both[0], Tensor):
+            return
+        z = both[0].detach()
+        y = both[1].detach() if len(both) > 1 and isinstance(both[1], Tensor) else None
+        size = self.batch_size or (z.shape[0] if z.dim() else 0)
+        if z.is_floating_point() and z.dim():
+            self.numbers |= measure_outputs(z)
+        if isinstance(self.loss_fn, _CLASSES):
+            self.numbers |= measure_sums(z, isinstance(self.loss_fn, nn.NLLLoss))
+            if z.dim() > 1:
+                self.numbers["classes"] = float(z.shape[1])
+        if y is None:
+            return
+        if isinstance(self.loss_fn, _ELEMENTWISE):
+            self.numbers |= measure_broadcast(z, y)
+        if isinstance(self.loss_fn, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+            self.numbers |= measure_binary_hits(z, y, 0.5 if isinstance(self.loss_fn, nn.BCELoss) else 0.0)
+        if y.is_floating_point():
+            self.numbers |= measure_targets(y) if y.numel() else {}
+        elif y.numel():
+            self.numbers |= measure_labels(y, size, getattr(self.loss_fn, "ignore_index", None))
+            self.numbers |= measure_hits(z, y)
+            self.numbers |= self._compare_tokens(y)
+
+    def _compare_tokens(self, y: Tensor) -> dict[str, float]:
+        """Share of targets that are the very token at the same place of the input."""
+        tokens = getattr(self, "tokens", None)
+        if tokens is None or tokens.numel() != y.numel():
+            return {}
+        return {"target_is_input": float((tokens.reshape(-1) == y.reshape(-1)).float().mean())}
+
+    # ---- giving ----
+
+    def collect(self, parts: Iterable[tuple[str, Callable[[], dict[str, float]]]]) -> dict[str, float]:
+        """All numbers of the step by the names of columns; ``parts`` are more of them, each with its name."""
+        found = dict(self.numbers)
+        for name, measure in (
+            ("activations", lambda: summarise(self.activities)),
+            ("modes", lambda: measure_modes(self.model, self.mode_dependent)),
+            *parts,
+        ):
+            self._try(name, lambda measure=measure: found.update(measure()))
+        if self.activity_paths and not self.activity_names:
+            self.activity_names = list(self.activity_paths)
+        return {PREFIX + name: value for name, value in found.items()}
+
+    def _try(self, name: str, function: Callable[..., Any], *args: Any) -> None:
+        try:
+            with torch.no_grad():
+                function(*args)
+        except Exception as error:
+            if self.strict:
+                raise
+            self.failed.setdefault(name, f"{type(error).__name__}: {error}")

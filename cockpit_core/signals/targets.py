@@ -1,0 +1,54 @@
+"""What the model shall give: label counts, or the scale of real targets."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from cockpit_core.signals.tensors import as_rows
+
+MOST_CLASSES = 100_000
+
+
+def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) -> dict[str, float]:
+    """Counts of class indices. ``label_entropy`` in nats. With several labels a sample (tokens, pixels) only the range
+    and the commonest share: those of one sample go together, so that their spread over batches says nothing."""
+    flat = labels.reshape(-1)
+    if ignored is not None:
+        flat = flat[flat != ignored]
+    flat = flat[:65536]
+    if not flat.numel():
+        return {}
+    low, high = int(flat.min()), int(flat.max())
+    found = {"label_min": float(low), "label_max": float(high), "label_count": float(flat.numel())}
+    if low < 0 or high >= MOST_CLASSES:
+        return found
+    counts = torch.bincount(flat.long()).double()
+    shares = counts[counts > 0] / counts.sum()
+    found["label_top_share"] = float(shares.max())
+    if flat.numel() == batch_size:
+        place = torch.arange(len(counts), device=counts.device, dtype=torch.float64)
+        mean = float((counts * place).sum() / counts.sum())
+        found["label_entropy"] = float(-(shares * shares.log()).sum())
+        found["target_mean"] = mean
+        found["target_variance"] = float((counts * (place - mean) ** 2).sum() / counts.sum())
+    return found
+
+
+def measure_targets(y: Tensor) -> dict[str, float]:
+    """Real targets. ``target_scale`` is the median of their sizes: heavy tails do not move it."""
+    rows = as_rows(y)
+    if not bool(torch.isfinite(rows).all()):
+        return {"target_not_finite": float((~torch.isfinite(rows)).sum())}
+    per_sample = rows.mean(1)
+    flat = rows.reshape(-1)
+    middle = flat.median()
+    numbers = torch.stack(
+        [flat.abs().median(), flat.std(correction=0), (flat - middle).abs().median(), flat.min(), flat.max(),
+         per_sample.mean(), per_sample.var(correction=0)]
+    ).tolist()  # fmt: skip
+    names = ("scale", "std", "spread", "min", "max", "mean", "variance")
+    found = {f"target_{name}": value for name, value in zip(names, numbers, strict=True)}
+    return {name: value for name, value in found.items() if math.isfinite(value)}

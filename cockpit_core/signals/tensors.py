@@ -1,0 +1,69 @@
+"""Tensors in whatever structure a model takes or a loss gets: dicts, named tuples, batches of other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DEEPEST = 4
+MOST_TENSORS = 64
+MOST_ELEMENTS = 32768  # a statistic of more elements is taken of evenly spread ones
+
+
+def list_tensors(value: Any) -> list[Tensor]:
+    """All dense tensors in it, of any type, in a fixed order; graphs and other objects are looked at by attribute."""
+    found: list[Tensor] = []
+    for tensor in _walk(value, 0):
+        if not tensor.is_sparse and not tensor.is_quantized and tensor.numel():
+            found.append(tensor.detach())
+        if len(found) >= MOST_TENSORS:
+            break
+    return found
+
+
+def _walk(value: Any, depth: int) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        if not hasattr(value, "full_tensor"):  # sharded: its arithmetic would talk to other processes
+            yield value
+    elif depth < DEEPEST:
+        if isinstance(value, Mapping) or hasattr(value, "keys"):
+            items = [value[key] for key in value.keys()]  # noqa: SIM118  batches of other libraries have only keys()
+        elif isinstance(value, (list, tuple)):
+            items = list(value)
+        elif hasattr(value, "__dict__") and not isinstance(value, (type, torch.nn.Module)) and not callable(value):
+            items = list(vars(value).values())
+        else:
+            items = []
+        for item in items:
+            yield from _walk(item, depth + 1)
+
+
+def find_tensor(value: Any, batch_size: int, floating: bool) -> Tensor | None:
+    """The largest tensor with one entry per sample (else the largest of all) that is floating point, or is not."""
+    kind = [t for t in list_tensors(value) if t.is_floating_point() == floating and not t.is_complex()]
+    batched = [t for t in kind if t.dim() and t.shape[0] == batch_size]
+    return max(batched or kind, key=Tensor.numel, default=None)
+
+
+def as_rows(tensor: Tensor, most: int = MOST_ELEMENTS) -> Tensor:
+    """[B, F] in float32, with evenly spread columns (and then rows) so that there are at most ``most`` elements."""
+    tensor = thin(tensor, most)
+    rows = tensor.reshape(tensor.shape[0], -1) if tensor.dim() else tensor.reshape(1, 1)
+    if rows.shape[0] > most // 16:
+        rows = rows[:: -(-rows.shape[0] * 16 // most)]
+    columns = max(1, most // rows.shape[0])
+    if rows.shape[1] > columns:
+        rows = rows[:, :: -(-rows.shape[1] // columns)]
+    return rows.float()
+
+
+def thin(tensor: Tensor, most: int) -> Tensor:
+    """Every few positions of a tensor that flattening would copy (channels last, transposed), as far as it is too large."""
+    excess = tensor.numel() / most
+    if tensor.is_contiguous() or tensor.dim() < 3 or excess <= 1:
+        return tensor
+    step = max(1, int(excess ** (1 / (tensor.dim() - 2))))
+    return tensor[(slice(None), slice(None), *[slice(None, None, step)] * (tensor.dim() - 2))]

@@ -1,0 +1,122 @@
+"""What can be said before the first step: who optimises what, modes, reductions, weights that are all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MATRICES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_DROPOUT = nn.modules.dropout._DropoutNd
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm
+_NORMS = (_BATCH_NORM, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+_CONSTANT_LIMIT = 4_000_000  # elements; larger matrices are looked at in part
+
+
+def find_unoptimised(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
+    """Parameters that require a gradient and are in no optimizer."""
+    owned = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+    return [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in owned]
+
+
+def count_foreign(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
+    """Tensors that the optimizers move and the model does not have: layers that were replaced after the optimizer was
+    made, or parts of another model."""
+    mine = {id(p) for p in model.parameters()}
+    return sum(id(p) not in mine for o in optimizers for group in o.param_groups for p in group["params"])
+
+
+def find_constant(model: nn.Module) -> tuple[list[str], int]:
+    """Weights of linear and convolutional layers whose elements are all equal, and how many such weights there are."""
+    found, seen = [], 0
+    for path, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if not isinstance(module, MATRICES) or not isinstance(weight, Tensor) or weight.numel() < 2:
+            continue
+        if not weight.requires_grad or hasattr(weight, "full_tensor"):
+            continue
+        seen += 1
+        flat = weight.detach().reshape(-1)[:_CONSTANT_LIMIT]
+        if bool((flat == flat[0]).all()):
+            found.append(f"{path}.weight" if path else "weight")
+    return found, seen
+
+
+def find_linear_pairs(model: nn.Module) -> list[str]:
+    """Linear or convolutional layers that stand directly behind one another in an ``nn.Sequential``: without a
+    non-linearity between them the two are one. A narrow middle (a low-rank factor) is meant so and left out."""
+    found = []
+    for path, module in model.named_modules():
+        if type(module) is not nn.Sequential:
+            continue
+        children = [(n, c) for n, c in module.named_children() if not isinstance(c, (nn.Identity, _DROPOUT, *_NORMS))]
+        for (_, one), (name, two) in pairwise(children):
+            if not isinstance(one, nn.Linear) or not isinstance(two, nn.Linear):
+                continue
+            if one.out_features >= min(one.in_features, two.out_features):
+                found.append(f"{path}.{name}" if path else name)
+    return found
+
+
+def ends_in_softmax(model: nn.Module) -> bool:
+    """The last module of the (outermost) sequence is a softmax."""
+    leaves = [m for m in model.modules() if not any(True for _ in m.children())]
+    return bool(leaves) and isinstance(leaves[-1], (nn.Softmax, nn.Softmax2d))
+
+
+def measure_modes(model: nn.Module, modules: Iterable[nn.Module]) -> dict[str, float]:
+    """Is the model in training mode, and how many of the layers that care are not?"""
+    idle_dropout = idle_norm = 0
+    for module in modules:
+        if not module.training:
+            idle_dropout += isinstance(module, _DROPOUT)
+            idle_norm += isinstance(module, _BATCH_NORM)
+    modes = {"training": model.training, "eval_dropout": idle_dropout, "eval_batchnorm": idle_norm}
+    return {name: float(value) for name, value in modes.items() if value or name == "training"}
+
+
+def find_mode_dependent(model: nn.Module) -> list[nn.Module]:
+    """Layers that compute something else in eval mode: dropout that drops, BatchNorm with running statistics."""
+    return [
+        m
+        for m in model.modules()
+        if (isinstance(m, _DROPOUT) and m.p > 0) or (isinstance(m, _BATCH_NORM) and m.track_running_stats)
+    ]
+
+
+def check_wiring(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, float]:
+    """Everything of this file as numbers, for the record that starts a run."""
+    constant, matrices = find_constant(model)
+    norms = [m for m in model.modules() if isinstance(m, _BATCH_NORM)]
+    leaves = [m for m in model.modules() if not any(True for _ in m.children())]
+    momenta = [m.momentum for m in norms if m.momentum is not None and m.track_running_stats]
+    numbers = {
+        "static_sum": getattr(loss_fn, "reduction", "") == "sum",
+        "static_unoptimized": len(find_unoptimised(model, optimizers)),
+        "static_foreign": count_foreign(model, optimizers),
+        "static_dropout": max([m.p for m in model.modules() if isinstance(m, _DROPOUT)], default=0.0),
+        "static_batchnorms": len(norms),
+        "static_batchnorm_momentum": max(momenta, default=0.0),
+        "static_constant": len(constant),
+        "static_matrices": matrices,
+        "static_softmax_last": ends_in_softmax(model),
+        "static_linear_pairs": len(find_linear_pairs(model)),
+        "static_norm_first": bool(leaves) and isinstance(leaves[0], _NORMS),
+        "static_mode_dependent": len(find_mode_dependent(model)),
+        "static_training": model.training,
+        "static_frozen": sum(not p.requires_grad for p in model.parameters()),
+    }
+    return {name: float(value) for name, value in numbers.items()}
+
+
+def name_wiring(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, str]:
+    """The names behind those numbers, for the header; at most fifty each."""
+    names = {
+        "not optimized": find_unoptimised(model, optimizers),
+        "constant weights": find_constant(model)[0],
+        "linear pairs": find_linear_pairs(model),
+    }
+    return {key: "\n".join(found[:50]) for key, found in names.items() if found}

@@ -1,0 +1,197 @@
+"""Each diagnosis on a made-up run that is healthy but for what it looks for; and none of them on a healthy one."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cockpit_core.diagnoses import all_diagnoses
+from cockpit_core.diagnosis.limits import LIMITS
+from tests.histories import LAYERS, find, make_header
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def put(**values):
+    """Set columns at every tracked step; a function of the step's number is asked."""
+
+    def change(i, scalars):
+        for name, value in values.items():
+            key = name if name in scalars and not name.startswith("signal") else f"signal/{name}"
+            key = name if name in ("Loss", "GradNorm", "GradNormClipped", "UpdateSize", "ParamNorm", "Distance", "NormTest",
+                                   "LearningRate", "HessMaxEV", "Alpha") else key  # fmt: skip
+            scalars[key] = float(value(i) if callable(value) else value)
+
+    return change
+
+
+def both(*changes):
+    def change(i, scalars):
+        for each in changes:
+            each(i, scalars)
+
+    return change
+
+
+def noise(i: int) -> float:
+    return 0.1 * math.sin(7.7 * i)
+
+
+STUCK = {"Loss": lambda i: 2.31 + noise(i), "accuracy": 0.1, "label_top_share": 0.2, "steps_to_go": 400}
+FLAT = {"Loss": lambda i: 2.31 + noise(i) / 10, "accuracy": 0.1}
+
+
+def values_header(**more):
+    return make_header("MSELoss", "Adam", **more)
+
+
+def vectors(**by_name):
+    return lambda i: {name: np.array(vector, dtype=float) for name, vector in by_name.items()}
+
+
+def case(change=None, **more):
+    return {"change": change, **more}
+
+
+CASES = {
+    "learning_rate_too_high": case(change=put(Loss=lambda i: 2.3 if i < 3 else 90 + i, accuracy=0.1, UpdateSize=8.0)),
+    "learning_rate_too_low": case(
+        change=put(**FLAT, steps_to_go=30_000, UpdateSize=1e-4, Distance=0.01, HessMaxEV=0.01)
+    ),
+    "schedule_too_fast": case(
+        change=put(LearningRate=lambda i: 0.1 * 0.9**i, Loss=lambda i: 2.3 - 0.8 * (1 - 0.9**i), accuracy=0.4)
+    ),
+    "clipping_too_hard": case(change=put(**FLAT, GradNormClipped=1e-3, UpdateSize=1e-4, Distance=0.01)),
+    "weight_decay_too_high": case(
+        change=put(
+            Loss=lambda i: 2.2 + noise(i), accuracy=0.15, ParamNorm=lambda i: 10 * 0.95**i + 0.5, GradNormClipped=0.3
+        ),
+        header=make_header(weight_decay="0.3"),
+    ),
+    "batch_too_small": case(change=put(Loss=lambda i: 1.9 + noise(i), NormTest=2.0, label_count=2), batch=2),
+    "momentum_too_high": case(change=put(Loss=lambda i: 2.0 + noise(i)), header=make_header(momentum="0.999"), n=30),
+    "gradients_not_zeroed": case(change=put(leftover=1, GradNormClipped=3.0)),
+    "parameters_not_optimized": case(
+        static={"static_unoptimized": 1},
+        layers=vectors(UpdateSize=[0, 0.1, 0.1, 0.1, 0.1, 0.1]),
+    ),
+    "graph_detached": case(change=put(ungraded_prefix=2, ungraded_none=2, ungraded_where=1, ungraded=2)),
+    "batch_repeated": case(change=put(batch_checksum=0.5)),
+    "data_not_shuffled": case(change=put(target_mean=lambda i: i % 10, target_variance=0.1)),
+    "inputs_not_scaled": case(change=put(input_rms=140, Loss=lambda i: 9 + noise(i), accuracy=0.1)),
+    "input_outliers": case(change=put(input_tail=lambda i: 40 if i % 3 == 0 else 1.4)),
+    "targets_not_scaled": case(
+        change=put(target_scale=3000, target_std=1000, output_rms=0.1, Loss=lambda i: 9e6 + i),
+        header=values_header(),
+    ),
+    "labels_random": case(change=put(Loss=lambda i: 2.31 + noise(i), accuracy=0.1, Distance=5.0, NormTest=1.5)),
+    "label_noise": case(
+        change=put(accuracy=0.6, Loss=lambda i: 2.3 - 0.9 * min(1, i / 20), loss_max=6, loss_median=0.3, NormTest=2.5)
+    ),
+    "loss_sign": case(change=put(Loss=lambda i: -2.3 - i)),
+    "loss_summed": case(static={"static_sum": 1}, change=put(Loss=lambda i: 70 - i, HessMaxEV=100)),
+    "double_softmax": case(change=put(row_sum_error=1e-7, output_min=0, output_max=1)),
+    "softmax_over_batch": case(change=put(column_sum_error=1e-7, output_min=0, output_max=1)),
+    "loss_broadcast": case(
+        change=put(broadcast=32, target_scale=0.6, target_std=1, Loss=lambda i: 1 + noise(i)), header=values_header()
+    ),
+    "dead_units": case(change=put(**STUCK, dead=1.0)),
+    "init_constant": case(static={"static_constant": 3}, change=put(**STUCK)),
+    "init_too_large": case(change=put(Loss=lambda i: 20 * math.exp(-i) + 1)),
+    "init_too_small": case(change=put(**STUCK, output_spread=1e-5, activation_last=1e-6)),
+    "vanishing_gradients": case(change=put(**STUCK), layers=vectors(GradNorm=[1e-6, 1e-6, 1e-3, 1e-3, 1, 1])),
+    "dropout_too_high": case(static={"static_dropout": 0.97}, change=put(Loss=lambda i: 2.0 + noise(i), accuracy=0.2)),
+    "eval_mode": case(static={"static_mode_dependent": 2}, change=put(training=0, eval_batchnorm=2)),
+    "not_finite": case(change=put(Loss=lambda i: math.nan if i > 20 else 1.0)),
+    "not_learning": case(change=put(**STUCK, Distance=0.5, NormTest=0.5)),
+    "saturated_units": case(change=put(**STUCK, saturated=0.97, saturated_where=0)),
+    "accumulation_not_divided": case(change=put(passes=8, Loss=lambda i: 2.3 * 8 * math.exp(-i / 20))),
+    "adam_eps_too_large": case(
+        change=put(**STUCK, UpdateSize=1e-3),
+        header=make_header("CrossEntropyLoss", "Adam"),
+    ),
+    "targets_not_shifted": case(change=put(target_is_input=1.0)),
+    "class_imbalance": case(change=put(label_top_share=0.96, guess_top_share=1.0, accuracy=0.96)),
+    "labels_off_by_one": case(change=put(label_min=1)),
+    "constant_feature": case(change=put(input_constant=0.7)),
+    "missing_nonlinearity": case(static={"static_linear_pairs": 1}),
+    "batchnorm_few_samples": case(static={"static_batchnorms": 3}, change=put(Loss=lambda i: 1.9 + noise(i)), batch=2),
+    "batchnorm_momentum": case(static={"static_batchnorm_momentum": 1.0}),
+    "batch_too_large": case(change=put(NormTest=0.05), batch=4096),
+    "clipped_before_unscaled": case(change=put(loss_scale=65536, GradNormClipped=1e-5)),
+    "optimizer_holds_others": case(static={"static_foreign": 2, "static_unoptimized": 2}),
+}
+CASES["adam_eps_too_large"]["header"].optimizers[0].groups[0]["eps"] = "0.1"
+ADVICE = {
+    "label_noise", "class_imbalance", "labels_off_by_one", "constant_feature", "missing_nonlinearity", "batchnorm_momentum",
+    "batch_too_large", "optimizer_holds_others",
+}  # fmt: skip
+
+
+def test_a_healthy_run_has_no_finding() -> None:
+    assert find() == {}
+    assert find(header=make_header("CrossEntropyLoss", "AdamW")) == {}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_it_is_found(name: str) -> None:
+    case = dict(CASES[name])
+    found = find(case.pop("change", None), **case)
+    explained = {other for finding in found.values() for other in finding.explains}
+    assert name in found or name in explained, f"found {list(found)}"
+    if name in found:
+        assert (found[name].severity == "advice") == (name in ADVICE)
+        assert found[name].text.endswith(".")
+        assert found[name].remedy.endswith(".")
+        assert found[name].evidence
+        assert 0 < found[name].confidence < 1
+
+
+FIRST = sorted(set(CASES) - {"not_finite", "batch_too_small", "saturated_units"})
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_it_is_the_first_that_is_named(name: str) -> None:
+    case = dict(CASES[name])
+    found = find(case.pop("change", None), **case)
+    alarms = [finding.name for finding in found.values() if finding.severity != "advice"]
+    assert alarms[:1] in ([], [name])
+
+
+@pytest.mark.parametrize("name", sorted(all_diagnoses()))
+def test_it_has_a_test_and_a_page(name: str) -> None:
+    assert name in CASES
+    page = (ROOT / "docs" / "diagnoses" / f"{name}.md").read_text()
+    for part in ("What it means", "How it was found", "What else it could be", "What to try"):
+        assert f"## {part}" in page
+
+
+def test_what_explains_what_has_no_circle_between_causes() -> None:
+    """A circle of two would make both vanish; longer ones are walked once."""
+    rules = all_diagnoses()
+    for name, rule in rules.items():
+        assert name not in rule.explains
+        for other in rule.explains:
+            assert other in rules, other
+
+
+def test_no_data_are_blamed_with_confidence() -> None:
+    rules = all_diagnoses()
+    assert rules["labels_random"].confidence <= 0.5
+    assert rules["label_noise"].confidence <= 0.5
+
+
+def test_limits_lie_at_or_outside_the_healthy_range() -> None:
+    for name, limit in LIMITS.items():
+        assert limit.low <= limit.high, name
+        assert not limit.low < limit.value < limit.high or name in ("row_sum_error",), name
+
+
+def test_layers_are_named() -> None:
+    case = dict(CASES["parameters_not_optimized"])
+    assert find(**case)["parameters_not_optimized"].layers == [LAYERS[0]]
+    case = dict(CASES["dead_units"])
+    assert find(case.pop("change"), **case)["dead_units"].layers == ["relu2"]
