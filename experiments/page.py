@@ -10,7 +10,7 @@ from experiments.report import RESULTS
 PAGE = RESULTS.parent.parent / "docs" / "experiments.md"
 HEAD = """# The paper's experiments, again
 
-Written by `experiments/run.py` from `experiments/results/`; nothing is copied by hand. Figures have the numbers of the
+Written by `experiments/run.py` from `experiments/results/`. Figures have the numbers of the
 NeurIPS version of the paper.
 
 ```
