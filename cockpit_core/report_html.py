@@ -103,13 +103,21 @@ def pack_run(key: str, data: RunData, limit: int) -> tuple[bytes, str]:
     """All of one run that fits, compressed: curves first, then histograms, the most telling ones first."""
     batch, points, size = _fit_curves(key, data, int(limit * SHARE_OF_CURVES))
     chosen, total = _fit_histograms(data, limit - size)
-    batch.histograms = [histogram for histogram, _ in reversed(chosen)]  # the most telling ones last: caches keep those
+    blob = _compress(batch, chosen)
+    while len(blob) > limit and chosen:  # the sum was an estimate: both parts compress a little differently together
+        chosen = chosen[: len(chosen) * 9 // 10]
+        blob = _compress(batch, chosen)
+    return blob, _describe_left_out(points, len(chosen), total, batch, data)
+
+
+def _compress(batch: records.Batch, chosen: list[records.Histogram]) -> bytes:
+    """The bytes of a run with these histograms, the most telling ones last: caches keep those."""
+    batch.histograms = chosen[::-1]
     batch.heavy = {
         name: sorted({h.step for h in batch.histograms if h.quantity == name and not h.layer}) for name in batch.heavy
     }
     encoded = wire.encode_batch(batch)
-    words = _describe_left_out(points, len(chosen), total, batch, data)
-    return zlib.compress(struct.pack("<I", len(encoded)) + encoded, 9), words
+    return zlib.compress(struct.pack("<I", len(encoded)) + encoded, 9)
 
 
 def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int | None, int]:
@@ -126,9 +134,13 @@ def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int
     raise AssertionError("the last entry always fits")
 
 
-def _fit_histograms(data: RunData, limit: int) -> tuple[list[tuple[records.Histogram, int]], int]:
-    """Histograms in order of their worth until the room is used up, and how many there are in all."""
-    chosen: list[tuple[records.Histogram, int]] = []
+def _fit_histograms(data: RunData, limit: int) -> tuple[list[records.Histogram], int]:
+    """Histograms in order of their worth until the room is used up, and how many there are in all.
+
+    What counts is what they take compressed, all together: their edges are alike, and are stored once.
+    """
+    chosen: list[records.Histogram] = []
+    packer = zlib.compressobj(6)
     total, room = 0, limit
     for quantity, step, layer in order_histograms(data):
         total += 1
@@ -140,9 +152,9 @@ def _fit_histograms(data: RunData, limit: int) -> tuple[list[tuple[records.Histo
         except (KeyError, ValueError, OSError):
             total -= 1  # this layer has none, or it is damaged
             continue
-        if len(blob) <= room:
-            chosen.append((histogram, len(blob)))
-        room -= len(blob)
+        room -= len(packer.compress(blob))
+        if room > 0:
+            chosen.append(histogram)
     return chosen, total
 
 

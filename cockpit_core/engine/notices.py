@@ -11,6 +11,7 @@ import torch
 from cockpit_core.records import Histogram, Notice, Record
 
 OUTSIDE = 0.01
+MOST_NAMES = 4
 
 
 def find_notices(
@@ -26,7 +27,10 @@ def find_notices(
             yield Notice(record.step, "not_finite", f"{name} is {value}", name)
     dead = [name for name, norm in gradient_norms.items() if norm == 0]
     if dead:
-        text = f"{len(dead)} of {len(gradient_norms)} layers have a gradient of exactly zero and learn nothing"
+        named = ", ".join(dead[:MOST_NAMES]) + (f" and {len(dead) - MOST_NAMES} more" if len(dead) > MOST_NAMES else "")
+        text = (
+            f"{len(dead)} of {len(gradient_norms)} tensors have a gradient of exactly zero and learn nothing: {named}"
+        )
         yield Notice(record.step, "zero_gradient", text, "GradNorm", dead[0] if len(dead) == 1 else "")
     for histogram in histograms:
         yield from check_histogram(histogram)
@@ -40,7 +44,7 @@ class Repeats:
     """What is the case at step after step is said at the 1st, 2nd, 4th, 8th, ... of them: a list of all would drown the
     rest."""
 
-    KINDS = ("outside_range", "zero_gradient", "edge_of_stability")
+    KINDS = ("outside_range", "zero_gradient", "edge_of_stability", "not_finite")
 
     def __init__(self) -> None:
         self.seen: Counter[tuple[str, str, str]] = Counter()

@@ -5,7 +5,7 @@ import type { Card, CardHost } from "./card.ts";
 import { axisDomain, type ContextParts, HistogramFetcher, makeContext, RunColors } from "./context.ts";
 import { DetailFetcher } from "./detail.ts";
 import { closePopovers, h, setAttribute, setText } from "./dom.ts";
-import { columnsCsv, exportCsv } from "./export.ts";
+import { columnsCsv, exportCsv, fileTitle } from "./export.ts";
 import { movePanel, nudgePanel } from "./layout.ts";
 import type { MountOptions } from "./mount.ts";
 import { axisToStep, longest, neighbourStep, panBy, stepToAxis, zoomAround } from "./navigation.ts";
@@ -23,6 +23,7 @@ const ATTENTION = 1000; // ms after which a hand has let go
 const PACE = 14; // what comes by itself is drawn in a fifteenth of the time at most: on a slow or busy machine, less often
 const LONGEST_REST = 1000; // ms, however slow the machine
 const LOADING_REST = 2500; // ms, while more is on its way: a picture of half of it would only delay the rest
+const LISTEN = 1000; // ms between two looks at the clock while a run should bring more
 const REST = 300; // ms before a picture is put into words; a hand that goes on puts that off
 const WORDS = 3000; // ms between the words for pictures of a run that grows
 
@@ -47,6 +48,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private fresh = true; // something changed since the last frame
   private saved = 0;
   private resting = 0;
+  private listening = 0;
   private told = Number.NEGATIVE_INFINITY; // when pictures were last put into words
   private focused = "";
   private hostTheme: "light" | "dark";
@@ -229,6 +231,14 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.tellSoon(ended, budget === BUDGET || !grows);
     const longest = (this.status.progress ?? 1) < 1 ? LOADING_REST : LONGEST_REST;
     this.restUntil = ended + Math.min(longest, PACE * (ended - began));
+    clearTimeout(this.listening);
+    if (grows) this.listening = setTimeout(() => this.listen(), LISTEN) as unknown as number;
+  }
+
+  // A training that was interrupted sends nothing, not even that: the bar looks at the clock by itself.
+  private listen(): void {
+    this.bar.update(this.context(), this.status, this.names, this.store.broken);
+    this.listening = setTimeout(() => this.listen(), LISTEN) as unknown as number;
   }
 
   private tellSoon(now: number, rests: boolean): void {
@@ -363,7 +373,8 @@ export class App implements CardHost, BarHost, ScrubberHost {
     return this.board.card(id);
   }
   exportAll(): void {
-    exportCsv(columnsCsv(this.context(), null), "cockpit");
+    const ctx = this.context();
+    exportCsv(columnsCsv(ctx, null), fileTitle("cockpit", ctx));
   }
 
   destroy(): void {
@@ -371,6 +382,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     clearTimeout(this.saved);
     clearTimeout(this.waiting);
     clearTimeout(this.resting);
+    clearTimeout(this.listening);
     this.unsubscribe();
     this.media?.removeEventListener?.("change", this.followSystem);
     this.fetcher.stop();

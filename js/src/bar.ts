@@ -4,7 +4,7 @@ import { h, popover, refill, setAttribute, setClass, setHidden, setText } from "
 import { shortNames } from "./format.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
 import { countWords, groupWarnings, isHint } from "./notices.ts";
-import type { Context } from "./panel.ts";
+import { allLayers, type Context } from "./panel.ts";
 import { runList } from "./runlist.ts";
 import { SHORTEST } from "./smooth.ts";
 import type { Source, SourceStatus } from "./source.ts";
@@ -126,7 +126,7 @@ export class Bar {
     const { state } = ctx;
     this.updateRuns(ctx, names);
     this.updateStatus(ctx, status, broken);
-    const layers = ctx.runs[0]?.data.header?.layers.map((layer) => layer.name) ?? [];
+    const layers = allLayers(ctx);
     const known = layers.includes(state.layer) || !state.layer ? layers : [...layers, state.layer];
     refill(this.layer, JSON.stringify(known), () => layerOptions(known));
     this.layer.value = state.layer;
@@ -139,7 +139,8 @@ export class Bar {
     if (this.smoothing.value !== String(state.smoothing)) this.smoothing.value = String(state.smoothing);
     setText(this.smoothText, state.smoothing.toFixed(2));
     setHidden(this.zoomOut, !state.zoom);
-    setHidden(this.pause, status.connection === "static");
+    const open = ctx.runs.some(({ data }) => isOpen(data.status.state));
+    setHidden(this.pause, status.connection === "static" || (!open && !state.paused));
     setText(this.pause, state.paused ? "Resume" : "Pause");
     setAttribute(this.pause, "aria-pressed", String(state.paused));
     this.updateStop(ctx);
@@ -196,7 +197,7 @@ export class Bar {
   private stoppable(ctx: Context): string[] {
     const { source } = this.host;
     if (!source.requestStop) return [];
-    const alive = ctx.runs.filter(({ data }) => ["running", "waiting"].includes(data.status.state));
+    const alive = ctx.runs.filter(({ data }) => isOpen(data.status.state));
     return alive.map(({ run }) => run).filter((run) => source.canStop?.(run) ?? true);
   }
 
@@ -209,6 +210,8 @@ export class Bar {
     if (!runs.length) this.stopping.clear();
   }
 }
+
+const isOpen = (state: string) => state === "running" || state === "waiting";
 
 function layerOptions(layers: string[]): HTMLElement[] {
   const texts = shortNames(layers, 48);

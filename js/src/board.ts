@@ -63,10 +63,10 @@ export class Board {
     const panels = [...ownPanels, ...otherPanels(ctx)].filter(
       (panel) => (!this.only || this.only.includes(panel.id)) && panel.shows(ctx),
     );
-    this.titles = panels.map(({ id, title }) => ({ id, title }));
     const shown = panels.filter((panel) => !ctx.state.hidden.includes(panel.id));
     this.make(shown);
     this.place(shown, ctx, width);
+    this.titles = inOrder(panels, this.lists.flat());
     setHidden(this.empty, shown.length > 0);
     if (!shown.length) showEmpty(this.empty, ctx, panels.length);
     const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
@@ -141,6 +141,13 @@ export class Board {
     for (const card of this.cards.values()) card.destroy();
     this.cards.clear();
   }
+}
+
+/** Titles as the panels stand on the page, column by column; what is hidden comes last. */
+function inOrder(panels: Panel[], ids: string[]): { id: string; title: string }[] {
+  const place = (id: string) => (ids.indexOf(id) + ids.length + 1) % (ids.length + 1);
+  const sorted = [...panels].sort((a, b) => place(a.id) - place(b.id) || a.order - b.order);
+  return sorted.map(({ id, title }) => ({ id, title }));
 }
 
 const FIRST_STEPS = `import cockpit_core

@@ -5,7 +5,7 @@ import { h, popover, refill, setAttribute, setClass, setData, setHidden, setText
 import { Painter, TextLayer } from "./draw.ts";
 import { formatNumber } from "./format.ts";
 import type { Context, Panel, Reading } from "./panel.ts";
-import { gestures, Pointer, type PointerHost } from "./pointer.ts";
+import { type Described, gestures, Pointer, type PointerHost } from "./pointer.ts";
 import { emptyScene, messageScene, type Scene } from "./scene.ts";
 import { countLines, inWords, opinionNodes, opinions } from "./verdicts.ts";
 
@@ -297,13 +297,11 @@ export class Card {
   }
 
   /** What a hover or a focused chart says about the step in question. */
-  describe(ctx: Context): string[] {
-    return this.panel
-      .readings(ctx)
-      .map(
-        (reading) =>
-          `${reading.label}: ${reading.text ?? (reading.value === null ? "no value" : formatNumber(reading.value, 4))}`,
-      );
+  describe(ctx: Context): Described[] {
+    return this.panel.readings(ctx).map(({ label, text, value, color }) => ({
+      text: `${label}: ${text ?? (value === null ? "no value" : formatNumber(value, 4))}`,
+      color,
+    }));
   }
 
   get context(): Context | null {

@@ -137,7 +137,7 @@ export function axisDomain(runs: ShownRun[], state: UiState): [number, number] {
 /** An axis that grows does so in jumps of at most a thirtieth: between them its labels stand still, and cost nothing. */
 function roomFor(span: number): number {
   const jump = 2 ** Math.floor(Math.log2(span / 30));
-  return Math.ceil(span / jump) * jump;
+  return jump > 0 && Number.isFinite(jump) ? Math.ceil(span / jump) * jump : span;
 }
 
 export interface ContextParts {

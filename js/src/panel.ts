@@ -5,7 +5,7 @@ import type { Source } from "./source.ts";
 import type { UiState } from "./state.ts";
 import type { RunStore } from "./store.ts";
 import type { Theme } from "./theme.ts";
-import type { HistogramData, QuantityInfo } from "./wire.ts";
+import type { HistogramData, LayerInfo, QuantityInfo } from "./wire.ts";
 
 export interface ShownRun {
   run: string;
@@ -100,6 +100,12 @@ export function isTracked(ctx: Context, names: string[]): boolean {
   return ctx.runs.some(({ data }) =>
     names.some((name) => data.has(name) || data.header?.quantities.some((quantity) => quantity.name === name)),
   );
+}
+
+/** The tensors of all chosen runs, each once, in the order of the networks. */
+export function allLayers(ctx: Context, fits: (layer: LayerInfo) => boolean = () => true): string[] {
+  const names = ctx.runs.flatMap(({ data }) => (data.header?.layers ?? []).filter(fits).map(({ name }) => name));
+  return [...new Set(names)];
 }
 
 export function waitingFor(ctx: Context, names: string[]): string {

@@ -21,7 +21,12 @@ export interface PointerHost {
 interface Charted {
   scene: Scene;
   context: Context | null;
-  describe(ctx: Context): string[];
+  describe(ctx: Context): Described[];
+}
+/** One line of a tip: what it says, and the colour of what it is about. */
+export interface Described {
+  text: string;
+  color?: string;
 }
 interface Drag {
   x: number;
@@ -97,7 +102,7 @@ export class Pointer {
     const grab = zoomed && (onAxis || (shift && frame));
     this.element.style.cursor = grab ? "grab" : spot?.layer !== undefined ? "pointer" : frame ? "crosshair" : "";
     const look = ++this.looks;
-    if (spot) this.showTip([spot.hint], x, y);
+    if (spot) this.showTip([{ text: spot.hint }], x, y);
     else if (frame) this.showValues(look, x, y);
     else this.tip.hidden = true;
   }
@@ -112,10 +117,10 @@ export class Pointer {
     });
   }
 
-  private hoverLines(): string[] {
+  private hoverLines(): Described[] {
     const ctx = this.chart.context;
     if (!ctx || ctx.hover === null) return [];
-    return [`step ${formatNumber(ctx.hover)}`, ...this.chart.describe(ctx)];
+    return [{ text: `step ${formatNumber(ctx.hover)}` }, ...this.chart.describe(ctx)];
   }
 
   private clamp(frame: TimeFrame, x: number): number {
@@ -225,9 +230,9 @@ export class Pointer {
     });
   }
 
-  private showTip(lines: string[], x: number, y: number): void {
+  private showTip(lines: Described[], x: number, y: number): void {
     this.tip.hidden = !lines.length;
-    refill(this.tip, JSON.stringify(lines), () => lines.map((line) => h("div", {}, line)));
+    refill(this.tip, JSON.stringify(lines), () => lines.map(tipLine));
     const right = x > this.element.clientWidth / 2;
     this.tip.style.left = right ? "" : `${x + 12}px`;
     this.tip.style.right = right ? `${this.element.clientWidth - x + 12}px` : "";
@@ -257,6 +262,19 @@ export class Pointer {
 
   private speak(): void {
     const ctx = this.chart.context;
-    if (ctx && ctx.step !== null) this.host.announce(`step ${ctx.step}. ${this.chart.describe(ctx).join(", ")}`);
+    if (ctx && ctx.step !== null)
+      this.host.announce(
+        `step ${ctx.step}. ${this.chart
+          .describe(ctx)
+          .map(({ text }) => text)
+          .join(", ")}`,
+      );
   }
+}
+
+function tipLine({ text, color }: Described): HTMLElement {
+  if (!color) return h("div", {}, text);
+  const swatch = h("i", { class: "ck-swatch" });
+  swatch.style.setProperty("--c", color);
+  return h("div", {}, swatch, text);
 }

@@ -26,12 +26,28 @@ const mapping = {
   log1p: (slope: number, start: number) => (value: number) => start + Math.log10(1 + Math.max(value, 0)) * slope,
 };
 
-export function makeScale(kind: ScaleKind, domain: [number, number], range: [number, number]): Scale {
+const [SMALLEST, LARGEST] = [Number.MIN_VALUE, Number.MAX_VALUE];
+const MOST_TICKS = 64;
+const hold = (value: number, low: number, high: number) => Math.max(low, Math.min(high, value));
+
+/** Whatever was measured, a scale has two finite ends; on a log scale both are above 0. */
+function finiteDomain(kind: ScaleKind, [a, b]: [number, number]): [number, number] {
+  if (Number.isNaN(a) || Number.isNaN(b)) return kind === "log" ? [0.1, 10] : [0, 1];
+  const least = kind === "log" ? SMALLEST : -LARGEST;
+  return [hold(a, least, LARGEST), hold(b, least, LARGEST)];
+}
+
+export function makeScale(kind: ScaleKind, wanted: [number, number], range: [number, number]): Scale {
+  const domain = finiteDomain(kind, wanted);
   const low = forward[kind](domain[0]);
   const high = forward[kind](domain[1]);
-  const slope = high === low ? 0 : (range[1] - range[0]) / (high - low);
-  const to = slope ? mapping[kind](slope, range[0] - low * slope) : () => (range[0] + range[1]) / 2;
-  const from = (pixel: number) => backward[kind](slope ? low + (pixel - range[0]) / slope : low);
+  const width = high / 2 - low / 2; // halves: the whole may be more than the largest number
+  const slope = width === 0 ? 0 : hold((range[1] - range[0]) / 2 / width, -LARGEST, LARGEST);
+  const start = range[0] - low * slope;
+  const flat = !slope || !Number.isFinite(start);
+  const to = flat ? () => (range[0] + range[1]) / 2 : mapping[kind](slope, start);
+  const from = (pixel: number) =>
+    hold(backward[kind](flat ? low : low + (pixel - range[0]) / slope), kind === "log" ? SMALLEST : -LARGEST, LARGEST);
   const ticks = (count: number) =>
     enoughTicks(kind, domain, count).map((value) => ({ value, at: to(value), label: formatTick(value) }));
   return { kind, domain, range, to, from, ticks };
@@ -59,31 +75,42 @@ function tickValues(kind: ScaleKind, [a, b]: [number, number], count: number): n
     if (stride > 1 && e % stride !== 0) continue;
     for (const m of inner) {
       const value = Number((m * 10 ** e).toPrecision(12));
-      if (value >= low * (1 - 1e-9) && value <= b * (1 + 1e-9)) values.push(value);
+      if (value >= low * (1 - 1e-9) && value <= b * (1 + 1e-9) && value <= LARGEST) values.push(value);
     }
   }
   return values;
 }
 
+// Where the values differ by a few units of rounding only, no step of a round number leads from one to the next.
 function linearTicks(a: number, b: number, count: number): number[] {
-  const raw = (b - a) / Math.max(1, count);
+  const raw = (b / 2 - a / 2) / (Math.max(1, count) / 2);
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999) ?? 10 * power;
+  const size = Math.max(Math.abs(a), Math.abs(b));
+  if (!(step > size * 1e-14) || !Number.isFinite(step)) return [a, b];
+  const first = Math.ceil(a / step - 1e-9);
   const values: number[] = [];
-  for (let k = Math.ceil(a / step - 1e-9); k * step <= b + step * 1e-9; k++)
-    values.push(Number((k * step).toPrecision(12)));
-  return values;
+  for (let i = 0; i < MOST_TICKS && (first + i) * step <= b + step * 1e-9; i++)
+    values.push(Number(((first + i) * step).toPrecision(12)));
+  return values.filter(Number.isFinite);
 }
 
-/** A domain that holds [low, high] with a little air, and is never empty. */
-export function padDomain(low: number, high: number, log: boolean): [number, number] {
+const NOISE = 1e-9; // values that differ by less, relative to their size, are one value: rounding is not drawn large
+
+/** A domain that holds [low, high] with a little air, and is never empty; `least` is the least relative width of it. */
+export function padDomain(low: number, high: number, log: boolean, least = NOISE): [number, number] {
   if (!Number.isFinite(low) || !Number.isFinite(high)) return log ? [0.1, 10] : [0, 1];
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const flat = high - low <= NOISE * size;
   if (log) {
-    if (low === high) return [low / 3, high * 3];
-    const air = (high / low) ** 0.05;
-    return [low / air, high * air];
+    const [a, b] = [Math.log10(low), Math.log10(high)];
+    const air = flat ? 0.5 : Math.max(0.05 * (b - a), (Math.log10(1 + least) - (b - a)) / 2);
+    return [hold(10 ** (a - air), SMALLEST, LARGEST), hold(10 ** (b + air), SMALLEST, LARGEST)];
   }
-  if (low === high) return low === 0 ? [-1, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
-  const air = (high - low) * 0.06;
-  return [low - (low === 0 ? 0 : air), high + air];
+  if (flat)
+    return size === 0
+      ? [-1, 1]
+      : [hold(low - size * 0.1, -LARGEST, LARGEST), hold(high + size * 0.1, -LARGEST, LARGEST)];
+  const air = Math.max((high / 2 - low / 2) * 0.12, least * (size / 2) - (high / 2 - low / 2));
+  return [hold(low - (low === 0 ? 0 : air), -LARGEST, LARGEST), hold(high + air, -LARGEST, LARGEST)];
 }

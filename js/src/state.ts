@@ -33,7 +33,7 @@ export const defaults: Readonly<UiState> = {
   xlog: false,
   yscale: "auto",
   ylog: {},
-  smoothing: 0.6,
+  smoothing: 0, // an average hides the step at which something broke
   zoom: null,
   recent: 0.1,
   split: {},

@@ -33,6 +33,7 @@ export class RunStore {
   histograms = new HistogramCache();
   to_seq = 0;
   version = 0;
+  heard = performance.now(); // when the last record came
   hasEpochs = false;
   private notices = new Map<string, Known<Notice>>();
   private sortedNotices: Notice[] | null = null;
@@ -48,7 +49,9 @@ export class RunStore {
   merge(batch: Batch): void {
     this.learnDrop(batch);
     if (batch.replace) this.forgetReplaced(batch);
+    const before = this.rows.n;
     this.mergeRows(batch);
+    if (this.rows.n > before) this.heard = performance.now();
     this.mergeColumns(batch);
     this.mergeLists(batch);
     if (batch.header && (!this.header || batch.header.revision >= this.header.revision)) this.header = batch.header;

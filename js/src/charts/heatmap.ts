@@ -60,18 +60,46 @@ export function outsideShares(histogram: HistogramData): { gradient: number; par
   };
 }
 
-/** Pixels, row 0 at the top: the largest gradient bin. `most` is the count that gets the brightest colour. */
-export function countPixels(histogram: HistogramData, most: number): Uint8ClampedArray {
-  const known = pictures.get(histogram);
-  if (known?.most === most) return known.rgba;
-  const rgba = colorCounts(histogram, most);
-  pictures.set(histogram, { most, rgba });
-  return rgba;
+interface Grid {
+  counts: Float64Array;
+  shape: number[];
 }
 
-const pictures = new WeakMap<HistogramData, { most: number; rgba: Uint8ClampedArray }>();
+/** In a map with fewer pixels than bins each pixel is the largest of its bins (by size): none is lost between two. */
+export function poolGrid({ counts, shape: [rows, columns] }: Grid, map: Box): Grid {
+  const shape = [
+    Math.min(rows, Math.max(1, Math.floor(map.height))),
+    Math.min(columns, Math.max(1, Math.floor(map.width))),
+  ];
+  if (shape[0] === rows && shape[1] === columns) return { counts, shape };
+  const pooled = new Float64Array(shape[0] * shape[1]);
+  for (let i = 0; i < rows; i++)
+    for (let j = 0; j < columns; j++) {
+      const at = Math.floor((i * shape[0]) / rows) * shape[1] + Math.floor((j * shape[1]) / columns);
+      const count = counts[i * columns + j];
+      if (Math.abs(count) > Math.abs(pooled[at])) pooled[at] = count;
+    }
+  return { counts: pooled, shape };
+}
 
-function colorCounts({ counts, shape }: HistogramData, most: number): Uint8ClampedArray {
+/** Pixels, row 0 at the top: the largest gradient bin. `most` is the count that gets the brightest colour. */
+export function countPixels(
+  histogram: HistogramData,
+  most: number,
+  map: Box,
+): { rgba: Uint8ClampedArray; shape: number[] } {
+  const known = pictures.get(histogram);
+  const pooled = known?.map === map || (known?.map.width === map.width && known.map.height === map.height);
+  if (known && pooled && known.most === most) return known;
+  const grid = poolGrid(histogram, map);
+  const own = { most, map, shape: grid.shape, rgba: colorCounts(grid, most) };
+  pictures.set(histogram, own);
+  return own;
+}
+
+const pictures = new WeakMap<HistogramData, { most: number; map: Box; shape: number[]; rgba: Uint8ClampedArray }>();
+
+function colorCounts({ counts, shape }: Grid, most: number): Uint8ClampedArray {
   const [rows, columns] = shape;
   const rgba = new Uint8ClampedArray(rows * columns * 4);
   const scale = Math.log1p(Math.max(1, most));
@@ -88,15 +116,17 @@ function colorCounts({ counts, shape }: HistogramData, most: number): Uint8Clamp
 export function differencePixels(
   first: HistogramData,
   second: HistogramData,
-): { rgba: Uint8ClampedArray; most: number } {
-  const [rows, columns] = first.shape;
+  map: Box = { x: 0, y: 0, width: 1e6, height: 1e6 },
+): { rgba: Uint8ClampedArray; most: number; shape: number[] } {
   const total = (h: HistogramData) =>
     Math.max(
       1,
       h.counts.reduce((sum, count) => sum + count, 0),
     );
   const [a, b] = [total(first), total(second)];
-  const change = Float64Array.from(first.counts, (count, i) => second.counts[i] / b - count / a);
+  const whole = Float64Array.from(first.counts, (count, i) => second.counts[i] / b - count / a);
+  const { counts: change, shape } = poolGrid({ counts: whole, shape: first.shape }, map);
+  const [rows, columns] = shape;
   const largest = change.reduce((size, value) => Math.max(size, Math.abs(value)), 0);
   const most = largest > 1e-12 ? largest : 0; // the same shares up to rounding: no difference
   const rgba = new Uint8ClampedArray(rows * columns * 4);
@@ -109,7 +139,7 @@ export function differencePixels(
         ((rows - 1 - i) * columns + j) * 4,
       );
     }
-  return { rgba, most };
+  return { rgba, most, shape };
 }
 
 export interface HeatmapChart {
@@ -130,9 +160,11 @@ export function heatmapScene(chart: HeatmapChart): Scene {
   const { histogram, theme, minus } = chart;
   const at = heatmapGeometry(histogram, chart.outer, chart.labels, chart.plain);
   const [rows, columns] = histogram.shape;
-  const rgba = minus ? differencePixels(minus, histogram).rgba : countPixels(histogram, chart.most);
+  const { rgba, shape } = minus
+    ? differencePixels(minus, histogram, at.map)
+    : countPixels(histogram, chart.most, at.map);
   scene.marks.push({ type: "rect", ...at.map, stroke: theme.line });
-  scene.marks.push({ type: "image", ...at.map, columns, rows, rgba });
+  scene.marks.push({ type: "image", ...at.map, columns: shape[1], rows: shape[0], rgba });
   scene.marks.push(...rimMarks(at.map, rows, columns, theme), ...axisMarks(at, chart));
   if (!chart.plain) scene.marks.push(...marginalMarks(at, chart));
   return scene;

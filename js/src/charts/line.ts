@@ -25,6 +25,7 @@ export interface LineChart extends AxisOptions {
   curves: Curve[];
   rules?: Rule[];
   cursor?: number | null; // step
+  cursorAt?: number | null; // where that step stands on the axis: the curves may have ended before it
   legend?: LegendItem[];
   box?: Box; // where to draw, the whole by default
   yrange?: [number, number];
@@ -163,11 +164,31 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
       curve: true,
     });
   }
-  for (const x of broken.slice(0, 200)) marks.push(crossMark(x, box.y + 4, chart.theme.warn));
+  marks.push(...brokenMarks(broken, box, chart.theme.warn));
   return marks;
 }
 
-// A value that is not finite has no height: a cross at the upper edge says that it was there.
+const APART = 9; // pixels between two crosses that can be told apart
+
+/** A value that is not finite has no height: a cross at the upper edge says where, a bar from cross to cross how long. */
+export function brokenMarks(places: number[], box: Box, color: string): Mark[] {
+  const y = box.y + 4;
+  const marks: Mark[] = [];
+  const sorted = [...places].sort((a, b) => a - b);
+  for (let i = 0; i < sorted.length; ) {
+    const from = sorted[i];
+    let to = from;
+    while (i < sorted.length && sorted[i] - to < APART) to = sorted[i++];
+    marks.push(crossMark(from, y, color));
+    if (to - from < APART) continue;
+    marks.push(
+      { type: "rect", x: from, y: y - 1.5, width: to - from, height: 3, fill: color },
+      crossMark(to, y, color),
+    );
+  }
+  return marks;
+}
+
 function crossMark(x: number, y: number, color: string): Mark {
   const nan = Number.NaN;
   return {
@@ -221,20 +242,24 @@ function bandOutline(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Outl
 
 function cursorMarks(step: number, chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {
   const marks: Mark[] = [];
+  const inside = (x: number) => x >= box.x - 0.5 && x <= box.x + box.width + 0.5;
+  const first = chart.curves.map(({ series }) => ({ series, hit: series.at(step) })).find(({ hit }) => hit);
+  const place = chart.cursorAt ?? (first?.hit ? first.series.x[first.hit.index] : null);
+  const line = place === null ? Number.NaN : xscale.to(place);
+  if (inside(line))
+    marks.push({
+      type: "line",
+      live: true,
+      xs: [line, line],
+      ys: [box.y, box.y + box.height],
+      stroke: chart.theme.quiet,
+      alpha: 0.7,
+    });
   for (const curve of chart.curves) {
     const hit = curve.series.at(step);
     if (!hit) continue;
     const x = xscale.to(curve.series.x[hit.index]);
-    if (x < box.x - 0.5 || x > box.x + box.width + 0.5) continue;
-    if (!marks.length)
-      marks.push({
-        type: "line",
-        live: true,
-        xs: [x, x],
-        ys: [box.y, box.y + box.height],
-        stroke: chart.theme.quiet,
-        alpha: 0.7,
-      });
+    if (!inside(x)) continue;
     if (!Number.isFinite(hit.value) || (chart.ylog && hit.value <= 0) || curve.thin) continue;
     const y = yscale.to(hit.value);
     if (y < box.y - 1 || y > box.y + box.height + 1) continue;

@@ -4,6 +4,7 @@ import { type Curve, lineScene } from "../charts/line.ts";
 import { ratio } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
 import { formatNumber, shorten, shortNames } from "../format.ts";
+import { stepToAxis } from "../navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";
 import { type LegendItem, messageScene, type Scene } from "../scene.ts";
 import type { Axis, Series } from "../series.ts";
@@ -58,12 +59,24 @@ function layerName(ctx: Context, run: ShownRun, name: string): string {
   return layer && run.data.columns.get(name)?.has(layer) ? layer : "";
 }
 
+/** What is shown of a run: if one of the columns has the chosen layer, only those that have it. Never both in one chart. */
+function presentOf(ctx: Context, run: ShownRun, shown: Shown[]): Shown[] {
+  const own = shown.filter(({ name }) => layerName(ctx, run, name));
+  return own.length ? own : shown;
+}
+
 /** With a layer chosen: whose values these are. */
 function layerWords(ctx: Context, spec: CurvesSpec): string {
   const { layer } = ctx.state;
   if (!layer || ctx.state.split[spec.id]) return "";
-  const own = ctx.runs.some((run) => layerName(ctx, run, spec.shown[0].name));
-  return own ? `${shorten(layer, 40)}.` : "Whole network: it has no values per layer.";
+  const own = ctx.runs.filter((run) => spec.shown.some(({ name }) => layerName(ctx, run, name)));
+  if (!own.length) return "Whole network: it has no values per layer.";
+  const left = spec.shown.filter(
+    ({ name }) => own.some(({ data }) => data.has(name)) && !own.some((run) => layerName(ctx, run, name)),
+  );
+  const rest = left.length ? ` Not known per layer: ${left.map(({ label }) => label).join(", ")}.` : "";
+  const others = own.length < ctx.runs.length ? " Runs without this layer show the whole network." : "";
+  return `${shorten(layer, 40)}.${rest}${others}`;
 }
 
 export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
@@ -78,6 +91,7 @@ export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
         if (index === 0) curves.push(...layerCurves(ctx, run, shown));
         return;
       }
+      if (!presentOf(ctx, run, spec.shown).includes(shown)) return;
       const layer = layerName(ctx, run, name);
       const series = seriesOf(run, shown, layer, ctx.axis);
       const error = run.data.series(`error/${name}`, layer, ctx.axis);
@@ -122,10 +136,18 @@ function makeLegend(ctx: Context, spec: CurvesSpec, curves: Curve[]): LegendItem
   });
 }
 
+/** "2.31 ± 0.04"; an error that is smaller than the last digit shown is not written out. */
+export function withError(value: number, error: number): string | undefined {
+  const shown = Number(value.toPrecision(3));
+  if (error < Math.max(Math.abs(shown) * 5e-4, Number.MIN_VALUE)) return undefined;
+  return `${formatNumber(value)} ± ${formatNumber(error, Math.abs(value) > 20 * error ? 1 : 2)}`;
+}
+
 export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
   return ctx.runs.flatMap((run) =>
     shown.flatMap((own, index) => {
       const { name, label } = own;
+      if (!presentOf(ctx, run, shown).includes(own)) return [];
       const layer = layerName(ctx, run, name);
       const hit = ctx.step === null ? null : seriesOf(run, own, layer, "step").at(ctx.step);
       if (!hit) return [];
@@ -137,7 +159,7 @@ export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
       const error = own.over ? null : run.data.series(`error/${name}`, layer, "step").at(hit.step);
       const several = ctx.runs.length > 1; // no room for errors then; the band shows them
       const exact = several || !error || error.step !== hit.step || !(error.value > 0);
-      const text = exact ? undefined : `${formatNumber(hit.value)} ± ${formatNumber(error.value, 2)}`;
+      const text = exact ? undefined : withError(hit.value, error.value);
       return [
         { label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color, minor, text },
       ];
@@ -185,6 +207,7 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
     rules,
     ylabel: spec.ylabel,
     cursor: ctx.step,
+    cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     legend: [...makeLegend(ctx, spec, curves), ...ruled, ...(extra?.legend ?? [])],
   });
 }

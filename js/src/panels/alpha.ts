@@ -6,6 +6,7 @@ import { parabolaScene, standardize } from "../charts/parabola.ts";
 import { clamp } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
 import { formatNumber } from "../format.ts";
+import { stepToAxis } from "../navigation.ts";
 import {
   type Context,
   isTracked,
@@ -122,6 +123,7 @@ function draw(ctx: Context, size: Size): Scene {
     })),
     rules: [{ value: 0, label: "", color: theme.faint }],
     cursor: ctx.step,
+    cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     box: { x: 0, y: size.height - lower, width: size.width, height: lower },
     yrange: [-STRIP, STRIP],
     ticks: 3,

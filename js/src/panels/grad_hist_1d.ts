@@ -5,7 +5,7 @@ import { outsideShares } from "../charts/heatmap.ts";
 import { histogramMark, largest, stripMarks, thinSteps } from "../charts/histogram.ts";
 import { csvLines } from "../export.ts";
 import { formatCount, formatShare, formatTick, shorten } from "../format.ts";
-import { stepToAxis } from "../navigation.ts";
+import { rowAt, stepToAxis } from "../navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../panel.ts";
 import { makeScale } from "../scale.ts";
 import { type Box, emptyScene, messageScene, type Scene } from "../scene.ts";
@@ -130,8 +130,8 @@ function stripColumns(ctx: Context, run: ShownRun, runs: number) {
   const stored = ctx.source.pushes ? run.data.cachedSteps(NAME, layer) : (run.data.heavy.get(NAME) ?? []);
   return thinSteps(stored, Math.max(16, COLUMNS / runs)).flatMap((step) => {
     const histogram = ctx.histogram(run, NAME, step, layer, true);
-    const x = stepToAxis(ctx, step);
-    return histogram?.counts.length && histogram.step === step && x !== null ? [{ x, histogram }] : [];
+    const x = run.data.axis(ctx.axis)[rowAt(run, step)];
+    return histogram?.counts.length && histogram.step === step && Number.isFinite(x) ? [{ x, histogram }] : [];
   });
 }
 

@@ -3,6 +3,7 @@ import { lineScene } from "../charts/line.ts";
 import { type TestsGroup, THRESHOLDS, testsScene } from "../charts/tests.ts";
 import { columnsCsv } from "../export.ts";
 import { formatNumber } from "../format.ts";
+import { stepToAxis } from "../navigation.ts";
 import {
   type Context,
   isTracked,
@@ -113,6 +114,7 @@ function addHistory(
     })),
     rules: [{ value: THRESHOLDS[test.key], label: "", color: theme.quiet }],
     cursor: ctx.step,
+    cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     box: { x: area.x, y: top + 14, width: area.width, height: each - 14 + (last ? bottom : 0) },
     bare: !last,
     ticks: 2,
