@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,6 +95,42 @@ class Notice:
 
 
 @dataclass
+class Evidence:
+    """One number that a finding rests on; ``low`` to ``high`` is its range in healthy runs, infinite where open."""
+
+    name: str
+    value: float
+    low: float = -math.inf
+    high: float = math.inf
+    unit: str = ""
+    step: int = 0
+    layer: str = ""
+    text: str = ""
+
+
+@dataclass
+class Finding:
+    """What is wrong with a run: one sentence, since when, where, on which numbers, and what to try.
+
+    ``severity`` is "broken" (an invariant of a right program is violated), "likely" (the dynamics say so) or "advice"
+    (true, harm unproven; never an alarm). ``confidence`` is the measured precision of the diagnosis. ``explains`` names
+    the symptoms that hold too and follow from this one. ``step`` is that of the last change.
+    """
+
+    name: str
+    severity: str
+    text: str
+    since: int = 0
+    layers: list[str] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
+    remedy: str = ""
+    confidence: float = 0.0
+    explains: list[str] = field(default_factory=list)
+    retracted: bool = False
+    step: int = 0
+
+
+@dataclass
 class Histogram:
     """Counts of one quantity at one step; ``layer`` is "" for the network.
 
@@ -144,6 +181,7 @@ class Record:
     status: str = ""
     error: str = ""
     triggered: bool = False
+    findings: list[Finding] = field(default_factory=list)
 
 
 @dataclass
@@ -187,3 +225,4 @@ class Batch:
     expected: int = 0
     broken: int = 0
     drop_from_step: int = -1
+    findings: list[Finding] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -11,6 +11,8 @@ from cockpit_core import records
 from cockpit_core.events.data import RunData
 from cockpit_core.events.table import Rows
 from cockpit_core.schema import wire
+
+MOST_FINDINGS = 200  # there are some fifty names; a log that is not ours may hold any
 
 
 def encode_batch(
@@ -73,6 +75,7 @@ def make_batch(
         header=data.header if table.header is not None and since <= table.header_seq <= end else None,
         columns=[_renumber(column, kept) for column in columns],
         notices=[notice for _, notice in table.notices.between(since, end)],
+        findings=latest(finding for _, finding in table.findings.between(since, end)),
         drop_from_step=min((drop.step for drop in table.drops if drop.seq >= since > 0), default=-1),
     )
     _add_lists(batch, data, names, max_points)
@@ -80,6 +83,11 @@ def make_batch(
         _add_histograms(batch, data, layers, histograms)
     _add_status(batch, data)
     return batch
+
+
+def latest(findings: Iterable[records.Finding]) -> list[records.Finding]:
+    """The last message of each name: those before no longer count. Of very many names, the last ones."""
+    return list({finding.name: finding for finding in findings}.values())[-MOST_FINDINGS:]
 
 
 def _select(

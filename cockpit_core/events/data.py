@@ -223,6 +223,11 @@ class RunData:
         return list(self.table.notices)
 
     @property
+    def findings(self) -> list[records.Finding]:
+        """What the log says is wrong, as it was found live: the latest message of each name."""
+        return list({finding.name: finding for finding in self.table.findings}.values())
+
+    @property
     def missing(self) -> list[MissingValue]:
         return list(self.table.missing)
 

@@ -227,6 +227,7 @@ class Table:
         self.layer_columns: dict[str, LayerColumn] = {}
         self.alphas = Dated(lambda item: records.AlphaFit(*item))
         self.notices = Dated(lambda item: records.Notice(*item))
+        self.findings = Dated(lambda item: records.Finding(*item))
         self.missing = Dated(MissingValue._make)
         self.top_samples = Dated(list)
         self.drops: list[Drop] = []
@@ -313,7 +314,7 @@ class Table:
         self.layer_columns[name].extend(rows, values, absent, self._where)
 
     def lists(self) -> tuple[Dated, ...]:
-        return self.alphas, self.notices, self.missing, self.top_samples
+        return self.alphas, self.notices, self.findings, self.missing, self.top_samples
 
     def _column(self, name: str) -> Column:
         column = self.columns.get(name)
@@ -328,6 +329,8 @@ class Table:
             self.alphas.append(seq, generation, fit.step, tuple(vars(fit).values()))
         for notice in record.notices:
             self.notices.append(seq, generation, notice.step, tuple(vars(notice).values()))
+        for finding in record.findings:
+            self.findings.append(seq, generation, step, tuple(vars(finding).values()))
         for name, reason in record.missing.items():
             self.missing.append(seq, generation, step, (step, name, reason))
         if record.top_samples:

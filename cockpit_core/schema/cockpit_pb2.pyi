@@ -247,6 +247,52 @@ class Warning(_message.Message):
     message: str
     def __init__(self, step: _Optional[int] = ..., kind: _Optional[str] = ..., quantity: _Optional[str] = ..., layer: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class Evidence(_message.Message):
+    __slots__ = ("name", "value", "low", "high", "unit", "step", "layer", "text")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    step: int
+    layer: str
+    text: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., unit: _Optional[str] = ..., step: _Optional[int] = ..., layer: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Finding(_message.Message):
+    __slots__ = ("name", "severity", "text", "since", "layers", "evidence", "remedy", "confidence", "explains", "retracted", "step")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SEVERITY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    EXPLAINS_FIELD_NUMBER: _ClassVar[int]
+    RETRACTED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    severity: str
+    text: str
+    since: int
+    layers: _containers.RepeatedScalarFieldContainer[str]
+    evidence: _containers.RepeatedCompositeFieldContainer[Evidence]
+    remedy: str
+    confidence: float
+    explains: _containers.RepeatedScalarFieldContainer[str]
+    retracted: bool
+    step: int
+    def __init__(self, name: _Optional[str] = ..., severity: _Optional[str] = ..., text: _Optional[str] = ..., since: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., remedy: _Optional[str] = ..., confidence: _Optional[float] = ..., explains: _Optional[_Iterable[str]] = ..., retracted: bool = ..., step: _Optional[int] = ...) -> None: ...
+
 class Missing(_message.Message):
     __slots__ = ("name", "reason")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -274,7 +320,7 @@ class Cost(_message.Message):
     def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("seq", "kind", "step", "generation", "wall_time", "time", "epoch", "batch_size", "scalars", "layers", "alphas", "warnings", "missing", "estimates", "costs", "top_samples", "status", "error", "triggered")
+    __slots__ = ("seq", "kind", "step", "generation", "wall_time", "time", "epoch", "batch_size", "scalars", "layers", "alphas", "warnings", "missing", "estimates", "costs", "top_samples", "status", "error", "triggered", "findings")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +340,7 @@ class Record(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TRIGGERED_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
     seq: int
     kind: Kind
     step: int
@@ -313,7 +360,8 @@ class Record(_message.Message):
     status: str
     error: str
     triggered: bool
-    def __init__(self, seq: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., wall_time: _Optional[float] = ..., time: _Optional[float] = ..., epoch: _Optional[float] = ..., batch_size: _Optional[int] = ..., scalars: _Optional[_Union[Scalars, _Mapping]] = ..., layers: _Optional[_Iterable[_Union[LayerVector, _Mapping]]] = ..., alphas: _Optional[_Iterable[_Union[AlphaFit, _Mapping]]] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., estimates: _Optional[_Iterable[_Union[Estimate, _Mapping]]] = ..., costs: _Optional[_Iterable[_Union[Cost, _Mapping]]] = ..., top_samples: _Optional[_Iterable[int]] = ..., status: _Optional[str] = ..., error: _Optional[str] = ..., triggered: bool = ...) -> None: ...
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    def __init__(self, seq: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., generation: _Optional[int] = ..., wall_time: _Optional[float] = ..., time: _Optional[float] = ..., epoch: _Optional[float] = ..., batch_size: _Optional[int] = ..., scalars: _Optional[_Union[Scalars, _Mapping]] = ..., layers: _Optional[_Iterable[_Union[LayerVector, _Mapping]]] = ..., alphas: _Optional[_Iterable[_Union[AlphaFit, _Mapping]]] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., estimates: _Optional[_Iterable[_Union[Estimate, _Mapping]]] = ..., costs: _Optional[_Iterable[_Union[Cost, _Mapping]]] = ..., top_samples: _Optional[_Iterable[int]] = ..., status: _Optional[str] = ..., error: _Optional[str] = ..., triggered: bool = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...
 
 class Histogram(_message.Message):
     __slots__ = ("quantity", "step", "layer", "counts", "edges", "parameter_edges", "nan", "pos_inf", "neg_inf", "below", "above", "parameter_below", "parameter_above")
@@ -406,7 +454,7 @@ class Status(_message.Message):
     def __init__(self, state: _Optional[str] = ..., error: _Optional[str] = ..., last_wall_time: _Optional[float] = ..., records: _Optional[int] = ..., expected: _Optional[int] = ..., broken: _Optional[int] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("protocol", "run", "run_id", "from_seq", "to_seq", "replace", "header", "seq", "step", "time", "wall_time", "epoch", "triggered", "columns", "alphas", "warnings", "notes", "heavy", "histograms", "status", "drop_from_step")
+    __slots__ = ("protocol", "run", "run_id", "from_seq", "to_seq", "replace", "header", "seq", "step", "time", "wall_time", "epoch", "triggered", "columns", "alphas", "warnings", "notes", "heavy", "histograms", "status", "drop_from_step", "findings")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -428,6 +476,7 @@ class Batch(_message.Message):
     HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DROP_FROM_STEP_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run: str
     run_id: str
@@ -449,4 +498,5 @@ class Batch(_message.Message):
     histograms: _containers.RepeatedCompositeFieldContainer[Histogram]
     status: Status
     drop_from_step: float
-    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., run_id: _Optional[str] = ..., from_seq: _Optional[int] = ..., to_seq: _Optional[int] = ..., replace: bool = ..., header: _Optional[_Union[Header, _Mapping]] = ..., seq: _Optional[_Union[Array, _Mapping]] = ..., step: _Optional[_Union[Array, _Mapping]] = ..., time: _Optional[_Union[Array, _Mapping]] = ..., wall_time: _Optional[_Union[Array, _Mapping]] = ..., epoch: _Optional[_Union[Array, _Mapping]] = ..., triggered: _Optional[_Union[Array, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., alphas: _Optional[_Iterable[_Union[AlphaFit, _Mapping]]] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[RowNotes, _Mapping]]] = ..., heavy: _Optional[_Iterable[_Union[HeavyIndex, _Mapping]]] = ..., histograms: _Optional[_Iterable[_Union[Histogram, _Mapping]]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., drop_from_step: _Optional[float] = ...) -> None: ...
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., run_id: _Optional[str] = ..., from_seq: _Optional[int] = ..., to_seq: _Optional[int] = ..., replace: bool = ..., header: _Optional[_Union[Header, _Mapping]] = ..., seq: _Optional[_Union[Array, _Mapping]] = ..., step: _Optional[_Union[Array, _Mapping]] = ..., time: _Optional[_Union[Array, _Mapping]] = ..., wall_time: _Optional[_Union[Array, _Mapping]] = ..., epoch: _Optional[_Union[Array, _Mapping]] = ..., triggered: _Optional[_Union[Array, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., alphas: _Optional[_Iterable[_Union[AlphaFit, _Mapping]]] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[RowNotes, _Mapping]]] = ..., heavy: _Optional[_Iterable[_Union[HeavyIndex, _Mapping]]] = ..., histograms: _Optional[_Iterable[_Union[Histogram, _Mapping]]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., drop_from_step: _Optional[float] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...

@@ -1,4 +1,4 @@
-"""Between plain records and bytes. With ``arrays`` beside it, the only Python that knows protobuf.
+"""Between plain records and bytes. With ``arrays`` and ``findings`` beside it, the only Python that knows protobuf.
 
 Decoding trusts nothing: whatever is wrong with the bytes comes out as a ValueError, and no array is made larger than
 the bytes that are there can justify.
@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from cockpit_core import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema.arrays import pack_array, unpack_array
+from cockpit_core.schema.findings import finding_message, read_findings
 
 SCHEMA_VERSION = 1
 
@@ -145,6 +146,7 @@ def _encode_record(record: records.Record) -> bytes:
         _add_layers(message, record)
     message.alphas.extend(alpha_message(fit) for fit in record.alphas)
     message.warnings.extend(notice_message(notice) for notice in record.notices)
+    message.findings.extend(finding_message(finding) for finding in record.findings)
     for name, reason in record.missing.items():
         message.missing.add(name=name, reason=reason)
     for name, (error, method) in record.estimates.items():
@@ -195,6 +197,7 @@ def decode_record(data: bytes) -> records.Record:
         _read_layers(record, vector)
     record.alphas = [read_alpha(fit) for fit in message.alphas]
     record.notices = [read_notice(notice) for notice in message.warnings]
+    record.findings = read_findings(message.findings)
     record.missing = {x.name: x.reason for x in message.missing}
     record.estimates = {x.name: (x.error, x.method) for x in message.estimates}
     record.costs = {x.name: x.seconds for x in message.costs}
@@ -315,6 +318,7 @@ def encode_batch(batch: records.Batch) -> bytes:
         _add_column(message, column)
     message.alphas.extend(alpha_message(fit) for fit in batch.alphas)
     message.warnings.extend(notice_message(notice) for notice in batch.notices)
+    message.findings.extend(finding_message(finding) for finding in batch.findings)
     for row in sorted({*batch.missing, *batch.top_samples}):
         missing = [pb.Missing(name=name, reason=reason) for name, reason in batch.missing.get(row, {}).items()]
         message.notes.add(row=row, missing=missing, top_samples=batch.top_samples.get(row, []))
@@ -356,6 +360,7 @@ def decode_batch(data: bytes) -> records.Batch:
         batch.columns.append(records.BatchColumn(column.name, values, column.layer, where, column.decimated))
     batch.alphas = [read_alpha(fit) for fit in message.alphas]
     batch.notices = [read_notice(notice) for notice in message.warnings]
+    batch.findings = read_findings(message.findings)
     for note in message.notes:
         if note.missing:
             batch.missing[note.row] = {x.name: x.reason for x in note.missing}

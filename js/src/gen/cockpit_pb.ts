@@ -15,7 +15,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file cockpit.proto.
  */
 export const file_cockpit: GenFile = /*@__PURE__*/
-  fileDesc("Cg1jb2NrcGl0LnByb3RvEgpjb2NrcGl0LnYxImgKBUFycmF5EiAKBWR0eXBlGAEgASgOMhEuY29ja3BpdC52MS5EVHlwZRINCgVzaGFwZRgCIAMoDRIgCgVjb2RlYxgDIAEoDjIRLmNvY2twaXQudjEuQ29kZWMSDAoEZGF0YRgEIAEoDCJiCgVMYXllchIMCgRuYW1lGAEgASgJEg0KBXNoYXBlGAIgAygNEgwKBHNpemUYAyABKAESDgoGbW9kdWxlGAQgASgJEg4KBm1ldGhvZBgFIAEoCRIOCgZyZWFzb24YBiABKAkimgEKClBhcmFtR3JvdXASRAoPaHlwZXJwYXJhbWV0ZXJzGAEgAygLMisuY29ja3BpdC52MS5QYXJhbUdyb3VwLkh5cGVycGFyYW1ldGVyc0VudHJ5Eg4KBmxheWVycxgCIAMoCRo2ChRIeXBlcnBhcmFtZXRlcnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIkEKCU9wdGltaXplchIMCgRuYW1lGAEgASgJEiYKBmdyb3VwcxgCIAMoCzIWLmNvY2twaXQudjEuUGFyYW1Hcm91cCLrAQoIUXVhbnRpdHkSDAoEbmFtZRgBIAEoCRIMCgRraW5kGAIgASgJEhEKCWxheWVyd2lzZRgDIAEoCBIMCgR1bml0GAQgASgJEhMKC2Rlc2NyaXB0aW9uGAUgASgJEhAKCHNjaGVkdWxlGAYgASgJEjIKB29wdGlvbnMYByADKAsyIS5jb2NrcGl0LnYxLlF1YW50aXR5Lk9wdGlvbnNFbnRyeRIXCg9kZWZpbmVkX2Zvcl9zZ2QYCCABKAgaLgoMT3B0aW9uc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEi6wQKBkhlYWRlchIWCg5zY2hlbWFfdmVyc2lvbhgBIAEoDRIQCghyZXZpc2lvbhgCIAEoDRIOCgZydW5faWQYAyABKAkSDAoEbmFtZRgEIAEoCRIPCgdjcmVhdGVkGAUgASgBEg0KBW1vZGVsGAYgASgJEhYKDm51bV9wYXJhbWV0ZXJzGAcgASgBEiEKBmxheWVycxgIIAMoCzIRLmNvY2twaXQudjEuTGF5ZXISDAoEbG9zcxgJIAEoCRIpCgpvcHRpbWl6ZXJzGAogAygLMhUuY29ja3BpdC52MS5PcHRpbWl6ZXISDgoGY29uZmlnGAsgASgJEhAKCHNjaGVkdWxlGAwgASgJEhEKCWN1cnZhdHVyZRgNIAEoCRIoCgpxdWFudGl0aWVzGA4gAygLMhQuY29ja3BpdC52MS5RdWFudGl0eRIyCgh2ZXJzaW9ucxgPIAMoCzIgLmNvY2twaXQudjEuSGVhZGVyLlZlcnNpb25zRW50cnkSEgoKZ2l0X2NvbW1pdBgQIAEoCRISCgpiYXRjaF9zaXplGBEgASgNEg8KB2NvdmVyZWQYEiABKAESDQoFbm90ZXMYEyADKAkSMAoHb3B0aW9ucxgUIAMoCzIfLmNvY2twaXQudjEuSGVhZGVyLk9wdGlvbnNFbnRyeRIXCg9zdGVwc19wZXJfZXBvY2gYFSABKAEaLwoNVmVyc2lvbnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGi4KDE9wdGlvbnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIigKB1NjYWxhcnMSDQoFbmFtZXMYASADKAkSDgoGdmFsdWVzGAIgASgMIk8KC0xheWVyVmVjdG9yEgwKBG5hbWUYASABKAkSIQoGdmFsdWVzGAIgASgLMhEuY29ja3BpdC52MS5BcnJheRIPCgdwcmVzZW50GAMgASgMIpoCCghBbHBoYUZpdBIMCgRzdGVwGAEgASgNEg0KBWFscGhhGAIgASgBEhEKCWhhc19hbHBoYRgDIAEoCBIOCgZsZW5ndGgYBCABKAESEgoKbG9zc19zdGFydBgFIAEoARIQCghsb3NzX2VuZBgGIAEoARITCgtzbG9wZV9zdGFydBgHIAEoARIRCglzbG9wZV9lbmQYCCABKAESFgoObG9zc192YXJfc3RhcnQYCSABKAESFAoMbG9zc192YXJfZW5kGAogASgBEhcKD3Nsb3BlX3Zhcl9zdGFydBgLIAEoARIVCg1zbG9wZV92YXJfZW5kGAwgASgBEgoKAncwGA0gASgBEgoKAncxGA4gASgBEgoKAncyGA8gASgBIlcKB1dhcm5pbmcSDAoEc3RlcBgBIAEoDRIMCgRraW5kGAIgASgJEhAKCHF1YW50aXR5GAMgASgJEg0KBWxheWVyGAQgASgJEg8KB21lc3NhZ2UYBSABKAkiJwoHTWlzc2luZxIMCgRuYW1lGAEgASgJEg4KBnJlYXNvbhgCIAEoCSI3CghFc3RpbWF0ZRIMCgRuYW1lGAEgASgJEg0KBWVycm9yGAIgASgBEg4KBm1ldGhvZBgDIAEoCSIlCgRDb3N0EgwKBG5hbWUYASABKAkSDwoHc2Vjb25kcxgCIAEoASL9AwoGUmVjb3JkEgsKA3NlcRgBIAEoDRIeCgRraW5kGAIgASgOMhAuY29ja3BpdC52MS5LaW5kEgwKBHN0ZXAYAyABKA0SEgoKZ2VuZXJhdGlvbhgEIAEoDRIRCgl3YWxsX3RpbWUYBSABKAESDAoEdGltZRgGIAEoARISCgVlcG9jaBgHIAEoAUgAiAEBEhIKCmJhdGNoX3NpemUYCCABKA0SJAoHc2NhbGFycxgJIAEoCzITLmNvY2twaXQudjEuU2NhbGFycxInCgZsYXllcnMYCiADKAsyFy5jb2NrcGl0LnYxLkxheWVyVmVjdG9yEiQKBmFscGhhcxgLIAMoCzIULmNvY2twaXQudjEuQWxwaGFGaXQSJQoId2FybmluZ3MYDCADKAsyEy5jb2NrcGl0LnYxLldhcm5pbmcSJAoHbWlzc2luZxgNIAMoCzITLmNvY2twaXQudjEuTWlzc2luZxInCgllc3RpbWF0ZXMYDiADKAsyFC5jb2NrcGl0LnYxLkVzdGltYXRlEh8KBWNvc3RzGA8gAygLMhAuY29ja3BpdC52MS5Db3N0EhMKC3RvcF9zYW1wbGVzGBAgAygNEg4KBnN0YXR1cxgRIAEoCRINCgVlcnJvchgSIAEoCRIRCgl0cmlnZ2VyZWQYEyABKAhCCAoGX2Vwb2NoIqoCCglIaXN0b2dyYW0SEAoIcXVhbnRpdHkYASABKAkSDAoEc3RlcBgCIAEoDRINCgVsYXllchgDIAEoCRIhCgZjb3VudHMYBCABKAsyES5jb2NrcGl0LnYxLkFycmF5EiAKBWVkZ2VzGAUgASgLMhEuY29ja3BpdC52MS5BcnJheRIqCg9wYXJhbWV0ZXJfZWRnZXMYBiABKAsyES5jb2NrcGl0LnYxLkFycmF5EgsKA25hbhgHIAEoARIPCgdwb3NfaW5mGAggASgBEg8KB25lZ19pbmYYCSABKAESDQoFYmVsb3cYCiABKAESDQoFYWJvdmUYCyABKAESFwoPcGFyYW1ldGVyX2JlbG93GAwgASgBEhcKD3BhcmFtZXRlcl9hYm92ZRgNIAEoASJYCgpTZXJpZXNNZXRhEhYKDnNjaGVtYV92ZXJzaW9uGAEgASgNEgwKBGtpbmQYAiABKAkSEAoIcXVhbnRpdHkYAyABKAkSEgoKZ2VuZXJhdGlvbhgEIAEoDSJ8CgZDb2x1bW4SDAoEbmFtZRgBIAEoCRINCgVsYXllchgCIAEoCRIfCgRyb3dzGAMgASgLMhEuY29ja3BpdC52MS5BcnJheRIhCgZ2YWx1ZXMYBCABKAsyES5jb2NrcGl0LnYxLkFycmF5EhEKCWRlY2ltYXRlZBgFIAEoCCJSCghSb3dOb3RlcxILCgNyb3cYASABKA0SJAoHbWlzc2luZxgCIAMoCzITLmNvY2twaXQudjEuTWlzc2luZxITCgt0b3Bfc2FtcGxlcxgDIAMoDSJACgpIZWF2eUluZGV4EhAKCHF1YW50aXR5GAEgASgJEiAKBXN0ZXBzGAIgASgLMhEuY29ja3BpdC52MS5BcnJheSJxCgZTdGF0dXMSDQoFc3RhdGUYASABKAkSDQoFZXJyb3IYAiABKAkSFgoObGFzdF93YWxsX3RpbWUYAyABKAESDwoHcmVjb3JkcxgEIAEoDRIQCghleHBlY3RlZBgFIAEoDRIOCgZicm9rZW4YBiABKA0iggUKBUJhdGNoEhAKCHByb3RvY29sGAEgASgNEgsKA3J1bhgCIAEoCRIOCgZydW5faWQYAyABKAkSEAoIZnJvbV9zZXEYBCABKA0SDgoGdG9fc2VxGAUgASgNEg8KB3JlcGxhY2UYBiABKAgSIgoGaGVhZGVyGAcgASgLMhIuY29ja3BpdC52MS5IZWFkZXISHgoDc2VxGAggASgLMhEuY29ja3BpdC52MS5BcnJheRIfCgRzdGVwGAkgASgLMhEuY29ja3BpdC52MS5BcnJheRIfCgR0aW1lGAogASgLMhEuY29ja3BpdC52MS5BcnJheRIkCgl3YWxsX3RpbWUYCyABKAsyES5jb2NrcGl0LnYxLkFycmF5EiAKBWVwb2NoGAwgASgLMhEuY29ja3BpdC52MS5BcnJheRIkCgl0cmlnZ2VyZWQYDSABKAsyES5jb2NrcGl0LnYxLkFycmF5EiMKB2NvbHVtbnMYDiADKAsyEi5jb2NrcGl0LnYxLkNvbHVtbhIkCgZhbHBoYXMYDyADKAsyFC5jb2NrcGl0LnYxLkFscGhhRml0EiUKCHdhcm5pbmdzGBAgAygLMhMuY29ja3BpdC52MS5XYXJuaW5nEiMKBW5vdGVzGBEgAygLMhQuY29ja3BpdC52MS5Sb3dOb3RlcxIlCgVoZWF2eRgSIAMoCzIWLmNvY2twaXQudjEuSGVhdnlJbmRleBIpCgpoaXN0b2dyYW1zGBMgAygLMhUuY29ja3BpdC52MS5IaXN0b2dyYW0SIgoGc3RhdHVzGBQgASgLMhIuY29ja3BpdC52MS5TdGF0dXMSFgoOZHJvcF9mcm9tX3N0ZXAYFSABKAEqigEKBURUeXBlEhUKEURUWVBFX1VOU1BFQ0lGSUVEEAASEQoNRFRZUEVfRkxPQVQ2NBABEhEKDURUWVBFX0ZMT0FUMzIQAhIQCgxEVFlQRV9VSU5UMzIQAxIQCgxEVFlQRV9VSU5UNjQQBBIPCgtEVFlQRV9JTlQzMhAFEg8KC0RUWVBFX1VJTlQ4EAYqJgoFQ29kZWMSDQoJQ09ERUNfUkFXEAASDgoKQ09ERUNfWkxJQhABKlcKBEtpbmQSFAoQS0lORF9VTlNQRUNJRklFRBAAEg0KCUtJTkRfU1RFUBABEgwKCEtJTkRfTE9HEAISDgoKS0lORF9TVEFSVBADEgwKCEtJTkRfRU5EEARiBnByb3RvMw");
+  fileDesc("Cg1jb2NrcGl0LnByb3RvEgpjb2NrcGl0LnYxImgKBUFycmF5EiAKBWR0eXBlGAEgASgOMhEuY29ja3BpdC52MS5EVHlwZRINCgVzaGFwZRgCIAMoDRIgCgVjb2RlYxgDIAEoDjIRLmNvY2twaXQudjEuQ29kZWMSDAoEZGF0YRgEIAEoDCJiCgVMYXllchIMCgRuYW1lGAEgASgJEg0KBXNoYXBlGAIgAygNEgwKBHNpemUYAyABKAESDgoGbW9kdWxlGAQgASgJEg4KBm1ldGhvZBgFIAEoCRIOCgZyZWFzb24YBiABKAkimgEKClBhcmFtR3JvdXASRAoPaHlwZXJwYXJhbWV0ZXJzGAEgAygLMisuY29ja3BpdC52MS5QYXJhbUdyb3VwLkh5cGVycGFyYW1ldGVyc0VudHJ5Eg4KBmxheWVycxgCIAMoCRo2ChRIeXBlcnBhcmFtZXRlcnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIkEKCU9wdGltaXplchIMCgRuYW1lGAEgASgJEiYKBmdyb3VwcxgCIAMoCzIWLmNvY2twaXQudjEuUGFyYW1Hcm91cCLrAQoIUXVhbnRpdHkSDAoEbmFtZRgBIAEoCRIMCgRraW5kGAIgASgJEhEKCWxheWVyd2lzZRgDIAEoCBIMCgR1bml0GAQgASgJEhMKC2Rlc2NyaXB0aW9uGAUgASgJEhAKCHNjaGVkdWxlGAYgASgJEjIKB29wdGlvbnMYByADKAsyIS5jb2NrcGl0LnYxLlF1YW50aXR5Lk9wdGlvbnNFbnRyeRIXCg9kZWZpbmVkX2Zvcl9zZ2QYCCABKAgaLgoMT3B0aW9uc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEi6wQKBkhlYWRlchIWCg5zY2hlbWFfdmVyc2lvbhgBIAEoDRIQCghyZXZpc2lvbhgCIAEoDRIOCgZydW5faWQYAyABKAkSDAoEbmFtZRgEIAEoCRIPCgdjcmVhdGVkGAUgASgBEg0KBW1vZGVsGAYgASgJEhYKDm51bV9wYXJhbWV0ZXJzGAcgASgBEiEKBmxheWVycxgIIAMoCzIRLmNvY2twaXQudjEuTGF5ZXISDAoEbG9zcxgJIAEoCRIpCgpvcHRpbWl6ZXJzGAogAygLMhUuY29ja3BpdC52MS5PcHRpbWl6ZXISDgoGY29uZmlnGAsgASgJEhAKCHNjaGVkdWxlGAwgASgJEhEKCWN1cnZhdHVyZRgNIAEoCRIoCgpxdWFudGl0aWVzGA4gAygLMhQuY29ja3BpdC52MS5RdWFudGl0eRIyCgh2ZXJzaW9ucxgPIAMoCzIgLmNvY2twaXQudjEuSGVhZGVyLlZlcnNpb25zRW50cnkSEgoKZ2l0X2NvbW1pdBgQIAEoCRISCgpiYXRjaF9zaXplGBEgASgNEg8KB2NvdmVyZWQYEiABKAESDQoFbm90ZXMYEyADKAkSMAoHb3B0aW9ucxgUIAMoCzIfLmNvY2twaXQudjEuSGVhZGVyLk9wdGlvbnNFbnRyeRIXCg9zdGVwc19wZXJfZXBvY2gYFSABKAEaLwoNVmVyc2lvbnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBGi4KDE9wdGlvbnNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIigKB1NjYWxhcnMSDQoFbmFtZXMYASADKAkSDgoGdmFsdWVzGAIgASgMIk8KC0xheWVyVmVjdG9yEgwKBG5hbWUYASABKAkSIQoGdmFsdWVzGAIgASgLMhEuY29ja3BpdC52MS5BcnJheRIPCgdwcmVzZW50GAMgASgMIpoCCghBbHBoYUZpdBIMCgRzdGVwGAEgASgNEg0KBWFscGhhGAIgASgBEhEKCWhhc19hbHBoYRgDIAEoCBIOCgZsZW5ndGgYBCABKAESEgoKbG9zc19zdGFydBgFIAEoARIQCghsb3NzX2VuZBgGIAEoARITCgtzbG9wZV9zdGFydBgHIAEoARIRCglzbG9wZV9lbmQYCCABKAESFgoObG9zc192YXJfc3RhcnQYCSABKAESFAoMbG9zc192YXJfZW5kGAogASgBEhcKD3Nsb3BlX3Zhcl9zdGFydBgLIAEoARIVCg1zbG9wZV92YXJfZW5kGAwgASgBEgoKAncwGA0gASgBEgoKAncxGA4gASgBEgoKAncyGA8gASgBIlcKB1dhcm5pbmcSDAoEc3RlcBgBIAEoDRIMCgRraW5kGAIgASgJEhAKCHF1YW50aXR5GAMgASgJEg0KBWxheWVyGAQgASgJEg8KB21lc3NhZ2UYBSABKAkiewoIRXZpZGVuY2USDAoEbmFtZRgBIAEoCRINCgV2YWx1ZRgCIAEoARILCgNsb3cYAyABKAESDAoEaGlnaBgEIAEoARIMCgR1bml0GAUgASgJEgwKBHN0ZXAYBiABKA0SDQoFbGF5ZXIYByABKAkSDAoEdGV4dBgIIAEoCSLVAQoHRmluZGluZxIMCgRuYW1lGAEgASgJEhAKCHNldmVyaXR5GAIgASgJEgwKBHRleHQYAyABKAkSDQoFc2luY2UYBCABKA0SDgoGbGF5ZXJzGAUgAygJEiYKCGV2aWRlbmNlGAYgAygLMhQuY29ja3BpdC52MS5FdmlkZW5jZRIOCgZyZW1lZHkYByABKAkSEgoKY29uZmlkZW5jZRgIIAEoARIQCghleHBsYWlucxgJIAMoCRIRCglyZXRyYWN0ZWQYCiABKAgSDAoEc3RlcBgLIAEoDSInCgdNaXNzaW5nEgwKBG5hbWUYASABKAkSDgoGcmVhc29uGAIgASgJIjcKCEVzdGltYXRlEgwKBG5hbWUYASABKAkSDQoFZXJyb3IYAiABKAESDgoGbWV0aG9kGAMgASgJIiUKBENvc3QSDAoEbmFtZRgBIAEoCRIPCgdzZWNvbmRzGAIgASgBIqQECgZSZWNvcmQSCwoDc2VxGAEgASgNEh4KBGtpbmQYAiABKA4yEC5jb2NrcGl0LnYxLktpbmQSDAoEc3RlcBgDIAEoDRISCgpnZW5lcmF0aW9uGAQgASgNEhEKCXdhbGxfdGltZRgFIAEoARIMCgR0aW1lGAYgASgBEhIKBWVwb2NoGAcgASgBSACIAQESEgoKYmF0Y2hfc2l6ZRgIIAEoDRIkCgdzY2FsYXJzGAkgASgLMhMuY29ja3BpdC52MS5TY2FsYXJzEicKBmxheWVycxgKIAMoCzIXLmNvY2twaXQudjEuTGF5ZXJWZWN0b3ISJAoGYWxwaGFzGAsgAygLMhQuY29ja3BpdC52MS5BbHBoYUZpdBIlCgh3YXJuaW5ncxgMIAMoCzITLmNvY2twaXQudjEuV2FybmluZxIkCgdtaXNzaW5nGA0gAygLMhMuY29ja3BpdC52MS5NaXNzaW5nEicKCWVzdGltYXRlcxgOIAMoCzIULmNvY2twaXQudjEuRXN0aW1hdGUSHwoFY29zdHMYDyADKAsyEC5jb2NrcGl0LnYxLkNvc3QSEwoLdG9wX3NhbXBsZXMYECADKA0SDgoGc3RhdHVzGBEgASgJEg0KBWVycm9yGBIgASgJEhEKCXRyaWdnZXJlZBgTIAEoCBIlCghmaW5kaW5ncxgUIAMoCzITLmNvY2twaXQudjEuRmluZGluZ0IICgZfZXBvY2giqgIKCUhpc3RvZ3JhbRIQCghxdWFudGl0eRgBIAEoCRIMCgRzdGVwGAIgASgNEg0KBWxheWVyGAMgASgJEiEKBmNvdW50cxgEIAEoCzIRLmNvY2twaXQudjEuQXJyYXkSIAoFZWRnZXMYBSABKAsyES5jb2NrcGl0LnYxLkFycmF5EioKD3BhcmFtZXRlcl9lZGdlcxgGIAEoCzIRLmNvY2twaXQudjEuQXJyYXkSCwoDbmFuGAcgASgBEg8KB3Bvc19pbmYYCCABKAESDwoHbmVnX2luZhgJIAEoARINCgViZWxvdxgKIAEoARINCgVhYm92ZRgLIAEoARIXCg9wYXJhbWV0ZXJfYmVsb3cYDCABKAESFwoPcGFyYW1ldGVyX2Fib3ZlGA0gASgBIlgKClNlcmllc01ldGESFgoOc2NoZW1hX3ZlcnNpb24YASABKA0SDAoEa2luZBgCIAEoCRIQCghxdWFudGl0eRgDIAEoCRISCgpnZW5lcmF0aW9uGAQgASgNInwKBkNvbHVtbhIMCgRuYW1lGAEgASgJEg0KBWxheWVyGAIgASgJEh8KBHJvd3MYAyABKAsyES5jb2NrcGl0LnYxLkFycmF5EiEKBnZhbHVlcxgEIAEoCzIRLmNvY2twaXQudjEuQXJyYXkSEQoJZGVjaW1hdGVkGAUgASgIIlIKCFJvd05vdGVzEgsKA3JvdxgBIAEoDRIkCgdtaXNzaW5nGAIgAygLMhMuY29ja3BpdC52MS5NaXNzaW5nEhMKC3RvcF9zYW1wbGVzGAMgAygNIkAKCkhlYXZ5SW5kZXgSEAoIcXVhbnRpdHkYASABKAkSIAoFc3RlcHMYAiABKAsyES5jb2NrcGl0LnYxLkFycmF5InEKBlN0YXR1cxINCgVzdGF0ZRgBIAEoCRINCgVlcnJvchgCIAEoCRIWCg5sYXN0X3dhbGxfdGltZRgDIAEoARIPCgdyZWNvcmRzGAQgASgNEhAKCGV4cGVjdGVkGAUgASgNEg4KBmJyb2tlbhgGIAEoDSKpBQoFQmF0Y2gSEAoIcHJvdG9jb2wYASABKA0SCwoDcnVuGAIgASgJEg4KBnJ1bl9pZBgDIAEoCRIQCghmcm9tX3NlcRgEIAEoDRIOCgZ0b19zZXEYBSABKA0SDwoHcmVwbGFjZRgGIAEoCBIiCgZoZWFkZXIYByABKAsyEi5jb2NrcGl0LnYxLkhlYWRlchIeCgNzZXEYCCABKAsyES5jb2NrcGl0LnYxLkFycmF5Eh8KBHN0ZXAYCSABKAsyES5jb2NrcGl0LnYxLkFycmF5Eh8KBHRpbWUYCiABKAsyES5jb2NrcGl0LnYxLkFycmF5EiQKCXdhbGxfdGltZRgLIAEoCzIRLmNvY2twaXQudjEuQXJyYXkSIAoFZXBvY2gYDCABKAsyES5jb2NrcGl0LnYxLkFycmF5EiQKCXRyaWdnZXJlZBgNIAEoCzIRLmNvY2twaXQudjEuQXJyYXkSIwoHY29sdW1ucxgOIAMoCzISLmNvY2twaXQudjEuQ29sdW1uEiQKBmFscGhhcxgPIAMoCzIULmNvY2twaXQudjEuQWxwaGFGaXQSJQoId2FybmluZ3MYECADKAsyEy5jb2NrcGl0LnYxLldhcm5pbmcSIwoFbm90ZXMYESADKAsyFC5jb2NrcGl0LnYxLlJvd05vdGVzEiUKBWhlYXZ5GBIgAygLMhYuY29ja3BpdC52MS5IZWF2eUluZGV4EikKCmhpc3RvZ3JhbXMYEyADKAsyFS5jb2NrcGl0LnYxLkhpc3RvZ3JhbRIiCgZzdGF0dXMYFCABKAsyEi5jb2NrcGl0LnYxLlN0YXR1cxIWCg5kcm9wX2Zyb21fc3RlcBgVIAEoARIlCghmaW5kaW5ncxgWIAMoCzITLmNvY2twaXQudjEuRmluZGluZyqKAQoFRFR5cGUSFQoRRFRZUEVfVU5TUEVDSUZJRUQQABIRCg1EVFlQRV9GTE9BVDY0EAESEQoNRFRZUEVfRkxPQVQzMhACEhAKDERUWVBFX1VJTlQzMhADEhAKDERUWVBFX1VJTlQ2NBAEEg8KC0RUWVBFX0lOVDMyEAUSDwoLRFRZUEVfVUlOVDgQBiomCgVDb2RlYxINCglDT0RFQ19SQVcQABIOCgpDT0RFQ19aTElCEAEqVwoES2luZBIUChBLSU5EX1VOU1BFQ0lGSUVEEAASDQoJS0lORF9TVEVQEAESDAoIS0lORF9MT0cQAhIOCgpLSU5EX1NUQVJUEAMSDAoIS0lORF9FTkQQBGIGcHJvdG8z");
 
 /**
  * A numeric array: little endian, C order.
@@ -540,6 +540,153 @@ export const WarningSchema: GenMessage<Warning> = /*@__PURE__*/
   messageDesc(file_cockpit, 9);
 
 /**
+ * One number that a finding rests on, with the range it has in healthy runs.
+ *
+ * @generated from message cockpit.v1.Evidence
+ */
+export type Evidence = Message<"cockpit.v1.Evidence"> & {
+  /**
+   * the column, e.g. "UpdateRatio", or a setting, e.g. "lr"
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * @generated from field: double value = 2;
+   */
+  value: number;
+
+  /**
+   * healthy range; -inf or inf = open at this end
+   *
+   * @generated from field: double low = 3;
+   */
+  low: number;
+
+  /**
+   * @generated from field: double high = 4;
+   */
+  high: number;
+
+  /**
+   * @generated from field: string unit = 5;
+   */
+  unit: string;
+
+  /**
+   * @generated from field: uint32 step = 6;
+   */
+  step: number;
+
+  /**
+   * "" for the network
+   *
+   * @generated from field: string layer = 7;
+   */
+  layer: string;
+
+  /**
+   * what the number says, in a few words
+   *
+   * @generated from field: string text = 8;
+   */
+  text: string;
+};
+
+/**
+ * Describes the message cockpit.v1.Evidence.
+ * Use `create(EvidenceSchema)` to create a new message.
+ */
+export const EvidenceSchema: GenMessage<Evidence> = /*@__PURE__*/
+  messageDesc(file_cockpit, 10);
+
+/**
+ * What is wrong with the run. The latest message of a name counts; a retracted one stays, marked.
+ *
+ * @generated from message cockpit.v1.Finding
+ */
+export type Finding = Message<"cockpit.v1.Finding"> & {
+  /**
+   * "learning_rate_too_high", ...
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * "broken", "likely", "advice"
+   *
+   * @generated from field: string severity = 2;
+   */
+  severity: string;
+
+  /**
+   * one sentence
+   *
+   * @generated from field: string text = 3;
+   */
+  text: string;
+
+  /**
+   * the first step at which it held
+   *
+   * @generated from field: uint32 since = 4;
+   */
+  since: number;
+
+  /**
+   * parameter tensors or modules it concerns
+   *
+   * @generated from field: repeated string layers = 5;
+   */
+  layers: string[];
+
+  /**
+   * @generated from field: repeated cockpit.v1.Evidence evidence = 6;
+   */
+  evidence: Evidence[];
+
+  /**
+   * @generated from field: string remedy = 7;
+   */
+  remedy: string;
+
+  /**
+   * measured precision of this diagnosis, 0 to 1
+   *
+   * @generated from field: double confidence = 8;
+   */
+  confidence: number;
+
+  /**
+   * names of diagnoses that hold too, and that this one explains
+   *
+   * @generated from field: repeated string explains = 9;
+   */
+  explains: string[];
+
+  /**
+   * @generated from field: bool retracted = 10;
+   */
+  retracted: boolean;
+
+  /**
+   * at which it was found, changed or retracted
+   *
+   * @generated from field: uint32 step = 11;
+   */
+  step: number;
+};
+
+/**
+ * Describes the message cockpit.v1.Finding.
+ * Use `create(FindingSchema)` to create a new message.
+ */
+export const FindingSchema: GenMessage<Finding> = /*@__PURE__*/
+  messageDesc(file_cockpit, 11);
+
+/**
  * A name that was scheduled at this step and has no value, with the reason.
  *
  * @generated from message cockpit.v1.Missing
@@ -561,7 +708,7 @@ export type Missing = Message<"cockpit.v1.Missing"> & {
  * Use `create(MissingSchema)` to create a new message.
  */
 export const MissingSchema: GenMessage<Missing> = /*@__PURE__*/
-  messageDesc(file_cockpit, 10);
+  messageDesc(file_cockpit, 12);
 
 /**
  * How far a value may be off. Absent = exact up to rounding.
@@ -594,7 +741,7 @@ export type Estimate = Message<"cockpit.v1.Estimate"> & {
  * Use `create(EstimateSchema)` to create a new message.
  */
 export const EstimateSchema: GenMessage<Estimate> = /*@__PURE__*/
-  messageDesc(file_cockpit, 11);
+  messageDesc(file_cockpit, 13);
 
 /**
  * @generated from message cockpit.v1.Cost
@@ -618,7 +765,7 @@ export type Cost = Message<"cockpit.v1.Cost"> & {
  * Use `create(CostSchema)` to create a new message.
  */
 export const CostSchema: GenMessage<Cost> = /*@__PURE__*/
-  messageDesc(file_cockpit, 12);
+  messageDesc(file_cockpit, 14);
 
 /**
  * The light record. Event.step is seq; the training step is inside.
@@ -736,6 +883,13 @@ export type Record = Message<"cockpit.v1.Record"> & {
    * @generated from field: bool triggered = 19;
    */
   triggered: boolean;
+
+  /**
+   * found, changed or retracted at this step
+   *
+   * @generated from field: repeated cockpit.v1.Finding findings = 20;
+   */
+  findings: Finding[];
 };
 
 /**
@@ -743,7 +897,7 @@ export type Record = Message<"cockpit.v1.Record"> & {
  * Use `create(RecordSchema)` to create a new message.
  */
 export const RecordSchema: GenMessage<Record> = /*@__PURE__*/
-  messageDesc(file_cockpit, 13);
+  messageDesc(file_cockpit, 15);
 
 /**
  * The heavy record: one blob of a blob sequence. Blob 0 is the network, blob i + 1 the i-th layer of the header.
@@ -838,7 +992,7 @@ export type Histogram = Message<"cockpit.v1.Histogram"> & {
  * Use `create(HistogramSchema)` to create a new message.
  */
 export const HistogramSchema: GenMessage<Histogram> = /*@__PURE__*/
-  messageDesc(file_cockpit, 14);
+  messageDesc(file_cockpit, 16);
 
 /**
  * In the plugin data of each tag.
@@ -878,7 +1032,7 @@ export type SeriesMeta = Message<"cockpit.v1.SeriesMeta"> & {
  * Use `create(SeriesMetaSchema)` to create a new message.
  */
 export const SeriesMetaSchema: GenMessage<SeriesMeta> = /*@__PURE__*/
-  messageDesc(file_cockpit, 15);
+  messageDesc(file_cockpit, 17);
 
 /**
  * @generated from message cockpit.v1.Column
@@ -925,7 +1079,7 @@ export type Column = Message<"cockpit.v1.Column"> & {
  * Use `create(ColumnSchema)` to create a new message.
  */
 export const ColumnSchema: GenMessage<Column> = /*@__PURE__*/
-  messageDesc(file_cockpit, 16);
+  messageDesc(file_cockpit, 18);
 
 /**
  * Per-step lists that are no plain numbers.
@@ -954,7 +1108,7 @@ export type RowNotes = Message<"cockpit.v1.RowNotes"> & {
  * Use `create(RowNotesSchema)` to create a new message.
  */
 export const RowNotesSchema: GenMessage<RowNotes> = /*@__PURE__*/
-  messageDesc(file_cockpit, 17);
+  messageDesc(file_cockpit, 19);
 
 /**
  * @generated from message cockpit.v1.HeavyIndex
@@ -978,7 +1132,7 @@ export type HeavyIndex = Message<"cockpit.v1.HeavyIndex"> & {
  * Use `create(HeavyIndexSchema)` to create a new message.
  */
 export const HeavyIndexSchema: GenMessage<HeavyIndex> = /*@__PURE__*/
-  messageDesc(file_cockpit, 18);
+  messageDesc(file_cockpit, 20);
 
 /**
  * @generated from message cockpit.v1.Status
@@ -1028,7 +1182,7 @@ export type Status = Message<"cockpit.v1.Status"> & {
  * Use `create(StatusSchema)` to create a new message.
  */
 export const StatusSchema: GenMessage<Status> = /*@__PURE__*/
-  messageDesc(file_cockpit, 19);
+  messageDesc(file_cockpit, 21);
 
 /**
  * The columns of one run, whole or since a cursor. Idempotent: rows are keyed by seq, values by (name, layer, seq).
@@ -1166,6 +1320,13 @@ export type Batch = Message<"cockpit.v1.Batch"> & {
    * @generated from field: double drop_from_step = 21;
    */
   dropFromStep: number;
+
+  /**
+   * in the order of the log
+   *
+   * @generated from field: repeated cockpit.v1.Finding findings = 22;
+   */
+  findings: Finding[];
 };
 
 /**
@@ -1173,7 +1334,7 @@ export type Batch = Message<"cockpit.v1.Batch"> & {
  * Use `create(BatchSchema)` to create a new message.
  */
 export const BatchSchema: GenMessage<Batch> = /*@__PURE__*/
-  messageDesc(file_cockpit, 20);
+  messageDesc(file_cockpit, 22);
 
 /**
  * @generated from enum cockpit.v1.DType

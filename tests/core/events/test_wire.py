@@ -42,6 +42,7 @@ def make_full_record() -> records.Record:
         status="failed",
         error="ValueError: no",
         triggered=True,
+        findings=[records.Finding("not_learning", "likely", "It does not learn.", 3)],
     )
 
 
