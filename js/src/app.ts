@@ -6,6 +6,7 @@ import { axisDomain, type ContextParts, HistogramFetcher, makeContext, RunColors
 import { DetailFetcher } from "./detail.ts";
 import { closePopovers, h, setAttribute, setText } from "./dom.ts";
 import { columnsCsv, exportCsv, fileTitle } from "./export.ts";
+import { type HealthHost, HealthLine } from "./health_line.ts";
 import { movePanel, nudgePanel } from "./layout.ts";
 import type { MountOptions } from "./mount.ts";
 import { axisToStep, longest, neighbourStep, panBy, stepToAxis, zoomAround } from "./navigation.ts";
@@ -27,7 +28,7 @@ const LISTEN = 1000; // ms between two looks at the clock while a run should bri
 const REST = 300; // ms before a picture is put into words; a hand that goes on puts that off
 const WORDS = 3000; // ms between the words for pictures of a run that grows
 
-export class App implements CardHost, BarHost, ScrubberHost {
+export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   readonly root = h("div", { class: "ck-root", role: "region", "aria-label": "Cockpit" });
   state: UiState;
   status: SourceStatus = { connection: "connecting" };
@@ -39,6 +40,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private readonly fetcher: HistogramFetcher;
   private readonly details: DetailFetcher;
   private readonly bar: Bar;
+  private readonly health: HealthLine;
   private readonly scrubber: Scrubber;
   private readonly board: Board;
   private readonly live = h("div", { class: "ck-sr", "aria-live": "polite" });
@@ -76,7 +78,9 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.bar = new Bar(this, signal);
     this.scrubber = new Scrubber(this, signal);
     this.board = new Board(this, options.panels ?? null, () => this.invalidate());
-    this.root.append(h("style", {}, styles), this.bar.element, this.scrubber.element, this.board.element, this.live);
+    this.health = new HealthLine(this, signal);
+    const parts = [this.bar.element, this.health.element, this.scrubber.element, this.board.element, this.live];
+    this.root.append(h("style", {}, styles), ...parts);
     if (options.height)
       this.root.style.height = typeof options.height === "number" ? `${options.height}px` : options.height;
     parent.append(this.root);
@@ -221,6 +225,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     if (this.fresh) this.fetcher.beginPicture();
     this.fresh = false;
     this.bar.update(ctx, this.status, this.names, this.store.broken);
+    this.health.update(ctx);
     this.scrubber.update(ctx, this.full(ctx), this.playing, track);
     if (this.board.update(ctx, width, deadline)) this.schedule();
     this.fetcher.endPicture();
@@ -282,6 +287,10 @@ export class App implements CardHost, BarHost, ScrubberHost {
   choose(x: number): void {
     const step = axisToStep(this.context(), x);
     if (step !== null) this.set({ step });
+  }
+  pick(x: number, layer: string): void {
+    const step = axisToStep(this.context(), x);
+    if (step !== null) this.set({ step, layer });
   }
   zoom(range: [number, number] | null): void {
     this.set({ zoom: range });
@@ -347,6 +356,12 @@ export class App implements CardHost, BarHost, ScrubberHost {
       .find((card) => card.dataset.panel === id)
       ?.querySelector<HTMLElement>(".ck-title")
       ?.focus({ preventScroll: true }); // where Escape is heard
+  }
+  reveal(name: string, step: number, layer: string): void {
+    const known = this.context().runs.some(({ data }) => data.header?.layers.some((own) => own.name === layer));
+    this.set({ step, layer: known ? layer : this.state.layer });
+    this.draw();
+    this.board.reveal(name);
   }
   hide(id: string): void {
     this.set({

@@ -1,9 +1,9 @@
 // The top bar: runs, state of training, and the choices that hold for all panels.
 
-import { h, popover, refill, setAttribute, setClass, setHidden, setText } from "./dom.ts";
+import { h, popover, refill, setAttribute, setHidden, setText } from "./dom.ts";
 import { shortNames } from "./format.ts";
+import { healthOf } from "./health.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
-import { countWords, groupWarnings, isHint } from "./notices.ts";
 import { allLayers, type Context } from "./panel.ts";
 import { runList } from "./runlist.ts";
 import { SHORTEST } from "./smooth.ts";
@@ -26,7 +26,6 @@ export class Bar {
   private readonly runs = h("div", { class: "ck-runs", role: "group", "aria-label": "Runs" });
   private readonly more: HTMLButtonElement;
   private readonly status = h("div", { class: "ck-status", role: "status" });
-  private readonly warnings: HTMLButtonElement;
   private readonly layer: HTMLSelectElement;
   private readonly axis: HTMLSelectElement;
   private readonly xlog: HTMLButtonElement;
@@ -44,7 +43,6 @@ export class Bar {
   ) {
     const set = (patch: Partial<UiState>) => host.set(patch);
     this.more = h("button", { type: "button", class: "ck-chip" }, "Runs");
-    this.warnings = button("", "Go to the next warning", () => this.nextWarning(), signal);
     this.layer = select("Layer", [["", "all layers"]], (layer) => set({ layer }), signal);
     const axes: [string, string][] = [
       ["step", "by step"],
@@ -89,7 +87,6 @@ export class Bar {
       this.runs,
       popover(this.more, () => runList(host, signal), signal, { label: "Choose runs", className: "ck-runlist" }),
       h("span", { class: "ck-space" }),
-      this.warnings,
       this.status,
       this.stop,
       this.pause,
@@ -111,15 +108,6 @@ export class Bar {
       this.host.source.requestStop?.(run);
     }
     this.updateStop(this.host.context());
-  }
-
-  private nextWarning(): void {
-    const ctx = this.host.context();
-    const notices = ctx.runs.flatMap(({ data }) => data.warnings);
-    const serious = notices.filter((notice) => !isHint(notice));
-    const all = (serious.length ? serious : notices).sort((a, b) => a.step - b.step);
-    const next = all.find((warning) => this.host.state.step !== null && warning.step > this.host.state.step) ?? all[0];
-    if (next) ctx.goTo(next.step, next.layer);
   }
 
   update(ctx: Context, status: SourceStatus, names: string[], broken: number): void {
@@ -148,10 +136,15 @@ export class Bar {
 
   private updateRuns(ctx: Context, names: string[]): void {
     const shown = ctx.runs.slice(0, 5);
-    const key = JSON.stringify([shown.map(({ run, color, data }) => [run, color, data.status.state]), names.length]);
+    const key = JSON.stringify([
+      shown.map((own) => [own.run, own.color, own.data.status.state, healthOf(own).tone]),
+      names.length,
+    ]);
     refill(this.runs, key, () =>
-      shown.map(({ run, label, color, data }) => {
-        const dot = h("i", { class: `ck-dot ck-${data.status.state.replace(/\W/g, "")}` });
+      shown.map((own) => {
+        const { run, label, color, data } = own;
+        const { tone } = healthOf(own);
+        const dot = h("i", { class: `ck-dot ck-${data.status.state.replace(/\W/g, "")} ck-is-${tone}` });
         dot.style.setProperty("--c", color);
         const chip = h(
           "button",
@@ -188,10 +181,6 @@ export class Bar {
     // It beats with the pictures: an animation would have the browser compose sixty a second, also when nothing comes.
     const beats = summary.tone === "live" && Math.floor(performance.now() / 1000) % 2 === 1;
     setAttribute(lamp, "class", `ck-lamp ck-${summary.tone}${beats ? " ck-beat" : ""}`);
-    const { text, alarming } = countWords(groupWarnings(ctx));
-    setHidden(this.warnings, !text);
-    setClass(this.warnings, "ck-alert", alarming);
-    setText(this.warnings, alarming ? `▲ ${text}` : text);
   }
 
   private stoppable(ctx: Context): string[] {

@@ -54,6 +54,14 @@ export class Board {
     return this.cards.get(id);
   }
 
+  /** Brings the panel that shows a column into view, and says so with the focus. */
+  reveal(name: string): void {
+    const cards = [...this.cards.values()];
+    const own = cards.find(({ panel }) => panel.names.includes(name)) ?? cards.find(({ panel }) => panel.id === name);
+    own?.element.scrollIntoView?.({ block: "nearest" });
+    own?.element.querySelector<HTMLElement>(".ck-title")?.focus({ preventScroll: true });
+  }
+
   markDirty(): void {
     for (const card of this.cards.values()) card.dirty = true;
   }
@@ -125,10 +133,11 @@ export class Board {
     const columns = h(
       "div",
       { class: "ck-columns" },
-      ...this.lists.slice(0, -1).map((ids) => column(ids, "ck-column")),
+      ...this.lists.slice(1, -1).map((ids) => column(ids, "ck-column")),
     );
     columns.style.gridTemplateColumns = `repeat(${count}, minmax(0, 1fr))`;
     parts.push(columns);
+    if (this.lists[0].some((id) => id !== big)) parts.splice(-1, 0, column(this.lists[0], "ck-row ck-first"));
     const below = this.lists.at(-1) ?? [];
     if (below.length) parts.push(column(below, "ck-row"));
     this.element.replaceChildren(this.empty, ...parts);

@@ -29,6 +29,7 @@ export interface Reading {
 export interface Verdict {
   text: string;
   short: string;
+  fault?: boolean; // says that something is wrong; all else is silent about a run that is known to be sick
 }
 
 export interface Size {
@@ -62,7 +63,7 @@ export interface Context {
   wantLayers(run: ShownRun, name: string): void;
 }
 
-export type Group = "step" | "gradients" | "curvature" | "training" | "about";
+export type Group = "first" | "step" | "gradients" | "curvature" | "training" | "about";
 
 export interface Panel {
   id: string;

@@ -16,6 +16,8 @@ export interface PointerHost {
   pan(share: number, from?: [number, number]): void;
   readonly view: [number, number];
   layer(name: string): void;
+  /** A step and a layer at once. */
+  pick(x: number, layer: string): void;
   announce(text: string): void;
 }
 interface Charted {
@@ -100,9 +102,15 @@ export class Pointer {
     this.host.hover(frame ? this.clamp(frame, x) : null);
     const zoomed = this.chart.context?.state.zoom != null;
     const grab = zoomed && (onAxis || (shift && frame));
-    this.element.style.cursor = grab ? "grab" : spot?.layer !== undefined ? "pointer" : frame ? "crosshair" : "";
+    this.element.style.cursor = grab
+      ? "grab"
+      : spot?.act || spot?.layer !== undefined
+        ? "pointer"
+        : frame
+          ? "crosshair"
+          : "";
     const look = ++this.looks;
-    if (spot) this.showTip([{ text: spot.hint }], x, y);
+    if (spot) this.showTip([{ text: frame && spot.tell ? spot.tell(this.clamp(frame, x)) : spot.hint }], x, y);
     else if (frame) this.showValues(look, x, y);
     else this.tip.hidden = true;
   }
@@ -192,10 +200,16 @@ export class Pointer {
       return;
     }
     const spot = this.chart.scene.spots.find((own) => within(own, x, y));
-    if (spot?.layer !== undefined && !drag) this.host.layer(spot.layer);
+    if (spot && !drag) {
+      if (spot.act) spot.act();
+      else if (spot.layer !== undefined) this.host.layer(spot.layer);
+    }
     if (!drag || (drag.pans && drag.moved)) return;
     if (!drag.moved) {
-      if (within(drag.frame, x, y, 4)) this.host.choose(this.clamp(drag.frame, x));
+      if (!within(drag.frame, x, y, 4)) return;
+      const place = this.clamp(drag.frame, x);
+      if (spot?.layer !== undefined) this.host.pick(place, spot.layer);
+      else this.host.choose(place);
       return;
     }
     const ends = [this.clamp(drag.frame, drag.x), this.clamp(drag.frame, x)].sort((a, b) => a - b);

@@ -20,6 +20,8 @@ export interface UiState {
   enlarged: string;
   theme: "auto" | "light" | "dark";
   safe: boolean; // colour-blind safe run colours even where the host has its own
+  map: string; // what the map of the network shows
+  unfolded: string[]; // blocks of it that are shown the other way: unfolded where they do not all fit, else folded
   difference: boolean; // 2D histogram: second run minus first
   paused: boolean;
 }
@@ -42,6 +44,8 @@ export const defaults: Readonly<UiState> = {
   enlarged: "",
   theme: "auto",
   safe: false,
+  map: "",
+  unfolded: [],
   difference: false,
   paused: false,
 };
@@ -85,6 +89,8 @@ const checks: Record<keyof UiState, Check> = {
   enlarged: isText,
   theme: oneOf("auto", "light", "dark"),
   safe: isFlag,
+  map: isText,
+  unfolded: isTextList,
   difference: isFlag,
   paused: isFlag,
 };

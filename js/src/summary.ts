@@ -1,6 +1,7 @@
 // The state of training in a few words: what it does, how fast, what tracking costs, what is missing.
 import { drawnRecords } from "./detail.ts";
 import { formatDuration, formatNumber, formatShare, shorten } from "./format.ts";
+import { healthOf } from "./health.ts";
 import type { Context, ShownRun } from "./panel.ts";
 import type { SourceStatus } from "./source.ts";
 import { ROW } from "./store.ts";
@@ -83,6 +84,7 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   }
   const { data } = run;
   let [tone, state] = stateWords[data.status.state] ?? ["idle", data.status.state];
+  if (tone === "done" && healthOf(run).tone === "broken") tone = "bad"; // what ended sick did not end well
   if (status.connection === "disconnected") tone = "bad";
   else if (ctx.state.paused && tone === "live") [tone, state] = ["idle", "paused"];
   const quiet = tone === "live" ? silence(run) : null;

@@ -3,7 +3,7 @@ import { fromBinary } from "@bufbuild/protobuf";
 import { unzlibSync } from "fflate";
 import type * as pb from "./gen/cockpit_pb.ts";
 import { BatchSchema, Codec, DType, HistogramSchema } from "./gen/cockpit_pb.ts";
-import type { AlphaFit, Batch, Column, Header, HistogramData } from "./records.ts";
+import type { AlphaFit, Batch, Column, Finding, Header, HistogramData } from "./records.ts";
 
 export type * from "./records.ts";
 
@@ -118,6 +118,10 @@ function decodeAlpha(a: pb.AlphaFit): AlphaFit {
   };
 }
 
+function decodeFinding({ $typeName, $unknown, evidence, ...own }: pb.Finding): Finding {
+  return { ...own, evidence: evidence.map(({ $typeName, $unknown, ...rest }) => rest) };
+}
+
 function convertHistogram(h: pb.Histogram): HistogramData {
   return {
     quantity: h.quantity,
@@ -179,6 +183,7 @@ export function decodeBatch(bytes: Uint8Array): Batch {
     columns: b.columns.map((column) => decodeColumn(column, seq)),
     alphas: b.alphas.map(decodeAlpha),
     warnings: b.warnings.map(({ step, kind, quantity, layer, message }) => ({ step, kind, quantity, layer, message })),
+    findings: b.findings.map(decodeFinding),
     missing,
     top_samples: b.notes
       .filter((note) => note.topSamples.length)

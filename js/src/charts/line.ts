@@ -29,6 +29,7 @@ export interface LineChart extends AxisOptions {
   legend?: LegendItem[];
   box?: Box; // where to draw, the whole by default
   yrange?: [number, number];
+  least?: number; // the least relative height of the range
 }
 
 /** Smallest and largest finite value in sight; on a log scale only what is above 0 counts. */
@@ -92,6 +93,7 @@ export function lineScene(chart: LineChart): Scene {
     padDomain(
       ...withRules(valueRange(chart.curves, chart.domain, chart.ylog), chart.rules ?? [], chart.ylog),
       chart.ylog,
+      chart.least,
     );
   const yscale = makeScale(chart.ylog ? "log" : "linear", range, [box.y + box.height, box.y]);
   scene.marks.push(...axisMarks(chart, box, xscale, yscale));

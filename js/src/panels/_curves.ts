@@ -28,6 +28,7 @@ export interface CurvesSpec {
   ylog?: boolean;
   split?: boolean; // has layer-wise values
   exact?: boolean; // never smoothed
+  least?: number; // the least relative height of the picture: noise is not drawn larger than that
   help: string[];
   rules?(ctx: Context): Rule[];
   extra?(ctx: Context): { curves: Curve[]; legend: LegendItem[] };
@@ -206,6 +207,7 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
     curves: [...curves, ...(extra?.curves ?? [])],
     rules,
     ylabel: spec.ylabel,
+    least: spec.least,
     cursor: ctx.step,
     cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     legend: [...makeLegend(ctx, spec, curves), ...ruled, ...(extra?.legend ?? [])],

@@ -17,13 +17,14 @@ const COLUMNS = 48;
 function readings(ctx: Context): Reading[] {
   const several = ctx.runs.length > 1;
   return histogramsAt(ctx, NAME).map(({ run, histogram }) => {
-    const outside = outsideShares(histogram).gradient;
+    const { gradient, broken } = outsideShares(histogram);
+    const [value, word] = broken ? [broken, "not finite"] : [gradient, "outside"];
     return {
-      label: several ? `${run.label} outside` : "outside",
-      value: outside,
+      label: several ? `${run.label} ${word}` : word,
+      value,
       step: histogram.step,
       run: run.run,
-      text: several ? formatShare(outside) : `${formatShare(outside)} outside`,
+      text: several ? formatShare(value) : `${formatShare(value)} ${word}`,
       color: several ? run.color : undefined,
     };
   });

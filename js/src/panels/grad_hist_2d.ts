@@ -74,7 +74,7 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
   const where = `${formatShare(gradient)} of the gradient elements and ${formatShare(parameter)} of the parameters`;
   const rest = broken ? `; ${formatShare(broken)} are NaN or infinite` : "";
   const bad = broken ? "NaN or infinite elements" : Math.max(gradient, parameter) > 0.01 ? "over 1 % outside" : "";
-  return { text: `${where} lie outside${rest}.`, short: bad || "inside the range" };
+  return { text: `${where} lie outside${rest}.`, short: bad || "inside the range", fault: bad !== "" };
 }
 
 /** Which runs a picture of a few shows, if not all. */

@@ -162,6 +162,7 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
   );
   const rest = slow.length > few.length ? ` and ${slow.length - few.length} more` : "";
   return {
+    fault: true,
     text: `${text.join(" ")}${rest && `${rest}.`}`,
     short: `slow: ${few.map(({ layer }) => names.get(layer)).join(", ")}${rest}`,
   };
