@@ -1,9 +1,9 @@
 // A 2D histogram: gradient element upwards, parameter value to the right, log counts as colour, both marginals as bars.
-import { formatTick } from "../format.ts";
 import { makeScale, type Scale } from "../scale.ts";
 import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
 import type { Theme } from "../theme.ts";
 import type { HistogramData } from "../wire.ts";
+import { binAxis } from "./bins.ts";
 import { countColor, differenceColor } from "./colors.ts";
 
 export interface HeatmapGeometry {
@@ -159,20 +159,21 @@ export function heatmapScene(chart: HeatmapChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
   const { histogram, theme, minus } = chart;
   const at = heatmapGeometry(histogram, chart.outer, chart.labels, chart.plain);
-  const [rows, columns] = histogram.shape;
   const { rgba, shape } = minus
     ? differencePixels(minus, histogram, at.map)
     : countPixels(histogram, chart.most, at.map);
   scene.marks.push({ type: "rect", ...at.map, stroke: theme.line });
   scene.marks.push({ type: "image", ...at.map, columns: shape[1], rows: shape[0], rgba });
-  scene.marks.push(...rimMarks(at.map, rows, columns, theme), ...axisMarks(at, chart));
+  scene.marks.push(...rimMarks(at.map, histogram, theme), ...axisMarks(at, chart));
   if (!chart.plain) scene.marks.push(...marginalMarks(at, chart));
   return scene;
 }
 
-// The outermost bins also hold what lies outside: a dashed line sets them apart.
-function rimMarks(map: Box, rows: number, columns: number, theme: Theme): Mark[] {
-  const [w, h] = [map.width / columns, map.height / rows];
+// The outermost bins also hold what lies outside: a dashed line sets them apart. On a log axis nothing does.
+function rimMarks(map: Box, { edges, parameter_edges, shape: [rows, columns] }: HistogramData, theme: Theme): Mark[] {
+  const w = binAxis(parameter_edges ?? edges).log ? 0 : map.width / columns;
+  const h = binAxis(edges).log ? 0 : map.height / rows;
+  if (!w && !h) return [];
   return [
     {
       type: "rect",
@@ -187,28 +188,18 @@ function rimMarks(map: Box, rows: number, columns: number, theme: Theme): Mark[]
   ];
 }
 
-function axisMarks({ map, x, y }: HeatmapGeometry, { theme, labels, plain }: HeatmapChart): Mark[] {
+function axisMarks({ map }: HeatmapGeometry, { theme, labels, plain, histogram }: HeatmapChart): Mark[] {
   const marks: Mark[] = [];
-  for (const tick of x.ticks(Math.max(2, Math.floor(map.width / 48)))) {
-    const anchor = tick.at > map.x + map.width - 6 ? "end" : tick.at < map.x + 6 ? "start" : "middle";
-    marks.push({
-      type: "text",
-      x: tick.at,
-      y: map.y + map.height + 10,
-      text: formatTick(tick.value),
-      anchor,
-      color: theme.quiet,
-    });
+  const across = histogram.parameter_edges ?? new Float64Array([0, 1]);
+  for (const { share, label } of binAxis(across).ticks(Math.max(2, Math.floor(map.width / 48)))) {
+    const anchor = share > 0.98 ? "end" : share < 0.02 ? "start" : "middle";
+    const x = map.x + share * map.width;
+    marks.push({ type: "text", x, y: map.y + map.height + 10, text: label, anchor, color: theme.quiet });
   }
-  for (const tick of y.ticks(Math.max(2, Math.floor(map.height / 44))))
-    marks.push({
-      type: "text",
-      x: map.x - 5,
-      y: tick.at,
-      text: formatTick(tick.value),
-      anchor: "end",
-      color: theme.quiet,
-    });
+  for (const { share, label } of binAxis(histogram.edges).ticks(Math.max(2, Math.floor(map.height / 40)))) {
+    const y = map.y + (1 - share) * map.height;
+    marks.push({ type: "text", x: map.x - 5, y, text: label, anchor: "end", color: theme.quiet });
+  }
   if (plain) return marks;
   marks.push({
     type: "text",

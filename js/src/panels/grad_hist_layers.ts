@@ -1,5 +1,6 @@
 // All layers at once, in network order: a layer whose gradients vanish is coloured without a click.
 
+import { binAxis } from "../charts/bins.ts";
 import { median } from "../charts/density.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { gridShape, histogramMark, largest, spread } from "../charts/histogram.ts";
@@ -132,7 +133,14 @@ function cellMarks(ctx: Context, { layer, shown }: Cell, name: string, outer: Bo
   }
   if (!shown.length) marks.push({ type: "text", x: box.x, y: box.y + box.height / 2, text: "…", color: theme.quiet });
   const edges = shown[0]?.histogram.edges;
-  if (ticks && edges) {
+  const axis = edges && binAxis(edges);
+  if (ticks && axis?.log)
+    for (const { share, label } of axis.ticks(Math.max(3, Math.floor(box.width / 34)))) {
+      const x = box.x + share * box.width;
+      const anchor = share > 0.95 ? "end" : share < 0.05 ? "start" : "middle";
+      marks.push({ type: "text", x, y: bottom + 8, text: label, anchor, color: theme.quiet, size: 10 });
+    }
+  else if (ticks && edges) {
     marks.push({ type: "text", x: box.x, y: bottom + 8, text: formatTick(edges[0]), color: theme.quiet, size: 10 });
     marks.push({
       type: "text",
