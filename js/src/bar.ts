@@ -162,8 +162,8 @@ export class Bar {
         return chip;
       }),
     );
-    const rest = names.length - shown.length;
-    setText(this.more, rest > 0 ? `+ ${rest} more ▾` : "Runs ▾");
+    const all = ctx.runs.length === names.length ? `all ${names.length}` : `${ctx.runs.length} of ${names.length}`;
+    setText(this.more, shown.length < names.length ? `${all} shown ▾` : "Runs ▾");
     setHidden(this.more.closest(".ck-popwrap") as HTMLElement, names.length < 2);
   }
 

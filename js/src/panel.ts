@@ -14,6 +14,13 @@ export interface ShownRun {
   data: RunStore;
 }
 
+/** Runs that are shown as one: a median and a band. */
+export interface RunGroup {
+  label: string;
+  color: string;
+  runs: ShownRun[];
+}
+
 /** One number of a panel's headline; `value` is the exact one, `text` what is shown if that is not simply the number. */
 export interface Reading {
   label: string;
@@ -43,6 +50,8 @@ export interface Context {
   theme: Theme;
   source: Source;
   runs: ShownRun[]; // the chosen ones, in order
+  groups: RunGroup[]; // of those, the ones that belong together, if the user wants them as one
+  names: string[]; // all runs that there are, chosen or not
   step: number | null; // hovered, else chosen, else the latest
   hover: number | null;
   domain: [number, number]; // of the shared axis

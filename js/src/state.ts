@@ -22,6 +22,10 @@ export interface UiState {
   safe: boolean; // colour-blind safe run colours even where the host has its own
   map: string; // what the map of the network shows
   unfolded: string[]; // blocks of it that are shown the other way: unfolded where they do not all fit, else folded
+  sort: string; // column of the table of runs, "-" before it for the other way round
+  colorBy: string; // a number of the header that colours the runs, e.g. "lr"
+  grouped: boolean; // runs that differ only in their seed are one curve with a band
+  reference: string; // the run that others are compared with
   difference: boolean; // 2D histogram: second run minus first
   paused: boolean;
 }
@@ -46,6 +50,10 @@ export const defaults: Readonly<UiState> = {
   safe: false,
   map: "",
   unfolded: [],
+  sort: "",
+  colorBy: "",
+  grouped: false,
+  reference: "",
   difference: false,
   paused: false,
 };
@@ -91,6 +99,10 @@ const checks: Record<keyof UiState, Check> = {
   safe: isFlag,
   map: isText,
   unfolded: isTextList,
+  sort: isText,
+  colorBy: isText,
+  grouped: isFlag,
+  reference: isText,
   difference: isFlag,
   paused: isFlag,
 };

@@ -12,6 +12,7 @@ export interface Curve {
   label: string;
   dash?: number[];
   error?: Series | null; // drawn as a band of one standard error
+  band?: { low: Series; high: Series }; // drawn as a band from one to the other, with the same places
   dots?: boolean;
   thin?: boolean;
   exact?: boolean; // never smoothed
@@ -40,7 +41,7 @@ export function valueRange(curves: Curve[], domain: [number, number], log: boole
     low = Math.min(low, value);
     high = Math.max(high, value);
   };
-  for (const { series } of curves) {
+  for (const series of curves.flatMap((own) => [own.series, ...(own.band ? [own.band.low, own.band.high] : [])])) {
     const [from, to] = visibleRange(series, domain);
     const [a, b] = series.extremes.range(series.y, from, to);
     if (Number.isFinite(a) && Number.isFinite(b) && (!log || a > 0)) {
@@ -125,7 +126,7 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
   const grain = chart.curves.length > 8 ? 2 : 1; // where many curves lie over each other, nobody sees a single pixel
   const raw = covered ? null : decimate(curve.series, xscale, yscale, grain);
   const broken = raw?.broken ?? brokenPixels(curve.series, ...visibleRange(curve.series, chart.domain), xscale);
-  if (curve.error?.n) marks.push(bandMark(curve, box, xscale, yscale));
+  if (curve.error?.n || curve.band) marks.push(bandMark(curve, box, xscale, yscale));
   if (raw && (curve.dots || curve.series.n === 1)) {
     const alone = curve.series.n === 1; // a single record stands at the edge, and is to be seen
     const radius = alone ? 4.5 : 1.4;
@@ -225,19 +226,25 @@ function bandMark(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Mark {
   return { type: "line", ...known.outline, closed: true, fill: curve.color, alpha: 0.18, clip: box };
 }
 
+/** One standard error below and above a value that has one, NaN elsewhere. */
+function errorEnds({ series, error }: Curve, index: number): [number, number] {
+  const own = error?.at(series.step[index]);
+  const size = own && own.step === series.step[index] ? own.value : Number.NaN;
+  return [series.y[index] - size, series.y[index] + size];
+}
+
 function bandOutline(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Outline {
-  const { series } = curve;
-  const error = curve.error as Series;
+  const { series, band } = curve;
   const [from, to] = visibleRange(series, xscale.domain);
   const stride = Math.max(1, Math.floor((to - from) / (box.width * 2)));
   const [xs, upper, lower]: number[][] = [[], [], []];
   for (let i = from; i < to; i += stride) {
-    const own = error.at(series.step[i]);
-    if (!own || own.step !== series.step[i] || !Number.isFinite(own.value) || !Number.isFinite(series.y[i])) continue;
+    const [below, above] = band ? [band.low.y[i], band.high.y[i]] : errorEnds(curve, i);
+    if (!Number.isFinite(below) || !Number.isFinite(above)) continue;
     const floor = yscale.kind === "log" ? yscale.domain[0] : Number.NEGATIVE_INFINITY;
     xs.push(xscale.to(series.x[i]));
-    upper.push(yscale.to(Math.max(series.y[i] + own.value, floor)));
-    lower.push(yscale.to(Math.max(series.y[i] - own.value, floor)));
+    upper.push(yscale.to(Math.max(above, floor)));
+    lower.push(yscale.to(Math.max(below, floor)));
   }
   return { xs: [...xs, ...xs.slice().reverse()], ys: [...upper, ...lower.reverse()] };
 }

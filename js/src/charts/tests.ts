@@ -67,7 +67,9 @@ export function testsScene(
   const shapes = groups.map((group) => ({ group, at: testsGeometry(group.values, box, largest) }));
   const frame = shapes[0]?.at ?? testsGeometry({ norm: null, inner: null, ortho: null }, box, largest);
   scene.marks.push(...gridMarks(frame, theme));
-  for (const { group, at } of shapes) scene.marks.push(...bandMarks(at, group, groups.length));
+  const many = groups.length > 5; // then the balls alone: the bands of ten runs are a fence
+  for (const { group, at } of shapes)
+    scene.marks.push(...bandMarks(many ? { ...at, along: null, across: null } : at, group, groups.length));
   scene.marks.push(
     ...thresholdMarks(frame, groups.length === 1 ? groups[0].colors : undefined, theme),
     ...arrowMarks(frame, theme),

@@ -1,11 +1,22 @@
 // Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
+
+import { makeBand } from "../bands.ts";
 import { RULE_DASH, type Rule } from "../charts/axes.ts";
 import { type Curve, lineScene } from "../charts/line.ts";
 import { ratio } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
 import { formatNumber, shorten, shortNames } from "../format.ts";
 import { stepToAxis } from "../navigation.ts";
-import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";
+import {
+  type Context,
+  isTracked,
+  type Panel,
+  type Reading,
+  type RunGroup,
+  type ShownRun,
+  type Size,
+  waitingFor,
+} from "../panel.ts";
 import { type LegendItem, messageScene, type Scene } from "../scene.ts";
 import type { Axis, Series } from "../series.ts";
 import { seriesColor } from "../theme.ts";
@@ -80,9 +91,22 @@ function layerWords(ctx: Context, spec: CurvesSpec): string {
   return `${shorten(layer, 40)}.${rest}${others}`;
 }
 
+/** One curve per group: the median of its runs, with a band from the lowest to the highest. */
+function groupCurves(ctx: Context, group: RunGroup, spec: CurvesSpec): Curve[] {
+  return spec.shown.flatMap((shown, index) => {
+    const all = group.runs.map((run) => seriesOf(run, shown, layerName(ctx, run, shown.name), ctx.axis));
+    const { middle, low, high } = makeBand(all.filter(({ n }) => n));
+    const dash = dashes[index % dashes.length];
+    return middle.n ? [{ series: middle, label: shown.label, color: group.color, dash, band: { low, high } }] : [];
+  });
+}
+
 export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
-  const curves: Curve[] = [];
-  for (const run of ctx.runs)
+  const split = spec.split && ctx.state.split[spec.id];
+  const groups = split ? [] : ctx.groups;
+  const single = ctx.runs.filter(({ run }) => !groups.some((group) => group.runs.some((own) => own.run === run)));
+  const curves: Curve[] = groups.flatMap((group) => groupCurves(ctx, group, spec));
+  for (const run of single)
     spec.shown.forEach((shown, index) => {
       const { name, label, over } = shown;
       if (spec.split && (ctx.state.split[spec.id] || ctx.state.layer))

@@ -1,38 +1,9 @@
 // Why do two runs differ? A table of what they do not share; for one run, all that is known of it.
 import { h, refill } from "../dom.ts";
 import { csvLines } from "../export.ts";
-import { formatNumber, formatShare, shorten } from "../format.ts";
+import { describeHeader } from "../facts.ts";
+import { shorten } from "../format.ts";
 import type { Context, Panel } from "../panel.ts";
-import type { Header } from "../wire.ts";
-
-/** Everything a header says, as flat text. */
-export function describeHeader(header: Header): Map<string, string> {
-  const facts = new Map<string, string>();
-  const put = (name: string, value: string | number) => String(value) && facts.set(name, String(value));
-  put("model", header.model);
-  put("parameters", formatNumber(header.num_parameters));
-  put("loss", header.loss);
-  header.optimizers.forEach((optimizer, i) => {
-    const prefix = header.optimizers.length > 1 ? `optimizer ${i}` : "optimizer";
-    put(prefix, optimizer.name);
-    optimizer.groups.forEach((group, g) => {
-      for (const [name, value] of Object.entries(group))
-        put(optimizer.groups.length > 1 ? `${name} (group ${g})` : name, value);
-    });
-  });
-  put("batch size", header.batch_size || "");
-  put("config", header.config);
-  put("schedule", header.schedule);
-  put("curvature", header.curvature);
-  put("git commit", header.git_commit.slice(0, 12));
-  for (const [name, value] of Object.entries(header.versions)) put(`${name} version`, value);
-  for (const [name, value] of Object.entries(header.options)) put(name, value);
-  if (header.covered < 0.9995) put("parameters covered", formatShare(header.covered));
-  const left = header.layers.filter(({ method }) => method === "not covered");
-  for (const { name, reason } of left.slice(0, 12)) put(`${name} not covered`, reason);
-  for (const [i, note] of header.notes.entries()) put(header.notes.length > 1 ? `note ${i + 1}` : "note", note);
-  return facts;
-}
 
 /** Rows of name and one value per run; with several runs only where they differ. */
 export function differences(ctx: Context): [string, string[]][] {
