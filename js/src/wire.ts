@@ -1,8 +1,8 @@
 // The only module that knows the protobuf: bytes in, plain columns out. Field names are those of the schema.
-import { fromBinary } from "@bufbuild/protobuf";
 import { unzlibSync } from "fflate";
 import type * as pb from "./gen/cockpit_pb.ts";
-import { BatchSchema, Codec, DType, HistogramSchema } from "./gen/cockpit_pb.ts";
+import { Codec, DType } from "./gen/cockpit_pb.ts";
+import { decode } from "./protobuf.ts";
 import type { AlphaFit, Batch, Column, Finding, Header, HistogramData } from "./records.ts";
 
 export type * from "./records.ts";
@@ -118,9 +118,10 @@ function decodeAlpha(a: pb.AlphaFit): AlphaFit {
   };
 }
 
-function decodeFinding({ $typeName, $unknown, evidence, ...own }: pb.Finding): Finding {
-  return { ...own, evidence: evidence.map(({ $typeName, $unknown, ...rest }) => rest) };
-}
+const decodeFinding = ({ evidence, ...own }: pb.Finding): Finding => ({
+  ...own,
+  evidence: evidence.map((rest) => ({ ...rest })),
+});
 
 function convertHistogram(h: pb.Histogram): HistogramData {
   return {
@@ -142,7 +143,7 @@ function convertHistogram(h: pb.Histogram): HistogramData {
 }
 
 export function decodeHistogram(bytes: Uint8Array): HistogramData {
-  return convertHistogram(fromBinary(HistogramSchema, bytes));
+  return convertHistogram(decode("Histogram", bytes) as unknown as pb.Histogram);
 }
 
 function decodeColumn(column: pb.Column, seq: Uint32Array): Column {
@@ -154,7 +155,7 @@ function decodeColumn(column: pb.Column, seq: Uint32Array): Column {
 }
 
 export function decodeBatch(bytes: Uint8Array): Batch {
-  const b = fromBinary(BatchSchema, bytes);
+  const b = decode("Batch", bytes) as unknown as pb.Batch;
   const seq = integers(b.seq);
   const step = integers(b.step);
   const time = floats(b.time);
