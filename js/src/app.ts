@@ -4,7 +4,7 @@ import { Board } from "./board.ts";
 import type { Card, CardHost } from "./card.ts";
 import { axisDomain, type ContextParts, HistogramFetcher, makeContext, RunColors } from "./context.ts";
 import { DetailFetcher } from "./detail.ts";
-import { closePopovers, h, setAttribute, setText } from "./dom.ts";
+import { closePopovers, h, setAttribute, setClass, setText } from "./dom.ts";
 import { columnsCsv, exportCsv, fileTitle } from "./export.ts";
 import { type HealthHost, HealthLine } from "./health_line.ts";
 import { movePanel, nudgePanel } from "./layout.ts";
@@ -152,6 +152,16 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     this.scheduleRested();
   }
 
+  /** Whether it is a low strip now, and whether it can be one. */
+  get compact(): boolean {
+    return (
+      this.options.compact !== undefined && (this.state.view || (this.options.compact ? "compact" : "")) === "compact"
+    );
+  }
+  get folds(): boolean {
+    return this.options.compact !== undefined;
+  }
+
   /** All runs that could be shown, loaded or not, in the host's order. */
   get names(): string[] {
     const listed = this.status.runs?.map((info) => info.run) ?? [];
@@ -224,10 +234,11 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     this.tellFocus(ctx);
     if (this.fresh) this.fetcher.beginPicture();
     this.fresh = false;
+    setClass(this.root, "ck-compact", this.compact);
     this.bar.update(ctx, this.status, this.names, this.store.broken);
     this.health.update(ctx);
     this.scrubber.update(ctx, this.full(ctx), this.playing, track);
-    if (this.board.update(ctx, width, deadline)) this.schedule();
+    if (this.board.update(ctx, width, deadline, this.compact)) this.schedule();
     this.fetcher.endPicture();
     if (this.touched || !this.source.pushes) this.details.look(ctx); // a zoom that was remembered is no wish of the user's
     setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now

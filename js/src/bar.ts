@@ -18,6 +18,8 @@ export interface BarHost {
   set(patch: Partial<UiState>): void;
   panelTitles(): { id: string; title: string }[];
   exportAll(): void;
+  readonly compact: boolean;
+  readonly folds: boolean;
   source: Source;
 }
 
@@ -35,6 +37,7 @@ export class Bar {
   private readonly zoomOut: HTMLButtonElement;
   private readonly pause: HTMLButtonElement;
   private readonly stop: HTMLButtonElement;
+  private readonly fold: HTMLButtonElement;
   private stopping = new Set<string>();
 
   constructor(
@@ -80,6 +83,8 @@ export class Bar {
       () => this.requestStop(),
       signal,
     );
+    const turn = () => set({ view: host.compact ? "full" : "compact", enlarged: "" });
+    this.fold = button("", "Show all panels, or a low strip", turn, signal);
     this.element = h(
       "div",
       { class: "ck-bar", role: "toolbar", "aria-label": "Cockpit" },
@@ -90,6 +95,7 @@ export class Bar {
       this.status,
       this.stop,
       this.pause,
+      this.fold,
       h("span", { class: "ck-break" }),
       this.layer,
       this.axis,
@@ -129,6 +135,8 @@ export class Bar {
     setHidden(this.zoomOut, !state.zoom);
     const open = ctx.runs.some(({ data }) => isOpen(data.status.state));
     setHidden(this.pause, status.connection === "static" || (!open && !state.paused));
+    setHidden(this.fold, !this.host.folds);
+    setText(this.fold, this.host.compact ? "Expand ▾" : "Compact ▴");
     setText(this.pause, state.paused ? "Resume" : "Pause");
     setAttribute(this.pause, "aria-pressed", String(state.paused));
     this.updateStop(ctx);

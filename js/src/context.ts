@@ -192,7 +192,8 @@ export function groupRuns(runs: ShownRun[]): RunGroup[] {
 export function makeContext(parts: ContextParts): Context {
   const { state } = parts;
   const single = shownRuns(parts);
-  const groups = state.grouped ? groupRuns(single) : [];
+  const alike = state.grouped || state.reference ? groupRuns(single) : [];
+  const groups = alike.filter((group) => state.grouped || group.runs.some(({ run }) => run === state.reference));
   const colors = new Map(groups.flatMap((group) => group.runs.map(({ run }) => [run, group.color])));
   const runs = single.map((run) => ({ ...run, color: colors.get(run.run) ?? run.color }));
   const last = runs.reduce((most, { data }) => Math.max(most, data.lastStep ?? -1), -1);

@@ -4,12 +4,15 @@ import { formatNumber, shorten, shortNames } from "./format.ts";
 import { countSick, evidenceWords, type Health, healthOf, inWords, toneRank } from "./health.ts";
 import type { Context, ShownRun } from "./panel.ts";
 import type { Finding } from "./records.ts";
+import { type Difference, firstDifferences } from "./twin.ts";
 
 export interface HealthHost {
   /** Shows a step and a layer in all panels, and brings the panel of a column into view. */
   reveal(name: string, step: number, layer: string): void;
 }
 
+const MOST_TWINS = 12;
+const MOST_DIFFERENCES = 5;
 const MOST_LINES = 3; // runs with a line of their own
 const MOST_LAYERS = 12;
 const signs: Record<Health["tone"], string> = { broken: "✖", likely: "▲", advice: "✓", well: "✓", waiting: "…" };
@@ -29,6 +32,24 @@ function rowsOf({ runs }: Context): Row[] {
   const count = sick ? `${sick} of ${runs.length} runs have faults.` : `No faults found in ${runs.length} runs.`;
   const text = sick ? `${count} Worst, ${worst.run.label}: ${worst.health.text}` : count;
   return [{ run: null, health: worst.health, text }];
+}
+
+const known = new WeakMap<ShownRun["data"], { key: string; differences: Difference[] }>();
+
+/** The other runs, each with where it leaves the reference (and what was made like it). */
+function leavings({ runs, groups, state }: Context): { run: ShownRun; differences: Difference[] }[] {
+  const alike = groups.find((group) => group.runs.some(({ run }) => run === state.reference))?.runs;
+  const reference = alike ?? runs.filter(({ run }) => run === state.reference);
+  if (!reference.length) return [];
+  const others = runs.filter((run) => !reference.some((own) => own.run === run.run));
+  return others.map((run) => {
+    const key = JSON.stringify([...reference, run].map((own) => [own.run, own.data.version]));
+    const cached = known.get(run.data);
+    if (cached?.key === key) return { run, differences: cached.differences };
+    const differences = firstDifferences(reference, [run]);
+    known.set(run.data, { key, differences });
+    return { run, differences };
+  });
 }
 
 export class HealthLine {
@@ -78,7 +99,40 @@ export class HealthLine {
     setHidden(this.list, !this.open);
     if (!this.open) return;
     const content = ctx.runs.map(({ run, data }) => [run, data.version, data.findings.length]);
-    refill(this.list, JSON.stringify([ctx.theme.dark, content]), () => this.listNodes(ctx));
+    refill(this.list, JSON.stringify([ctx.theme.dark, ctx.state.reference, content]), () => this.listNodes(ctx));
+  }
+
+  /** Which run is the healthy one, and where the others leave it. */
+  private twinNodes(ctx: Context): Node[] {
+    if (ctx.runs.length < 2) return [];
+    const chips = ctx.runs.slice(0, MOST_TWINS).map(({ run, label, color }) => {
+      const pressed = ctx.state.reference === run;
+      const chip = h(
+        "button",
+        { type: "button", class: "ck-chip", "aria-pressed": String(pressed) },
+        swatch(color),
+        label,
+      );
+      chip.addEventListener("click", () => ctx.set({ reference: pressed ? "" : run }));
+      return chip;
+    });
+    const title = h("p", { class: "ck-tools" }, "Compare with a healthy run: ", ...chips);
+    return [title, ...leavings(ctx).map(({ run, differences }) => this.twinNode(ctx, run, differences))];
+  }
+
+  private twinNode(ctx: Context, run: ShownRun, differences: Difference[]): HTMLElement {
+    const few = differences.slice(0, MOST_DIFFERENCES).flatMap(({ name, step, other, reference }) => {
+      const words = `${name.replace("log/", "")} ${formatNumber(other)} against ${formatNumber(reference)} at step ${formatNumber(step)}`;
+      return [this.go(words, name, step, ""), "; "];
+    });
+    const weak = differences.some(({ alone }) => alone)
+      ? " One run each: seeds of one setting may come apart like this."
+      : "";
+    const text = few.length
+      ? ["leaves it first in ", ...few.slice(0, -1), `.${weak}`]
+      : ["does not leave it by more than seeds do."];
+    const label = ctx.runs.length > 1 ? h("b", {}, `${run.label} `) : null;
+    return h("p", { class: "ck-fine ck-twin" }, swatch(run.color), label, ...text);
   }
 
   private listNodes(ctx: Context): Node[] {
@@ -88,8 +142,10 @@ export class HealthLine {
       const title = ctx.runs.length > 1 && health.findings.length ? [h("h4", {}, swatch(run.color), run.label)] : [];
       return [...title, ...health.findings.map((finding) => this.findingNode(finding))];
     });
-    if (nodes.length) return nodes;
+    const twin = this.twinNodes(ctx);
+    if (nodes.length) return [...nodes, ...twin];
     return [
+      ...twin,
       h("p", {}, "Nothing was found. Only what was measured can be judged; what was not tracked may still be wrong."),
     ];
   }

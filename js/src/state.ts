@@ -20,6 +20,7 @@ export interface UiState {
   enlarged: string;
   theme: "auto" | "light" | "dark";
   safe: boolean; // colour-blind safe run colours even where the host has its own
+  view: "" | "compact" | "full"; // "" = as the host begins
   map: string; // what the map of the network shows
   unfolded: string[]; // blocks of it that are shown the other way: unfolded where they do not all fit, else folded
   sort: string; // column of the table of runs, "-" before it for the other way round
@@ -48,6 +49,7 @@ export const defaults: Readonly<UiState> = {
   enlarged: "",
   theme: "auto",
   safe: false,
+  view: "",
   map: "",
   unfolded: [],
   sort: "",
@@ -97,6 +99,7 @@ const checks: Record<keyof UiState, Check> = {
   enlarged: isText,
   theme: oneOf("auto", "light", "dark"),
   safe: isFlag,
+  view: oneOf("", "compact", "full"),
   map: isText,
   unfolded: isTextList,
   sort: isText,

@@ -306,11 +306,16 @@ function spotOf(ctx: Context, row: Row, values: MapRow, { measure, runs }: Pictu
   };
 }
 
-function readings(ctx: Context): Reading[] {
-  const picture = makePicture(ctx, 200);
-  return picture
-    ? [{ label: "tensors", value: picture.rows.flatMap(({ layers }) => layers).length, text: "", minor: true }]
-    : [];
+/** Every tensor's value at the step in question. */
+function details(ctx: Context): Reading[] {
+  const picture = makePicture(ctx, 1e6);
+  const at = ctx.step === null ? null : stepToAxis(ctx, ctx.step);
+  if (!picture || at === null) return [];
+  return picture.rows.map(({ layers }, i) => ({
+    label: layers[0],
+    value: valueIn(picture.values[i], at),
+    run: picture.runs.at(-1)?.run,
+  }));
 }
 
 function csv(ctx: Context): string {
@@ -343,7 +348,8 @@ const panel: Panel = {
     "Large networks are folded by block: a click on a block's name unfolds it. A click on the map chooses that step, and that tensor, in all panels. With two runs it shows the second divided by the first.",
   ],
   shows: (ctx) => ctx.runs.some(({ data }) => (data.header?.layers.length ?? 0) > 1) && measures(ctx).length > 0,
-  readings,
+  readings: () => [],
+  details,
   note: (ctx) => (ctx.runs.length > 2 ? `Of ${subjects(ctx)[0]?.label}; choose one run, or two for their ratio.` : ""),
   draw,
   csv,
