@@ -1,9 +1,40 @@
 // What is known of a run besides its curves, as flat text: what two runs differ in, and which differ in their seed only.
+import { groupBlocks } from "./blocks.ts";
 import { countColor, toHex } from "./charts/colors.ts";
 import { formatNumber, formatShare } from "./format.ts";
-import type { Header } from "./records.ts";
+import type { Header, LayerInfo } from "./records.ts";
 
 const SEED = /(^|[^a-z])seed($|[^a-z])/i;
+
+/** "4 × (LayerNorm, Linear 32→96, …), Linear 32→86": the modules in order, equal blocks in a row once. */
+export function describeNetwork(layers: LayerInfo[]): string {
+  const known = new Map(layers.map((layer) => [layer.name, layer]));
+  const words = groupBlocks(layers.map(({ name }) => name)).map((block) => {
+    const tensors = block.layers.flatMap((name) => known.get(name) ?? []);
+    const own = tensors.filter(({ name, shape }) => shape.length > 1 || !/bias$/.test(name));
+    return own.map(({ module, shape: [out, inner] }) => `${module}${inner ? ` ${inner}→${out}` : ""}`).join(", ");
+  });
+  const parts: { text: string; times: number }[] = [];
+  for (const text of words.filter(Boolean)) {
+    const last = parts.at(-1);
+    if (last?.text === text) last.times++;
+    else parts.push({ text, times: 1 });
+  }
+  return parts.map(({ text, times }) => (times > 1 ? `${times} × (${text})` : text)).join(", ");
+}
+
+/** How many weights follow each other: tensors with two dimensions or more. */
+export const countDepth = (layers: LayerInfo[]) => layers.filter(({ shape }) => shape.length > 1).length;
+
+const DEFAULTS = new Set(["False", "None", "0", "0.0", "(0.9, 0.999)", "1e-08"]);
+/** What nobody has to read: options that are as they come. */
+export const isDefault = (value: string) => DEFAULTS.has(value);
+
+/** The curvature of the run, and of what was measured with another one. */
+function describeCurvature({ curvature, quantities }: Header): string {
+  const others = quantities.filter(({ options }) => options.curvature && options.curvature !== curvature);
+  return [curvature, ...others.map(({ name, options }) => `${name}: ${options.curvature}`)].join("; ");
+}
 
 /** Everything a header says. */
 export function describeHeader(header: Header): Map<string, string> {
@@ -23,7 +54,7 @@ export function describeHeader(header: Header): Map<string, string> {
   put("batch size", header.batch_size || "");
   put("config", header.config);
   put("schedule", header.schedule);
-  put("curvature", header.curvature);
+  put("curvature", describeCurvature(header));
   put("git commit", header.git_commit.slice(0, 12));
   for (const [name, value] of Object.entries(header.versions)) put(`${name} version`, value);
   for (const [name, value] of Object.entries(header.options)) put(name, value);

@@ -238,6 +238,7 @@ def describe(header: Header) -> dict[str, str]:
     facts = {
         "model": header.model,
         "parameters": f"{header.num_parameters:,}",
+        "depth": f"{sum(len(layer.shape) > 1 for layer in header.layers)} weights",
         "loss": header.loss,
         "optimizer": optimizer.name,
         **group,
@@ -257,10 +258,19 @@ def check_about(tab: Tab, runs: list[RunData]) -> None:
     """One run: all that is known. Several: what differs, and nothing else."""
     facts = [describe(data.header) for data in runs]
     names = list(dict.fromkeys(name for own in facts for name in own))
-    rows = {name: [own.get(name, "–") for own in facts] for name in names}
+    rows = {name: [own.get(name, "–") for own in facts] for name in names if len(runs) == 1 or name != "depth"}
     if len(runs) > 1:
         rows = {name: values for name, values in rows.items() if len(set(values)) > 1}
-    assert tab.facts() == rows
+    shown = tab.facts()
+    if len(runs) == 1:
+        (layers,) = shown.pop("layers")
+        assert all(layer.module in layers for layer in runs[0].header.layers)
+        rates = runs[0].scalars("LearningRate")[1]
+        if rates.min() < rates.max():
+            (rate,) = shown.pop("lr")
+            assert "at its highest" in rate
+            del rows["lr"]
+    assert shown == rows
 
 
 def check_page(tab: Tab, data: RunData, step: int) -> set[str]:

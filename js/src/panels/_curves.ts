@@ -91,6 +91,23 @@ function layerWords(ctx: Context, spec: CurvesSpec): string {
   return `${shorten(layer, 40)}.${rest}${others}`;
 }
 
+/** One curve per run, or per group where the user wants those as one. */
+export function joinGroups(
+  ctx: Context,
+  runs: ShownRun[],
+  label: string,
+  series: (run: ShownRun) => Series,
+  color: (run: ShownRun) => string,
+): Curve[] {
+  const grouped = new Set(ctx.groups.flatMap((group) => group.runs.map(({ run }) => run)));
+  const single = runs.filter(({ run }) => !grouped.has(run));
+  const bands = ctx.groups.map((group) => {
+    const { middle, low, high } = makeBand(group.runs.map(series).filter(({ n }) => n));
+    return { series: middle, color: group.color, label, band: { low, high } };
+  });
+  return [...bands, ...single.map((run) => ({ series: series(run), color: color(run), label }))];
+}
+
 /** One curve per group: the median of its runs, with a band from the lowest to the highest. */
 function groupCurves(ctx: Context, group: RunGroup, spec: CurvesSpec): Curve[] {
   return spec.shown.flatMap((shown, index) => {

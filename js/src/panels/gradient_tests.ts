@@ -18,7 +18,7 @@ import {
 } from "../panel.ts";
 import { messageScene, type Scene } from "../scene.ts";
 import { readable } from "../theme.ts";
-import { usesLog } from "./_curves.ts";
+import { joinGroups, usesLog } from "./_curves.ts";
 
 const tests = [
   { key: "norm", name: "NormTest" },
@@ -107,11 +107,13 @@ function addHistory(
     xlog: state.xlog,
     ylog: usesLog(ctx, "gradient_tests", true),
     smoothing: state.smoothing,
-    curves: runs.map((run) => ({
-      series: run.data.series(test.name, layerOf(ctx, run, test.name), axis),
-      color: colorsOf(ctx, run)[test.key],
-      label: test.key,
-    })),
+    curves: joinGroups(
+      ctx,
+      runs,
+      test.key,
+      (run) => run.data.series(test.name, layerOf(ctx, run, test.name), axis),
+      (run) => colorsOf(ctx, run)[test.key],
+    ),
     rules: [{ value: THRESHOLDS[test.key], label: "", color: theme.quiet }],
     cursor: ctx.step,
     cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
