@@ -215,7 +215,7 @@ def test_directory_of_another_process_and_dark_theme(page: Any, jupyter: str, fo
         "run.close()\n"
     )
     notebook = write_notebook(
-        folder / "tail.ipynb", "from cockpit_widget import CockpitWidget", "CockpitWidget('runs/other')"
+        folder / "tail.ipynb", "from cockpit_widget import CockpitWidget", "CockpitWidget('runs/other', compact=False)"
     )
     lab = Lab(page, jupyter, notebook, "tail")
     lab.run_and_wait(0)

@@ -187,8 +187,12 @@ function draw(ctx: Context, size: Size): Scene {
   };
   const picture = makePicture(ctx, box.height);
   const measure = picture?.measure;
-  if (!picture?.rows.length || !measure)
-    return messageScene(size.width, size.height, waitingFor(ctx, [chosen(ctx)?.name ?? "GradNorm"]), ctx.theme.quiet);
+  if (!picture?.rows.length || !measure) {
+    const wanted = chosen(ctx)?.name ?? "GradNorm";
+    const coming = ctx.runs.some(({ data }) => data.has(wanted)); // those of the network are here, those of layers follow
+    const words = coming ? "Fetching the layers …" : waitingFor(ctx, [wanted]);
+    return messageScene(size.width, size.height, words, ctx.theme.quiet);
+  }
   const { theme } = ctx;
   const scene = emptyScene(size.width, size.height);
   const { rows, values, runs } = picture;
