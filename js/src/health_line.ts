@@ -29,7 +29,9 @@ function rowsOf({ runs, names }: Context): Row[] {
   if (all.length <= MOST_LINES) return all.map(({ run, health }) => ({ run, health, text: health.text }));
   const worst = all.reduce((a, b) => (toneRank(b.health.tone) < toneRank(a.health.tone) ? b : a));
   const { sick } = countSick(runs);
-  const count = sick ? `${sick} of ${runs.length} runs have faults.` : `No faults found in ${runs.length}${names.length > runs.length ? ` of ${names.length}` : ""} runs.`;
+  const count = sick
+    ? `${sick} of ${runs.length} runs have faults.`
+    : `No faults found in ${runs.length}${names.length > runs.length ? ` of ${names.length}` : ""} runs.`;
   const text = sick ? `${count} Worst, ${worst.run.label}: ${worst.health.text}` : count;
   return [{ run: null, health: worst.health, text }];
 }
