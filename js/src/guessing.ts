@@ -27,18 +27,26 @@ export function countClasses({ data }: ShownRun): number | null {
   return classes > 1 ? classes : null;
 }
 
+/** Of few labels the entropy is too small, by about (kinds - 1) / (2 labels) (Miller and Madow, 1955): that is added. */
+function labelEntropy(run: ShownRun, classes: number): number | null {
+  const [entropy, kinds, labels] = ["entropy", "distinct", "count"].map((name) => mean(run, `signal/label_${name}`));
+  if (entropy === null) return null;
+  const missing = kinds && labels ? (kinds - 1) / (2 * labels) : 0;
+  return Math.min(Math.log(classes), entropy + missing);
+}
+
 /** Cross-entropy: the entropy of the labels if they were counted, else ln of the number of classes. Squares: the variance. */
 export function guessLoss(run: ShownRun): Guess | null {
   const loss = run.data.header?.loss ?? "";
   const classes = countClasses(run);
   if (classes) {
-    const entropy = mean(run, "signal/label_entropy");
+    const entropy = labelEntropy(run, classes);
     const value = entropy ?? Math.log(classes);
-    const why = entropy === null ? `ln(${classes})` : "entropy of the labels";
+    const why = entropy === null ? `ln(${classes})` : "label entropy";
     return plausible(run, value) ? { value, label: `guessing ${formatNumber(value)} (${why})` } : null;
   }
   const variance = /^MSELoss/.test(loss) ? mean(run, "signal/target_std", (value) => value * value) : null;
-  return variance ? { value: variance, label: `guessing ${formatNumber(variance)} (variance of the targets)` } : null;
+  return variance ? { value: variance, label: `guessing ${formatNumber(variance)} (target variance)` } : null;
 }
 
 // The last tensor need not be the output. A network begins near guessing; where it does not, nothing is claimed.

@@ -139,7 +139,7 @@ export function inWords({ text, since }: Finding): string {
 }
 
 /** "GradNorm 1.2e−9 (usually 1e−4 to 10) at step 30". */
-export function evidenceWords({ name, value, low, high, unit, step, layer, text }: Evidence): string {
+export function evidenceWords({ name, value, low, high, unit, step, layer, text }: Evidence, since = step): string {
   const number = Number.isNaN(value) && !text ? "" : ` ${formatNumber(value)}${unit ? ` ${unit}` : ""}`;
   const ends = [low, high].map((end) => formatNumber(end));
   const open = [low, high].map(Number.isFinite);
@@ -153,7 +153,7 @@ export function evidenceWords({ name, value, low, high, unit, step, layer, text 
           : "";
   const usual = range && number && low !== high ? ` (healthy: ${range})` : "";
   const where = layer ? ` of ${shorten(layer, 60)}` : "";
-  return `${text ? `${sentence(text)}: ` : ""}${name}${number}${where}${usual} at step ${formatNumber(step)}`;
+  return `${text ? `${sentence(text)}: ` : ""}${name}${number}${where}${usual} at step ${formatNumber(step || since)}`;
 }
 
 /** Whether a fault holds at this step: then nothing that soothes is said of the run. */

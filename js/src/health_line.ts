@@ -186,7 +186,11 @@ export class HealthLine {
       ...evidence
         .slice(0, 8)
         .map((own) =>
-          h("p", { class: "ck-fine" }, this.go(shorten(evidenceWords(own), 200), own.name, own.step, own.layer)),
+          h(
+            "p",
+            { class: "ck-fine" },
+            this.go(shorten(evidenceWords(own, since), 200), own.name, own.step || since, own.layer),
+          ),
         ),
       remedy ? h("p", {}, h("b", {}, "Try: "), shorten(remedy, 600)) : null,
     );

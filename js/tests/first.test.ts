@@ -100,11 +100,37 @@ describe("the first row", () => {
     ]);
     expect(guessLoss(entropy.app.context().runs[0])).toEqual({
       value: 1.5,
-      label: "guessing 1.5 (entropy of the labels)",
+      label: "guessing 1.5 (label entropy)",
     });
     entropy.destroy();
     const squares = start([makeBatch({ to: 5, names: ["Loss", "signal/target_std"], value: () => 3 })]);
     expect(guessLoss(squares.app.context().runs[0])?.value).toBe(9);
+  });
+
+  it("knows that the entropy of few labels is too small", () => {
+    const signals: Record<string, number> = {
+      "signal/label_entropy": 2.23,
+      "signal/label_distinct": 10,
+      "signal/label_count": 64,
+    };
+    const own = start([
+      makeBatch({
+        to: 5,
+        names: ["Loss", ...Object.keys(signals)],
+        value: (_, name) => signals[name] ?? 2.3,
+        change: { header },
+      }),
+    ]);
+    expect(guessLoss(own.app.context().runs[0])?.value).toBeCloseTo(2.23 + 9 / 128);
+  });
+
+  it("draws an accuracy near chance from 0 on", () => {
+    const own = start([
+      makeBatch({ to: 9, names: ["Loss", "log/valid_accuracy"], value: (seq) => 0.1 + 0.01 * (seq % 2) }),
+    ]);
+    const texts = () =>
+      [...own.card("other:log/valid_accuracy").querySelectorAll(".ck-texts span")].map((e) => e.textContent);
+    expect(texts()).toContain("0");
   });
 
   it("claims nothing where a loss does not begin near guessing, or is no such loss", () => {

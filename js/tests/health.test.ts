@@ -105,6 +105,7 @@ describe("the health line", () => {
   it("says what evidence says", () => {
     const open = evidence({ low: Number.NEGATIVE_INFINITY, high: 2, layer: "", value: 3.1399, unit: "nats" });
     expect(evidenceWords(open)).toBe("GradNorm 3.14 nats (healthy: at most 2) at step 7");
+    expect(evidenceWords(evidence({ step: 0, layer: "" }), 5)).toMatch(/at step 5$/);
   });
 
   it("has a line per run, and one for many", () => {

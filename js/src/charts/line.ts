@@ -31,6 +31,7 @@ export interface LineChart extends AxisOptions {
   box?: Box; // where to draw, the whole by default
   yrange?: [number, number];
   least?: number; // the least relative height of the range
+  zero?: boolean; // the range holds 0
 }
 
 /** Smallest and largest finite value in sight; on a log scale only what is above 0 counts. */
@@ -89,13 +90,9 @@ export function lineScene(chart: LineChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
   const box = plotBox(chart);
   const xscale = makeScale(chart.xlog ? "log1p" : "linear", chart.domain, [box.x, box.x + box.width]);
-  const range =
-    chart.yrange ??
-    padDomain(
-      ...withRules(valueRange(chart.curves, chart.domain, chart.ylog), chart.rules ?? [], chart.ylog),
-      chart.ylog,
-      chart.least,
-    );
+  const [low, high] = withRules(valueRange(chart.curves, chart.domain, chart.ylog), chart.rules ?? [], chart.ylog);
+  const from = chart.zero && !chart.ylog ? Math.min(0, low) : low;
+  const range = chart.yrange ?? padDomain(from, high, chart.ylog, chart.least);
   const yscale = makeScale(chart.ylog ? "log" : "linear", range, [box.y + box.height, box.y]);
   scene.marks.push(...axisMarks(chart, box, xscale, yscale));
   for (const curve of chart.curves) scene.marks.push(...curveMarks(curve, chart, box, xscale, yscale));

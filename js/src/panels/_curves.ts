@@ -39,6 +39,7 @@ export interface CurvesSpec {
   ylog?: boolean;
   split?: boolean; // has layer-wise values
   exact?: boolean; // never smoothed
+  zero?(ctx: Context): boolean; // whether the axis holds 0
   least?: number; // the least relative height of the picture: noise is not drawn larger than that
   help: string[];
   rules?(ctx: Context): Rule[];
@@ -249,6 +250,7 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
     rules,
     ylabel: spec.ylabel,
     least: spec.least,
+    zero: spec.zero?.(ctx),
     cursor: ctx.step,
     cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     legend: [...makeLegend(ctx, spec, curves), ...ruled, ...(extra?.legend ?? [])],

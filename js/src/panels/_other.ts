@@ -25,15 +25,19 @@ export function otherPanels(ctx: Context): Panel[] {
   return groupNames([...names].slice(0, 200)).map((group, i) => otherPanel(ctx, group, i));
 }
 
-/** Only where the values are shares, not per cent. */
-function accuracyRules(ctx: Context, names: string[]) {
-  const shares = ctx.runs.every(({ data }) =>
+const allBelow = (ctx: Context, names: string[], limit: number) =>
+  ctx.runs.every(({ data }) =>
     names.every((name) => {
       const { y, n } = data.series(name, "", "step");
-      return y.subarray(0, n).every((value) => value <= 1);
+      return y.subarray(0, n).every((value) => value <= limit);
     }),
   );
-  return shares ? guessRules(ctx, guessAccuracy).map((rule) => ({ ...rule, color: ctx.theme.quiet })) : [];
+
+/** Only where the values are shares, not per cent. */
+function accuracyRules(ctx: Context, names: string[]) {
+  return allBelow(ctx, names, 1)
+    ? guessRules(ctx, guessAccuracy).map((rule) => ({ ...rule, color: ctx.theme.quiet }))
+    : [];
 }
 
 // "train_accuracy", "valid_accuracy" -> "accuracy"
@@ -64,6 +68,7 @@ function otherPanel(ctx: Context, names: string[], index: number): Panel {
     order: (first ? 2 : logged ? 15 : 100) + index / 1000,
     height: first ? 150 : undefined,
     least: first ? 0.1 : undefined,
+    zero: isAccuracy(stem) ? (own) => allBelow(own, names, 0.5) : undefined, // near chance a per cent is noise
     rules: isAccuracy(stem) ? (own) => accuracyRules(own, names) : undefined,
     shown: names.map((own) => ({ name: own, label: plain(own) })),
     ylabel: info?.unit ? shorten(info.unit, 16) : undefined,
