@@ -157,12 +157,13 @@ function checkContract(panel: Panel, ctx: Context): void {
 
 describe("the contract of panels", () => {
   it.each(Object.keys(kinds))("holds for runs %s: every one is shown, and nothing that it says fails", (kind) => {
-    for (const runs of [["a"], ["a", "b"]]) {
+    for (const runs of [["a"], ["a", "b", "c"]]) {
       const batches = runs.map((run) => everything({ run, run_id: run, value: kinds[kind] }));
       cockpit = open(batches, { panels: ["none is mounted"] });
       for (const state of [{}, { step: 3 }, { layer: "fc.weight", step: null }]) {
         cockpit.app.set(state);
-        for (const panel of panels) checkContract(panel, cockpit.app.context());
+        const ctx = cockpit.app.context();
+        for (const panel of panels) if (runs.length > 1 || panel.shows(ctx)) checkContract(panel, ctx); // a table needs some
       }
       cockpit.destroy();
     }
