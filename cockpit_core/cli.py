@@ -63,8 +63,9 @@ def run_report(arguments: argparse.Namespace) -> None:
     from cockpit_core.report import make_report
     from cockpit_core.terminal import clean
 
-    runs = [find_run(run) for run in arguments.runs]
-    path, form = choose_target(arguments.output, arguments.format, runs)
+    runs = [run for name in arguments.runs for run in find_all(name)]
+    named = Path(arguments.runs[0]) if len(arguments.runs) == 1 and len(runs) > 1 else runs[0]  # a folder, or its run
+    path, form = choose_target(arguments.output, arguments.format, named)
     try:
         report = make_report(runs, form, int(1e6 * arguments.max_size))
     except ImportError as error:  # pictures are drawn by an optional package
@@ -99,7 +100,7 @@ def run_coordinates(arguments: argparse.Namespace) -> None:
         terminal.write(line)
 
 
-def choose_target(output: str | None, form: str | None, runs: list[Path]) -> tuple[Path, str]:
+def choose_target(output: str | None, form: str | None, named: Path) -> tuple[Path, str]:
     """Where to write, and what: the option wins, then the file's ending, then HTML."""
     from cockpit_core.report import choose_format
 
@@ -107,14 +108,14 @@ def choose_target(output: str | None, form: str | None, runs: list[Path]) -> tup
         form = choose_format(Path(output), form) if output else form or "html"
     except ValueError as error:
         raise CommandError(str(error)) from error
-    path = Path(output) if output else Path(f"{runs[0].resolve().name}.{form}")
+    path = Path(output) if output else Path(f"{named.resolve().name}.{form}")
     if not path.parent.is_dir():
         raise CommandError(f"{path.parent}: no such folder")
     return path, form
 
 
-def find_run(name: str) -> Path:
-    """The folder of a run; a folder that holds runs, but is none itself, is answered with their names."""
+def find_all(name: str) -> list[Path]:
+    """The folder of a run, or of every run in a folder that is none itself."""
     from cockpit_core.show import find_runs
 
     path = Path(name)
@@ -125,8 +126,12 @@ def find_run(name: str) -> Path:
     found = list(find_runs(path))
     if not found:
         raise CommandError(f"{name}: no run here; `cockpit ls {path.parent}` lists what there is; {HOW_TO_BEGIN}")
-    if path in found:
-        return path
+    return [path] if path in found else found
+
+
+def find_run(name: str) -> Path:
+    """The folder of one run; a folder that holds several is answered with their names."""
+    found = find_all(name)
     if len(found) == 1:
         return found[0]
     raise CommandError(f"{name} holds several runs; choose one: {', '.join(map(str, found[:5]))}")

@@ -27,6 +27,7 @@ from cockpit_core.schema import wire
 
 POINTS = (None, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 40, 12)  # per curve, the most that fits is taken
 SHARE_OF_CURVES = 0.6  # of what the program leaves; histograms get the rest
+LARGEST_RATIO = 20  # of what histograms take one by one to what they take together
 MOST_FAILURES = 100_000  # histograms that cannot be read before no more are tried
 MOST_NAMED = 5  # runs that have the same left out
 LONGEST_TITLE = 300  # characters
@@ -148,13 +149,21 @@ def pack_run(key: str, data: RunData, limit: int) -> tuple[bytes, str]:
     """All of one run that fits, compressed: curves first, then histograms, the most telling ones first."""
     batch, points, size = _fit_curves(key, data, int(limit * SHARE_OF_CURVES))
     chosen, total = _fit_histograms(data, limit - size)
-    batch.histograms = chosen[::-1]  # the most telling ones last: caches keep those
+    blob = _compress(batch, chosen)
+    while len(blob) > limit and chosen:  # the sum was an estimate: both parts compress a little differently together
+        chosen = chosen[: len(chosen) * 9 // 10]
+        blob = _compress(batch, chosen)
+    return blob, _describe_left_out(points, len(chosen), total, batch, data)
+
+
+def _compress(batch: records.Batch, chosen: list[records.Histogram]) -> bytes:
+    """The bytes of a run with these histograms, the most telling ones last: caches keep those."""
+    batch.histograms = chosen[::-1]
     batch.heavy = {
         name: sorted({h.step for h in batch.histograms if h.quantity == name and not h.layer}) for name in batch.heavy
     }
     encoded = wire.encode_batch(batch)
-    words = _describe_left_out(points, len(chosen), total, batch, data)
-    return zlib.compress(struct.pack("<I", len(encoded)) + encoded, 9), words
+    return zlib.compress(struct.pack("<I", len(encoded)) + encoded, 9)
 
 
 def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int | None, int]:
@@ -176,15 +185,20 @@ def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int
 
 
 def _fit_histograms(data: RunData, limit: int) -> tuple[list[records.Histogram], int]:
-    """Histograms in order of their worth until the room is used up, and how many there are in all."""
+    """Histograms in order of their worth until the room is used up, and how many there are in all.
+
+    What counts is what they take compressed, all together: their edges are alike, and are stored once.
+    """
     chosen: list[records.Histogram] = []
-    room, failures = Room(limit), 0
+    packer = zlib.compressobj(6)
+    room, left, failures = Room(LARGEST_RATIO * limit), limit, 0
     for quantity, step, layer in order_histograms(data):
-        if room.is_full or failures > MOST_FAILURES:
+        if left <= 0 or room.is_full or failures > MOST_FAILURES:
             break
         try:
             blob = data.histogram_bytes(quantity, step, layer)
-            if room.take(blob):
+            left -= len(packer.compress(blob))
+            if room.take(blob) and left > 0:
                 chosen.append(wire.decode_histogram(blob))
         except (KeyError, ValueError, OSError):
             failures += 1  # this layer has none, or it is damaged

@@ -40,9 +40,11 @@ class CockpitWidget(anywidget.AnyWidget):
     """The cockpit of one run or several, live.
 
     ``runs`` is what ``cockpit_core.track`` returned, a log directory that another process writes, or a list of those.
-    ``panels`` names the panels to show (default: all), ``height`` is in pixels (0: as tall as needed), ``theme`` is
-    "auto", "light" or "dark", ``refresh_rate`` the updates per second (default: 5, fewer on long runs; at most 10),
-    ``poster`` whether a static picture goes along for places that show no widgets.
+    It begins as a strip of about 300 pixels (health, loss, three sparklines), so that the cell below stays in view; a
+    button there shows all panels, and ``compact=False`` begins with them. ``panels`` names the panels to show (default:
+    all), ``height`` is in pixels (0: as tall as needed), ``theme`` is "auto", "light" or "dark", ``refresh_rate`` the
+    updates per second (default: 5, fewer on long runs; at most 10), ``poster`` whether a static picture goes along for
+    places that show no widgets.
     """
 
     _keyframe = traitlets.Bytes(b"").tag(sync=True)
@@ -51,6 +53,7 @@ class CockpitWidget(anywidget.AnyWidget):
     ui = traitlets.Dict().tag(sync=True)
     panels = traitlets.List(traitlets.Unicode()).tag(sync=True)
     height = traitlets.Int(0).tag(sync=True)
+    compact = traitlets.Bool(True).tag(sync=True)
     theme = traitlets.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
 
     def __init__(
@@ -59,6 +62,7 @@ class CockpitWidget(anywidget.AnyWidget):
         *,
         panels: Sequence[str] = (),
         height: int = 0,
+        compact: bool = True,
         theme: str = "auto",
         refresh_rate: float | None = None,
         poster: bool = True,
@@ -74,6 +78,7 @@ class CockpitWidget(anywidget.AnyWidget):
         super().__init__(
             panels=list(panels),
             height=height,
+            compact=compact,
             theme=theme,
             ui=recall(self._names, self._cell),
             status=self._feed.status(),

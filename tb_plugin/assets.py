@@ -14,6 +14,12 @@ FOLDER = Path(__file__).parent / "static"
 ENTRY = "index.js"
 # Types are named here: on Windows the registry may call JavaScript text/plain, and the browser then refuses it.
 TYPES = {ENTRY: "text/javascript"}
+NOT_BUILT = """export function render() {
+  document.body.style.cssText = "font: 15px system-ui, sans-serif; padding: 40px; background: #fff; color: #16191d";
+  document.body.textContent =
+    "The Cockpit bundle was not built: run `npm ci && npm run build` in the clone, then reload. See docs/tensorboard.md.";
+}
+"""
 ONE_YEAR = 365 * 24 * 3600
 
 
@@ -28,7 +34,7 @@ class Assets:
         try:
             return f"/static/{self._read(ENTRY)[1]}/{ENTRY}"
         except OSError:
-            return f"/static/{ENTRY}"  # not built; asking for it gives a clear 404
+            return f"/static/{ENTRY}"  # not built; asking for it gives a page that says so
 
     def respond(self, request: Request, path: str) -> Response:
         """Answer ``<name>`` (asked for every time) or ``<hash>/<name>`` (kept by the browser if the hash is right)."""
@@ -38,7 +44,8 @@ class Assets:
         try:
             content, current = self._read(name)
         except OSError:
-            raise errors.NotFoundError("the Cockpit bundle was not built; see docs/tensorboard.md") from None
+            # A module that says so: TensorBoard shows nothing at all where a module is missing.
+            return http_util.Respond(request, NOT_BUILT, TYPES[name], expires=0)
         expires = ONE_YEAR if version == current else 0
         return http_util.Respond(request, content, TYPES[name], expires=expires, content_encoding="gzip")
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from cockpit_core.records import Histogram, Notice, Record
 
 OUTSIDE = 0.01
+MOST_NAMES = 4
 
 
 def find_notices(record: Record, histograms: list[Histogram], gradient_norms: Mapping[str, float]) -> Iterator[Notice]:
@@ -19,7 +20,10 @@ def find_notices(record: Record, histograms: list[Histogram], gradient_norms: Ma
     yield from find_broken(record)
     dead = [name for name, norm in gradient_norms.items() if norm == 0]
     if dead:
-        text = f"{len(dead)} of {len(gradient_norms)} layers have a gradient of exactly zero and learn nothing"
+        named = ", ".join(dead[:MOST_NAMES]) + (f" and {len(dead) - MOST_NAMES} more" if len(dead) > MOST_NAMES else "")
+        text = (
+            f"{len(dead)} of {len(gradient_norms)} tensors have a gradient of exactly zero and learn nothing: {named}"
+        )
         yield Notice(record.step, "zero_gradient", text, "GradNorm", dead[0] if len(dead) == 1 else "")
     for histogram in histograms:
         yield from check_histogram(histogram)

@@ -3,6 +3,7 @@ import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
+import { indexFields } from "./index_fields.mjs";
 import { indexPanels } from "./index_panels.mjs";
 
 const root = fileURLToPath(new URL("../../", import.meta.url));
@@ -15,6 +16,7 @@ const hosts = [
 const preview = [{ entry: "js/dev/preview.ts", out: "js/dev/dist/preview.js", format: "iife" }];
 
 indexPanels();
+indexFields();
 const wanted = process.argv.includes("--dev") ? preview : hosts;
 for (const { entry, out, format } of wanted) {
   await build({

@@ -1,6 +1,7 @@
 // The folder is the registry: every file in src/panels that does not start with "_" is a panel.
 import { readdirSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
+import { indexFields } from "./index_fields.mjs";
 
 const folder = fileURLToPath(new URL("../src/panels/", import.meta.url));
 
@@ -19,4 +20,7 @@ export const panels: Panel[] = [${names.join(", ")}];
   writeFileSync(`${folder}index.ts`, text);
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) indexPanels();
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  indexPanels();
+  indexFields();
+}

@@ -4,8 +4,9 @@ import { Board } from "./board.ts";
 import type { Card, CardHost } from "./card.ts";
 import { axisDomain, type ContextParts, HistogramFetcher, makeContext, RunColors } from "./context.ts";
 import { DetailFetcher } from "./detail.ts";
-import { closePopovers, h, setAttribute, setText } from "./dom.ts";
-import { columnsCsv, exportCsv } from "./export.ts";
+import { closePopovers, h, setAttribute, setClass, setText } from "./dom.ts";
+import { columnsCsv, exportCsv, fileTitle } from "./export.ts";
+import { type HealthHost, HealthLine } from "./health_line.ts";
 import { movePanel, nudgePanel } from "./layout.ts";
 import type { MountOptions } from "./mount.ts";
 import { axisToStep, longest, neighbourStep, panBy, stepToAxis, zoomAround } from "./navigation.ts";
@@ -23,10 +24,11 @@ const ATTENTION = 1000; // ms after which a hand has let go
 const PACE = 14; // what comes by itself is drawn in a fifteenth of the time at most: on a slow or busy machine, less often
 const LONGEST_REST = 1000; // ms, however slow the machine
 const LOADING_REST = 2500; // ms, while more is on its way: a picture of half of it would only delay the rest
+const LISTEN = 1000; // ms between two looks at the clock while a run should bring more
 const REST = 300; // ms before a picture is put into words; a hand that goes on puts that off
 const WORDS = 3000; // ms between the words for pictures of a run that grows
 
-export class App implements CardHost, BarHost, ScrubberHost {
+export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   readonly root = h("div", { class: "ck-root", role: "region", "aria-label": "Cockpit" });
   state: UiState;
   status: SourceStatus = { connection: "connecting" };
@@ -38,6 +40,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private readonly fetcher: HistogramFetcher;
   private readonly details: DetailFetcher;
   private readonly bar: Bar;
+  private readonly health: HealthLine;
   private readonly scrubber: Scrubber;
   private readonly board: Board;
   private readonly live = h("div", { class: "ck-sr", "aria-live": "polite" });
@@ -47,6 +50,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
   private fresh = true; // something changed since the last frame
   private saved = 0;
   private resting = 0;
+  private listening = 0;
   private told = Number.NEGATIVE_INFINITY; // when pictures were last put into words
   private focused = "";
   private hostTheme: "light" | "dark";
@@ -74,7 +78,9 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.bar = new Bar(this, signal);
     this.scrubber = new Scrubber(this, signal);
     this.board = new Board(this, options.panels ?? null, () => this.invalidate());
-    this.root.append(h("style", {}, styles), this.bar.element, this.scrubber.element, this.board.element, this.live);
+    this.health = new HealthLine(this, signal);
+    const parts = [this.bar.element, this.health.element, this.scrubber.element, this.board.element, this.live];
+    this.root.append(h("style", {}, styles), ...parts);
     if (options.height)
       this.root.style.height = typeof options.height === "number" ? `${options.height}px` : options.height;
     parent.append(this.root);
@@ -144,6 +150,16 @@ export class App implements CardHost, BarHost, ScrubberHost {
     if (status.progress === 1 && (this.status.progress ?? 1) < 1) this.restUntil = 0;
     this.status = { ...this.status, ...status };
     this.scheduleRested();
+  }
+
+  /** Whether it is a low strip now, and whether it can be one. */
+  get compact(): boolean {
+    return (
+      this.options.compact !== undefined && (this.state.view || (this.options.compact ? "compact" : "")) === "compact"
+    );
+  }
+  get folds(): boolean {
+    return this.options.compact !== undefined;
   }
 
   /** All runs that could be shown, loaded or not, in the host's order. */
@@ -218,9 +234,11 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.tellFocus(ctx);
     if (this.fresh) this.fetcher.beginPicture();
     this.fresh = false;
+    setClass(this.root, "ck-compact", this.compact);
     this.bar.update(ctx, this.status, this.names, this.store.broken);
+    this.health.update(ctx);
     this.scrubber.update(ctx, this.full(ctx), this.playing, track);
-    if (this.board.update(ctx, width, deadline)) this.schedule();
+    if (this.board.update(ctx, width, deadline, this.compact)) this.schedule();
     this.fetcher.endPicture();
     if (this.touched || !this.source.pushes) this.details.look(ctx); // a zoom that was remembered is no wish of the user's
     setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now
@@ -229,6 +247,14 @@ export class App implements CardHost, BarHost, ScrubberHost {
     this.tellSoon(ended, budget === BUDGET || !grows);
     const longest = (this.status.progress ?? 1) < 1 ? LOADING_REST : LONGEST_REST;
     this.restUntil = ended + Math.min(longest, PACE * (ended - began));
+    clearTimeout(this.listening);
+    if (grows) this.listening = setTimeout(() => this.listen(), LISTEN) as unknown as number;
+  }
+
+  // A training that was interrupted sends nothing, not even that: the bar looks at the clock by itself.
+  private listen(): void {
+    this.bar.update(this.context(), this.status, this.names, this.store.broken);
+    this.listening = setTimeout(() => this.listen(), LISTEN) as unknown as number;
   }
 
   private tellSoon(now: number, rests: boolean): void {
@@ -272,6 +298,10 @@ export class App implements CardHost, BarHost, ScrubberHost {
   choose(x: number): void {
     const step = axisToStep(this.context(), x);
     if (step !== null) this.set({ step });
+  }
+  pick(x: number, layer: string): void {
+    const step = axisToStep(this.context(), x);
+    if (step !== null) this.set({ step, layer });
   }
   zoom(range: [number, number] | null): void {
     this.set({ zoom: range });
@@ -338,6 +368,12 @@ export class App implements CardHost, BarHost, ScrubberHost {
       ?.querySelector<HTMLElement>(".ck-title")
       ?.focus({ preventScroll: true }); // where Escape is heard
   }
+  reveal(name: string, step: number, layer: string): void {
+    const known = this.context().runs.some(({ data }) => data.header?.layers.some((own) => own.name === layer));
+    this.set({ step, layer: known ? layer : this.state.layer });
+    this.draw();
+    this.board.reveal(name);
+  }
   hide(id: string): void {
     this.set({
       hidden: [...new Set([...this.state.hidden, id])],
@@ -363,7 +399,8 @@ export class App implements CardHost, BarHost, ScrubberHost {
     return this.board.card(id);
   }
   exportAll(): void {
-    exportCsv(columnsCsv(this.context(), null), "cockpit");
+    const ctx = this.context();
+    exportCsv(columnsCsv(ctx, null), fileTitle("cockpit", ctx));
   }
 
   destroy(): void {
@@ -371,6 +408,7 @@ export class App implements CardHost, BarHost, ScrubberHost {
     clearTimeout(this.saved);
     clearTimeout(this.waiting);
     clearTimeout(this.resting);
+    clearTimeout(this.listening);
     this.unsubscribe();
     this.media?.removeEventListener?.("change", this.followSystem);
     this.fetcher.stop();

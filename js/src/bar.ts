@@ -1,10 +1,10 @@
 // The top bar: runs, state of training, and the choices that hold for all panels.
 
-import { h, popover, refill, setAttribute, setClass, setHidden, setText } from "./dom.ts";
+import { h, popover, refill, setAttribute, setHidden, setText } from "./dom.ts";
 import { shortNames } from "./format.ts";
+import { healthOf } from "./health.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
-import { countWords, groupWarnings, isHint } from "./notices.ts";
-import type { Context } from "./panel.ts";
+import { allLayers, type Context } from "./panel.ts";
 import { runList } from "./runlist.ts";
 import { SHORTEST } from "./smooth.ts";
 import type { Source, SourceStatus } from "./source.ts";
@@ -18,6 +18,8 @@ export interface BarHost {
   set(patch: Partial<UiState>): void;
   panelTitles(): { id: string; title: string }[];
   exportAll(): void;
+  readonly compact: boolean;
+  readonly folds: boolean;
   source: Source;
 }
 
@@ -26,7 +28,6 @@ export class Bar {
   private readonly runs = h("div", { class: "ck-runs", role: "group", "aria-label": "Runs" });
   private readonly more: HTMLButtonElement;
   private readonly status = h("div", { class: "ck-status", role: "status" });
-  private readonly warnings: HTMLButtonElement;
   private readonly layer: HTMLSelectElement;
   private readonly axis: HTMLSelectElement;
   private readonly xlog: HTMLButtonElement;
@@ -36,6 +37,7 @@ export class Bar {
   private readonly zoomOut: HTMLButtonElement;
   private readonly pause: HTMLButtonElement;
   private readonly stop: HTMLButtonElement;
+  private readonly fold: HTMLButtonElement;
   private stopping = new Set<string>();
 
   constructor(
@@ -44,7 +46,6 @@ export class Bar {
   ) {
     const set = (patch: Partial<UiState>) => host.set(patch);
     this.more = h("button", { type: "button", class: "ck-chip" }, "Runs");
-    this.warnings = button("", "Go to the next warning", () => this.nextWarning(), signal);
     this.layer = select("Layer", [["", "all layers"]], (layer) => set({ layer }), signal);
     const axes: [string, string][] = [
       ["step", "by step"],
@@ -82,6 +83,8 @@ export class Bar {
       () => this.requestStop(),
       signal,
     );
+    const turn = () => set({ view: host.compact ? "full" : "compact", enlarged: "" });
+    this.fold = button("", "Show all panels, or a low strip", turn, signal);
     this.element = h(
       "div",
       { class: "ck-bar", role: "toolbar", "aria-label": "Cockpit" },
@@ -89,10 +92,10 @@ export class Bar {
       this.runs,
       popover(this.more, () => runList(host, signal), signal, { label: "Choose runs", className: "ck-runlist" }),
       h("span", { class: "ck-space" }),
-      this.warnings,
       this.status,
       this.stop,
       this.pause,
+      this.fold,
       h("span", { class: "ck-break" }),
       this.layer,
       this.axis,
@@ -113,20 +116,11 @@ export class Bar {
     this.updateStop(this.host.context());
   }
 
-  private nextWarning(): void {
-    const ctx = this.host.context();
-    const notices = ctx.runs.flatMap(({ data }) => data.warnings);
-    const serious = notices.filter((notice) => !isHint(notice));
-    const all = (serious.length ? serious : notices).sort((a, b) => a.step - b.step);
-    const next = all.find((warning) => this.host.state.step !== null && warning.step > this.host.state.step) ?? all[0];
-    if (next) ctx.goTo(next.step, next.layer);
-  }
-
   update(ctx: Context, status: SourceStatus, names: string[], broken: number): void {
     const { state } = ctx;
     this.updateRuns(ctx, names);
     this.updateStatus(ctx, status, broken);
-    const layers = ctx.runs[0]?.data.header?.layers.map((layer) => layer.name) ?? [];
+    const layers = allLayers(ctx);
     const known = layers.includes(state.layer) || !state.layer ? layers : [...layers, state.layer];
     refill(this.layer, JSON.stringify(known), () => layerOptions(known));
     this.layer.value = state.layer;
@@ -139,7 +133,10 @@ export class Bar {
     if (this.smoothing.value !== String(state.smoothing)) this.smoothing.value = String(state.smoothing);
     setText(this.smoothText, state.smoothing.toFixed(2));
     setHidden(this.zoomOut, !state.zoom);
-    setHidden(this.pause, status.connection === "static");
+    const open = ctx.runs.some(({ data }) => isOpen(data.status.state));
+    setHidden(this.pause, status.connection === "static" || (!open && !state.paused));
+    setHidden(this.fold, !this.host.folds);
+    setText(this.fold, this.host.compact ? "Expand ▾" : "Compact ▴");
     setText(this.pause, state.paused ? "Resume" : "Pause");
     setAttribute(this.pause, "aria-pressed", String(state.paused));
     this.updateStop(ctx);
@@ -147,10 +144,15 @@ export class Bar {
 
   private updateRuns(ctx: Context, names: string[]): void {
     const shown = ctx.runs.slice(0, 5);
-    const key = JSON.stringify([shown.map(({ run, color, data }) => [run, color, data.status.state]), names.length]);
+    const key = JSON.stringify([
+      shown.map((own) => [own.run, own.color, own.data.status.state, healthOf(own).tone]),
+      names.length,
+    ]);
     refill(this.runs, key, () =>
-      shown.map(({ run, label, color, data }) => {
-        const dot = h("i", { class: `ck-dot ck-${data.status.state.replace(/\W/g, "")}` });
+      shown.map((own) => {
+        const { run, label, color, data } = own;
+        const { tone } = healthOf(own);
+        const dot = h("i", { class: `ck-dot ck-${data.status.state.replace(/\W/g, "")} ck-is-${tone}` });
         dot.style.setProperty("--c", color);
         const chip = h(
           "button",
@@ -168,8 +170,8 @@ export class Bar {
         return chip;
       }),
     );
-    const rest = names.length - shown.length;
-    setText(this.more, rest > 0 ? `+ ${rest} more ▾` : "Runs ▾");
+    const all = ctx.runs.length === names.length ? `all ${names.length}` : `${ctx.runs.length} of ${names.length}`;
+    setText(this.more, shown.length < names.length ? `${all} shown ▾` : "Runs ▾");
     setHidden(this.more.closest(".ck-popwrap") as HTMLElement, names.length < 2);
   }
 
@@ -187,16 +189,12 @@ export class Bar {
     // It beats with the pictures: an animation would have the browser compose sixty a second, also when nothing comes.
     const beats = summary.tone === "live" && Math.floor(performance.now() / 1000) % 2 === 1;
     setAttribute(lamp, "class", `ck-lamp ck-${summary.tone}${beats ? " ck-beat" : ""}`);
-    const { text, alarming } = countWords(groupWarnings(ctx));
-    setHidden(this.warnings, !text);
-    setClass(this.warnings, "ck-alert", alarming);
-    setText(this.warnings, alarming ? `▲ ${text}` : text);
   }
 
   private stoppable(ctx: Context): string[] {
     const { source } = this.host;
     if (!source.requestStop) return [];
-    const alive = ctx.runs.filter(({ data }) => ["running", "waiting"].includes(data.status.state));
+    const alive = ctx.runs.filter(({ data }) => isOpen(data.status.state));
     return alive.map(({ run }) => run).filter((run) => source.canStop?.(run) ?? true);
   }
 
@@ -209,6 +207,8 @@ export class Bar {
     if (!runs.length) this.stopping.clear();
   }
 }
+
+const isOpen = (state: string) => state === "running" || state === "waiting";
 
 function layerOptions(layers: string[]): HTMLElement[] {
   const texts = shortNames(layers, 48);

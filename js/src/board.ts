@@ -54,19 +54,28 @@ export class Board {
     return this.cards.get(id);
   }
 
+  /** Brings the panel that shows a column into view, and says so with the focus. */
+  reveal(name: string): void {
+    const cards = [...this.cards.values()];
+    const own = cards.find(({ panel }) => panel.names.includes(name)) ?? cards.find(({ panel }) => panel.id === name);
+    own?.element.scrollIntoView?.({ block: "nearest" });
+    own?.element.querySelector<HTMLElement>(".ck-title")?.focus({ preventScroll: true });
+  }
+
   markDirty(): void {
     for (const card of this.cards.values()) card.dirty = true;
   }
 
   /** Draws what is due, longest-waiting first, until `deadline`; true if something is left for the next frame. */
-  update(ctx: Context, width: number, deadline = Number.POSITIVE_INFINITY): boolean {
-    const panels = [...ownPanels, ...otherPanels(ctx)].filter(
+  update(ctx: Context, width: number, deadline = Number.POSITIVE_INFINITY, compact = false): boolean {
+    const all = [...ownPanels, ...otherPanels(ctx)].filter(
       (panel) => (!this.only || this.only.includes(panel.id)) && panel.shows(ctx),
     );
-    this.titles = panels.map(({ id, title }) => ({ id, title }));
+    const panels = compact ? chooseFew(all) : all;
     const shown = panels.filter((panel) => !ctx.state.hidden.includes(panel.id));
     this.make(shown);
-    this.place(shown, ctx, width);
+    this.place(shown, ctx, width, compact);
+    this.titles = inOrder(panels, this.lists.flat());
     setHidden(this.empty, shown.length > 0);
     if (!shown.length) showEmpty(this.empty, ctx, panels.length);
     const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
@@ -98,10 +107,12 @@ export class Board {
     }
   }
 
-  private place(shown: Panel[], ctx: Context, width: number): void {
+  private place(shown: Panel[], ctx: Context, width: number, compact: boolean): void {
     const count = columnCount(width);
     const big = shown.some((panel) => panel.id === ctx.state.enlarged) ? ctx.state.enlarged : "";
-    this.lists = arrange(shown, count, ctx.state.order);
+    this.lists = compact
+      ? [shown.map(({ id }) => id), ...Array.from({ length: count + 1 }, () => [])]
+      : arrange(shown, count, ctx.state.order);
     const key = JSON.stringify([this.lists, big]);
     if (key === this.placed) return;
     this.placed = key;
@@ -125,10 +136,11 @@ export class Board {
     const columns = h(
       "div",
       { class: "ck-columns" },
-      ...this.lists.slice(0, -1).map((ids) => column(ids, "ck-column")),
+      ...this.lists.slice(1, -1).map((ids) => column(ids, "ck-column")),
     );
     columns.style.gridTemplateColumns = `repeat(${count}, minmax(0, 1fr))`;
     parts.push(columns);
+    if (this.lists[0].some((id) => id !== big)) parts.splice(-1, 0, column(this.lists[0], "ck-row ck-first"));
     const below = this.lists.at(-1) ?? [];
     if (below.length) parts.push(column(below, "ck-row"));
     this.element.replaceChildren(this.empty, ...parts);
@@ -141,6 +153,20 @@ export class Board {
     for (const card of this.cards.values()) card.destroy();
     this.cards.clear();
   }
+}
+
+/** Titles as the panels stand on the page, column by column; what is hidden comes last. */
+function inOrder(panels: Panel[], ids: string[]): { id: string; title: string }[] {
+  const place = (id: string) => (ids.indexOf(id) + ids.length + 1) % (ids.length + 1);
+  const sorted = [...panels].sort((a, b) => place(a.id) - place(b.id) || a.order - b.order);
+  return sorted.map(({ id, title }) => ({ id, title }));
+}
+
+/** A strip of few: the loss, a score if there is one, and what moves with every step. */
+function chooseFew(panels: Panel[]): Panel[] {
+  const first = panels.filter(({ id, group, draw }) => group === "first" && draw && id !== "layer_map");
+  const rest = ["grad_norm", "update_ratio", "learning_rate"].flatMap((id) => panels.filter((own) => own.id === id));
+  return [...first.sort((a, b) => a.order - b.order), ...rest].slice(0, 4);
 }
 
 const FIRST_STEPS = `import cockpit_core

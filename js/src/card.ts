@@ -5,7 +5,7 @@ import { h, popover, refill, setAttribute, setClass, setData, setHidden, setText
 import { Painter, TextLayer } from "./draw.ts";
 import { formatNumber } from "./format.ts";
 import type { Context, Panel, Reading } from "./panel.ts";
-import { gestures, Pointer, type PointerHost } from "./pointer.ts";
+import { type Described, gestures, Pointer, type PointerHost } from "./pointer.ts";
 import { emptyScene, messageScene, type Scene } from "./scene.ts";
 import { countLines, inWords, opinionNodes, opinions } from "./verdicts.ts";
 
@@ -18,7 +18,7 @@ export interface CardHost extends PointerHost {
 }
 
 const MOST_SPOTS = 60;
-const MOST_READINGS = 10; // as many as runs are chosen by default
+const MOST_RUNS = 5; // whose numbers are shown one by one
 const LINE = 24; // pixels that a line of numbers takes
 const heading = (scope: string, text: string) => h("th", { scope }, text);
 const tableRow = (what: string, ...cells: string[]) =>
@@ -33,10 +33,23 @@ function readingRow(reading: Reading): HTMLElement {
   return row;
 }
 
-const others = (all: Reading[]): Reading => {
-  const rest = all.slice(MOST_READINGS - 1);
-  return { label: rest.map(({ label }) => label).join(", "), value: null, text: `+ ${rest.length}` };
-};
+/** Of many runs the range, named in full on hover: ten bare numbers say nothing. */
+export function summarizeReadings(all: Reading[]): Reading[] {
+  const runs = new Set(all.map(({ run }) => run).filter(Boolean));
+  if (runs.size <= MOST_RUNS || all.length <= MOST_RUNS) return all;
+  const finite = all.filter(({ value }) => value !== null && Number.isFinite(value));
+  if (!finite.length) return [{ label: "values", value: null, text: `no finite value in ${runs.size} runs` }];
+  const least = finite.reduce((a, b) => ((b.value as number) < (a.value as number) ? b : a));
+  const most = finite.reduce((a, b) => ((b.value as number) > (a.value as number) ? b : a));
+  const words = (own: Reading) => own.text ?? formatNumber(own.value as number);
+  const broken = all.length - finite.length;
+  return [
+    { ...least, label: `lowest: ${least.label}`, text: words(least) },
+    { ...most, label: `highest: ${most.label}`, text: `to ${words(most)}` },
+    { label: all.map((own) => `${own.label} ${inFull(own)}`).join(", "), value: null, text: `${runs.size} runs` },
+    ...(broken ? [{ label: "not finite", value: broken, text: `${broken} not finite` }] : []),
+  ];
+}
 
 export class Card {
   readonly element: HTMLElement;
@@ -237,7 +250,7 @@ export class Card {
     const key = JSON.stringify(readings);
     const words = (reading: Reading) => reading.text ?? (reading.value === null ? "–" : formatNumber(reading.value));
     const all = readings.filter((reading) => !reading.minor);
-    const shown = all.length > MOST_READINGS ? [...all.slice(0, MOST_READINGS - 1), others(all)] : all;
+    const shown = summarizeReadings(all);
     this.reserve(shown.map(words));
     if (this.shown.key === key) return;
     while (this.shown.spans.length < shown.length) {
@@ -297,13 +310,11 @@ export class Card {
   }
 
   /** What a hover or a focused chart says about the step in question. */
-  describe(ctx: Context): string[] {
-    return this.panel
-      .readings(ctx)
-      .map(
-        (reading) =>
-          `${reading.label}: ${reading.text ?? (reading.value === null ? "no value" : formatNumber(reading.value, 4))}`,
-      );
+  describe(ctx: Context): Described[] {
+    return this.panel.readings(ctx).map(({ label, text, value, color }) => ({
+      text: `${label}: ${text ?? (value === null ? "no value" : formatNumber(value, 4))}`,
+      color,
+    }));
   }
 
   get context(): Context | null {

@@ -1,7 +1,7 @@
 // The entries of a card's own menu.
 import type { CardHost } from "./card.ts";
 import { h } from "./dom.ts";
-import { exportCsv, exportPng, exportSvg } from "./export.ts";
+import { exportCsv, exportPng, exportSvg, fileTitle } from "./export.ts";
 import type { Context, Panel } from "./panel.ts";
 import type { Scene } from "./scene.ts";
 
@@ -53,6 +53,6 @@ export function cardMenu(
   items.push(item("Hide", () => host.hide(panel.id)));
   items.push(item("Save as PNG", () => exportPng(picture(), panel.title, ctx)));
   items.push(item("Save as SVG", () => exportSvg(picture(), panel.title, ctx)));
-  items.push(item("Save as CSV", () => exportCsv(panel.csv(ctx), panel.title)));
+  items.push(item("Save as CSV", () => exportCsv(panel.csv(ctx), fileTitle(panel.title, ctx))));
   return items;
 }

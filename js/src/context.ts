@@ -1,6 +1,7 @@
 // Puts together what panels look at: chosen runs, the step in question, the shared axis, histograms on demand.
+import { describeHeader, groupKey, groupLabel, sequentialColors } from "./facts.ts";
 import { shorten } from "./format.ts";
-import type { Context, ShownRun } from "./panel.ts";
+import type { Context, RunGroup, ShownRun } from "./panel.ts";
 import type { Source } from "./source.ts";
 import type { UiState } from "./state.ts";
 import type { RunStore, Store } from "./store.ts";
@@ -137,7 +138,7 @@ export function axisDomain(runs: ShownRun[], state: UiState): [number, number] {
 /** An axis that grows does so in jumps of at most a thirtieth: between them its labels stand still, and cost nothing. */
 function roomFor(span: number): number {
   const jump = 2 ** Math.floor(Math.log2(span / 30));
-  return Math.ceil(span / jump) * jump;
+  return jump > 0 && Number.isFinite(jump) ? Math.ceil(span / jump) * jump : span;
 }
 
 export interface ContextParts {
@@ -158,16 +159,43 @@ export interface ContextParts {
 export function shownRuns(parts: ContextParts): ShownRun[] {
   const palette = parts.state.safe ? "safe" : parts.palette;
   for (const name of parts.names) parts.colors.index(name);
-  return chooseRuns(parts.names, parts.state).flatMap((run) => {
+  const runs = chooseRuns(parts.names, parts.state).flatMap((run) => {
     const data = parts.store.runs.get(run);
     const color = runColor(parts.colors.index(run), palette, parts.theme);
     return data ? [{ run, label: shorten(run, 28), color, data }] : [];
+  });
+  return parts.state.colorBy ? colorByNumber(runs, parts) : runs;
+}
+
+function colorByNumber(runs: ShownRun[], { state, theme }: ContextParts): ShownRun[] {
+  const values = runs.map(({ data }) => {
+    const value = data.header ? describeHeader(data.header).get(state.colorBy) : undefined;
+    return value === undefined || value === "" ? null : Number(value);
+  });
+  const colors = sequentialColors(values, theme.dark);
+  return runs.map((run, i) => ({ ...run, color: colors[i] ?? run.color }));
+}
+
+/** Runs that differ only in their seed, each with the colour of the first of them. */
+export function groupRuns(runs: ShownRun[]): RunGroup[] {
+  const groups = new Map<string, ShownRun[]>();
+  for (const run of runs) {
+    const key = groupKey(run.data.header) || run.run;
+    groups.set(key, [...(groups.get(key) ?? []), run]);
+  }
+  return [...groups.values()].map((own) => {
+    const label = shorten(groupLabel(own.map(({ run }) => run)), 28);
+    return { label, color: own[0].color, runs: own };
   });
 }
 
 export function makeContext(parts: ContextParts): Context {
   const { state } = parts;
-  const runs = shownRuns(parts);
+  const single = shownRuns(parts);
+  const alike = state.grouped || state.reference ? groupRuns(single) : [];
+  const groups = alike.filter((group) => state.grouped || group.runs.some(({ run }) => run === state.reference));
+  const colors = new Map(groups.flatMap((group) => group.runs.map(({ run }) => [run, group.color])));
+  const runs = single.map((run) => ({ ...run, color: colors.get(run.run) ?? run.color }));
   const last = runs.reduce((most, { data }) => Math.max(most, data.lastStep ?? -1), -1);
   const axis = state.axis === "epoch" && !runs.some(({ data }) => data.hasEpochs) ? "step" : state.axis;
   const step = parts.hover ?? state.step ?? (last >= 0 ? last : null);
@@ -176,6 +204,8 @@ export function makeContext(parts: ContextParts): Context {
     theme: parts.theme,
     source: parts.source,
     runs,
+    groups: groups.filter((group) => group.runs.length > 1),
+    names: parts.names,
     step,
     hover: parts.hover,
     axis,

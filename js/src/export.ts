@@ -48,7 +48,7 @@ export function download(name: string, content: Blob): void {
   const link = document.createElement("a");
   const url = URL.createObjectURL(content);
   link.href = url;
-  link.download = name.replace(/[^\w.-]+/g, "_").slice(0, 80);
+  link.download = name.replace(/[^\w.-]+/g, "_").slice(0, 160);
   link.click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
@@ -95,9 +95,15 @@ export function withRuns(scene: Scene, ctx: Context): Scene {
   return { ...scene, legend: [...runs, ...scene.legend] };
 }
 
+/** What a file is called: the panel, the run (or how many), and the step that it shows. */
+export function fileTitle(title: string, ctx: Context): string {
+  const runs = ctx.runs.length === 1 ? ctx.runs[0].run : ctx.runs.length ? `${ctx.runs.length} runs` : "";
+  return [title, runs.slice(-60), ctx.step === null ? "" : `step ${ctx.step}`].filter(Boolean).join(" ");
+}
+
 export function exportSvg(scene: Scene, title: string, ctx: Context): void {
   const text = sceneToSvg(framedScene(withRuns(scene, ctx), title, ctx.theme), ctx.theme.card);
-  download(`${title}.svg`, new Blob([text], { type: "image/svg+xml" }));
+  download(`${fileTitle(title, ctx)}.svg`, new Blob([text], { type: "image/svg+xml" }));
 }
 
 export function exportPng(scene: Scene, title: string, ctx: Context): void {
@@ -106,7 +112,7 @@ export function exportPng(scene: Scene, title: string, ctx: Context): void {
   framed.marks.unshift({ type: "rect", x: 0, y: 0, width, height, fill: ctx.theme.card });
   const canvas = document.createElement("canvas");
   drawScene(canvas, framed, 2, true);
-  canvas.toBlob((blob) => blob && download(`${title}.png`, blob));
+  canvas.toBlob((blob) => blob && download(`${fileTitle(title, ctx)}.png`, blob));
 }
 
 export function exportCsv(text: string, title: string): void {

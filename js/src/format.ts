@@ -37,6 +37,7 @@ export function formatDuration(seconds: number): string {
   if (!Number.isFinite(seconds)) return "–";
   if (seconds < 1) return `${Number((seconds * 1000).toPrecision(2))} ms`;
   if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
+  if (seconds > 1e8) return `${formatNumber(seconds)} s`;
   const whole = Math.floor(seconds);
   const two = (value: number) => String(value).padStart(2, "0");
   const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];

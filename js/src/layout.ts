@@ -11,6 +11,7 @@ const columnGroups: Group[] = ["step", "gradients", "curvature"];
 const frame = 92; // header, note and gap of a card
 
 export const groupTitles: Record<Group, string> = {
+  first: "First",
   step: "Step size",
   gradients: "Gradients",
   curvature: "Curvature",
@@ -28,18 +29,19 @@ function shortest(columns: Placeable[][]): Placeable[] {
   return columns.reduce((best, column) => (total(column) < total(best) ? column : best));
 }
 
-/** Lists of ids, one per column, then the row below. A saved order is followed where it fits the number of columns. */
+/** Lists of ids: the row on top, one per column, then the row below. A saved order is followed where it fits the number of columns. */
 export function arrange(panels: Placeable[], count: number, saved: string[][] | null): string[][] {
   const sorted = [...panels].sort((a, b) => a.order - b.order);
-  if (saved && saved.length === count + 1) return arrangeSaved(sorted, saved);
+  if (saved && saved.length === count + 2) return arrangeSaved(sorted, saved);
   return defaultOrder(sorted, count);
 }
 
 function defaultOrder(sorted: Placeable[], count: number): string[][] {
   const of = (group: Group) => sorted.filter((panel) => panel.group === group);
   const rest = [...of("training"), ...of("about")];
+  const first = of("first").map((panel) => panel.id);
   const groups = columnGroups.map(of).filter((column) => column.length);
-  if (count === 1) return [[...groups.flat(), ...rest].map((panel) => panel.id), []];
+  if (count === 1) return [first, [...groups.flat(), ...rest].map((panel) => panel.id), []];
   const columns = groups.slice(0, count);
   while (columns.length < count) columns.push([]);
   for (const column of groups.slice(count)) for (const panel of column) shortest(columns).push(panel);
@@ -51,15 +53,15 @@ function defaultOrder(sorted: Placeable[], count: number): string[][] {
     column.push(rest.shift() as Placeable);
     if (!groups.length && columns.every((own) => own.length)) break;
   }
-  return [...columns, rest].map((column) => column.map((panel) => panel.id));
+  return [first, ...[...columns, rest].map((column) => column.map((panel) => panel.id))];
 }
 
 function arrangeSaved(sorted: Placeable[], saved: string[][]): string[][] {
   const known = new Map(sorted.map((panel) => [panel.id, panel]));
   const lists = saved.map((column) => column.filter((id) => known.delete(id)));
   for (const panel of known.values()) {
-    const at = Math.min(columnGroups.indexOf(panel.group), lists.length - 2);
-    lists[at < 0 ? lists.length - 1 : at].push(panel.id);
+    const at = Math.min(columnGroups.indexOf(panel.group), lists.length - 3);
+    lists[panel.group === "first" ? 0 : at < 0 ? lists.length - 1 : at + 1].push(panel.id);
   }
   return lists;
 }

@@ -3,14 +3,24 @@ import type { Context, ShownRun } from "./panel.ts";
 import { ROW } from "./store.ts";
 import { lowerBound } from "./table.ts";
 
-/** Where a step stands on the shared axis, by the first chosen run that has it. */
+/** The chosen runs, those first that came as far as this step: the others ended before it and know nothing of it. */
+export function runsReaching(ctx: Context, step: number): ShownRun[] {
+  const began = ctx.runs.filter(({ data }) => data.rows.n);
+  const far = began.filter(({ data }) => (data.lastStep ?? -1) >= step);
+  const near = began.filter(({ data }) => (data.lastStep ?? -1) < step);
+  return [...far, ...near.sort((a, b) => (b.data.lastStep ?? 0) - (a.data.lastStep ?? 0))];
+}
+
+/** The row of a run that holds a step, or the last one before it. */
+export function rowAt({ data: { rows } }: ShownRun, step: number): number {
+  return Math.max(0, lowerBound(rows.columns[ROW.step], rows.n, step + 1) - 1);
+}
+
+/** Where a step stands on the shared axis, by the first chosen run that came so far. */
 export function stepToAxis(ctx: Context, step: number): number | null {
   if (ctx.axis === "step") return step;
-  for (const { data } of ctx.runs) {
-    const { rows } = data;
-    if (!rows.n) continue;
-    const row = Math.max(0, lowerBound(rows.columns[ROW.step], rows.n, step + 1) - 1);
-    const x = data.axis(ctx.axis)[row];
+  for (const run of runsReaching(ctx, step)) {
+    const x = run.data.axis(ctx.axis)[rowAt(run, step)];
     if (Number.isFinite(x)) return x;
   }
   return null;

@@ -23,16 +23,22 @@ export interface Line {
   notice: Notice; // the first
   count: number;
   layers: Map<string, Notice>; // the first of each layer
+  names: Set<string>; // of an event that several quantities have part in
 }
 
 /** The same thing again and again, also in several layers, is one line with a count; what is worst comes first. */
-export function groupWarnings(ctx: Context): Line[] {
+export function groupWarnings(ctx: Pick<Context, "runs">): Line[] {
   const lines = new Map<string, Line>();
   for (const run of ctx.runs)
     for (const notice of run.data.warnings) {
-      const key = JSON.stringify([run.run, notice.kind, notice.quantity, notice.message.replace(/[\d.]+/g, "#")]);
-      const line = lines.get(key) ?? { run, notice, count: 0, layers: new Map() };
+      // What is not finite makes everything else not finite: that is one event, told by what was so first.
+      const same = notice.kind === "not_finite" ? "" : notice.quantity + notice.message.replace(/[\d.]+/g, "#");
+      const key = JSON.stringify([run.run, notice.kind, same]);
+      const line = lines.get(key) ?? { run, notice, count: 0, layers: new Map(), names: new Set() };
       line.count++;
+      const first = notice.step === line.notice.step && notice.quantity === "Loss"; // the others follow from it
+      if (first && line.names.size) line.notice = notice;
+      if (notice.kind === "not_finite") line.names.add(notice.quantity);
       if (!line.layers.has(notice.layer)) line.layers.set(notice.layer, notice);
       lines.set(key, line);
     }

@@ -5,13 +5,20 @@ import type { Source } from "./source.ts";
 import type { UiState } from "./state.ts";
 import type { RunStore } from "./store.ts";
 import type { Theme } from "./theme.ts";
-import type { HistogramData, QuantityInfo } from "./wire.ts";
+import type { HistogramData, LayerInfo, QuantityInfo } from "./wire.ts";
 
 export interface ShownRun {
   run: string;
   label: string;
   color: string;
   data: RunStore;
+}
+
+/** Runs that are shown as one: a median and a band. */
+export interface RunGroup {
+  label: string;
+  color: string;
+  runs: ShownRun[];
 }
 
 /** One number of a panel's headline; `value` is the exact one, `text` what is shown if that is not simply the number. */
@@ -29,6 +36,7 @@ export interface Reading {
 export interface Verdict {
   text: string;
   short: string;
+  fault?: boolean; // says that something is wrong; all else is silent about a run that is known to be sick
 }
 
 export interface Size {
@@ -42,6 +50,8 @@ export interface Context {
   theme: Theme;
   source: Source;
   runs: ShownRun[]; // the chosen ones, in order
+  groups: RunGroup[]; // of those, the ones that belong together, if the user wants them as one
+  names: string[]; // all runs that there are, chosen or not
   step: number | null; // hovered, else chosen, else the latest
   hover: number | null;
   domain: [number, number]; // of the shared axis
@@ -62,7 +72,7 @@ export interface Context {
   wantLayers(run: ShownRun, name: string): void;
 }
 
-export type Group = "step" | "gradients" | "curvature" | "training" | "about";
+export type Group = "first" | "step" | "gradients" | "curvature" | "training" | "about";
 
 export interface Panel {
   id: string;
@@ -100,6 +110,12 @@ export function isTracked(ctx: Context, names: string[]): boolean {
   return ctx.runs.some(({ data }) =>
     names.some((name) => data.has(name) || data.header?.quantities.some((quantity) => quantity.name === name)),
   );
+}
+
+/** The tensors of all chosen runs, each once, in the order of the networks. */
+export function allLayers(ctx: Context, fits: (layer: LayerInfo) => boolean = () => true): string[] {
+  const names = ctx.runs.flatMap(({ data }) => (data.header?.layers ?? []).filter(fits).map(({ name }) => name));
+  return [...new Set(names)];
 }
 
 export function waitingFor(ctx: Context, names: string[]): string {

@@ -16,12 +16,19 @@ export interface PointerHost {
   pan(share: number, from?: [number, number]): void;
   readonly view: [number, number];
   layer(name: string): void;
+  /** A step and a layer at once. */
+  pick(x: number, layer: string): void;
   announce(text: string): void;
 }
 interface Charted {
   scene: Scene;
   context: Context | null;
-  describe(ctx: Context): string[];
+  describe(ctx: Context): Described[];
+}
+/** One line of a tip: what it says, and the colour of what it is about. */
+export interface Described {
+  text: string;
+  color?: string;
 }
 interface Drag {
   x: number;
@@ -95,9 +102,15 @@ export class Pointer {
     this.host.hover(frame ? this.clamp(frame, x) : null);
     const zoomed = this.chart.context?.state.zoom != null;
     const grab = zoomed && (onAxis || (shift && frame));
-    this.element.style.cursor = grab ? "grab" : spot?.layer !== undefined ? "pointer" : frame ? "crosshair" : "";
+    this.element.style.cursor = grab
+      ? "grab"
+      : spot?.act || spot?.layer !== undefined
+        ? "pointer"
+        : frame
+          ? "crosshair"
+          : "";
     const look = ++this.looks;
-    if (spot) this.showTip([spot.hint], x, y);
+    if (spot) this.showTip([{ text: frame && spot.tell ? spot.tell(this.clamp(frame, x)) : spot.hint }], x, y);
     else if (frame) this.showValues(look, x, y);
     else this.tip.hidden = true;
   }
@@ -112,10 +125,10 @@ export class Pointer {
     });
   }
 
-  private hoverLines(): string[] {
+  private hoverLines(): Described[] {
     const ctx = this.chart.context;
     if (!ctx || ctx.hover === null) return [];
-    return [`step ${formatNumber(ctx.hover)}`, ...this.chart.describe(ctx)];
+    return [{ text: `step ${formatNumber(ctx.hover)}` }, ...this.chart.describe(ctx)];
   }
 
   private clamp(frame: TimeFrame, x: number): number {
@@ -187,10 +200,16 @@ export class Pointer {
       return;
     }
     const spot = this.chart.scene.spots.find((own) => within(own, x, y));
-    if (spot?.layer !== undefined && !drag) this.host.layer(spot.layer);
+    if (spot && !drag) {
+      if (spot.act) spot.act();
+      else if (spot.layer !== undefined) this.host.layer(spot.layer);
+    }
     if (!drag || (drag.pans && drag.moved)) return;
     if (!drag.moved) {
-      if (within(drag.frame, x, y, 4)) this.host.choose(this.clamp(drag.frame, x));
+      if (!within(drag.frame, x, y, 4)) return;
+      const place = this.clamp(drag.frame, x);
+      if (spot?.layer !== undefined) this.host.pick(place, spot.layer);
+      else this.host.choose(place);
       return;
     }
     const ends = [this.clamp(drag.frame, drag.x), this.clamp(drag.frame, x)].sort((a, b) => a - b);
@@ -225,9 +244,9 @@ export class Pointer {
     });
   }
 
-  private showTip(lines: string[], x: number, y: number): void {
+  private showTip(lines: Described[], x: number, y: number): void {
     this.tip.hidden = !lines.length;
-    refill(this.tip, JSON.stringify(lines), () => lines.map((line) => h("div", {}, line)));
+    refill(this.tip, JSON.stringify(lines), () => lines.map(tipLine));
     const right = x > this.element.clientWidth / 2;
     this.tip.style.left = right ? "" : `${x + 12}px`;
     this.tip.style.right = right ? `${this.element.clientWidth - x + 12}px` : "";
@@ -257,6 +276,19 @@ export class Pointer {
 
   private speak(): void {
     const ctx = this.chart.context;
-    if (ctx && ctx.step !== null) this.host.announce(`step ${ctx.step}. ${this.chart.describe(ctx).join(", ")}`);
+    if (ctx && ctx.step !== null)
+      this.host.announce(
+        `step ${ctx.step}. ${this.chart
+          .describe(ctx)
+          .map(({ text }) => text)
+          .join(", ")}`,
+      );
   }
+}
+
+function tipLine({ text, color }: Described): HTMLElement {
+  if (!color) return h("div", {}, text);
+  const swatch = h("i", { class: "ck-swatch" });
+  swatch.style.setProperty("--c", color);
+  return h("div", {}, swatch, text);
 }

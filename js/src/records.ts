@@ -66,6 +66,31 @@ export interface Notice {
   layer: string;
   message: string;
 }
+/** One number that a finding rests on; `low` to `high` is its healthy range, infinite where it is open. */
+export interface Evidence {
+  name: string;
+  value: number;
+  low: number;
+  high: number;
+  unit: string;
+  step: number;
+  layer: string;
+  text: string;
+}
+/** What is wrong with a run. The latest of a name counts. */
+export interface Finding {
+  name: string;
+  severity: string; // "broken", "likely", "advice"
+  text: string;
+  since: number;
+  layers: string[];
+  evidence: Evidence[];
+  remedy: string;
+  confidence: number;
+  explains: string[];
+  retracted: boolean;
+  step: number;
+}
 export interface Column {
   name: string;
   layer: string;
@@ -119,6 +144,7 @@ export interface Batch {
   columns: Column[];
   alphas: AlphaFit[];
   warnings: Notice[];
+  findings: Finding[];
   missing: Missing[];
   top_samples: { seq: number; samples: number[] }[]; // places in the batch of the largest gradients, largest first
   heavy: { quantity: string; steps: Uint32Array }[];

@@ -26,12 +26,28 @@ const mapping = {
   log1p: (slope: number, start: number) => (value: number) => start + Math.log10(1 + Math.max(value, 0)) * slope,
 };
 
-export function makeScale(kind: ScaleKind, domain: [number, number], range: [number, number]): Scale {
+const [SMALLEST, LARGEST] = [Number.MIN_VALUE, Number.MAX_VALUE];
+const MOST_TICKS = 64;
+const hold = (value: number, low: number, high: number) => Math.max(low, Math.min(high, value));
+
+/** Whatever was measured, a scale has two finite ends; on a log scale both are above 0. */
+function finiteDomain(kind: ScaleKind, [a, b]: [number, number]): [number, number] {
+  if (Number.isNaN(a) || Number.isNaN(b)) return kind === "log" ? [0.1, 10] : [0, 1];
+  const least = kind === "log" ? SMALLEST : -LARGEST;
+  return [hold(a, least, LARGEST), hold(b, least, LARGEST)];
+}
+
+export function makeScale(kind: ScaleKind, wanted: [number, number], range: [number, number]): Scale {
+  const domain = finiteDomain(kind, wanted);
   const low = forward[kind](domain[0]);
   const high = forward[kind](domain[1]);
-  const slope = high === low ? 0 : (range[1] - range[0]) / (high - low);
-  const to = slope ? mapping[kind](slope, range[0] - low * slope) : () => (range[0] + range[1]) / 2;
-  const from = (pixel: number) => backward[kind](slope ? low + (pixel - range[0]) / slope : low);
+  const width = high / 2 - low / 2; // halves: the whole may be more than the largest number
+  const slope = width === 0 ? 0 : hold((range[1] - range[0]) / 2 / width, -LARGEST, LARGEST);
+  const start = range[0] - low * slope;
+  const flat = !slope || !Number.isFinite(start);
+  const to = flat ? () => (range[0] + range[1]) / 2 : mapping[kind](slope, start);
+  const from = (pixel: number) =>
+    hold(backward[kind](flat ? low : low + (pixel - range[0]) / slope), kind === "log" ? SMALLEST : -LARGEST, LARGEST);
   const ticks = (count: number) =>
     enoughTicks(kind, domain, count).map((value) => ({ value, at: to(value), label: formatTick(value) }));
   return { kind, domain, range, to, from, ticks };
@@ -45,12 +61,8 @@ function enoughTicks(kind: ScaleKind, domain: [number, number], count: number): 
   return values;
 }
 
-// Values may be as large and as close together as floating point allows: no loop ends by them alone.
-const MOST_TICKS = 200;
-
 function tickValues(kind: ScaleKind, [a, b]: [number, number], count: number): number[] {
   if (!(b > a)) return [a];
-  if (!Number.isFinite(b - a) || (kind === "log" && !(a > 0))) return [];
   if (kind === "linear") return linearTicks(a, b, count);
   const low = kind === "log" ? a : Math.max(a, 0);
   const decades = Math.log10(b) - Math.log10(Math.max(low, kind === "log" ? low : 0.5));
@@ -63,35 +75,42 @@ function tickValues(kind: ScaleKind, [a, b]: [number, number], count: number): n
     if (stride > 1 && e % stride !== 0) continue;
     for (const m of inner) {
       const value = Number((m * 10 ** e).toPrecision(12));
-      if (value >= low * (1 - 1e-9) && value <= b * (1 + 1e-9)) values.push(value);
+      if (value >= low * (1 - 1e-9) && value <= b * (1 + 1e-9) && value <= LARGEST) values.push(value);
     }
   }
   return values;
 }
 
+// Where the values differ by a few units of rounding only, no step of a round number leads from one to the next.
 function linearTicks(a: number, b: number, count: number): number[] {
-  const raw = (b - a) / Math.max(1, count);
+  const raw = (b / 2 - a / 2) / (Math.max(1, count) / 2);
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999) ?? 10 * power;
-  const values: number[] = [];
+  const size = Math.max(Math.abs(a), Math.abs(b));
+  if (!(step > size * 1e-14) || !Number.isFinite(step)) return [a, b];
   const first = Math.ceil(a / step - 1e-9);
-  for (let k = 0; k < MOST_TICKS && (first + k) * step <= b + step * 1e-9; k++)
-    values.push(Number(((first + k) * step).toPrecision(12)));
-  return values;
+  const values: number[] = [];
+  for (let i = 0; i < MOST_TICKS && (first + i) * step <= b + step * 1e-9; i++)
+    values.push(Number(((first + i) * step).toPrecision(12)));
+  return values.filter(Number.isFinite);
 }
 
-const LARGEST = Number.MAX_VALUE / 8; // with air on both sides, the length of an axis is still a number
-const clamp = (value: number, low: number, high: number) => Math.min(Math.max(value, low), high);
+const NOISE = 1e-9; // values that differ by less, relative to their size, are one value: rounding is not drawn large
 
-/** A domain that holds [low, high] with a little air, and is never empty; what is beyond any axis is drawn at its end. */
-export function padDomain(low: number, high: number, log: boolean): [number, number] {
+/** A domain that holds [low, high] with a little air, and is never empty; `least` is the least relative width of it. */
+export function padDomain(low: number, high: number, log: boolean, least = NOISE): [number, number] {
   if (!Number.isFinite(low) || !Number.isFinite(high)) return log ? [0.1, 10] : [0, 1];
-  const [a, b] = [clamp(low, -LARGEST, LARGEST), clamp(high, -LARGEST, LARGEST)];
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const flat = high - low <= NOISE * size;
   if (log) {
-    const air = a === b ? 3 : 10 ** ((Math.log10(b) - Math.log10(a)) * 0.05);
-    return [Math.max(a / air, Number.MIN_VALUE), Math.min(b * air, LARGEST)];
+    const [a, b] = [Math.log10(low), Math.log10(high)];
+    const air = flat ? 0.5 : Math.max(0.05 * (b - a), (Math.log10(1 + least) - (b - a)) / 2);
+    return [hold(10 ** (a - air), SMALLEST, LARGEST), hold(10 ** (b + air), SMALLEST, LARGEST)];
   }
-  if (a === b) return a === 0 ? [-1, 1] : [a - Math.abs(a) * 0.1, b + Math.abs(b) * 0.1];
-  const air = (b - a) * 0.06;
-  return [a - (a === 0 ? 0 : air), b + air];
+  if (flat)
+    return size === 0
+      ? [-1, 1]
+      : [hold(low - size * 0.1, -LARGEST, LARGEST), hold(high + size * 0.1, -LARGEST, LARGEST)];
+  const air = Math.max((high / 2 - low / 2) * 0.12, least * (size / 2) - (high / 2 - low / 2));
+  return [hold(low - (low === 0 ? 0 : air), -LARGEST, LARGEST), hold(high + air, -LARGEST, LARGEST)];
 }

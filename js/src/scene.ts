@@ -72,6 +72,8 @@ export interface TimeFrame extends Box {
 export interface Spot extends Box {
   hint: string;
   layer?: string; // a click chooses this layer
+  tell?(x: number): string; // the hint for a place on the shared axis
+  act?(): void; // what a click does outside of the chart
 }
 export interface LegendItem {
   label: string;

@@ -2,7 +2,7 @@
 import { h, setAttribute, setText } from "./dom.ts";
 import { Painter } from "./draw.ts";
 import { formatDuration, formatNumber } from "./format.ts";
-import { stepToAxis } from "./navigation.ts";
+import { rowAt, runsReaching, stepToAxis } from "./navigation.ts";
 import { isHint } from "./notices.ts";
 import type { Context } from "./panel.ts";
 import type { PointerHost } from "./pointer.ts";
@@ -166,10 +166,10 @@ export class Scrubber {
 export function describeStep(ctx: Context): string {
   if (ctx.step === null) return "no record yet";
   const words = [`step ${formatNumber(ctx.step)}`];
-  const run = ctx.runs.find(({ data }) => data.rows.n);
+  const [run] = runsReaching(ctx, ctx.step);
   if (run) {
     const { rows } = run.data;
-    const row = Math.max(0, lowerBound(rows.columns[ROW.step], rows.n, ctx.step + 1) - 1);
+    const row = rowAt(run, ctx.step);
     const epoch = run.data.hasEpochs ? run.data.axis("epoch")[row] : Number.NaN;
     if (Number.isFinite(epoch)) words.push(`epoch ${formatNumber(epoch)}`);
     words.push(formatDuration(rows.columns[ROW.time][row]));

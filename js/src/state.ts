@@ -20,6 +20,13 @@ export interface UiState {
   enlarged: string;
   theme: "auto" | "light" | "dark";
   safe: boolean; // colour-blind safe run colours even where the host has its own
+  view: "" | "compact" | "full"; // "" = as the host begins
+  map: string; // what the map of the network shows
+  unfolded: string[]; // blocks of it that are shown the other way: unfolded where they do not all fit, else folded
+  sort: string; // column of the table of runs, "-" before it for the other way round
+  colorBy: string; // a number of the header that colours the runs, e.g. "lr"
+  grouped: boolean; // runs that differ only in their seed are one curve with a band
+  reference: string; // the run that others are compared with
   difference: boolean; // 2D histogram: second run minus first
   paused: boolean;
 }
@@ -33,7 +40,7 @@ export const defaults: Readonly<UiState> = {
   xlog: false,
   yscale: "auto",
   ylog: {},
-  smoothing: 0.6,
+  smoothing: 0, // an average hides the step at which something broke
   zoom: null,
   recent: 0.1,
   split: {},
@@ -42,6 +49,13 @@ export const defaults: Readonly<UiState> = {
   enlarged: "",
   theme: "auto",
   safe: false,
+  view: "",
+  map: "",
+  unfolded: [],
+  sort: "",
+  colorBy: "",
+  grouped: false,
+  reference: "",
   difference: false,
   paused: false,
 };
@@ -85,6 +99,13 @@ const checks: Record<keyof UiState, Check> = {
   enlarged: isText,
   theme: oneOf("auto", "light", "dark"),
   safe: isFlag,
+  view: oneOf("", "compact", "full"),
+  map: isText,
+  unfolded: isTextList,
+  sort: isText,
+  colorBy: isText,
+  grouped: isFlag,
+  reference: isText,
   difference: isFlag,
   paused: isFlag,
 };

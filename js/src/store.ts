@@ -4,7 +4,7 @@ import { HistogramCache } from "./histograms.ts";
 import { type Axis, AxisColumns, type Series, SeriesCache } from "./series.ts";
 import { lowerBound, ROW, Table } from "./table.ts";
 import { countBytes, MOST_BYTES, MOST_FITS, thinFits, thinPast } from "./thin.ts";
-import type { AlphaFit, Batch, Header, HistogramData, Missing, Notice, RunStatus } from "./wire.ts";
+import type { AlphaFit, Batch, Finding, Header, HistogramData, Missing, Notice, RunStatus } from "./wire.ts";
 
 export { ROW };
 
@@ -33,7 +33,9 @@ export class RunStore {
   histograms = new HistogramCache();
   to_seq = 0;
   version = 0;
+  heard = performance.now(); // when the last record came
   hasEpochs = false;
+  private found = new Map<string, Known<Finding>>();
   private notices = new Map<string, Known<Notice>>();
   private sortedNotices: Notice[] | null = null;
   private drops: { from_seq: number; step: number }[] = [];
@@ -48,7 +50,9 @@ export class RunStore {
   merge(batch: Batch): void {
     this.learnDrop(batch);
     if (batch.replace) this.forgetReplaced(batch);
+    const before = this.rows.n;
     this.mergeRows(batch);
+    if (this.rows.n > before) this.heard = performance.now();
     this.mergeColumns(batch);
     this.mergeLists(batch);
     if (batch.header && (!this.header || batch.header.revision >= this.header.revision)) this.header = batch.header;
@@ -93,6 +97,7 @@ export class RunStore {
     this.forgetRows((seq) => dead.has(seq));
     this.fits.filter((step, i) => !this.isOutdated({ to_seq: this.fits.columns[FIT.to_seq][i] }, step));
     this.sortedNotices = null;
+    for (const [name, known] of this.found) if (this.isOutdated(known, known.value.step)) this.found.delete(name);
     for (const [key, known] of this.notices) if (this.isOutdated(known, known.value.step)) this.notices.delete(key);
   }
 
@@ -162,6 +167,12 @@ export class RunStore {
       const seen = Math.max(to_seq, this.notices.get(key)?.to_seq ?? 0);
       if (!this.isOutdated(batch, value.step)) this.notices.set(key, { value, to_seq: seen });
     }
+    for (const value of batch.findings) {
+      const known = this.found.get(value.name);
+      const newer =
+        !known || value.step > known.value.step || (value.step === known.value.step && to_seq >= known.to_seq);
+      if (newer && !this.isOutdated(batch, value.step)) this.found.set(value.name, { value, to_seq });
+    }
     for (const note of batch.missing)
       if (note.seq >= (this.missing.get(note.name)?.seq ?? 0)) this.missing.set(note.name, note);
     this.mergeTopSamples(batch);
@@ -217,6 +228,11 @@ export class RunStore {
   get warnings(): Notice[] {
     this.sortedNotices ??= [...this.notices.values()].map((known) => known.value).sort((a, b) => a.step - b.step);
     return this.sortedNotices;
+  }
+
+  /** The latest message of each name, also of what was taken back. */
+  get findings(): Finding[] {
+    return [...this.found.values()].map((known) => known.value);
   }
 
   layersOf(name: string): string[] {

@@ -1,6 +1,7 @@
 // The state of training in a few words: what it does, how fast, what tracking costs, what is missing.
 import { drawnRecords } from "./detail.ts";
 import { formatDuration, formatNumber, formatShare, shorten } from "./format.ts";
+import { healthOf } from "./health.ts";
 import type { Context, ShownRun } from "./panel.ts";
 import type { SourceStatus } from "./source.ts";
 import { ROW } from "./store.ts";
@@ -58,6 +59,20 @@ export function speed(run: ShownRun): number | null {
   return seconds > 0 && taken > 0 ? taken / seconds : null;
 }
 
+const QUIET = "A long step, or the training was interrupted: its cell, its process or its machine.";
+const PATIENCE = 4; // seconds without a record before that is said; more if records came slower
+
+/** Seconds since the last record of a run that should bring more, if that is longer than its records let expect. */
+export function silence({ data }: ShownRun, now = performance.now()): number | null {
+  const { rows, status, heard } = data;
+  if (status.state !== "running" || rows.n < 2) return null;
+  const times = rows.columns[ROW.time];
+  const from = Math.max(0, rows.n - 20);
+  const usual = (times[rows.n - 1] - times[from]) / Math.max(1, rows.n - 1 - from);
+  const passed = (now - heard) / 1000;
+  return passed > Math.max(PATIENCE, 5 * usual) ? passed : null;
+}
+
 export function summarize(ctx: Context, status: SourceStatus, broken: number): Summary {
   const words: Summary["words"] = [];
   const run = ctx.runs.find(({ data }) => data.status.state === "running") ?? ctx.runs[0];
@@ -69,11 +84,14 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   }
   const { data } = run;
   let [tone, state] = stateWords[data.status.state] ?? ["idle", data.status.state];
+  if (tone === "done" && healthOf(run).tone === "broken") tone = "bad"; // what ended sick did not end well
   if (status.connection === "disconnected") tone = "bad";
   else if (ctx.state.paused && tone === "live") [tone, state] = ["idle", "paused"];
+  const quiet = tone === "live" ? silence(run) : null;
+  if (quiet !== null) [tone, state] = ["wait", `no record for ${formatDuration(Math.floor(quiet))}`];
   if (ctx.runs.length > 1) words.push({ text: shorten(run.label, 24), title: run.label });
   if (status.connection !== "disconnected" || state !== "live")
-    words.push({ text: state, title: data.status.error || undefined });
+    words.push({ text: state, title: data.status.error || (quiet === null ? undefined : QUIET) });
   if (data.status.error) words.push({ text: data.status.error.slice(0, 80), title: data.status.error });
   const begun = data.status.state !== "waiting"; // the record that says "start" is no step
   if (begun && data.lastStep !== null) words.push({ text: `step ${formatNumber(data.lastStep)}` });

@@ -1,6 +1,7 @@
 // What a panel thinks of each run: one sentence if there is one run, a few words per opinion if there are several.
 import { h } from "./dom.ts";
 import { shorten } from "./format.ts";
+import { isSick } from "./health.ts";
 import type { Context, Panel, ShownRun } from "./panel.ts";
 
 export interface Opinion {
@@ -14,7 +15,7 @@ export function opinions(panel: Panel, ctx: Context): Opinion[] {
   const groups = new Map<string, ShownRun[]>();
   for (const run of ctx.runs) {
     const own = panel.verdict(ctx, run);
-    if (!own) continue;
+    if (!own || (!own.fault && isSick(run, ctx.step))) continue;
     const text = several ? own.short : own.text;
     groups.set(text, [...(groups.get(text) ?? []), run]);
   }

@@ -1,9 +1,9 @@
 // The only module that knows the protobuf: bytes in, plain columns out. Field names are those of the schema.
-import { fromBinary } from "@bufbuild/protobuf";
 import { unzlibSync } from "fflate";
 import type * as pb from "./gen/cockpit_pb.ts";
-import { BatchSchema, Codec, DType, HistogramSchema } from "./gen/cockpit_pb.ts";
-import type { AlphaFit, Batch, Column, Header, HistogramData } from "./records.ts";
+import { Codec, DType } from "./gen/cockpit_pb.ts";
+import { decode } from "./protobuf.ts";
+import type { AlphaFit, Batch, Column, Finding, Header, HistogramData } from "./records.ts";
 
 export type * from "./records.ts";
 
@@ -142,6 +142,11 @@ function decodeAlpha(a: pb.AlphaFit): AlphaFit {
   };
 }
 
+const decodeFinding = ({ evidence, ...own }: pb.Finding): Finding => ({
+  ...own,
+  evidence: evidence.map((rest) => ({ ...rest })),
+});
+
 function convertHistogram(h: pb.Histogram, room: Room): HistogramData {
   const shape = [...(h.counts?.shape ?? [])];
   const counts = floats(h.counts, room);
@@ -169,7 +174,7 @@ function convertHistogram(h: pb.Histogram, room: Room): HistogramData {
 }
 
 export function decodeHistogram(bytes: Uint8Array): HistogramData {
-  return convertHistogram(fromBinary(HistogramSchema, bytes), new Room());
+  return convertHistogram(decode("Histogram", bytes) as unknown as pb.Histogram, new Room());
 }
 
 /** Rows of a column or of notes are places among the rows of the batch. */
@@ -188,7 +193,7 @@ function decodeColumn(column: pb.Column, seq: Uint32Array, room: Room): Column {
 }
 
 export function decodeBatch(bytes: Uint8Array): Batch {
-  const b = fromBinary(BatchSchema, bytes);
+  const b = decode("Batch", bytes) as unknown as pb.Batch;
   const room = new Room();
   const seq = integers(b.seq, room);
   const step = integers(b.step, room);
@@ -219,6 +224,7 @@ export function decodeBatch(bytes: Uint8Array): Batch {
     columns: b.columns.map((column) => decodeColumn(column, seq, room)),
     alphas: b.alphas.map(decodeAlpha),
     warnings: b.warnings.map(({ step, kind, quantity, layer, message }) => ({ step, kind, quantity, layer, message })),
+    findings: b.findings.map(decodeFinding),
     missing,
     top_samples: b.notes
       .filter((note) => note.topSamples.length)

@@ -262,9 +262,6 @@ describe("warnings", () => {
     const own = start();
     own.card("warnings").querySelector<HTMLButtonElement>(".ck-go")?.click();
     expect([own.app.state.step, own.app.state.layer]).toEqual([2, "fc.weight"]);
-    own.app.set({ step: null, layer: "" });
-    own.element.querySelector<HTMLButtonElement>(".ck-alert")?.click();
-    expect([own.app.state.step, own.app.state.layer]).toEqual([2, "fc.weight"]);
   });
 });
 

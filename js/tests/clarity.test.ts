@@ -80,7 +80,7 @@ it("a layer without any gradient counts as one that does not learn, also if most
   expect(Object.fromEntries(relativeGradients(ctx, ctx.runs[0]))).toEqual({
     "conv.weight": 0,
     "conv.bias": 0,
-    "fc.weight": 1,
+    "fc.weight": 300, // relative to what it would take to count as slow, where the median has vanished
   });
 });
 

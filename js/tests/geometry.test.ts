@@ -142,7 +142,7 @@ describe("the heat map", () => {
   });
 
   it("puts the largest gradient bin on top and leaves empty bins empty", () => {
-    const rgba = countPixels(histogram, 19);
+    const { rgba } = countPixels(histogram, 19, { x: 0, y: 0, width: 100, height: 100 });
     const pixel = (row: number, column: number) =>
       Array.from(rgba.slice((row * 5 + column) * 4, (row * 5 + column) * 4 + 4));
     expect(pixel(3, 0)).toEqual([0, 0, 0, 0]); // count 0: lowest gradient, lowest parameter

@@ -117,6 +117,7 @@ export function makeBatch({
       from <= 2 && to > 2
         ? [{ step: 2, kind: "error", quantity: "Custom", layer: "fc.weight", message: "It broke." }]
         : [],
+    findings: [],
     missing: [],
     top_samples: Array.from(seq, (s) => ({ seq: s, samples: [3, 1] })),
     heavy: ["GradHist1d", "GradHist2d"].map((quantity) => ({

@@ -10,9 +10,11 @@ const all = [
   panel("hist", "gradients", 2, 330),
   panel("hist2", "gradients", 3, 330),
   panel("ev", "curvature", 1, 240),
-  panel("loss", "training", 10),
+  panel("loss", "first", 10),
   panel("lr", "training", 20),
-  panel("accuracy", "training", 30),
+  panel("accuracy", "first", 30),
+  panel("cost", "training", 40, 160),
+  panel("warnings", "about", 0),
   panel("about", "about", 1),
 ];
 const heights = new Map(all.map((own) => [own.id, own.height + 92]));
@@ -20,11 +22,12 @@ const total = (ids: string[]) => ids.reduce((sum, id) => sum + (heights.get(id) 
 
 describe("the arrangement", () => {
   it("has one column per group and evens them out with the rest", () => {
-    const lists = arrange(all, 3, null);
+    const [first, ...lists] = arrange(all, 3, null);
+    expect(first).toEqual(["loss", "accuracy"]);
     expect(lists[0].slice(0, 2)).toEqual(["alpha", "distance"]);
     expect(lists[1].slice(0, 3)).toEqual(["tests", "hist", "hist2"]);
     expect(lists[2][0]).toBe("ev");
-    expect(lists.flat().sort()).toEqual(all.map((own) => own.id).sort());
+    expect([...first, ...lists.flat()].sort()).toEqual(all.map((own) => own.id).sort());
     const columns = lists.slice(0, 3).map(total);
     expect(Math.max(...columns) - Math.min(...columns)).toBeLessThan(400);
   });
@@ -35,7 +38,7 @@ describe("the arrangement", () => {
       3,
       null,
     );
-    expect(lists.slice(0, 3).every((list) => list.length > 0)).toBe(true);
+    expect(lists.slice(1, 4).every((list) => list.length > 0)).toBe(true);
   });
 
   it("holds every panel at any width", () => {
@@ -45,9 +48,9 @@ describe("the arrangement", () => {
   });
 
   it("follows what the user saved and finds a place for what is new", () => {
-    const saved = [["ev"], ["alpha"], ["tests", "gone"], ["loss"]];
+    const saved = [["loss"], ["ev"], ["alpha"], ["tests", "gone"], ["lr"]];
     const lists = arrange(all, 3, saved);
-    expect([lists[0][0], lists[1][0], lists[2][0], lists[3][0]]).toEqual(["ev", "alpha", "tests", "loss"]);
+    expect(lists.map((list) => list[0])).toEqual(["loss", "ev", "alpha", "tests", "lr"]);
     expect(lists.flat().sort()).toEqual(all.map((own) => own.id).sort());
   });
 

@@ -170,7 +170,7 @@ def test_layers_that_learn_nothing_are_noticed(tmp_path: Path) -> None:
     with training.track(tmp_path / "run", config="economy") as run:
         training.run(training.batches(1))
     (notice,) = [notice for notice in run.data.notices if notice.kind == "zero_gradient"]
-    assert "layers have a gradient of exactly zero" in notice.message
+    assert "tensors have a gradient of exactly zero and learn nothing: 0.weight, 0.bias" in notice.message
     zero = sum(by_step(run.data, "GradNorm", layer)[0] == 0 for layer in run.data.layers)
     assert notice.message.startswith(f"{zero} of {len(run.data.layers)}")
 

@@ -75,7 +75,8 @@ def find_slow_layers(data: RunData, step: int) -> list[str]:
     sizes = {layer.name: layer.size for layer in data.header.layers}
     found = {name: latest(data, "GradNorm", step, name) for name in sizes}
     scale = {name: hit[1] / sizes[name] ** 0.5 for name, hit in found.items() if hit}
-    return [name for name, own in scale.items() if own * SLOW < np.median(list(scale.values()))]
+    usual = max(np.median(list(scale.values())), max(scale.values()) / 300)  # the median may have vanished, too
+    return [name for name, own in scale.items() if own * SLOW < usual]
 
 
 def tracking_share(data: RunData) -> float:
@@ -115,7 +116,7 @@ def expect_readings(data: RunData, step: int) -> dict[tuple[str, str], tuple[flo
 
 def check_readings(tab: Tab, data: RunData, step: int) -> set[str]:
     expected = expect_readings(data, step)
-    shown = {(reading.panel, reading.label): reading for reading in tab.readings()}
+    shown = {(own.panel, own.label): own for own in tab.readings() if own.panel != "runs"}  # a table of all runs
     assert set(shown) == set(expected)
     for key, reading in shown.items():
         value, at = expected[key]
@@ -168,6 +169,24 @@ def check_layers(tab: Tab, data: RunData, step: int) -> None:
         assert layer in words
 
 
+def check_map(tab: Tab, data: RunData, step: int) -> None:
+    """The map of the network: the gradient's root mean square of every tensor, in network order."""
+    told = [row for row in tab.told("layer_map", step) if row.label in data.layers]
+    assert [row.label for row in told] == [name for name in data.layers if latest(data, "GradNorm", step, name)]
+    sizes = {layer.name: layer.size for layer in data.header.layers}
+    for row in told:
+        hit = latest(data, "GradNorm", step, row.label)
+        assert hit is not None
+        assert row.value == pytest.approx(hit[1] / sizes[row.label] ** 0.5, rel=1e-12), row
+
+
+def check_runs(tab: Tab, data: RunData) -> None:
+    """The table of runs has one line for the one that is shown, with how it ended and its last step."""
+    (row,) = tab.evaluate("[...document.querySelectorAll('[data-panel=runs] tbody tr')].map((e) => e.innerText)")
+    assert data.status in row
+    assert f"{int(data.rows.step[-1]):,}" in row
+
+
 def check_histogram_csv(tab: Tab, data: RunData, panel: str, quantity: str, step: int, layers: Iterable[str]) -> None:
     rows = tab.save_csv(panel)
     at = histogram_step(data, quantity, step)
@@ -185,7 +204,8 @@ def check_histogram_csv(tab: Tab, data: RunData, panel: str, quantity: str, step
 def group_notices(notices: Iterable[Notice]) -> dict[tuple[str, str, str], list[Notice]]:
     groups: dict[tuple[str, str, str], list[Notice]] = {}
     for notice in notices:
-        groups.setdefault((notice.kind, notice.quantity, re.sub(r"[\d.]+", "#", notice.message)), []).append(notice)
+        same = (notice.quantity, re.sub(r"[\d.]+", "#", notice.message)) if notice.kind != "not_finite" else ("", "")
+        groups.setdefault((notice.kind, *same), []).append(notice)
     return groups
 
 
@@ -206,7 +226,7 @@ def check_warnings(tab: Tab, data: RunData) -> None:
     serious = [any(KINDS[kind] in row.text for kind in KINDS if kind not in HINTS) for row in shown]
     assert serious == sorted(serious, reverse=True)  # what is worst comes first
     hints = sum(kind in HINTS for kind, _, _ in groups)
-    words = tab.locate(".ck-bar [aria-label='Go to the next warning']").inner_text()
+    words = " ".join(reading.text for reading in tab.readings() if reading.panel == "warnings")
     for count, word in ((len(groups) - hints, "warning"), (hints, "hint")):
         assert (f"{count} {word}{'s' if count > 1 else ''}" in words) == (count > 0)
 
@@ -218,6 +238,7 @@ def describe(header: Header) -> dict[str, str]:
     facts = {
         "model": header.model,
         "parameters": f"{header.num_parameters:,}",
+        "depth": f"{sum(len(layer.shape) > 1 for layer in header.layers)} weights",
         "loss": header.loss,
         "optimizer": optimizer.name,
         **group,
@@ -237,10 +258,19 @@ def check_about(tab: Tab, runs: list[RunData]) -> None:
     """One run: all that is known. Several: what differs, and nothing else."""
     facts = [describe(data.header) for data in runs]
     names = list(dict.fromkeys(name for own in facts for name in own))
-    rows = {name: [own.get(name, "–") for own in facts] for name in names}
+    rows = {name: [own.get(name, "–") for own in facts] for name in names if len(runs) == 1 or name != "depth"}
     if len(runs) > 1:
         rows = {name: values for name, values in rows.items() if len(set(values)) > 1}
-    assert tab.facts() == rows
+    shown = tab.facts()
+    if len(runs) == 1:
+        (layers,) = shown.pop("layers")
+        assert all(layer.module in layers for layer in runs[0].header.layers)
+        rates = runs[0].scalars("LearningRate")[1]
+        if rates.min() < rates.max():
+            (rate,) = shown.pop("lr")
+            assert "at its highest" in rate
+            del rows["lr"]
+    assert shown == rows
 
 
 def check_page(tab: Tab, data: RunData, step: int) -> set[str]:
@@ -250,9 +280,11 @@ def check_page(tab: Tab, data: RunData, step: int) -> set[str]:
     layers = [layer.name for layer in data.header.layers]
     further: dict[str, Callable[[], None]] = {
         "cost": lambda: check_costs(tab, data, step),
+        "layer_map": lambda: check_map(tab, data, step),
         "grad_hist_layers": lambda: check_layers(tab, data, step),
         "warnings": lambda: check_warnings(tab, data),
         "about": lambda: check_about(tab, [data]),
+        "runs": lambda: check_runs(tab, data),
     }
     if not data.notices:
         del further["warnings"]

@@ -36,7 +36,7 @@ model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
 inputs, labels = torch.randn(256, 64), torch.randint(0, 10, (256,))
 run = cockpit_core.track(model, loss_fn, optimizer, logdir="runs/lenet", config="business")
-widget = CockpitWidget(run)
+widget = CockpitWidget(run, compact=False)
 print("ipykernel", ipykernel.__version__)
 """
 TRAIN = """
@@ -215,7 +215,7 @@ def test_directory_of_another_process_and_dark_theme(page: Any, jupyter: str, fo
         "run.close()\n"
     )
     notebook = write_notebook(
-        folder / "tail.ipynb", "from cockpit_widget import CockpitWidget", "CockpitWidget('runs/other')"
+        folder / "tail.ipynb", "from cockpit_widget import CockpitWidget", "CockpitWidget('runs/other', compact=False)"
     )
     lab = Lab(page, jupyter, notebook, "tail")
     lab.run_and_wait(0)
@@ -288,7 +288,7 @@ def train():
     run.close("stopped")
 
 threading.Thread(target=train).start()
-CockpitWidget(run)
+CockpitWidget(run, compact=False)
 """
     lab = Lab(page, jupyter, write_notebook(folder / "thread.ipynb", code), "thread")
     lab.run_and_wait(0)
@@ -322,7 +322,7 @@ from IPython.display import display
 from cockpit_widget import CockpitWidget
 from tests.widget.fakes import FakeRun
 run = FakeRun(Path("runs/busy"))
-display(CockpitWidget(run))
+display(CockpitWidget(run, compact=False))
 while not Path("go-on").exists():
     run.step()
     time.sleep(0.1)
@@ -361,6 +361,9 @@ CockpitWidget(run)
     lab = Lab(page, jupyter, write_notebook(folder / "cut.ipynb", code), "cut")
     lab.run_and_wait(0)
     cockpit = lab.cockpits().first
+    cockpit.get_by_text("No faults found in what was measured (5 steps)").wait_for()
+    assert cockpit.bounding_box()["height"] < 340  # it begins as a strip
+    cockpit.get_by_text("Expand").click()
     wait_for_step(page, cockpit, 4)
     assert "disconnected" not in cockpit.locator(".ck-status").inner_text()
     page.evaluate("() => void window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")

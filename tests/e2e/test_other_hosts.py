@@ -21,7 +21,7 @@ from IPython.display import display
 from cockpit_widget import CockpitWidget
 from tests.widget.fakes import FakeRun
 run = FakeRun(Path("runs/lenet"))
-display(CockpitWidget(run))
+display(CockpitWidget(run, compact=False))
 for _ in range(100):
     run.step()
     time.sleep(0.1)
@@ -49,7 +49,7 @@ def _():
 @app.cell
 def _(CockpitWidget, FakeRun, Path, mo):
     run = FakeRun(Path("runs/lenet"))
-    widget = mo.ui.anywidget(CockpitWidget(run))
+    widget = mo.ui.anywidget(CockpitWidget(run, compact=False))
     widget
     return run, widget
 

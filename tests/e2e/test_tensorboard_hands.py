@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
+from cockpit_core import records
 from cockpit_core.events.data import load
+from cockpit_core.events.writer import EventWriter
 from tests import synthetic
 from tests.e2e.panel_truth import latest
 from tests.e2e.tensorboard_server import TensorBoard
@@ -196,9 +199,14 @@ def test_a_warning_leads_to_its_step_and_layer(page: Page, board: TensorBoard, r
     assert not tab.errors
 
 
-def test_pausing_stops_the_questions(page: Page, board: TensorBoard) -> None:
+def test_pausing_stops_the_questions(page: Page, board: TensorBoard, root: Path) -> None:
     asked: list[str] = []
-    tab = Tab.open(page, board, runs=["first"])
+    with EventWriter(root / "alive") as writer:  # a run that ended offers no pause
+        writer.write_header(synthetic.make_header("alive", synthetic.make_layers(2), 1, epochs=False))
+        for step in range(3):
+            writer.write_record(records.Record("step", step, time.time(), 0.1 * step, scalars={"Loss": 1.0}))
+    board.wait_for_runs("alive")
+    tab = Tab.open(page, board, runs=["alive"])
     page.on("request", lambda request: asked.append(request.url) if "/plugin/cockpit/runs" in request.url else None)
     tab.wait(lambda: bool(asked), "a question", 5)
     tab.locate("button", has_text="Pause").click()

@@ -241,6 +241,16 @@ def test_writing_a_report_logs_what_it_left_out(logdir: Path, tmp_path: Path, ca
     assert "histograms are left out: GradHist1d is kept at" in caplog.text
 
 
+def test_a_report_uses_the_room_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once counted each histogram by itself, and left half of them out of a file a fifth as large as allowed."""
+    monkeypatch.setattr("cockpit_core.report_html.read_program", lambda: "// the program")
+    synthetic.write_run(tmp_path / "long", steps=160, layers=12, every=2)
+    limit = 160_000
+    report = make_report(tmp_path / "long", max_bytes=limit)
+    assert "histograms are left out" in report.left_out
+    assert 0.85 * limit < len(report.content) <= limit
+
+
 # ---- files that were made to hurt, and many runs ----
 
 

@@ -9,7 +9,7 @@ const channels = (hex: string) => [1, 3, 5].map((at) => Number.parseInt(hex.slic
 const [counts, below, above] = [countStops, [...negative].reverse(), positive].map((stops) => stops.map(channels));
 
 function along(stops: number[][], t: number): number[] {
-  const place = Math.max(0, Math.min(1, t)) * (stops.length - 1);
+  const place = (t < 1 ? Math.max(0, t) : 1) * (stops.length - 1); // what is no number is at the end
   const low = Math.min(stops.length - 2, Math.floor(place));
   const [a, b] = [stops[low], stops[low + 1]];
   return a.map((value, i) => Math.round(value + (b[i] - value) * (place - low)));

@@ -1,9 +1,9 @@
 // A 2D histogram: gradient element upwards, parameter value to the right, log counts as colour, both marginals as bars.
-import { formatTick } from "../format.ts";
 import { makeScale, type Scale } from "../scale.ts";
 import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
 import type { Theme } from "../theme.ts";
 import type { HistogramData } from "../wire.ts";
+import { binAxis } from "./bins.ts";
 import { countColor, differenceColor } from "./colors.ts";
 
 export interface HeatmapGeometry {
@@ -60,18 +60,46 @@ export function outsideShares(histogram: HistogramData): { gradient: number; par
   };
 }
 
-/** Pixels, row 0 at the top: the largest gradient bin. `most` is the count that gets the brightest colour. */
-export function countPixels(histogram: HistogramData, most: number): Uint8ClampedArray {
-  const known = pictures.get(histogram);
-  if (known?.most === most) return known.rgba;
-  const rgba = colorCounts(histogram, most);
-  pictures.set(histogram, { most, rgba });
-  return rgba;
+interface Grid {
+  counts: Float64Array;
+  shape: number[];
 }
 
-const pictures = new WeakMap<HistogramData, { most: number; rgba: Uint8ClampedArray }>();
+/** In a map with fewer pixels than bins each pixel is the largest of its bins (by size): none is lost between two. */
+export function poolGrid({ counts, shape: [rows, columns] }: Grid, map: Box): Grid {
+  const shape = [
+    Math.min(rows, Math.max(1, Math.floor(map.height))),
+    Math.min(columns, Math.max(1, Math.floor(map.width))),
+  ];
+  if (shape[0] === rows && shape[1] === columns) return { counts, shape };
+  const pooled = new Float64Array(shape[0] * shape[1]);
+  for (let i = 0; i < rows; i++)
+    for (let j = 0; j < columns; j++) {
+      const at = Math.floor((i * shape[0]) / rows) * shape[1] + Math.floor((j * shape[1]) / columns);
+      const count = counts[i * columns + j];
+      if (Math.abs(count) > Math.abs(pooled[at])) pooled[at] = count;
+    }
+  return { counts: pooled, shape };
+}
 
-function colorCounts({ counts, shape }: HistogramData, most: number): Uint8ClampedArray {
+/** Pixels, row 0 at the top: the largest gradient bin. `most` is the count that gets the brightest colour. */
+export function countPixels(
+  histogram: HistogramData,
+  most: number,
+  map: Box,
+): { rgba: Uint8ClampedArray; shape: number[] } {
+  const known = pictures.get(histogram);
+  const pooled = known?.map === map || (known?.map.width === map.width && known.map.height === map.height);
+  if (known && pooled && known.most === most) return known;
+  const grid = poolGrid(histogram, map);
+  const own = { most, map, shape: grid.shape, rgba: colorCounts(grid, most) };
+  pictures.set(histogram, own);
+  return own;
+}
+
+const pictures = new WeakMap<HistogramData, { most: number; map: Box; shape: number[]; rgba: Uint8ClampedArray }>();
+
+function colorCounts({ counts, shape }: Grid, most: number): Uint8ClampedArray {
   const [rows, columns] = shape;
   const rgba = new Uint8ClampedArray(rows * columns * 4);
   const scale = Math.log1p(Math.max(1, most));
@@ -88,15 +116,17 @@ function colorCounts({ counts, shape }: HistogramData, most: number): Uint8Clamp
 export function differencePixels(
   first: HistogramData,
   second: HistogramData,
-): { rgba: Uint8ClampedArray; most: number } {
-  const [rows, columns] = first.shape;
+  map: Box = { x: 0, y: 0, width: 1e6, height: 1e6 },
+): { rgba: Uint8ClampedArray; most: number; shape: number[] } {
   const total = (h: HistogramData) =>
     Math.max(
       1,
       h.counts.reduce((sum, count) => sum + count, 0),
     );
   const [a, b] = [total(first), total(second)];
-  const change = Float64Array.from(first.counts, (count, i) => second.counts[i] / b - count / a);
+  const whole = Float64Array.from(first.counts, (count, i) => second.counts[i] / b - count / a);
+  const { counts: change, shape } = poolGrid({ counts: whole, shape: first.shape }, map);
+  const [rows, columns] = shape;
   const largest = change.reduce((size, value) => Math.max(size, Math.abs(value)), 0);
   const most = largest > 1e-12 ? largest : 0; // the same shares up to rounding: no difference
   const rgba = new Uint8ClampedArray(rows * columns * 4);
@@ -109,7 +139,7 @@ export function differencePixels(
         ((rows - 1 - i) * columns + j) * 4,
       );
     }
-  return { rgba, most };
+  return { rgba, most, shape };
 }
 
 export interface HeatmapChart {
@@ -129,18 +159,21 @@ export function heatmapScene(chart: HeatmapChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
   const { histogram, theme, minus } = chart;
   const at = heatmapGeometry(histogram, chart.outer, chart.labels, chart.plain);
-  const [rows, columns] = histogram.shape;
-  const rgba = minus ? differencePixels(minus, histogram).rgba : countPixels(histogram, chart.most);
+  const { rgba, shape } = minus
+    ? differencePixels(minus, histogram, at.map)
+    : countPixels(histogram, chart.most, at.map);
   scene.marks.push({ type: "rect", ...at.map, stroke: theme.line });
-  scene.marks.push({ type: "image", ...at.map, columns, rows, rgba });
-  scene.marks.push(...rimMarks(at.map, rows, columns, theme), ...axisMarks(at, chart));
+  scene.marks.push({ type: "image", ...at.map, columns: shape[1], rows: shape[0], rgba });
+  scene.marks.push(...rimMarks(at.map, histogram, theme), ...axisMarks(at, chart));
   if (!chart.plain) scene.marks.push(...marginalMarks(at, chart));
   return scene;
 }
 
-// The outermost bins also hold what lies outside: a dashed line sets them apart.
-function rimMarks(map: Box, rows: number, columns: number, theme: Theme): Mark[] {
-  const [w, h] = [map.width / columns, map.height / rows];
+// The outermost bins also hold what lies outside: a dashed line sets them apart. On a log axis nothing does.
+function rimMarks(map: Box, { edges, parameter_edges, shape: [rows, columns] }: HistogramData, theme: Theme): Mark[] {
+  const w = binAxis(parameter_edges ?? edges).log ? 0 : map.width / columns;
+  const h = binAxis(edges).log ? 0 : map.height / rows;
+  if (!w && !h) return [];
   return [
     {
       type: "rect",
@@ -155,28 +188,18 @@ function rimMarks(map: Box, rows: number, columns: number, theme: Theme): Mark[]
   ];
 }
 
-function axisMarks({ map, x, y }: HeatmapGeometry, { theme, labels, plain }: HeatmapChart): Mark[] {
+function axisMarks({ map }: HeatmapGeometry, { theme, labels, plain, histogram }: HeatmapChart): Mark[] {
   const marks: Mark[] = [];
-  for (const tick of x.ticks(Math.max(2, Math.floor(map.width / 48)))) {
-    const anchor = tick.at > map.x + map.width - 6 ? "end" : tick.at < map.x + 6 ? "start" : "middle";
-    marks.push({
-      type: "text",
-      x: tick.at,
-      y: map.y + map.height + 10,
-      text: formatTick(tick.value),
-      anchor,
-      color: theme.quiet,
-    });
+  const across = histogram.parameter_edges ?? new Float64Array([0, 1]);
+  for (const { share, label } of binAxis(across).ticks(Math.max(2, Math.floor(map.width / 48)))) {
+    const anchor = share > 0.98 ? "end" : share < 0.02 ? "start" : "middle";
+    const x = map.x + share * map.width;
+    marks.push({ type: "text", x, y: map.y + map.height + 10, text: label, anchor, color: theme.quiet });
   }
-  for (const tick of y.ticks(Math.max(2, Math.floor(map.height / 44))))
-    marks.push({
-      type: "text",
-      x: map.x - 5,
-      y: tick.at,
-      text: formatTick(tick.value),
-      anchor: "end",
-      color: theme.quiet,
-    });
+  for (const { share, label } of binAxis(histogram.edges).ticks(Math.max(2, Math.floor(map.height / 40)))) {
+    const y = map.y + (1 - share) * map.height;
+    marks.push({ type: "text", x: map.x - 5, y, text: label, anchor: "end", color: theme.quiet });
+  }
   if (plain) return marks;
   marks.push({
     type: "text",

@@ -92,32 +92,43 @@ export function stripMarks(columns: StripColumn[], box: Box, xscale: Scale, them
   const bins = columns[0].histogram.counts.length;
   const same = columns.filter(({ histogram }) => histogram.counts.length === bins);
   const width = Math.max(1, Math.round(box.width));
+  const rows = Math.min(bins, Math.max(1, Math.floor(box.height)));
   const starts = same.map(({ x }) => Math.round(xscale.to(x) - box.x));
-  const key = JSON.stringify([width, starts, same.map(({ histogram }) => histogram.step)]);
+  const key = JSON.stringify([width, rows, starts, same.map(({ histogram }) => histogram.step)]);
   let known = strips.get(same[0].histogram);
   if (known?.key !== key)
-    strips.set(same[0].histogram, (known = { key, rgba: stripPixels(same, starts, width, bins) }));
+    strips.set(same[0].histogram, (known = { key, rgba: stripPixels(same, starts, width, rows) }));
   return [
     { type: "rect", ...box, stroke: theme.line },
-    { type: "image", ...box, columns: width, rows: bins, rgba: known.rgba },
+    { type: "image", ...box, columns: width, rows, rgba: known.rgba },
   ];
 }
 
-function stripPixels(columns: StripColumn[], starts: number[], width: number, bins: number): Uint8ClampedArray {
+/** Fewer numbers, each the largest of its share: no bin, however narrow, is lost between two pixels. */
+export function poolLargest(counts: Float64Array, size: number): Float64Array {
+  if (counts.length <= size) return counts;
+  const pooled = new Float64Array(size);
+  counts.forEach((count, i) => {
+    const at = Math.floor((i * size) / counts.length);
+    if (count > pooled[at]) pooled[at] = count;
+  });
+  return pooled;
+}
+
+function stripPixels(columns: StripColumn[], starts: number[], width: number, rows: number): Uint8ClampedArray {
   const most = Math.log1p(Math.max(1, ...columns.map(({ histogram }) => largest(histogram.counts))));
-  const rgba = new Uint8ClampedArray(width * bins * 4);
+  const rgba = new Uint8ClampedArray(width * rows * 4);
   const words = new Uint32Array(rgba.buffer);
   columns.forEach(({ histogram }, c) => {
     const from = Math.max(0, starts[c]);
     const gap = c ? starts[c] - starts[c - 1] : (starts[1] ?? 12) - starts[0];
     const to = Math.min(width, c + 1 < starts.length ? starts[c + 1] : starts[c] + Math.max(6, gap));
-    for (let bin = 0; bin < bins; bin++) {
-      const count = histogram.counts[bin];
-      if (!(count > 0)) continue;
+    poolLargest(histogram.counts, rows).forEach((count, bin) => {
+      if (!(count > 0)) return;
       const [r, g, b] = countColor(Math.log1p(count) / most);
-      const row = (bins - 1 - bin) * width;
+      const row = (rows - 1 - bin) * width;
       words.fill(pack(r, g, b), row + from, row + to);
-    }
+    });
   });
   return rgba;
 }

@@ -12,6 +12,7 @@ export interface Curve {
   label: string;
   dash?: number[];
   error?: Series | null; // drawn as a band of one standard error
+  band?: { low: Series; high: Series }; // drawn as a band from one to the other, with the same places
   dots?: boolean;
   thin?: boolean;
   exact?: boolean; // never smoothed
@@ -25,9 +26,12 @@ export interface LineChart extends AxisOptions {
   curves: Curve[];
   rules?: Rule[];
   cursor?: number | null; // step
+  cursorAt?: number | null; // where that step stands on the axis: the curves may have ended before it
   legend?: LegendItem[];
   box?: Box; // where to draw, the whole by default
   yrange?: [number, number];
+  least?: number; // the least relative height of the range
+  zero?: boolean; // the range holds 0
 }
 
 /** Smallest and largest finite value in sight; on a log scale only what is above 0 counts. */
@@ -38,7 +42,7 @@ export function valueRange(curves: Curve[], domain: [number, number], log: boole
     low = Math.min(low, value);
     high = Math.max(high, value);
   };
-  for (const { series } of curves) {
+  for (const series of curves.flatMap((own) => [own.series, ...(own.band ? [own.band.low, own.band.high] : [])])) {
     const [from, to] = visibleRange(series, domain);
     const [a, b] = series.extremes.range(series.y, from, to);
     if (Number.isFinite(a) && Number.isFinite(b) && (!log || a > 0)) {
@@ -86,12 +90,9 @@ export function lineScene(chart: LineChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
   const box = plotBox(chart);
   const xscale = makeScale(chart.xlog ? "log1p" : "linear", chart.domain, [box.x, box.x + box.width]);
-  const range =
-    chart.yrange ??
-    padDomain(
-      ...withRules(valueRange(chart.curves, chart.domain, chart.ylog), chart.rules ?? [], chart.ylog),
-      chart.ylog,
-    );
+  const [low, high] = withRules(valueRange(chart.curves, chart.domain, chart.ylog), chart.rules ?? [], chart.ylog);
+  const from = chart.zero && !chart.ylog ? Math.min(0, low) : low;
+  const range = chart.yrange ?? padDomain(from, high, chart.ylog, chart.least);
   const yscale = makeScale(chart.ylog ? "log" : "linear", range, [box.y + box.height, box.y]);
   scene.marks.push(...axisMarks(chart, box, xscale, yscale));
   for (const curve of chart.curves) scene.marks.push(...curveMarks(curve, chart, box, xscale, yscale));
@@ -122,7 +123,7 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
   const grain = chart.curves.length > 8 ? 2 : 1; // where many curves lie over each other, nobody sees a single pixel
   const raw = covered ? null : decimate(curve.series, xscale, yscale, grain);
   const broken = raw?.broken ?? brokenPixels(curve.series, ...visibleRange(curve.series, chart.domain), xscale);
-  if (curve.error?.n) marks.push(bandMark(curve, box, xscale, yscale));
+  if (curve.error?.n || curve.band) marks.push(bandMark(curve, box, xscale, yscale));
   if (raw && (curve.dots || curve.series.n === 1)) {
     const alone = curve.series.n === 1; // a single record stands at the edge, and is to be seen
     const radius = alone ? 4.5 : 1.4;
@@ -163,11 +164,31 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
       curve: true,
     });
   }
-  for (const x of broken.slice(0, 200)) marks.push(crossMark(x, box.y + 4, chart.theme.warn));
+  marks.push(...brokenMarks(broken, box, chart.theme.warn));
   return marks;
 }
 
-// A value that is not finite has no height: a cross at the upper edge says that it was there.
+const APART = 9; // pixels between two crosses that can be told apart
+
+/** A value that is not finite has no height: a cross at the upper edge says where, a bar from cross to cross how long. */
+export function brokenMarks(places: number[], box: Box, color: string): Mark[] {
+  const y = box.y + 4;
+  const marks: Mark[] = [];
+  const sorted = [...places].sort((a, b) => a - b);
+  for (let i = 0; i < sorted.length; ) {
+    const from = sorted[i];
+    let to = from;
+    while (i < sorted.length && sorted[i] - to < APART) to = sorted[i++];
+    marks.push(crossMark(from, y, color));
+    if (to - from < APART) continue;
+    marks.push(
+      { type: "rect", x: from, y: y - 1.5, width: to - from, height: 3, fill: color },
+      crossMark(to, y, color),
+    );
+  }
+  return marks;
+}
+
 function crossMark(x: number, y: number, color: string): Mark {
   const nan = Number.NaN;
   return {
@@ -202,39 +223,49 @@ function bandMark(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Mark {
   return { type: "line", ...known.outline, closed: true, fill: curve.color, alpha: 0.18, clip: box };
 }
 
+/** One standard error below and above a value that has one, NaN elsewhere. */
+function errorEnds({ series, error }: Curve, index: number): [number, number] {
+  const own = error?.at(series.step[index]);
+  const size = own && own.step === series.step[index] ? own.value : Number.NaN;
+  return [series.y[index] - size, series.y[index] + size];
+}
+
 function bandOutline(curve: Curve, box: Box, xscale: Scale, yscale: Scale): Outline {
-  const { series } = curve;
-  const error = curve.error as Series;
+  const { series, band } = curve;
   const [from, to] = visibleRange(series, xscale.domain);
   const stride = Math.max(1, Math.floor((to - from) / (box.width * 2)));
   const [xs, upper, lower]: number[][] = [[], [], []];
   for (let i = from; i < to; i += stride) {
-    const own = error.at(series.step[i]);
-    if (!own || own.step !== series.step[i] || !Number.isFinite(own.value) || !Number.isFinite(series.y[i])) continue;
+    const [below, above] = band ? [band.low.y[i], band.high.y[i]] : errorEnds(curve, i);
+    if (!Number.isFinite(below) || !Number.isFinite(above)) continue;
     const floor = yscale.kind === "log" ? yscale.domain[0] : Number.NEGATIVE_INFINITY;
     xs.push(xscale.to(series.x[i]));
-    upper.push(yscale.to(Math.max(series.y[i] + own.value, floor)));
-    lower.push(yscale.to(Math.max(series.y[i] - own.value, floor)));
+    upper.push(yscale.to(Math.max(above, floor)));
+    lower.push(yscale.to(Math.max(below, floor)));
   }
   return { xs: [...xs, ...xs.slice().reverse()], ys: [...upper, ...lower.reverse()] };
 }
 
 function cursorMarks(step: number, chart: LineChart, box: Box, xscale: Scale, yscale: Scale): Mark[] {
   const marks: Mark[] = [];
+  const inside = (x: number) => x >= box.x - 0.5 && x <= box.x + box.width + 0.5;
+  const first = chart.curves.map(({ series }) => ({ series, hit: series.at(step) })).find(({ hit }) => hit);
+  const place = chart.cursorAt ?? (first?.hit ? first.series.x[first.hit.index] : null);
+  const line = place === null ? Number.NaN : xscale.to(place);
+  if (inside(line))
+    marks.push({
+      type: "line",
+      live: true,
+      xs: [line, line],
+      ys: [box.y, box.y + box.height],
+      stroke: chart.theme.quiet,
+      alpha: 0.7,
+    });
   for (const curve of chart.curves) {
     const hit = curve.series.at(step);
     if (!hit) continue;
     const x = xscale.to(curve.series.x[hit.index]);
-    if (x < box.x - 0.5 || x > box.x + box.width + 0.5) continue;
-    if (!marks.length)
-      marks.push({
-        type: "line",
-        live: true,
-        xs: [x, x],
-        ys: [box.y, box.y + box.height],
-        stroke: chart.theme.quiet,
-        alpha: 0.7,
-      });
+    if (!inside(x)) continue;
     if (!Number.isFinite(hit.value) || (chart.ylog && hit.value <= 0) || curve.thin) continue;
     const y = yscale.to(hit.value);
     if (y < box.y - 1 || y > box.y + box.height + 1) continue;

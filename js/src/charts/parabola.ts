@@ -7,6 +7,7 @@ import type { AlphaFit } from "../wire.ts";
 import { density, EDGE, median } from "./density.ts";
 
 const TOP = 3.9;
+const MOST_DENSITIES = 5; // more only cover each other
 
 /** The fit of one step on the standard parabola; null where it has no floor (w2 <= 0) or leads uphill (w1 >= 0). */
 export interface StandardFit {
@@ -61,7 +62,8 @@ export function parabolaScene(chart: ParabolaChart): Scene {
   const { marks } = scene;
   marks.push(...guides(chart, x, y));
   const count = chart.groups.length;
-  for (const group of chart.groups) {
+  if (count > MOST_DENSITIES) marks.push(...quantileMarks(chart, x, y));
+  for (const group of count > MOST_DENSITIES ? [] : chart.groups) {
     if (count < 3) {
       const [color, alpha] = count === 1 ? [chart.theme.faint, 0.42] : [group.color, 0.12];
       marks.push(areaMark(density(group.all), chart, x, color, alpha));
@@ -79,13 +81,39 @@ export function parabolaScene(chart: ParabolaChart): Scene {
     weight: 2,
     alpha: 0.75,
   });
-  for (const group of chart.groups) {
+  for (const group of count > MOST_DENSITIES ? [] : chart.groups) {
     marks.push(...medianMarks(group, chart, x, y));
     if (group.fit) marks.push(...fitMarks(group.fit, group.color, chart, x, y));
   }
   marks.push(...edgeMarks(chart));
   return scene;
 }
+
+/** Many runs: one line each, of the recent part. Thin from the 5th to the 95th per cent, thick the middle half, a dot. */
+function quantileMarks({ groups, box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
+  const pitch = (y.to(0) - box.y - 8) / groups.length;
+  return groups.flatMap(({ recent, color }, i): Mark[] => {
+    const sorted = Float64Array.from(recent).sort();
+    if (!sorted.length) return [];
+    const at = (share: number) => x.to(hold(sorted[Math.round(share * (sorted.length - 1))]));
+    const row = box.y + 6 + (i + 0.5) * pitch;
+    const line = (from: number, to: number, weight: number): Mark => ({
+      ...{ type: "line", xs: [at(from), at(to)], ys: [row, row], stroke: color, weight },
+    });
+    const dot: Mark = {
+      type: "dots",
+      xs: [at(0.5)],
+      ys: [row],
+      radius: 3.5,
+      fill: color,
+      stroke: theme.card,
+      weight: 1,
+    };
+    return [line(0.05, 0.95, 1.2), line(0.25, 0.75, Math.max(2, Math.min(6, pitch * 0.5))), dot];
+  });
+}
+
+const hold = (value: number) => Math.max(-EDGE, Math.min(EDGE, value));
 
 function guides({ box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
   const marks: Mark[] = [];

@@ -4,6 +4,7 @@ import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
 import type { Theme } from "../theme.ts";
 
 export const THRESHOLDS = { norm: 0.9, inner: 0.9, ortho: 5.84 } as const;
+const FARTHEST = 6; // powers of ten; where the mean gradient vanishes noise is without bound, and stands at the edge
 const SMALLEST = 0.01; // the radial axis is linear below, logarithmic above
 
 export interface TestValues {
@@ -62,11 +63,13 @@ export function testsScene(
   const finite = groups
     .flatMap(({ values }) => Object.values(values))
     .filter((v): v is number => v !== null && Number.isFinite(v));
-  const largest = Math.max(10, 10 ** Math.min(300, Math.ceil(Math.log10(Math.max(...finite, 1)))));
+  const largest = 10 ** Math.max(1, Math.min(FARTHEST, Math.ceil(Math.log10(Math.max(...finite, 1)))));
   const shapes = groups.map((group) => ({ group, at: testsGeometry(group.values, box, largest) }));
   const frame = shapes[0]?.at ?? testsGeometry({ norm: null, inner: null, ortho: null }, box, largest);
   scene.marks.push(...gridMarks(frame, theme));
-  for (const { group, at } of shapes) scene.marks.push(...bandMarks(at, group, groups.length));
+  const many = groups.length > 5; // then the balls alone: the bands of ten runs are a fence
+  for (const { group, at } of shapes)
+    scene.marks.push(...bandMarks(many ? { ...at, along: null, across: null } : at, group, groups.length));
   scene.marks.push(
     ...thresholdMarks(frame, groups.length === 1 ? groups[0].colors : undefined, theme),
     ...arrowMarks(frame, theme),

@@ -92,6 +92,9 @@ export default () => {
         state: sanitizeState(model.get("ui")),
         panels: Array.isArray(panels) && panels.length ? panels.map(String) : undefined,
         height: Number(model.get("height")) || undefined,
+        // Whoever names panels or a height has made up their mind.
+        compact:
+          Boolean(model.get("compact")) && !(Array.isArray(panels) && panels.length) && !Number(model.get("height")),
         onState: remember(model),
       });
       views.add(view);

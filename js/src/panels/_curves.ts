@@ -1,10 +1,22 @@
 // Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
+
+import { makeBand } from "../bands.ts";
 import { RULE_DASH, type Rule } from "../charts/axes.ts";
 import { type Curve, lineScene } from "../charts/line.ts";
 import { ratio } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
 import { formatNumber, shorten, shortNames } from "../format.ts";
-import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size, waitingFor } from "../panel.ts";
+import { stepToAxis } from "../navigation.ts";
+import {
+  type Context,
+  isTracked,
+  type Panel,
+  type Reading,
+  type RunGroup,
+  type ShownRun,
+  type Size,
+  waitingFor,
+} from "../panel.ts";
 import { type LegendItem, messageScene, type Scene } from "../scene.ts";
 import type { Axis, Series } from "../series.ts";
 import { seriesColor } from "../theme.ts";
@@ -27,6 +39,8 @@ export interface CurvesSpec {
   ylog?: boolean;
   split?: boolean; // has layer-wise values
   exact?: boolean; // never smoothed
+  zero?(ctx: Context): boolean; // whether the axis holds 0
+  least?: number; // the least relative height of the picture: noise is not drawn larger than that
   help: string[];
   rules?(ctx: Context): Rule[];
   extra?(ctx: Context): { curves: Curve[]; legend: LegendItem[] };
@@ -58,17 +72,59 @@ function layerName(ctx: Context, run: ShownRun, name: string): string {
   return layer && run.data.columns.get(name)?.has(layer) ? layer : "";
 }
 
+/** What is shown of a run: if one of the columns has the chosen layer, only those that have it. Never both in one chart. */
+function presentOf(ctx: Context, run: ShownRun, shown: Shown[]): Shown[] {
+  const own = shown.filter(({ name }) => layerName(ctx, run, name));
+  return own.length ? own : shown;
+}
+
 /** With a layer chosen: whose values these are. */
 function layerWords(ctx: Context, spec: CurvesSpec): string {
   const { layer } = ctx.state;
   if (!layer || ctx.state.split[spec.id]) return "";
-  const own = ctx.runs.some((run) => layerName(ctx, run, spec.shown[0].name));
-  return own ? `${shorten(layer, 40)}.` : "Whole network: it has no values per layer.";
+  const own = ctx.runs.filter((run) => spec.shown.some(({ name }) => layerName(ctx, run, name)));
+  if (!own.length) return "Whole network: it has no values per layer.";
+  const left = spec.shown.filter(
+    ({ name }) => own.some(({ data }) => data.has(name)) && !own.some((run) => layerName(ctx, run, name)),
+  );
+  const rest = left.length ? ` Not known per layer: ${left.map(({ label }) => label).join(", ")}.` : "";
+  const others = own.length < ctx.runs.length ? " Runs without this layer show the whole network." : "";
+  return `${shorten(layer, 40)}.${rest}${others}`;
+}
+
+/** One curve per run, or per group where the user wants those as one. */
+export function joinGroups(
+  ctx: Context,
+  runs: ShownRun[],
+  label: string,
+  series: (run: ShownRun) => Series,
+  color: (run: ShownRun) => string,
+): Curve[] {
+  const grouped = new Set(ctx.groups.flatMap((group) => group.runs.map(({ run }) => run)));
+  const single = runs.filter(({ run }) => !grouped.has(run));
+  const bands = ctx.groups.map((group) => {
+    const { middle, low, high } = makeBand(group.runs.map(series).filter(({ n }) => n));
+    return { series: middle, color: group.color, label, band: { low, high } };
+  });
+  return [...bands, ...single.map((run) => ({ series: series(run), color: color(run), label }))];
+}
+
+/** One curve per group: the median of its runs, with a band from the lowest to the highest. */
+function groupCurves(ctx: Context, group: RunGroup, spec: CurvesSpec): Curve[] {
+  return spec.shown.flatMap((shown, index) => {
+    const all = group.runs.map((run) => seriesOf(run, shown, layerName(ctx, run, shown.name), ctx.axis));
+    const { middle, low, high } = makeBand(all.filter(({ n }) => n));
+    const dash = dashes[index % dashes.length];
+    return middle.n ? [{ series: middle, label: shown.label, color: group.color, dash, band: { low, high } }] : [];
+  });
 }
 
 export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
-  const curves: Curve[] = [];
-  for (const run of ctx.runs)
+  const split = spec.split && ctx.state.split[spec.id];
+  const groups = split ? [] : ctx.groups;
+  const single = ctx.runs.filter(({ run }) => !groups.some((group) => group.runs.some((own) => own.run === run)));
+  const curves: Curve[] = groups.flatMap((group) => groupCurves(ctx, group, spec));
+  for (const run of single)
     spec.shown.forEach((shown, index) => {
       const { name, label, over } = shown;
       if (spec.split && (ctx.state.split[spec.id] || ctx.state.layer))
@@ -78,6 +134,7 @@ export function makeCurves(ctx: Context, spec: CurvesSpec): Curve[] {
         if (index === 0) curves.push(...layerCurves(ctx, run, shown));
         return;
       }
+      if (!presentOf(ctx, run, spec.shown).includes(shown)) return;
       const layer = layerName(ctx, run, name);
       const series = seriesOf(run, shown, layer, ctx.axis);
       const error = run.data.series(`error/${name}`, layer, ctx.axis);
@@ -122,10 +179,18 @@ function makeLegend(ctx: Context, spec: CurvesSpec, curves: Curve[]): LegendItem
   });
 }
 
+/** "2.31 ± 0.04"; an error that is smaller than the last digit shown is not written out. */
+export function withError(value: number, error: number): string | undefined {
+  const shown = Number(value.toPrecision(3));
+  if (error < Math.max(Math.abs(shown) * 5e-4, Number.MIN_VALUE)) return undefined;
+  return `${formatNumber(value)} ± ${formatNumber(error, Math.abs(value) > 20 * error ? 1 : 2)}`;
+}
+
 export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
   return ctx.runs.flatMap((run) =>
     shown.flatMap((own, index) => {
       const { name, label } = own;
+      if (!presentOf(ctx, run, shown).includes(own)) return [];
       const layer = layerName(ctx, run, name);
       const hit = ctx.step === null ? null : seriesOf(run, own, layer, "step").at(ctx.step);
       if (!hit) return [];
@@ -137,7 +202,7 @@ export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {
       const error = own.over ? null : run.data.series(`error/${name}`, layer, "step").at(hit.step);
       const several = ctx.runs.length > 1; // no room for errors then; the band shows them
       const exact = several || !error || error.step !== hit.step || !(error.value > 0);
-      const text = exact ? undefined : `${formatNumber(hit.value)} ± ${formatNumber(error.value, 2)}`;
+      const text = exact ? undefined : withError(hit.value, error.value);
       return [
         { label: words.filter(Boolean).join(" "), value: hit.value, step: hit.step, run: run.run, color, minor, text },
       ];
@@ -184,7 +249,10 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
     curves: [...curves, ...(extra?.curves ?? [])],
     rules,
     ylabel: spec.ylabel,
+    least: spec.least,
+    zero: spec.zero?.(ctx),
     cursor: ctx.step,
+    cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     legend: [...makeLegend(ctx, spec, curves), ...ruled, ...(extra?.legend ?? [])],
   });
 }

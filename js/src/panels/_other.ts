@@ -1,15 +1,18 @@
 // Whatever has no panel of its own: a curve, layer-wise if it has layers. A user's quantity shows up unasked.
 import { shorten } from "../format.ts";
+import { guessAccuracy, guessRules } from "../guessing.ts";
+import { groupNames, isAccuracy, isScore, stemOf } from "../pairs.ts";
 import { type Context, type Panel, quantityInfo } from "../panel.ts";
 import { curvePanel } from "./_curves.ts";
 import { panels } from "./index.ts";
+import { isLoss } from "./loss.ts";
 
 const silent = /^(cost|error|signal)\//; // signals are the evidence of findings
 
 let claimed: Set<string> | null = null;
 const isClaimed = (name: string) => {
   claimed ??= new Set(panels.flatMap((panel) => panel.names));
-  return claimed.has(name) || silent.test(name) || /^LearningRate\/\d+$/.test(name);
+  return claimed.has(name) || silent.test(name) || isLoss(name) || /^LearningRate\/\d+$/.test(name);
 };
 
 export function otherPanels(ctx: Context): Panel[] {
@@ -22,15 +25,19 @@ export function otherPanels(ctx: Context): Panel[] {
   return groupNames([...names].slice(0, 200)).map((group, i) => otherPanel(ctx, group, i));
 }
 
-/** train_accuracy and valid_accuracy belong into one chart; everything else stands alone. */
-export function groupNames(names: string[]): string[][] {
-  const groups = new Map<string, string[]>();
-  for (const name of names) {
-    const match = /^log\/(?:train|training|valid|validation|val|test|eval)[_\-./ ](.+)$/.exec(name);
-    const key = match ? `log/${match[1]}` : name;
-    groups.set(key, [...(groups.get(key) ?? []), name]);
-  }
-  return [...groups.values()];
+const allBelow = (ctx: Context, names: string[], limit: number) =>
+  ctx.runs.every(({ data }) =>
+    names.every((name) => {
+      const { y, n } = data.series(name, "", "step");
+      return y.subarray(0, n).every((value) => value <= limit);
+    }),
+  );
+
+/** Only where the values are shares, not per cent. */
+function accuracyRules(ctx: Context, names: string[]) {
+  return allBelow(ctx, names, 1)
+    ? guessRules(ctx, guessAccuracy).map((rule) => ({ ...rule, color: ctx.theme.quiet }))
+    : [];
 }
 
 // "train_accuracy", "valid_accuracy" -> "accuracy"
@@ -52,11 +59,17 @@ function otherPanel(ctx: Context, names: string[], index: number): Panel {
     info?.description || (logged ? "Values that run.log() sent." : "A quantity without a panel of its own."),
   ];
   if (info?.schedule) help.push(`Measured ${info.schedule}.`);
+  const stem = stemOf(name);
+  const first = isScore(stem);
   return curvePanel({
     id: `other:${names.length > 1 ? `group ${title}` : name.slice(0, 200)}`,
     title,
-    group: "training",
-    order: (logged ? 15 : 100) + index / 1000,
+    group: first ? "first" : "training",
+    order: (first ? 2 : logged ? 15 : 100) + index / 1000,
+    height: first ? 150 : undefined,
+    least: first ? 0.1 : undefined,
+    zero: isAccuracy(stem) ? (own) => allBelow(own, names, 0.5) : undefined, // near chance a per cent is noise
+    rules: isAccuracy(stem) ? (own) => accuracyRules(own, names) : undefined,
     shown: names.map((own) => ({ name: own, label: plain(own) })),
     ylabel: info?.unit ? shorten(info.unit, 16) : undefined,
     split,

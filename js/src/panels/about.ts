@@ -1,42 +1,41 @@
 // Why do two runs differ? A table of what they do not share; for one run, all that is known of it.
 import { h, refill } from "../dom.ts";
 import { csvLines } from "../export.ts";
-import { formatNumber, formatShare, shorten } from "../format.ts";
-import type { Context, Panel } from "../panel.ts";
-import type { Header } from "../wire.ts";
+import { countDepth, describeHeader, describeNetwork, isDefault } from "../facts.ts";
+import { formatNumber, shorten } from "../format.ts";
+import type { Context, Panel, ShownRun } from "../panel.ts";
 
-/** Everything a header says, as flat text. */
-export function describeHeader(header: Header): Map<string, string> {
-  const facts = new Map<string, string>();
-  const put = (name: string, value: string | number) => String(value) && facts.set(name, String(value));
-  put("model", header.model);
-  put("parameters", formatNumber(header.num_parameters));
-  put("loss", header.loss);
-  header.optimizers.forEach((optimizer, i) => {
-    const prefix = header.optimizers.length > 1 ? `optimizer ${i}` : "optimizer";
-    put(prefix, optimizer.name);
-    optimizer.groups.forEach((group, g) => {
-      for (const [name, value] of Object.entries(group))
-        put(optimizer.groups.length > 1 ? `${name} (group ${g})` : name, value);
-    });
-  });
-  put("batch size", header.batch_size || "");
-  put("config", header.config);
-  put("schedule", header.schedule);
-  put("curvature", header.curvature);
-  put("git commit", header.git_commit.slice(0, 12));
-  for (const [name, value] of Object.entries(header.versions)) put(`${name} version`, value);
-  for (const [name, value] of Object.entries(header.options)) put(name, value);
-  if (header.covered < 0.9995) put("parameters covered", formatShare(header.covered));
-  const left = header.layers.filter(({ method }) => method === "not covered");
-  for (const { name, reason } of left.slice(0, 12)) put(`${name} not covered`, reason);
-  for (const [i, note] of header.notes.entries()) put(header.notes.length > 1 ? `note ${i + 1}` : "note", note);
-  return facts;
+/** What is known of one run alone: the network as a whole, and what its schedule made of the learning rate. */
+function factsOf(run: ShownRun, alone: boolean): Map<string, string> {
+  const { header } = run.data;
+  if (!header) return new Map();
+  const facts = describeHeader(header);
+  if (!alone) return facts;
+  const rates = run.data.series("LearningRate", "", "step");
+  const highest = rates.extremes.range(rates.y, 0, rates.n)[1];
+  const now = rates.y[rates.n - 1];
+  if (facts.has("lr") && rates.n && (now !== highest || rates.y[0] !== highest))
+    facts.set(
+      "lr",
+      `${formatNumber(now)} now, ${formatNumber(highest)} at its highest, ${formatNumber(rates.y[0])} at first`,
+    );
+  const own = header.layers.length
+    ? [
+        ["depth", `${countDepth(header.layers)} weights`],
+        ["layers", describeNetwork(header.layers)],
+      ]
+    : [];
+  return new Map(
+    [...facts].flatMap(([name, value]) => [
+      [name, value] as [string, string],
+      ...(name === "parameters" ? (own as [string, string][]) : []),
+    ]),
+  );
 }
 
 /** Rows of name and one value per run; with several runs only where they differ. */
 export function differences(ctx: Context): [string, string[]][] {
-  const facts = ctx.runs.map(({ data }) => (data.header ? describeHeader(data.header) : new Map<string, string>()));
+  const facts = ctx.runs.map((run) => factsOf(run, ctx.runs.length === 1));
   const names = [...new Set(facts.flatMap((own) => [...own.keys()]))];
   const rows = names.map((name): [string, string[]] => [name, facts.map((own) => own.get(name) ?? "–")]);
   return ctx.runs.length > 1 ? rows.filter(([, values]) => new Set(values).size > 1) : rows;
@@ -61,7 +60,7 @@ const panel: Panel = {
   fill(ctx, element) {
     const key = JSON.stringify([
       ctx.theme.dark,
-      ctx.runs.map(({ run, color, data }) => [run, color, data.header?.revision]),
+      ctx.runs.map(({ run, color, data }) => [run, color, data.header?.revision, ctx.runs.length > 1 || data.version]),
     ]);
     refill(element, key, () => {
       const rows = differences(ctx);
@@ -71,15 +70,20 @@ const panel: Panel = {
         swatch.style.setProperty("--c", color);
         return h("th", {}, swatch, label);
       });
-      const body = rows.map(([name, values]) =>
+      const line = ([name, values]: [string, string[]]) =>
         h(
           "tr",
           {},
           h("td", { class: "ck-fact" }, shorten(name, 60)),
-          ...values.map((value) => h("td", { class: "ck-of", title: value.slice(0, 1000) }, shorten(value, 120))),
-        ),
-      );
-      return [h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, ""), ...names)), h("tbody", {}, ...body))];
+          ...values.map((value) => h("td", { class: "ck-of", title: value.slice(0, 1000) }, shorten(value, 300))),
+        );
+      const usual = ctx.runs.length === 1 ? rows.filter(([, [value]]) => isDefault(value)) : [];
+      const folded = h("tbody", { hidden: true }, ...usual.map(line));
+      const more = h("button", { type: "button", class: "ck-link" }, `${usual.length} more as they come by default`);
+      more.addEventListener("click", () => (folded.hidden = !folded.hidden));
+      const body = h("tbody", {}, ...rows.filter((row) => !usual.includes(row)).map(line));
+      const head = h("thead", {}, h("tr", {}, h("th", {}, ""), ...names));
+      return [h("table", {}, head, body, folded), usual.length ? more : null];
     });
   },
   csv: (ctx) =>

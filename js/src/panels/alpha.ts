@@ -6,6 +6,8 @@ import { parabolaScene, standardize } from "../charts/parabola.ts";
 import { clamp } from "../derive.ts";
 import { columnsCsv } from "../export.ts";
 import { formatNumber } from "../format.ts";
+import { isPointed, quartiles } from "../judging.ts";
+import { stepToAxis } from "../navigation.ts";
 import {
   type Context,
   isTracked,
@@ -83,15 +85,30 @@ const opinion = (middle: number): Verdict =>
         : {
             text: "Steps end high on the opposite wall: the learning rate is probably too large.",
             short: "high on the opposite wall",
+            fault: true,
           };
 
 function judge(ctx: Context, run: ShownRun): Verdict | null {
-  const middle = median(splitRecent(run, ctx.state.recent).recent);
-  if (Number.isNaN(middle)) return null;
-  const found = opinion(middle);
+  if (isPointed(ctx)) return judgeStep(ctx, run);
+  const found = quartiles(splitRecent(run, ctx.state.recent).recent);
+  if (!found) return null;
+  const [low, middle, high] = found;
+  if (low < -0.25 && high > 0.25) {
+    const spread = `half of them from ${formatNumber(low, 2)} to ${formatNumber(high, 2)}`;
+    return { text: `Steps end on either side of the valley floor, ${spread}.`, short: "around the floor" };
+  }
+  return opinion(middle);
+}
+
+/** Of one step only what it did, not what follows for the learning rate: single steps are noisy. */
+function judgeStep(ctx: Context, run: ShownRun): Verdict | null {
+  const hit = valueAt(ctx, run, "Alpha");
+  if (!hit || !Number.isFinite(hit.value)) return null;
+  const { short } = opinion(hit.value);
+  const found = { text: `Step ${hit.step}: ${short}.`, short };
   const fit = fitAt(ctx, run);
   if (!fit || standardize(fit, 1)) return found;
-  return { ...found, text: `${found.text} At step ${fit.step} the fit has no floor ahead.` };
+  return { ...found, text: `Step ${fit.step}: the fit has no floor ahead.` };
 }
 
 function draw(ctx: Context, size: Size): Scene {
@@ -122,6 +139,7 @@ function draw(ctx: Context, size: Size): Scene {
     })),
     rules: [{ value: 0, label: "", color: theme.faint }],
     cursor: ctx.step,
+    cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     box: { x: 0, y: size.height - lower, width: size.width, height: lower },
     yrange: [-STRIP, STRIP],
     ticks: 3,

@@ -1,5 +1,6 @@
 import { formatNumber } from "../format.ts";
-import { type Context, quantityInfo, valueAt } from "../panel.ts";
+import { judged } from "../judging.ts";
+import { type Context, quantityInfo } from "../panel.ts";
 import { curvePanel } from "./_curves.ts";
 
 const batchSizes = (ctx: Context) =>
@@ -25,12 +26,14 @@ export default curvePanel({
   rules: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `actual batch size ${formatNumber(size)}` })),
   note: (ctx) => sgdNote(ctx, "CABS"),
   verdict: (ctx, run) => {
-    const value = valueAt(ctx, run, "CABS")?.value;
+    const found = judged(ctx, run, "CABS");
     const size = run.data.header?.batch_size;
-    if (!value || !size) return null;
-    if (value > 2 * size) return { text: "The batch is smaller than this rule asks for.", short: "batch too small" };
-    if (value < size / 2) return { text: "The batch is larger than this rule asks for.", short: "batch too large" };
-    return { text: "The batch size suits this rule.", short: "batch suits" };
+    if (!found?.value || !size) return null;
+    const { low, high, at } = found;
+    if (low > 2 * size) return { text: `${at}The batch is smaller than this rule asks for.`, short: "batch too small" };
+    if (high < size / 2) return { text: `${at}The batch is larger than this rule asks for.`, short: "batch too large" };
+    if (low < size / 2 || high > 2 * size) return null; // it cannot decide
+    return { text: `${at}The batch size suits this rule.`, short: "batch suits" };
   },
   help: [
     "The batch size that balances gradient noise against the cost of computing it, for the current learning rate and loss. The dashed line is the batch size in use.",

@@ -65,12 +65,12 @@ function draw(ctx: Context, size: Size): Scene {
         type: "rect",
         x: left,
         y: at,
-        width: (width * item.seconds) / most,
+        width: width * (item.seconds / most),
         height: thick,
         fill: run.color,
         alpha: 0.8,
       });
-      const [end, usual] = [item.seconds, item.usual].map((seconds) => left + (width * seconds) / most);
+      const [end, usual] = [item.seconds, item.usual].map((seconds) => left + width * (seconds / most));
       scene.marks.push({
         type: "line",
         xs: [usual, usual],

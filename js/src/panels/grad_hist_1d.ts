@@ -1,14 +1,15 @@
 // Elements of the individual gradients: their histogram at the chosen step, and how it changed over the run.
 
 import { axisLabel, timeTicks } from "../charts/axes.ts";
+import { binAxis, zeroShare } from "../charts/bins.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { histogramMark, largest, stripMarks, thinSteps } from "../charts/histogram.ts";
 import { csvLines } from "../export.ts";
 import { formatCount, formatShare, formatTick, shorten } from "../format.ts";
-import { stepToAxis } from "../navigation.ts";
+import { rowAt, stepToAxis } from "../navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../panel.ts";
 import { makeScale } from "../scale.ts";
-import { type Box, emptyScene, messageScene, type Scene } from "../scene.ts";
+import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
 import { fewWords, histogramsAt, missingWords, runsWith } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";
@@ -17,20 +18,27 @@ const COLUMNS = 48;
 function readings(ctx: Context): Reading[] {
   const several = ctx.runs.length > 1;
   return histogramsAt(ctx, NAME).map(({ run, histogram }) => {
-    const outside = outsideShares(histogram).gradient;
+    const { gradient, broken } = outsideShares(histogram);
+    const axis = binAxis(histogram.edges);
+    const [value, word] = broken
+      ? [broken, "not finite"]
+      : axis.log
+        ? [zeroShare(histogram.counts, axis), `|g| < ${formatTick(axis.smallest)}`]
+        : [gradient, "outside"];
     return {
-      label: several ? `${run.label} outside` : "outside",
-      value: outside,
+      label: several ? `${run.label} ${word}` : word,
+      value,
       step: histogram.step,
       run: run.run,
-      text: several ? formatShare(outside) : `${formatShare(outside)} outside`,
+      text: several ? formatShare(value) : `${formatShare(value)} ${word}`,
       color: several ? run.color : undefined,
     };
   });
 }
 
 function draw(ctx: Context, size: Size): Scene {
-  const shown = histogramsAt(ctx, NAME);
+  const all = histogramsAt(ctx, NAME);
+  const shown = all.filter(({ histogram }) => String(histogram.edges) === String(all[0].histogram.edges)); // one axis
   if (!shown.length) return messageScene(size.width, size.height, missingWords(ctx, NAME), ctx.theme.quiet);
   const scene = emptyScene(size.width, size.height);
   const upper = Math.round((size.height - 20) * 0.46);
@@ -39,17 +47,17 @@ function draw(ctx: Context, size: Size): Scene {
   for (const { run, histogram } of shown)
     scene.marks.push(histogramMark(histogram.counts, most, box, run.color, shown.length));
   const { edges, step } = shown[0].histogram;
-  const x = makeScale("linear", [edges[0], edges[edges.length - 1]], [box.x, box.x + box.width]);
+  const axis = binAxis(edges);
   const { theme } = ctx;
   const bottom = box.y + box.height;
   scene.marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [bottom, bottom], stroke: theme.faint });
-  for (const tick of x.ticks(5))
+  for (const { share, label } of axis.ticks(Math.max(3, Math.floor(box.width / 52))))
     scene.marks.push({
       type: "text",
-      x: tick.at,
+      x: box.x + share * box.width,
       y: bottom + 9,
-      text: formatTick(tick.value),
-      anchor: tick.at > box.x + box.width - 6 ? "end" : tick.at < box.x + 6 ? "start" : "middle",
+      text: label,
+      anchor: share > 0.98 ? "end" : share < 0.02 ? "start" : "middle",
       color: theme.quiet,
     });
   const where = ctx.state.layer ? shorten(ctx.state.layer, 24) : "whole network";
@@ -75,22 +83,7 @@ function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: F
     const box: Box = { x: 42, y: top + 6 + i * each, width: size.width - 54, height: each - Math.min(6, each / 5) };
     const xscale = makeScale(ctx.state.xlog ? "log1p" : "linear", ctx.domain, [box.x, box.x + box.width]);
     scene.marks.push(...stripMarks(stripColumns(ctx, run, runs.length), box, xscale, theme));
-    for (const [value, y, baseline] of [
-      [edges[edges.length - 1], box.y, "top"],
-      [edges[0], box.y + box.height, "bottom"],
-    ] as const) {
-      const fits = box.height > 34 || (baseline === "top" ? i === 0 : i === runs.length - 1); // low ones share their labels
-      if (!fits) continue;
-      scene.marks.push({
-        type: "text",
-        x: box.x - 5,
-        y,
-        text: formatTick(value),
-        anchor: "end",
-        baseline,
-        color: theme.quiet,
-      });
-    }
+    scene.marks.push(...stripLabels(edges, box, i === 0, i === runs.length - 1, theme));
     if (runs.length > 1)
       scene.marks.push({ type: "rect", x: box.x - 3, y: box.y, width: 3, height: box.height, fill: run.color });
     const at = ctx.step === null ? null : stepToAxis(ctx, ctx.step);
@@ -125,13 +118,28 @@ function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: F
   });
 }
 
+/** The ends of the values that a strip covers, and 0 where it has a bin of its own; low strips share their labels. */
+function stripLabels(edges: Float64Array, box: Box, first: boolean, last: boolean, theme: Context["theme"]): Mark[] {
+  const tall = box.height > 34;
+  const { zero } = binAxis(edges);
+  const label = (value: number, y: number, baseline: "top" | "middle" | "bottom"): Mark => ({
+    ...{ type: "text", x: box.x - 5, y, text: formatTick(value), anchor: "end", baseline, color: theme.quiet },
+  });
+  const marks: Mark[] = [];
+  if (tall || first) marks.push(label(edges[edges.length - 1], box.y, "top"));
+  if (tall && zero !== null)
+    marks.push(label(0, box.y + box.height * (1 - (zero + 0.5) / (edges.length - 1)), "middle"));
+  if (tall || last) marks.push(label(edges[0], box.y + box.height, "bottom"));
+  return marks;
+}
+
 function stripColumns(ctx: Context, run: ShownRun, runs: number) {
   const { layer } = ctx.state;
   const stored = ctx.source.pushes ? run.data.cachedSteps(NAME, layer) : (run.data.heavy.get(NAME) ?? []);
   return thinSteps(stored, Math.max(16, COLUMNS / runs)).flatMap((step) => {
     const histogram = ctx.histogram(run, NAME, step, layer, true);
-    const x = stepToAxis(ctx, step);
-    return histogram?.counts.length && histogram.step === step && x !== null ? [{ x, histogram }] : [];
+    const x = run.data.axis(ctx.axis)[rowAt(run, step)];
+    return histogram?.counts.length && histogram.step === step && Number.isFinite(x) ? [{ x, histogram }] : [];
   });
 }
 
@@ -153,6 +161,7 @@ const panel: Panel = {
   names: [NAME],
   timeless: true,
   help: [
+    "Bins are even in value, or (with a 0 in the middle) even in magnitude on either side of it: then nothing is outside, and gradients of 1e−9 and of 1 are seen alike.",
     "All elements of all individual gradients of the batch, counted by value; counts are on a log scale. Below, the same over the whole run: time to the right, value upwards, brighter means more.",
     "Healthy: a bell around 0 that slowly narrows. Everything in one thin line at 0: the gradients vanish. Bright upper and lower edges: they explode, because values outside the range are counted in the outermost bins.",
   ],

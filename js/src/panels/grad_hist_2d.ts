@@ -1,9 +1,10 @@
 // Gradient elements against parameter values, for the network or the chosen layer, run beside run or as a difference.
+import { binAxis, zeroShare } from "../charts/bins.ts";
 import { scaleMarks } from "../charts/colorscale.ts";
 import { differencePixels, heatmapScene, outsideShares } from "../charts/heatmap.ts";
 import { gridShape } from "../charts/histogram.ts";
 import { csvLines } from "../export.ts";
-import { formatCount, formatShare, shorten } from "../format.ts";
+import { formatCount, formatShare, formatTick, shorten } from "../format.ts";
 import {
   type Context,
   isTracked,
@@ -71,10 +72,16 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
   const histogram = histogramOf(ctx, run, NAME);
   if (!histogram) return null;
   const { gradient, parameter, broken } = outsideShares(histogram);
+  const axis = binAxis(histogram.edges);
+  if (axis.log && !broken && !parameter) {
+    const none = zeroShare(histogram.counts, axis, histogram.shape[1]);
+    const text = `Nothing is outside; ${formatShare(none)} of the gradient elements are below ${formatTick(axis.smallest)}.`;
+    return { text, short: `${formatShare(none)} below ${formatTick(axis.smallest)}` };
+  }
   const where = `${formatShare(gradient)} of the gradient elements and ${formatShare(parameter)} of the parameters`;
   const rest = broken ? `; ${formatShare(broken)} are NaN or infinite` : "";
   const bad = broken ? "NaN or infinite elements" : Math.max(gradient, parameter) > 0.01 ? "over 1 % outside" : "";
-  return { text: `${where} lie outside${rest}.`, short: bad || "inside the range" };
+  return { text: `${where} lie outside${rest}.`, short: bad || "inside the range", fault: bad !== "" };
 }
 
 /** Which runs a picture of a few shows, if not all. */

@@ -1,11 +1,13 @@
 // All layers at once, in network order: a layer whose gradients vanish is coloured without a click.
 
+import { binAxis } from "../charts/bins.ts";
 import { median } from "../charts/density.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { gridShape, histogramMark, largest, spread } from "../charts/histogram.ts";
 import { csvLines } from "../export.ts";
 import { formatNumber, formatShare, formatTick, shorten, shortNames } from "../format.ts";
 import {
+  allLayers,
   type Context,
   isTracked,
   type Panel,
@@ -28,17 +30,13 @@ interface Cell {
 }
 
 function cells(ctx: Context): Cell[] {
-  const order = ctx.runs[0]?.data.header?.layers ?? [];
-  const measured = order.filter(({ method }) => !["no gradient", "not covered", "not selected"].includes(method));
-  return measured.slice(0, MOST).map(({ name }) => ({
-    layer: name,
-    shown: histogramsAt(ctx, NAME, name),
-  }));
+  const measured = allLayers(ctx, ({ method }) => !["no gradient", "not covered", "not selected"].includes(method));
+  return measured.slice(0, MOST).map((layer) => ({ layer, shown: histogramsAt(ctx, NAME, layer) }));
 }
 
 const known = new WeakMap<ShownRun["data"], { key: string; parts: Map<string, number> }>();
 
-/** Root mean square gradient of each layer relative to the median layer; small = learns slowly. */
+/** Root mean square gradient of each layer relative to the usual one; small = learns slowly. */
 export function relativeGradients(ctx: Context, run: ShownRun): Map<string, number> {
   ctx.wantLayers(run, "GradNorm");
   const key = `${run.data.version} ${ctx.step}`;
@@ -49,8 +47,9 @@ export function relativeGradients(ctx: Context, run: ShownRun): Map<string, numb
     const norm = valueAt(ctx, run, "GradNorm", name)?.value;
     if (norm !== undefined && Number.isFinite(norm) && size > 0) scale.set(name, norm / Math.sqrt(size));
   }
-  const middle = median([...scale.values()]);
-  const parts = new Map([...scale].map(([layer, value]) => [layer, value === 0 ? 0 : middle > 0 ? value / middle : 1]));
+  // Most layers may have vanished, and the median with them: then the largest one, less what layers differ by anyhow.
+  const usual = Math.max(median([...scale.values()]), Math.max(0, ...scale.values()) / 300);
+  const parts = new Map([...scale].map(([layer, value]) => [layer, value === 0 ? 0 : usual > 0 ? value / usual : 1]));
   known.set(run.data, { key, parts });
   return parts;
 }
@@ -68,11 +67,19 @@ function slowLayers(ctx: Context, run: ShownRun): Slow[] {
     .map(([layer, part]) => ({ layer, times: 1 / part }));
 }
 
+/** The runs in which a layer is slow. */
+function slowRuns(ctx: Context): Map<string, ShownRun[]> {
+  const found = new Map<string, ShownRun[]>();
+  for (const run of ctx.runs)
+    for (const { layer } of slowLayers(ctx, run)) found.set(layer, [...(found.get(layer) ?? []), run]);
+  return found;
+}
+
 function draw(ctx: Context, size: Size): Scene {
   const all = cells(ctx);
   if (!all.some((cell) => cell.shown.length))
     return messageScene(size.width, size.height, missingWords(ctx, NAME), ctx.theme.quiet);
-  const slow = new Set(ctx.runs.flatMap((run) => slowLayers(ctx, run)).map(({ layer }) => layer));
+  const slow = slowRuns(ctx);
   const { columns, rows } = gridShape(all.length, size.width, size.height);
   const scene = emptyScene(size.width, size.height);
   const [w, h] = [size.width / columns, size.height / rows];
@@ -82,10 +89,14 @@ function draw(ctx: Context, size: Size): Scene {
   );
   all.forEach((cell, i) => {
     const outer = { x: (i % columns) * w + 4, y: Math.floor(i / columns) * h, width: w - 10, height: h - 4 };
-    scene.marks.push(...cellMarks(ctx, cell, names.get(cell.layer) ?? "", outer, slow.has(cell.layer)));
+    const whose = slow.get(cell.layer) ?? [];
+    const every = whose.length > 0 && cell.shown.every(({ run }) => whose.includes(run)); // red only if all agree
+    scene.marks.push(...cellMarks(ctx, cell, names.get(cell.layer) ?? "", outer, every));
+    const which = ctx.runs.length > 1 ? ` in ${whose.map(({ label }) => label).join(", ")}` : "";
+    const words = whose.length ? `: its gradients are far smaller than those of other layers${which}` : "";
     scene.spots.push({
       ...outer,
-      hint: `${shorten(cell.layer, 120)}${slow.has(cell.layer) ? ": its gradients are far smaller than those of the other layers" : ""}. Click: all panels show this layer.`,
+      hint: `${shorten(cell.layer, 120)}${words}. Click: all panels show this layer.`,
       layer: cell.layer,
     });
   });
@@ -122,7 +133,14 @@ function cellMarks(ctx: Context, { layer, shown }: Cell, name: string, outer: Bo
   }
   if (!shown.length) marks.push({ type: "text", x: box.x, y: box.y + box.height / 2, text: "…", color: theme.quiet });
   const edges = shown[0]?.histogram.edges;
-  if (ticks && edges) {
+  const axis = edges && binAxis(edges);
+  if (ticks && axis?.log)
+    for (const { share, label } of axis.ticks(Math.max(3, Math.floor(box.width / 34)))) {
+      const x = box.x + share * box.width;
+      const anchor = share > 0.95 ? "end" : share < 0.05 ? "start" : "middle";
+      marks.push({ type: "text", x, y: bottom + 8, text: label, anchor, color: theme.quiet, size: 10 });
+    }
+  else if (ticks && edges) {
     marks.push({ type: "text", x: box.x, y: bottom + 8, text: formatTick(edges[0]), color: theme.quiet, size: 10 });
     marks.push({
       type: "text",
@@ -145,16 +163,21 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
     30,
   );
   const few = slow.slice(0, 3);
-  const text = few.map(
-    ({ layer, times }) =>
-      `${names.get(layer)} has ${formatNumber(times, 2)} × smaller gradients than the median layer.`,
+  const text = few.map(({ layer, times }) =>
+    Number.isFinite(times)
+      ? `${names.get(layer)} has ${formatNumber(times, 2)} × smaller gradients than usual.`
+      : `${names.get(layer)} has no gradient.`,
   );
   const rest = slow.length > few.length ? ` and ${slow.length - few.length} more` : "";
-  return { text: text.join(" "), short: `slow: ${few.map(({ layer }) => names.get(layer)).join(", ")}${rest}` };
+  return {
+    fault: true,
+    text: `${text.join(" ")}${rest && `${rest}.`}`,
+    short: `slow: ${few.map(({ layer }) => names.get(layer)).join(", ")}${rest}`,
+  };
 }
 
 function note(ctx: Context): string {
-  const layers = ctx.runs[0]?.data.header?.layers.length ?? 0;
+  const layers = allLayers(ctx).length;
   const words = [fewWords(ctx)];
   if (layers > MOST) words.push(`The first ${MOST} of ${layers} tensors; the layer chooser shows any of them.`);
   return words.filter(Boolean).join(" ");
@@ -198,7 +221,7 @@ const panel: Panel = {
   timeless: true,
   help: [
     "One small histogram per parameter tensor, in the order of the network, all on the same axes with log counts. A click chooses that layer for all panels; a second click returns to the whole network.",
-    "Healthy: all are of similar width. A layer that is a needle while others are wide learns next to nothing (a saturated activation, a wrong initialisation). Red: its gradients are more than 30 times smaller than the median layer's.",
+    "Healthy: all are of similar width. A layer that is a needle while others are wide learns next to nothing (a saturated activation, a wrong initialisation). Red: its gradients are more than 30 times smaller than usual, which is those of the median layer, or a 300th of the largest if most layers have vanished.",
   ],
   shows: (ctx) =>
     (isTracked(ctx, [NAME]) || ctx.runs.some(({ data }) => data.heavy.has(NAME))) &&

@@ -11,7 +11,7 @@ function nameSamples(ctx: Context): string {
   const end = lowerBound(rows.columns[ROW.step], rows.n, ctx.step + 1);
   for (let row = end - 1; row >= Math.max(0, end - 4); row--) {
     const samples = data.topSamplesAt(rows.seq[row]);
-    if (samples.length) return `Largest gradients: samples ${samples.join(", ")} of the batch.`;
+    if (samples.length) return `Largest gradients: places ${samples.join(", ")} in this batch (counted from 0).`;
   }
   return "";
 }

@@ -3,6 +3,8 @@ import { lineScene } from "../charts/line.ts";
 import { type TestsGroup, THRESHOLDS, testsScene } from "../charts/tests.ts";
 import { columnsCsv } from "../export.ts";
 import { formatNumber } from "../format.ts";
+import { judged } from "../judging.ts";
+import { stepToAxis } from "../navigation.ts";
 import {
   type Context,
   isTracked,
@@ -16,7 +18,7 @@ import {
 } from "../panel.ts";
 import { messageScene, type Scene } from "../scene.ts";
 import { readable } from "../theme.ts";
-import { usesLog } from "./_curves.ts";
+import { joinGroups, usesLog } from "./_curves.ts";
 
 const tests = [
   { key: "norm", name: "NormTest" },
@@ -53,18 +55,17 @@ function readings(ctx: Context): Reading[] {
 }
 
 function judge(ctx: Context, run: ShownRun): Verdict | null {
-  const { norm } = valuesOf(ctx, run);
+  const found = judged(ctx, run, "NormTest", layerOf(ctx, run, "NormTest"));
   const batch = run.data.header?.batch_size;
   const size = batch ? ` (batch ${formatNumber(batch)})` : "";
-  if (norm === null || !Number.isFinite(norm)) return null;
-  if (norm > THRESHOLDS.norm)
-    return {
-      text: `The noise is above the customary 0.9${size}: a larger batch would point more reliably.`,
-      short: `noisy${size}`,
-    };
-  if (norm < 0.25)
-    return { text: `Hardly any noise${size}: a smaller batch would do.`, short: `hardly any noise${size}` };
-  return { text: `The noise ball is inside θ = 0.9${size}: the batch is large enough.`, short: `large enough${size}` };
+  if (!found) return null;
+  const { low, high, at } = found;
+  const say = (text: string, short: string) => ({ text: at + text, short: `${short}${size}` });
+  if (low > THRESHOLDS.norm)
+    return say(`The noise is above the customary 0.9${size}: a larger batch would point more reliably.`, "noisy");
+  if (high > THRESHOLDS.norm) return say(`The noise is around the customary 0.9${size}.`, "noise around 0.9");
+  if (high < 0.25) return say(`Hardly any noise${size}: a smaller batch would do.`, "hardly any noise");
+  return say(`The noise ball is inside θ = 0.9${size}: the batch is large enough.`, "large enough");
 }
 
 function draw(ctx: Context, size: Size): Scene {
@@ -106,13 +107,16 @@ function addHistory(
     xlog: state.xlog,
     ylog: usesLog(ctx, "gradient_tests", true),
     smoothing: state.smoothing,
-    curves: runs.map((run) => ({
-      series: run.data.series(test.name, layerOf(ctx, run, test.name), axis),
-      color: colorsOf(ctx, run)[test.key],
-      label: test.key,
-    })),
+    curves: joinGroups(
+      ctx,
+      runs,
+      test.key,
+      (run) => run.data.series(test.name, layerOf(ctx, run, test.name), axis),
+      (run) => colorsOf(ctx, run)[test.key],
+    ),
     rules: [{ value: THRESHOLDS[test.key], label: "", color: theme.quiet }],
     cursor: ctx.step,
+    cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     box: { x: area.x, y: top + 14, width: area.width, height: each - 14 + (last ? bottom : 0) },
     bare: !last,
     ticks: 2,

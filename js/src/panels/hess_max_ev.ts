@@ -1,5 +1,6 @@
 import { inverse } from "../derive.ts";
 import { formatNumber } from "../format.ts";
+import { judged } from "../judging.ts";
 import { type Context, type ShownRun, type Verdict, valueAt } from "../panel.ts";
 import { curvePanel, dashes } from "./_curves.ts";
 
@@ -40,13 +41,16 @@ function stability(ctx: Context) {
 function judge(ctx: Context, run: ShownRun): Verdict | null {
   const factor = stabilityFactor(run);
   if (!factor || ctx.step === null) return null;
-  const value = valueAt(ctx, run, "HessMaxEV")?.value;
+  const found = judged(ctx, run, "HessMaxEV");
   const rate = valueAt(ctx, run, "LearningRate")?.value;
-  if (value === undefined || !rate) return null;
+  if (!found || !rate) return null;
   const limit = factor / rate;
-  const verdict = value > limit ? "beyond the edge of stability" : "stable";
-  const text = `${formatNumber(value / limit, 2)} × the limit ${words(factor)} = ${formatNumber(limit)}: ${verdict}.`;
-  return { text, short: verdict };
+  const { value, low, high, at } = found;
+  if (!(value > 1e-6 * limit)) return null; // flat: there is no curvature that a step could be judged by
+  const fault = low > limit;
+  const verdict = fault ? "beyond the edge of stability" : high > limit ? "at the edge of stability" : "below the edge";
+  const text = `${at}${formatNumber(value / limit, 2)} × the limit ${words(factor)} = ${formatNumber(limit)}: ${verdict}.`;
+  return { text, short: verdict, fault };
 }
 
 export default curvePanel({

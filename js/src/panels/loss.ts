@@ -1,15 +1,43 @@
-import { curvePanel } from "./_curves.ts";
+import { guessLoss, guessRules } from "../guessing.ts";
+import { stemOf } from "../pairs.ts";
+import type { Context, Panel } from "../panel.ts";
+import { type CurvesSpec, curvePanel } from "./_curves.ts";
 
-export default curvePanel({
+/** The loss of the mini-batches, and every loss that run.log() sent. */
+export const isLoss = (name: string) => stemOf(name) === "loss";
+
+const spec = (logged: string[]): CurvesSpec => ({
   id: "loss",
   title: "Loss",
-  group: "training",
-  order: 10,
-  shown: [{ name: "Loss", label: "loss" }],
-  ylabel: "mini-batch loss",
+  group: "first",
+  order: 1,
+  height: 150,
+  shown: [
+    { name: "Loss", label: logged.length ? "mini-batch" : "loss" },
+    ...logged.map((name) => ({ name, label: name.slice(4) })),
+  ],
+  ylabel: "loss",
+  least: 0.2,
+  rules: (ctx) => guessRules(ctx, guessLoss).map((rule) => ({ ...rule, color: ctx.theme.quiet })),
   help: [
-    "The mean loss of each tracked mini-batch, before the step that followed it.",
-    "Healthy: falls fast, then slowly, with noise. A cross at the upper edge is a value that was NaN or infinite.",
-    "It cannot say why it stalls: the panels above can.",
+    "The mean loss of each tracked mini-batch, before the step that followed it, with what run.log() sent as valid_loss, val_loss, test_loss or train_loss.",
+    "Dashed: what a network that only guesses would reach, where that is known. A loss that stays there is not learning.",
+    "Healthy: falls fast, then slowly, with noise. A validation loss that rises while the other falls: it memorises. A cross at the upper edge is a value that was NaN or infinite; a bar is a stretch of them.",
   ],
 });
+
+function ownPanel(ctx: Context): Panel {
+  const names = new Set(ctx.runs.flatMap(({ data }) => [...data.columns.keys()].filter(isLoss)));
+  return curvePanel(spec([...names].slice(0, 6)));
+}
+
+const base = curvePanel(spec([]));
+const panel: Panel = {
+  ...base,
+  shows: (ctx) => ownPanel(ctx).shows(ctx),
+  readings: (ctx) => ownPanel(ctx).readings(ctx),
+  note: (ctx) => ownPanel(ctx).note!(ctx),
+  draw: (ctx, size) => ownPanel(ctx).draw!(ctx, size),
+  csv: (ctx) => ownPanel(ctx).csv(ctx),
+};
+export default panel;

@@ -36,7 +36,10 @@ function layerButtons(ctx: Context, layers: Map<string, Notice>): Node[] {
   return rest > 0 ? [...buttons, h("span", {}, `and ${rest} more`)] : buttons;
 }
 
-function row(ctx: Context, { run, notice, count, layers }: Line): HTMLElement {
+const others = (names: Set<string>) =>
+  names.size > 1 ? `, then ${names.size - 1} other ${names.size === 2 ? "quantity" : "quantities"}` : "";
+
+function row(ctx: Context, { run, notice, count, layers, names }: Line): HTMLElement {
   const swatch = h("i", { class: "ck-swatch" });
   swatch.style.setProperty("--c", run.color);
   const kind = h(
@@ -47,7 +50,7 @@ function row(ctx: Context, { run, notice, count, layers }: Line): HTMLElement {
   const single = layers.size === 1 ? notice.layer : "";
   const where = [notice.quantity, single].filter(Boolean).map((name) => ` · ${shorten(name, 40)}`);
   const what = h("span", {}, ctx.runs.length > 1 ? swatch : null, kind, ...where, count > 1 ? ` (${count} times)` : "");
-  const go = goButton(ctx, notice, "ck-go", what, h("br"), shorten(notice.message, 300));
+  const go = goButton(ctx, notice, "ck-go", what, h("br"), shorten(notice.message, 300) + others(names));
   const more = layers.size > 1 ? h("div", { class: "ck-layers" }, ...layerButtons(ctx, layers)) : null;
   return h("tr", {}, h("td", { class: "ck-n" }, formatNumber(notice.step)), h("td", {}, go, more));
 }

@@ -1,0 +1,103 @@
+// Layers against steps: one row each, one colour per value. One picture for six tensors or six hundred.
+import { formatNumber } from "../format.ts";
+import { pack } from "../raster.ts";
+import type { Scale } from "../scale.ts";
+import type { Box, Mark } from "../scene.ts";
+import { parseColor, type Theme } from "../theme.ts";
+import { countColor, differenceColor, toHex } from "./colors.ts";
+
+export interface MapRow {
+  xs: number[]; // on the shared axis, never going back
+  values: number[];
+}
+export interface MapColors {
+  low: number; // of log10
+  high: number;
+  difference: boolean; // values are ratios: 1 is in the middle
+}
+
+/** From the 2nd to the 98th per cent of what is above 0, at least one decade; ratios reach equally far to both sides. */
+export function mapColors(rows: MapRow[], difference: boolean): MapColors {
+  const logs = rows.flatMap(({ values }) => values.filter((v) => v > 0 && Number.isFinite(v)).map(Math.log10));
+  const sorted = Float64Array.from(logs).sort();
+  const at = (share: number) => sorted[Math.round(share * (sorted.length - 1))];
+  if (difference) {
+    const reach = sorted.length ? Math.max(0.3, Math.abs(at(0.02)), Math.abs(at(0.98))) : 1;
+    return { low: -reach, high: reach, difference };
+  }
+  if (!sorted.length) return { low: -1, high: 0, difference };
+  const [low, high] = [at(0.02), at(0.98)];
+  return { low: Math.min(low, high - 1), high, difference };
+}
+
+/** A colour for each value: a number on the scale, exactly 0, or not a number. */
+export function mapColor(value: number, { low, high, difference }: MapColors, theme: Theme): number[] {
+  if (!Number.isFinite(value)) return parseColor(theme.warn);
+  if (!(value > 0)) return parseColor(theme.dark ? "#000000" : "#16191d");
+  const t = (Math.log10(value) - low) / (high - low);
+  return difference ? differenceColor(Math.max(-1, Math.min(1, 2 * t - 1)) || 0.001) : countColor(t);
+}
+
+/** The worst of two values that share a pixel: what is not finite, else the larger one. */
+const worse = (a: number, b: number) => (!Number.isFinite(a) || (Number.isFinite(b) && a >= b) ? a : b);
+
+const known = new WeakMap<MapRow[], { key: string; rgba: Uint8ClampedArray }>();
+
+export function mapPixels(rows: MapRow[], xscale: Scale, box: Box, colors: MapColors, theme: Theme): Uint8ClampedArray {
+  const width = Math.max(1, Math.round(box.width));
+  const key = JSON.stringify([width, xscale.kind, xscale.domain, xscale.range, colors, theme.dark]);
+  const cached = known.get(rows);
+  if (cached?.key === key) return cached.rgba;
+  const words = new Uint32Array(width * rows.length);
+  rows.forEach(({ xs, values }, r) => {
+    const cells = new Map<number, number>();
+    xs.forEach((x, i) => {
+      const at = Math.round(xscale.to(x) - box.x);
+      cells.set(at, cells.has(at) ? worse(cells.get(at) as number, values[i]) : values[i]);
+    });
+    const starts = [...cells.keys()];
+    starts.forEach((start, i) => {
+      const gap = i ? start - starts[i - 1] : (starts[1] ?? start + 12) - start;
+      const end = Math.min(width, i + 1 < starts.length ? starts[i + 1] : start + Math.max(4, gap));
+      const [red, green, blue] = mapColor(cells.get(start) as number, colors, theme);
+      if (end > 0) words.fill(pack(red, green, blue), r * width + Math.max(0, start), r * width + end);
+    });
+  });
+  const rgba = new Uint8ClampedArray(words.buffer);
+  known.set(rows, { key, rgba });
+  return rgba;
+}
+
+/** The colours with their ends, and what has a colour of its own. */
+export function mapLegend(box: Box, colors: MapColors, theme: Theme, zeros: boolean, broken: boolean): Mark[] {
+  const steps = 24;
+  const marks: Mark[] = [];
+  for (let i = 0; i < steps; i++) {
+    const value = 10 ** (colors.low + ((colors.high - colors.low) * (i + 0.5)) / steps);
+    const fill = toHex(mapColor(value, colors, theme));
+    marks.push({
+      type: "rect",
+      x: box.x + (box.width * i) / steps,
+      y: box.y,
+      width: box.width / steps + 0.6,
+      height: 8,
+      fill,
+    });
+  }
+  const text = (x: number, words: string, anchor: "start" | "end") =>
+    marks.push({ type: "text", x, y: box.y + 4, text: words, anchor, color: theme.quiet });
+  const times = colors.difference ? "×" : "";
+  text(box.x - 5, `${formatNumber(10 ** colors.low, 1)}${times}`, "end");
+  text(box.x + box.width + 5, `${formatNumber(10 ** colors.high, 1)}${times}`, "start");
+  let x = box.x + box.width + 50;
+  for (const [there, value, words] of [
+    [zeros, 0, "exactly 0"],
+    [broken, Number.NaN, "not finite"],
+  ] as const) {
+    if (!there) continue;
+    marks.push({ type: "rect", x, y: box.y, width: 8, height: 8, fill: toHex(mapColor(value, colors, theme)) });
+    text(x + 12, words, "start");
+    x += 74;
+  }
+  return marks;
+}

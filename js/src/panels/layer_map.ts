@@ -1,0 +1,206 @@
+// The network over time: which layer, since when? Blocks or tensors in network order against steps, colour for the value.
+import { axisLabel, timeTicks } from "../charts/axes.ts";
+import { type MapRow, mapColors, mapLegend, mapPixels } from "../charts/map.ts";
+import { csvLines } from "../export.ts";
+import { formatNumber, shorten } from "../format.ts";
+import { chosen, LEFT, LOWEST, makePicture, measures, type Picture, type Row, subjects } from "../layer_rows.ts";
+import { stepToAxis } from "../navigation.ts";
+import { type Context, type Panel, type Reading, type Size, waitingFor } from "../panel.ts";
+import { makeScale } from "../scale.ts";
+import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
+
+/** The value that a row shows at a place of the axis. */
+function valueIn({ xs, values }: MapRow, x: number): number | null {
+  let at = -1;
+  while (at + 1 < xs.length && xs[at + 1] <= x) at++;
+  return xs.length ? values[Math.max(0, at)] : null;
+}
+
+function draw(ctx: Context, size: Size): Scene {
+  const left = Math.min(LEFT, size.width * 0.36);
+  const box: Box = {
+    x: left,
+    y: 20,
+    width: Math.max(20, size.width - left - 12),
+    height: Math.max(10, size.height - 54),
+  };
+  const picture = makePicture(ctx, box.height);
+  const measure = picture?.measure;
+  if (!picture?.rows.length || !measure) {
+    const wanted = chosen(ctx)?.name ?? "GradNorm";
+    const coming = ctx.runs.some(({ data }) => data.has(wanted)); // those of the network are here, those of layers follow
+    const words = coming ? "Fetching the layers …" : waitingFor(ctx, [wanted]);
+    return messageScene(size.width, size.height, words, ctx.theme.quiet);
+  }
+  const { theme } = ctx;
+  const scene = emptyScene(size.width, size.height);
+  const { rows, values, runs } = picture;
+  const colors = mapColors(values, runs.length > 1);
+  const xscale = makeScale(ctx.state.xlog ? "log1p" : "linear", ctx.domain, [box.x, box.x + box.width]);
+  const each = box.height / rows.length;
+  const rgba = mapPixels(values, xscale, box, colors, theme);
+  scene.marks.push({ type: "image", ...box, columns: Math.max(1, Math.round(box.width)), rows: rows.length, rgba });
+  const flat = values.flatMap((row) => row.values);
+  const more = (flat.includes(0) ? 1 : 0) + (flat.every(Number.isFinite) ? 0 : 1);
+  const scale = { x: Math.max(left + 34, size.width - 132 - 78 * more), y: 5, width: 70, height: 8 };
+  scene.marks.push(...mapLegend(scale, colors, theme, flat.includes(0), !flat.every(Number.isFinite)));
+  scene.marks.push({
+    type: "text",
+    x: 4,
+    y: 9,
+    text: shorten(titleOf(ctx, picture), Math.floor((scale.x - 44) / 6.2)),
+    color: theme.quiet,
+  });
+  scene.marks.push(
+    ...nameMarks(ctx, picture, box, each),
+    ...axisMarks(ctx, box, xscale),
+    ...cursorMarks(ctx, rows, box, each, xscale),
+  );
+  scene.frames.push({ ...box, xscale });
+  rows.forEach((row, i) => {
+    scene.spots.push(
+      spotOf(ctx, row, values[i], picture, { x: 0, y: box.y + i * each, width: size.width, height: each }),
+    );
+  });
+  return scene;
+}
+
+function titleOf(ctx: Context, { measure, runs }: Picture): string {
+  if (runs.length > 1) return shorten(`${measure.label}, ${runs[1].label} / ${runs[0].label}`, 44);
+  return ctx.runs.length > 1 ? shorten(`${measure.label}, ${runs[0].label}`, 44) : measure.label;
+}
+
+function nameMarks(ctx: Context, { rows, runs }: Picture, box: Box, each: number): Mark[] {
+  const marks: Mark[] = [];
+  const modules = new Map(runs[0].data.header?.layers.map(({ name, module }) => [name, module]));
+  let last = Number.NEGATIVE_INFINITY;
+  rows.forEach((row, i) => {
+    const y = box.y + (i + 0.5) * each;
+    const many = row.layers.length > 1;
+    if (row.first && i && !(many && rows[i - 1].layers.length > 1))
+      marks.push({ type: "line", xs: [4, box.x], ys: [y - each / 2, y - each / 2], stroke: ctx.theme.line });
+    if (y - last < LOWEST - 0.5) return;
+    last = y;
+    const active = row.layers.includes(ctx.state.layer);
+    const kind = many && /^\d+$/.test(row.label) ? ` ${modules.get(row.layers[0]) ?? ""}` : ""; // "0" alone says little
+    const text = (many ? "▸ " : "") + shorten(row.label + kind, Math.floor(box.x / 5.6));
+    const color = active ? ctx.theme.accent : ctx.theme.quiet;
+    const title = many ? row.block : row.layers[0];
+    marks.push({ type: "text", x: box.x - 5, y, text, title, anchor: "end", size: 10, color, bold: active });
+  });
+  return marks;
+}
+
+function axisMarks(ctx: Context, box: Box, xscale: ReturnType<typeof makeScale>): Mark[] {
+  const y = box.y + box.height;
+  const text = { type: "text", color: ctx.theme.quiet } as const;
+  const ticks: Mark[] = timeTicks(xscale, box.width, ctx.axis).map((tick) => ({
+    ...text,
+    x: tick.at,
+    y: y + 11,
+    text: tick.label,
+    anchor: tick.at > box.x + box.width - 10 ? "end" : tick.at < box.x + 8 ? "start" : "middle",
+  }));
+  const label = axisLabel[ctx.axis] + (ctx.state.xlog ? " (log)" : "");
+  return [...ticks, { ...text, x: box.x + box.width / 2, y: y + 25, text: label, anchor: "middle" }];
+}
+
+function cursorMarks(ctx: Context, rows: Row[], box: Box, each: number, xscale: ReturnType<typeof makeScale>): Mark[] {
+  const marks: Mark[] = [];
+  const at = ctx.step === null ? null : stepToAxis(ctx, ctx.step);
+  const line = { type: "line", live: true, stroke: ctx.theme.card, weight: 1.5 } as const;
+  if (at !== null && at >= ctx.domain[0] && at <= ctx.domain[1]) {
+    const x = xscale.to(at);
+    marks.push({ ...line, xs: [x, x], ys: [box.y, box.y + box.height] });
+  }
+  rows.forEach((row, i) => {
+    if (ctx.state.layer && row.layers.includes(ctx.state.layer))
+      marks.push({
+        type: "rect",
+        live: true,
+        x: box.x,
+        y: box.y + i * each,
+        width: box.width,
+        height: each,
+        stroke: ctx.theme.accent,
+        weight: 2,
+      });
+  });
+  return marks;
+}
+
+function spotOf(ctx: Context, row: Row, values: MapRow, { measure, runs }: Picture, box: Box): Scene["spots"][number] {
+  const many = row.layers.length > 1;
+  const name = many ? `${row.block}, ${row.layers.length} tensors` : row.layers[0];
+  const times = runs.length > 1 ? " ×" : "";
+  const words = (value: number | null) => (value === null ? "no value" : `${formatNumber(value)}${times}`);
+  const at = ctx.step === null ? 0 : (stepToAxis(ctx, ctx.step) ?? 0);
+  const tell = (x: number) => `${name}: ${measure.label} ${words(valueIn(values, x))}`;
+  const toggle = () => {
+    const now = ctx.state.unfolded;
+    ctx.set({ unfolded: now.includes(row.block) ? now.filter((one) => one !== row.block) : [...now, row.block] });
+  };
+  return {
+    ...box,
+    hint: tell(at),
+    tell,
+    layer: many ? undefined : row.layers[0],
+    act: row.foldable ? toggle : undefined,
+  };
+}
+
+/** Every tensor's value at the step in question. */
+function details(ctx: Context): Reading[] {
+  const picture = makePicture(ctx, 1e6);
+  const at = ctx.step === null ? null : stepToAxis(ctx, ctx.step);
+  if (!picture || at === null) return [];
+  return picture.rows.map(({ layers }, i) => ({
+    label: layers[0],
+    value: valueIn(picture.values[i], at),
+    run: picture.runs.at(-1)?.run,
+  }));
+}
+
+function csv(ctx: Context): string {
+  const rows: (string | number)[][] = [["run", "measure", "block", "layers", ctx.axis, "value"]];
+  const picture = makePicture(ctx, 1e6);
+  picture?.rows.forEach(({ block, layers }, i) => {
+    const { xs, values } = picture.values[i];
+    const run = picture.runs
+      .map((one) => one.run)
+      .reverse()
+      .join(" / ");
+    xs.forEach((x, k) => {
+      rows.push([run, picture.measure.id, block, layers.join(" "), x, values[k]]);
+    });
+  });
+  return csvLines(rows);
+}
+
+const panel: Panel = {
+  id: "layer_map",
+  title: "The network over time",
+  group: "first",
+  order: 3,
+  height: 190,
+  names: [],
+  timeless: true,
+  help: [
+    "Every parameter tensor is a row, in the order of the network; time goes to the right; colour is the value, on a log scale. The ⋯ menu chooses what is shown: gradient RMS (length per element), update-to-weight ratio, noise, whatever is measured by layer.",
+    "Healthy: rows of similar colour that change slowly and together. Dark rows towards the input: gradients vanish. A row that turns black has a gradient of exactly zero from there on; red is not finite. The left-most change of colour is where it began.",
+    "Large networks are folded by block: a click on a block's name unfolds it. A click on the map chooses that step, and that tensor, in all panels. With two runs it shows the second divided by the first.",
+  ],
+  shows: (ctx) => ctx.runs.some(({ data }) => (data.header?.layers.length ?? 0) > 1) && measures(ctx).length > 0,
+  readings: () => [],
+  details,
+  note: (ctx) => (ctx.runs.length > 2 ? `Of ${subjects(ctx)[0]?.label}; choose one run, or two for their ratio.` : ""),
+  draw,
+  csv,
+  actions: (ctx) =>
+    measures(ctx).map(({ id, label }) => ({
+      label: `Show ${label}`,
+      pressed: chosen(ctx)?.id === id,
+      act: () => ctx.set({ map: id }),
+    })),
+};
+export default panel;

@@ -1,0 +1,213 @@
+// Many runs as a table: how each is, how far it came, what it was made with. It sorts, filters, chooses and colours them.
+import { chooseRuns, groupRuns } from "../context.ts";
+import { h, refill } from "../dom.ts";
+import { csvLines } from "../export.ts";
+import { describeHeader, differingNames } from "../facts.ts";
+import { formatDuration, formatNumber, formatShare, shorten } from "../format.ts";
+import { healthOf, toneRank } from "../health.ts";
+import { isScore, stemOf } from "../pairs.ts";
+import type { Context, Panel, ShownRun } from "../panel.ts";
+import { matchesFilter } from "../runlist.ts";
+import { ROW } from "../store.ts";
+import { trackingShare } from "../summary.ts";
+import { isLoss } from "./loss.ts";
+
+const FEWEST = 3; // runs for which a table says more than curves
+const MOST_FACTS = 6;
+
+interface Cell {
+  text: string;
+  value: number | string | null; // what is sorted by
+  title?: string;
+}
+type Cells = Map<string, Cell>;
+
+const number = (value: number | null): Cell => ({ text: value === null ? "–" : formatNumber(value), value });
+
+/** The last and the best finite value of a column; less is better for a loss, more for a score. */
+function ends(run: ShownRun, name: string, least: boolean): [number | null, number | null] {
+  const { y, n } = run.data.series(name, "", "step");
+  const finite = y.subarray(0, n).filter(Number.isFinite);
+  const best = finite.reduce((a, b) => (least === b < a ? b : a), finite[0]);
+  return n ? [y[n - 1], finite.length ? best : null] : [null, null];
+}
+
+const isWorseUp = (stem: string) => /err|loss|mae|mse|ppl|perplexity|wer|cer/i.test(stem);
+
+/** The score that is shown: of the validation set, if there is one. */
+function scoreName(ctx: Context): string | null {
+  const names = [...new Set(ctx.runs.flatMap(({ data }) => [...data.columns.keys()]))];
+  const scores = names.filter((name) => isScore(stemOf(name)));
+  return scores.find((name) => /val|test|eval/i.test(name)) ?? scores[0] ?? null;
+}
+
+function lossName(ctx: Context): string {
+  const logged = ctx.runs.flatMap(({ data }) => [...data.columns.keys()].filter(isLoss));
+  return logged.find((name) => /val|test|eval/i.test(name)) ?? "Loss";
+}
+
+export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
+  const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter((name) => !/^note|version$/.test(name));
+  const [loss, score] = [lossName(ctx), scoreName(ctx)];
+  const title = (name: string) => name.replace("log/", "");
+  return ctx.runs.map((run) => {
+    const { data } = run;
+    const cells: Cells = new Map();
+    const health = healthOf(run);
+    cells.set("run", { text: run.run, value: run.run });
+    const verdict = health.tone === "well" || health.tone === "advice" ? "no faults found" : health.text;
+    cells.set("verdict", { text: verdict, value: toneRank(health.tone), title: health.text });
+    const [last, best] = ends(run, loss, true);
+    cells.set(`last ${title(loss)}`, number(last)).set("best", number(best));
+    if (score) {
+      const [now, top] = ends(run, score, isWorseUp(stemOf(score)));
+      cells.set(`last ${title(score)}`, number(now)).set(`best ${title(score)}`, number(top));
+    }
+    const own = data.header ? describeHeader(data.header) : new Map<string, string>();
+    for (const name of facts.slice(0, MOST_FACTS)) {
+      const text = own.get(name) ?? "–";
+      cells.set(name, { text, value: Number.isFinite(Number(text)) ? Number(text) : text });
+    }
+    const time = data.rows.n ? data.rows.columns[ROW.time][data.rows.n - 1] : null;
+    cells
+      .set("steps", number(data.lastStep))
+      .set("time", { text: time === null ? "–" : formatDuration(time), value: time });
+    const share = trackingShare(run);
+    cells.set("tracking", { text: share === null ? "–" : formatShare(share), value: share });
+    cells.set("state", { text: data.status.state, value: data.status.state });
+    return { run, cells };
+  });
+}
+
+function sorted(ctx: Context): { run: ShownRun; cells: Cells }[] {
+  const rows = tableOf(ctx);
+  const down = ctx.state.sort.startsWith("-");
+  const key = down ? ctx.state.sort.slice(1) : ctx.state.sort;
+  if (!key) return rows;
+  const compare = (a: Cell | undefined, b: Cell | undefined) => {
+    const [x, y] = [a?.value ?? null, b?.value ?? null];
+    if (x === null || y === null || Number.isNaN(x) || Number.isNaN(y))
+      return Number(x === null || Number.isNaN(x)) - Number(y === null || Number.isNaN(y)); // what has no value is last
+    const order = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y));
+    return down ? -order : order;
+  };
+  return rows.sort((a, b) => compare(a.cells.get(key), b.cells.get(key)));
+}
+
+/** Names of numbers by which runs can be coloured. */
+const numbersOf = (ctx: Context) =>
+  differingNames(ctx.runs.map(({ data }) => data.header)).filter((name) =>
+    ctx.runs.some(({ data }) => data.header && Number.isFinite(Number(describeHeader(data.header).get(name) || "x"))),
+  );
+
+function tools(ctx: Context): HTMLElement {
+  const chip = (text: string, pressed: boolean, title: string, act: () => void) => {
+    const button = h("button", { type: "button", class: "ck-chip", "aria-pressed": String(pressed), title }, text);
+    button.addEventListener("click", act);
+    return button;
+  };
+  const colors = numbersOf(ctx).map((name) =>
+    chip(`colour by ${shorten(name, 20)}`, ctx.state.colorBy === name, "From dark to light along this number", () =>
+      ctx.set({ colorBy: ctx.state.colorBy === name ? "" : name }),
+    ),
+  );
+  const many = groupRuns(ctx.runs).some(({ runs }) => runs.length > 1);
+  const seeds = chip("seeds as one", ctx.state.grouped, "Runs that differ only in their seed: median and band", () =>
+    ctx.set({ grouped: !ctx.state.grouped }),
+  );
+  const filter = h("input", {
+    type: "search",
+    class: "ck-input ck-short",
+    placeholder: "Show runs (regex)",
+    "aria-label": "Show runs",
+  });
+  filter.value = ctx.state.filter;
+  filter.addEventListener("change", () => {
+    const runs = filter.value ? ctx.names.filter((name) => matchesFilter(name, filter.value)) : null;
+    ctx.set({ filter: filter.value, runs });
+  });
+  const count = h("span", { class: "ck-fine" }, `${ctx.runs.length} of ${ctx.names.length} shown`);
+  return h("div", { class: "ck-tools" }, count, filter, many || ctx.state.grouped ? seeds : null, ...colors);
+}
+
+function headRow(ctx: Context, names: string[]): HTMLElement {
+  return h(
+    "tr",
+    {},
+    h("th", {}, ""),
+    ...names.map((name) => {
+      const { sort } = ctx.state;
+      const order = sort === name ? "ascending" : sort === `-${name}` ? "descending" : "none";
+      const arrow = order === "none" ? "" : order === "ascending" ? " ▴" : " ▾";
+      const button = h(
+        "button",
+        { type: "button", class: "ck-sort", title: `Sort by ${name}` },
+        shorten(name, 24) + arrow,
+      );
+      button.addEventListener("click", () => ctx.set({ sort: sort === name ? `-${name}` : name }));
+      return h("th", { "aria-sort": order }, button);
+    }),
+  );
+}
+
+function bodyRow(ctx: Context, { run, cells }: { run: ShownRun; cells: Cells }): HTMLElement {
+  const box = h("input", { type: "checkbox", "aria-label": `show ${run.label}` });
+  box.checked = true;
+  box.addEventListener("change", () => {
+    const now = chooseRuns(ctx.names, ctx.state).filter((name) => name !== run.run);
+    ctx.set({ runs: now });
+  });
+  const swatch = h("i", { class: "ck-swatch" });
+  swatch.style.setProperty("--c", run.color);
+  const { tone } = healthOf(run);
+  const cell = (name: string, { text, title }: Cell) => {
+    const className = name === "verdict" ? `ck-verdict ck-verdict-${tone}` : "";
+    if (name !== "run") return h("td", { class: className, title: (title ?? text).slice(0, 400) }, shorten(text, 60));
+    const only = h("button", { type: "button", class: "ck-link", title: `Show only ${run.label}` }, shorten(text, 40));
+    only.addEventListener("click", () => ctx.set({ runs: [run.run] }));
+    return h("td", {}, swatch, only);
+  };
+  return h("tr", {}, h("td", {}, box), ...[...cells].map(([name, own]) => cell(name, own)));
+}
+
+const panel: Panel = {
+  id: "runs",
+  title: "Runs",
+  group: "first",
+  order: 4,
+  height: 180,
+  names: [],
+  help: [
+    "One line per chosen run: its worst finding, its last and best loss and score, what differs in how it was made, what tracking cost, how it ended. A click on a heading sorts; a click on a name shows that run alone; the box hides it.",
+    "“colour by” gives all pictures colours from dark to light along a number, such as the learning rate. “seeds as one” shows runs that differ only in their seed as one curve, their median, with a band from the lowest to the highest.",
+    "With two chosen runs the panel “Runs and their differences” tells more.",
+  ],
+  shows: (ctx) => ctx.names.length >= FEWEST,
+  readings: (ctx) => [
+    { label: "shown", value: ctx.runs.length, text: `${ctx.runs.length} of ${ctx.names.length} shown` },
+  ],
+  fill(ctx, element) {
+    const { sort, colorBy, grouped, filter } = ctx.state;
+    const versions = ctx.runs.map(({ run, color, data }) => [run, color, data.version]);
+    const key = JSON.stringify([ctx.theme.dark, sort, colorBy, grouped, filter, ctx.names.length, versions]);
+    refill(element, key, () => {
+      const rows = sorted(ctx);
+      const names = [...(rows[0]?.cells.keys() ?? [])];
+      const all = h("button", { type: "button", class: "ck-link" }, "Show all");
+      all.addEventListener("click", () => ctx.set({ runs: ctx.names, filter: "" }));
+      const table = h(
+        "table",
+        {},
+        h("thead", {}, headRow(ctx, names)),
+        h("tbody", {}, ...rows.map((row) => bodyRow(ctx, row))),
+      );
+      return [tools(ctx), table, ctx.runs.length < ctx.names.length ? all : null];
+    });
+  },
+  csv: (ctx) => {
+    const rows = sorted(ctx);
+    const names = [...(rows[0]?.cells.keys() ?? [])];
+    return csvLines([names, ...rows.map(({ cells }) => names.map((name) => cells.get(name)?.value ?? ""))]);
+  },
+};
+export default panel;

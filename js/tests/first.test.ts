@@ -1,0 +1,383 @@
+// What everyone looks at first: loss with validation loss, the line of guessing, the map of the network, the table of runs.
+import { afterEach, describe, expect, it } from "vitest";
+import { makeBand } from "../src/bands.ts";
+import { groupBlocks, nameInBlock } from "../src/blocks.ts";
+import { summarizeReadings } from "../src/card.ts";
+import { mapColor, mapColors, mapPixels } from "../src/charts/map.ts";
+import { groupRuns } from "../src/context.ts";
+import { groupLabel, sequentialColors } from "../src/facts.ts";
+import { guessLoss } from "../src/guessing.ts";
+import { mapRows } from "../src/layer_rows.ts";
+import type { MountOptions } from "../src/mount.ts";
+import { groupNames, isScore, stemOf } from "../src/pairs.ts";
+import { panels } from "../src/panels/index.ts";
+import { tableOf } from "../src/panels/runs.ts";
+import type { Batch } from "../src/records.ts";
+import { makeScale } from "../src/scale.ts";
+import { Series } from "../src/series.ts";
+import { defaults, type UiState } from "../src/state.ts";
+import { light, parseColor } from "../src/theme.ts";
+import { type Cockpit, layerNames, makeBatch, makeHeader, open } from "./helpers.ts";
+
+let cockpit: Cockpit | null = null;
+afterEach(() => {
+  cockpit?.destroy();
+  cockpit = null;
+  document.body.replaceChildren();
+});
+const start = (batches: Batch[], state: Partial<UiState> = {}, options: MountOptions = {}) => {
+  cockpit = open(batches, { state: { ...defaults, ...state }, ...options });
+  return cockpit;
+};
+const panel = (id: string) => panels.find((own) => own.id === id) as (typeof panels)[number];
+
+describe("names that pair", () => {
+  it.each([
+    ["log/loss", "loss"],
+    ["log/train_loss", "loss"],
+    ["log/val_loss", "loss"],
+    ["log/valid-loss", "loss"],
+    ["log/Test/Loss", "loss"],
+    ["log/loss/val", "loss"],
+    ["log/validation.top1", "top1"],
+    ["log/training_time", "time"],
+    ["log/value", "value"],
+    ["Loss", ""],
+  ])("%s is %s", (name, stem) => {
+    expect(stemOf(name)).toBe(stem);
+  });
+
+  it("are one chart", () => {
+    expect(groupNames(["log/acc", "log/val_acc", "Custom", "log/lr"])).toEqual([
+      ["log/acc", "log/val_acc"],
+      ["Custom"],
+      ["log/lr"],
+    ]);
+    expect(["accuracy", "f1", "macro_f1", "ppl", "lr", "value", "maple"].map(isScore)).toEqual([
+      true,
+      true,
+      true,
+      true,
+      false,
+      false,
+      false,
+    ]);
+  });
+});
+
+describe("the first row", () => {
+  const logged = ["Loss", "log/valid_loss", "log/valid_accuracy", "log/train_accuracy", "GradNorm"];
+  const header = makeHeader({ loss: "CrossEntropyLoss()" });
+
+  it("holds the loss with its validation loss, and the accuracy, before everything else", () => {
+    const own = start([makeBatch({ to: 20, names: logged, change: { header } })]);
+    const first = [...own.element.querySelectorAll<HTMLElement>(".ck-first [data-panel]")].map(
+      ({ dataset }) => dataset.panel,
+    );
+    expect(first).toEqual(["loss", "other:group accuracy", "layer_map"]);
+    expect([...own.card("loss").querySelectorAll(".ck-reading")].map((e) => e.getAttribute("data-label"))).toEqual([
+      "mini-batch",
+      "valid_loss",
+    ]);
+    expect(own.element.querySelector(".ck-board")?.children[1]?.className).toContain("ck-first");
+  });
+
+  it("knows what guessing would reach", () => {
+    const own = start([makeBatch({ to: 20, names: logged, value: () => 2.2, change: { header } })]);
+    const [run] = own.app.context().runs;
+    expect(guessLoss(run)?.value).toBeCloseTo(Math.log(10));
+    expect(own.card("loss").querySelector(".ck-legend")?.textContent).toContain("guessing 2.3 (ln(10))");
+  });
+
+  it("takes the entropy of the labels, or the variance of the targets, where they were counted", () => {
+    const entropy = start([
+      makeBatch({
+        to: 5,
+        names: ["Loss", "signal/label_entropy"],
+        value: (_, name) => (name === "Loss" ? 2 : 1.5),
+        change: { header },
+      }),
+    ]);
+    expect(guessLoss(entropy.app.context().runs[0])).toEqual({
+      value: 1.5,
+      label: "guessing 1.5 (label entropy)",
+    });
+    entropy.destroy();
+    const squares = start([makeBatch({ to: 5, names: ["Loss", "signal/target_std"], value: () => 3 })]);
+    expect(guessLoss(squares.app.context().runs[0])?.value).toBe(9);
+  });
+
+  it("knows that the entropy of few labels is too small", () => {
+    const signals: Record<string, number> = {
+      "signal/label_entropy": 2.23,
+      "signal/label_distinct": 10,
+      "signal/label_count": 64,
+    };
+    const own = start([
+      makeBatch({
+        to: 5,
+        names: ["Loss", ...Object.keys(signals)],
+        value: (_, name) => signals[name] ?? 2.3,
+        change: { header },
+      }),
+    ]);
+    expect(guessLoss(own.app.context().runs[0])?.value).toBeCloseTo(2.23 + 9 / 128);
+  });
+
+  it("draws an accuracy near chance from 0 on", () => {
+    const own = start([
+      makeBatch({ to: 9, names: ["Loss", "log/valid_accuracy"], value: (seq) => 0.1 + 0.01 * (seq % 2) }),
+    ]);
+    const texts = () =>
+      [...own.card("other:log/valid_accuracy").querySelectorAll(".ck-texts span")].map((e) => e.textContent);
+    expect(texts()).toContain("0");
+  });
+
+  it("claims nothing where a loss does not begin near guessing, or is no such loss", () => {
+    const far = start([makeBatch({ to: 5, value: () => 40, change: { header } })]);
+    expect(guessLoss(far.app.context().runs[0])).toBeNull();
+    far.destroy();
+    expect(guessLoss(start([makeBatch({ to: 5 })]).app.context().runs[0])).toBeNull();
+  });
+
+  it("shows no signals of the diagnosis as panels", () => {
+    const own = start([makeBatch({ to: 5, names: ["Loss", "signal/label_entropy"] })]);
+    expect(own.element.querySelector('[data-panel^="other:signal"]')).toBeNull();
+  });
+});
+
+describe("blocks of a network", () => {
+  const gpt = [
+    "transformer.wte.weight",
+    ...[0, 1].flatMap((i) =>
+      ["ln_1.weight", "attn.c_attn.weight", "attn.c_attn.bias"].map((own) => `transformer.h.${i}.${own}`),
+    ),
+    "lm_head.weight",
+  ];
+
+  it("are parsed from names", () => {
+    const blocks = groupBlocks(gpt);
+    expect(blocks.map(({ name, layers }) => [name, layers.length])).toEqual([
+      ["wte", 1],
+      ["h.0", 3],
+      ["h.1", 3],
+      ["lm_head", 1],
+    ]);
+    expect(nameInBlock(gpt[2], blocks[1])).toBe("attn.c_attn.weight");
+  });
+
+  it("have names that differ", () => {
+    const blocks = groupBlocks([
+      "encoder.layers.0.fc.weight",
+      "decoder.layers.0.fc.weight",
+      "0.weight",
+      "1.weight",
+      "plain",
+    ]);
+    expect(blocks.map(({ name }) => name)).toEqual(["encoder.layers.0", "decoder.layers.0", "0", "1", "plain"]);
+  });
+
+  it("are unfolded while tensors fit, else folded; a click turns one round", () => {
+    expect(mapRows(gpt, 20, []).map(({ label }) => label)).toEqual([
+      "wte.weight",
+      "h.0.ln_1.weight",
+      "h.0.attn.c_attn.weight",
+      "h.0.attn.c_attn.bias",
+      "h.1.ln_1.weight",
+      "h.1.attn.c_attn.weight",
+      "h.1.attn.c_attn.bias",
+      "lm_head.weight",
+    ]);
+    expect(mapRows(gpt, 5, []).map(({ label }) => label)).toEqual(["wte.weight", "h.0", "h.1", "lm_head.weight"]);
+    expect(mapRows(gpt, 5, ["transformer.h.0"])).toHaveLength(6);
+    expect(mapRows(gpt, 20, ["transformer.h.0"])).toHaveLength(6);
+    expect(
+      mapRows(
+        Array.from({ length: 600 }, (_, i) => `blocks.${i >> 2}.w${i % 4}`),
+        12,
+        [],
+      ),
+    ).toHaveLength(150);
+  });
+});
+
+describe("the map of the network", () => {
+  const size = { width: 420, height: 190 };
+
+  it("shows the root mean square gradient of each tensor, and a click sets step and layer", () => {
+    const own = start([makeBatch({ to: 20, value: (seq) => seq + 1 })]);
+    const scene = panel("layer_map").draw?.(own.app.context(), size);
+    const spot = scene?.spots[2];
+    expect(spot?.layer).toBe(layerNames[2]);
+    expect(spot?.tell?.(9)).toBe(`fc.weight: gradient RMS ${(10 / Math.sqrt(10)).toPrecision(3)}`);
+    own.app.pick(9, layerNames[2]);
+    expect([own.app.state.step, own.app.state.layer]).toEqual([9, "fc.weight"]);
+  });
+
+  it("joins the tensors of a block by length", () => {
+    const layer = (name: string, count: number) => ({
+      name,
+      shape: [count],
+      size: count,
+      module: "L",
+      method: "rule",
+      reason: "",
+    });
+    const header = makeHeader({ layers: [layer("b.0.w", 30), layer("b.0.v", 20)] });
+    const batch = makeBatch({ to: 3, layers: ["b.0.w", "b.0.v"], value: () => 5, change: { header } });
+    const ctx = start([batch], { unfolded: ["b.0"] }).app.context();
+    const [spot] = panel("layer_map").draw?.(ctx, size)?.spots ?? [];
+    expect(spot.hint).toBe("b.0, 2 tensors: gradient RMS 1"); // sqrt((25 + 25) / 50)
+    expect(spot.act).toBeTypeOf("function");
+  });
+
+  it("shows the ratio of two runs", () => {
+    const two = [makeBatch({ to: 5, value: () => 2 }), makeBatch({ run: "b", run_id: "2", to: 5, value: () => 6 })];
+    const spot = panel("layer_map").draw?.(start(two).app.context(), size)?.spots[0];
+    expect(spot?.hint).toContain("gradient RMS 3 ×");
+  });
+
+  it("has colours of their own for what is exactly zero and what is not finite", () => {
+    const rows = [{ xs: [0, 1, 2], values: [1, 0, Number.NaN] }];
+    const colors = mapColors(rows, false);
+    expect(mapColor(Number.NaN, colors, light)).toEqual(parseColor(light.warn));
+    expect(mapColor(0, colors, light)).toEqual(parseColor("#16191d"));
+    const box = { x: 0, y: 0, width: 30, height: 10 };
+    const rgba = mapPixels(rows, makeScale("linear", [0, 3], [0, 30]), box, colors, light);
+    expect([...rgba.slice(4 * 25, 4 * 25 + 3)]).toEqual(parseColor(light.warn));
+    expect([...rgba.slice(4 * 15, 4 * 15 + 3)]).toEqual(parseColor("#16191d"));
+  });
+
+  it("loses nothing that is not finite among many steps in one pixel", () => {
+    const values = Array.from({ length: 5000 }, (_, i) => (i === 2500 ? Number.NaN : 1));
+    const rows = [{ xs: values.map((_, i) => i), values }];
+    const rgba = mapPixels(
+      rows,
+      makeScale("linear", [0, 5000], [0, 50]),
+      { x: 0, y: 0, width: 50, height: 5 },
+      mapColors(rows, false),
+      light,
+    );
+    const red = parseColor(light.warn);
+    expect(
+      Array.from({ length: 50 }, (_, i) => red.every((c, k) => rgba[4 * i + k] === c)).filter(Boolean),
+    ).toHaveLength(1);
+  });
+});
+
+describe("many runs", () => {
+  const rates = ["0.01", "0.1", "1"];
+  const sweep = (count = 6) =>
+    Array.from({ length: count }, (_, i) => {
+      const header = makeHeader({ optimizers: [{ name: "SGD", groups: [{ lr: rates[i % 3] }] }] });
+      return makeBatch({
+        run: `lr${rates[i % 3]}-seed${Math.floor(i / 3)}`,
+        run_id: String(i),
+        to: 20,
+        value: (seq) => (i + 1) * (20 - seq),
+        change: { header, warnings: [] },
+      });
+    });
+
+  it("are a table that sorts", () => {
+    const own = start(sweep(), { sort: "-lr" });
+    const cells = [...own.card("runs").querySelectorAll("tbody tr")].map((row) => row.textContent ?? "");
+    expect(cells[0]).toContain("lr1-seed");
+    expect(cells.at(-1)).toContain("lr0.01");
+    const [row] = tableOf(own.app.context());
+    expect([...row.cells.keys()]).toEqual([
+      "run",
+      "verdict",
+      "last Loss",
+      "best",
+      "last valid_accuracy",
+      "best valid_accuracy",
+      "lr",
+      "steps",
+      "time",
+      "tracking",
+      "state",
+    ]);
+    expect([row.cells.get("last Loss")?.value, row.cells.get("best")?.value]).toEqual([1, 1]);
+    expect([row.cells.get("last valid_accuracy")?.value, row.cells.get("best valid_accuracy")?.value]).toEqual([1, 20]);
+    own.card("runs").querySelectorAll<HTMLButtonElement>(".ck-sort")[0].click();
+    expect(own.app.state.sort).toBe("run");
+  });
+
+  it("can be coloured by a number, from dark to light", () => {
+    expect(sequentialColors([1, null, 3], false)[1]).toBeNull();
+    const own = start(sweep(), { colorBy: "lr" });
+    const colors = new Map(own.app.context().runs.map(({ run, color }) => [run, color]));
+    expect(colors.get("lr0.01-seed0")).toBe(colors.get("lr0.01-seed1"));
+    expect(new Set(colors.values()).size).toBe(3);
+  });
+
+  it("that differ in their seed only are one curve with a band", () => {
+    const own = start(sweep(), { grouped: true });
+    const { runs, groups } = own.app.context();
+    expect(groups.map(({ label, runs: { length } }) => [label, length])).toEqual([
+      ["lr0.01 (2)", 2],
+      ["lr0.1 (2)", 2],
+      ["lr1 (2)", 2],
+    ]);
+    expect(groupRuns(runs)).toHaveLength(3);
+    expect(groupLabel(["a/lr0.1-seed0", "a/lr0.1-seed1"])).toBe("a/lr0.1 (2)");
+    const scene = panel("grad_norm").draw?.(own.app.context(), { width: 400, height: 170 });
+    expect(scene?.marks.filter((mark) => mark.type === "line" && mark.closed && mark.alpha === 0.18)).not.toHaveLength(
+      0,
+    );
+  });
+
+  it("have a median, a lowest and a highest value at each step that they reached", () => {
+    const series = (...ys: number[]) => {
+      const own = new Series();
+      ys.forEach((y, i) => {
+        own.push(i, y, i);
+      });
+      return own;
+    };
+    const { middle, low, high } = makeBand([series(1, 2, 3), series(5, 6), series(3, 10, 7)]);
+    expect([...middle.y.slice(0, 3)]).toEqual([3, 6, 5]);
+    expect([...low.y.slice(0, 3)]).toEqual([1, 2, 3]);
+    expect([...high.y.slice(0, 3)]).toEqual([5, 10, 7]);
+  });
+
+  it("show a range instead of ten bare numbers", () => {
+    const readings = Array.from({ length: 8 }, (_, i) => ({
+      label: `r${i}`,
+      value: i === 3 ? Number.NaN : i,
+      run: `r${i}`,
+    }));
+    expect(summarizeReadings(readings).map(({ text }) => text)).toEqual(["0", "to 7", "8 runs", "1 not finite"]);
+    expect(summarizeReadings(readings.slice(0, 5))).toHaveLength(5);
+  });
+
+  it("say how many are shown", () => {
+    const own = start(sweep(12));
+    expect(own.text(".ck-bar")).toContain("10 of 12 shown");
+    expect(own.card("runs").textContent).toContain("10 of 12 shown");
+  });
+});
+
+describe("a strip", () => {
+  it("shows health, loss and three sparklines, and expands", () => {
+    const own = start([makeBatch({ to: 20 })], {}, { compact: true });
+    expect(own.element.querySelector(".ck-root")?.classList.contains("ck-compact")).toBe(true);
+    const ids = () =>
+      [...own.element.querySelectorAll<HTMLElement>("[data-panel]")].map(({ dataset }) => dataset.panel);
+    expect(ids()).toEqual(["loss", "other:log/valid_accuracy", "grad_norm", "update_ratio"]);
+    [...own.element.querySelectorAll<HTMLButtonElement>(".ck-bar button")]
+      .find((b) => b.textContent === "Expand ▾")
+      ?.click();
+    own.app.draw();
+    expect(ids().length).toBeGreaterThan(15);
+    expect(own.app.state.view).toBe("full");
+    own.destroy();
+    const plain = start([makeBatch({ to: 20 })]);
+    expect(plain.text(".ck-bar")).toContain("Compact");
+    expect(
+      [...plain.element.querySelectorAll<HTMLElement>(".ck-bar button")].find((b) => b.textContent?.includes("Compact"))
+        ?.hidden,
+    ).toBe(true);
+  });
+});

@@ -1,0 +1,251 @@
+// Is it well, what is wrong, since when, where: the line on top, and sentences that never contradict it.
+
+import { create, toBinary } from "@bufbuild/protobuf";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { BatchSchema } from "../src/gen/cockpit_pb.ts";
+import { evidenceWords, healthOf, inWords, isSick, orderFindings } from "../src/health.ts";
+import { panels } from "../src/panels/index.ts";
+import type { Batch, Evidence, Finding } from "../src/records.ts";
+import { defaults, type UiState } from "../src/state.ts";
+import { silence, summarize } from "../src/summary.ts";
+import { opinions, inWords as opinionWords } from "../src/verdicts.ts";
+import { decodeBatch } from "../src/wire.ts";
+import { type Cockpit, makeBatch, makeFit, makeHeader, open } from "./helpers.ts";
+
+let cockpit: Cockpit | null = null;
+afterEach(() => {
+  cockpit?.destroy();
+  cockpit = null;
+  vi.useRealTimers();
+  document.body.replaceChildren();
+});
+const start = (batches: Batch[], state: Partial<UiState> = {}) => {
+  cockpit = open(batches, { state: { ...defaults, ...state } });
+  return cockpit;
+};
+const evidence = (change: Partial<Evidence> = {}): Evidence => ({
+  ...{ name: "GradNorm", value: 1e-9, low: 1e-4, high: 10, unit: "", step: 7, layer: "fc.weight", text: "" },
+  ...change,
+});
+const finding = (change: Partial<Finding> = {}): Finding => ({
+  ...{
+    name: "vanishing",
+    severity: "likely",
+    text: "Gradients vanish towards the input.",
+    since: 5,
+    layers: ["fc.weight"],
+  },
+  ...{ evidence: [evidence()], remedy: "Use ReLU.", confidence: 0.9, explains: [], retracted: false, step: 7 },
+  ...change,
+});
+const sick = (...findings: Finding[]) => makeBatch({ to: 20, change: { findings, warnings: [] } });
+
+describe("the health line", () => {
+  it("says that nothing was found, and in how much", () => {
+    const own = start([makeBatch({ to: 20, change: { warnings: [] } })]);
+    expect(own.text(".ck-health")).toBe("✓No faults found in what was measured (20 steps)");
+  });
+
+  it("waits before the first record", () => {
+    expect(start([makeBatch({ to: 0, change: { warnings: [] } })]).text(".ck-health")).toContain(
+      "Nothing measured yet",
+    );
+  });
+
+  it("shows the worst finding in words, and since when, once", () => {
+    const broken = finding({ name: "nan", severity: "broken", text: "The loss is NaN since step 9.", since: 9 });
+    const own = start([sick(finding(), broken)]);
+    expect(own.text(".ck-healthtext")).toBe("The loss is NaN since step 9");
+    expect(own.element.querySelector(".ck-healthrow")?.getAttribute("data-tone")).toBe("broken");
+    expect(inWords(finding())).toBe("Gradients vanish towards the input, since step 5");
+  });
+
+  it("is quiet about what was taken back, and advice is no alarm", () => {
+    const own = start([
+      sick(finding({ retracted: true }), finding({ name: "x", severity: "advice", text: "Try more." })),
+    ]);
+    expect(own.text(".ck-healthtext")).toBe(
+      "No faults found in what was measured (20 steps). Advice: Try more, since step 5",
+    );
+  });
+
+  it("knows the latest message of each name, however messages come", () => {
+    const later = makeBatch({ from: 20, to: 30, change: { findings: [finding({ retracted: true, step: 25 })] } });
+    const own = start([later, sick(finding())]);
+    expect(own.text(".ck-health")).toContain("No faults found");
+  });
+
+  it("puts causes before what they explain", () => {
+    const list = orderFindings([
+      finding({ name: "flat", since: 2 }),
+      finding({ name: "cause", since: 4, explains: ["flat"] }),
+    ]);
+    expect(list.map(({ name }) => name)).toEqual(["cause", "flat"]);
+  });
+
+  it("opens a list that leads to the panel, the step and the layer", () => {
+    const own = start([sick(finding())]);
+    own.element.querySelector<HTMLButtonElement>(".ck-health")?.click();
+    const list = own.element.querySelector<HTMLElement>(".ck-findings") as HTMLElement;
+    expect(list.hidden).toBe(false);
+    for (const words of [
+      "step 5",
+      "fc.weight",
+      "Try: Use ReLU.",
+      "right in 90 % of our tests",
+      "(healthy: 1e−4 to 10)",
+    ])
+      expect(list.textContent).toContain(words);
+    const links = [...list.querySelectorAll<HTMLButtonElement>(".ck-link")];
+    links.at(-1)?.click();
+    expect([own.app.state.step, own.app.state.layer]).toEqual([7, "fc.weight"]);
+    expect(document.activeElement).toBe(own.card("grad_norm").querySelector(".ck-title"));
+  });
+
+  it("says what evidence says", () => {
+    const open = evidence({ low: Number.NEGATIVE_INFINITY, high: 2, layer: "", value: 3.1399, unit: "nats" });
+    expect(evidenceWords(open)).toBe("GradNorm 3.14 nats (healthy: at most 2) at step 7");
+    expect(evidenceWords(evidence({ step: 0, layer: "" }), 5)).toMatch(/at step 5$/);
+  });
+
+  it("has a line per run, and one for many", () => {
+    const two = start([sick(finding()), makeBatch({ run: "b", run_id: "2", to: 9, change: { warnings: [] } })]);
+    expect(two.element.querySelectorAll(".ck-healthrow")).toHaveLength(2);
+    two.destroy();
+    const many = Array.from({ length: 5 }, (_, i) =>
+      makeBatch({
+        run: `r${i}`,
+        run_id: String(i),
+        to: 20,
+        change: { warnings: [], findings: i === 3 ? [finding()] : [] },
+      }),
+    );
+    expect(start(many).text(".ck-health")).toContain("1 of 5 runs have faults. Worst, r3: Gradients vanish");
+  });
+
+  it("judges logs without findings by their warnings", () => {
+    const notice = { step: 4, kind: "not_finite", quantity: "Loss", layer: "", message: "Loss is inf" };
+    const others = ["GradNorm", "NormTest"].map((quantity) => ({ ...notice, quantity, message: `${quantity} is nan` }));
+    const later = Array.from({ length: 2000 }, (_, i) => ({ ...notice, step: 5 + i }));
+    const own = start([makeBatch({ to: 20, change: { warnings: [...others, notice, ...later] } })]);
+    expect(own.text(".ck-healthtext")).toBe("Not finite: Loss is inf, then 2 other quantities, since step 4");
+    expect(own.card("warnings").querySelectorAll("tbody tr")).toHaveLength(1);
+    expect(own.element.querySelector(".ck-run .ck-is-broken")).toBeTruthy();
+  });
+
+  it("an instrument that failed is no fault of the network", () => {
+    const own = start([makeBatch({ to: 20 })]);
+    expect(own.text(".ck-healthtext")).toContain("No faults found");
+    expect(own.text(".ck-healthtext")).toContain("An instrument failed: It broke");
+  });
+
+  it("a loss that stays where guessing is does not learn, also in old logs", () => {
+    const header = makeHeader({ loss: "CrossEntropyLoss" }); // the last tensor has 10 outputs
+    const flat = makeBatch({ to: 90, value: (seq) => 2.3 + 0.01 * Math.sin(seq), change: { header, warnings: [] } });
+    const own = start([flat]);
+    expect(own.text(".ck-healthtext")).toMatch(
+      /^Not learning: the loss is 2\.3, guessing 2\.3 \(ln\(10\)\), since step 0/,
+    );
+    own.destroy();
+    const falls = makeBatch({ to: 90, value: (seq) => 2.3 * 0.97 ** seq, change: { header, warnings: [] } });
+    expect(start([falls]).text(".ck-healthtext")).toContain("No faults found");
+  });
+
+  it("takes findings from the wire", () => {
+    const wire = { name: "n", severity: "broken", text: "t", since: 3, evidence: [{ name: "Loss", value: 1, low: 0 }] };
+    const batch = decodeBatch(toBinary(BatchSchema, create(BatchSchema, { findings: [wire] })));
+    expect(batch.findings[0]).toMatchObject({ name: "n", severity: "broken", since: 3, layers: [], retracted: false });
+    expect(batch.findings[0].evidence[0]).toEqual({
+      name: "Loss",
+      value: 1,
+      low: 0,
+      high: 0,
+      unit: "",
+      step: 0,
+      layer: "",
+      text: "",
+    });
+  });
+
+  it("a hostile kind or severity breaks nothing", () => {
+    const odd = finding({ severity: "__proto__", name: "constructor", text: "<b>x</b>" });
+    const own = start([sick(odd)]);
+    own.element.querySelector<HTMLButtonElement>(".ck-health")?.click();
+    expect(own.element.querySelector(".ck-findings b b")).toBeNull();
+  });
+});
+
+describe("a panel's sentence", () => {
+  const alphas = Array.from({ length: 20 }, (_, s) => makeFit(s, 0.05));
+  const said = (own: Cockpit, id: string) => {
+    const panel = panels.find((one) => one.id === id);
+    return panel ? opinionWords(opinions(panel, own.app.context()), "", false) : "";
+  };
+
+  it("is silent where a stronger fact holds, from that step on", () => {
+    const batch = makeBatch({ to: 20, value: () => 0.5, change: { alphas, warnings: [], findings: [finding()] } });
+    const own = start([batch]);
+    for (const id of ["alpha", "gradient_tests", "hess_max_ev", "cabs"]) expect(said(own, id), id).toBe("");
+    own.app.set({ step: 2 });
+    expect(isSick(own.app.context().runs[0], 2)).toBe(false);
+    expect(said(own, "alpha")).toBe("Step 2: near the valley floor.");
+  });
+
+  it("speaks where nothing was found", () => {
+    const own = start([makeBatch({ to: 20, value: () => 0.5, change: { alphas, warnings: [] } })]);
+    expect(said(own, "alpha")).toBe("Steps end near the valley floor.");
+    expect(said(own, "gradient_tests")).toContain("large enough");
+    expect(said(own, "hess_max_ev")).toContain("below the edge");
+  });
+
+  it("judges the last part with its spread, not one noisy step", () => {
+    const value = (seq: number, name: string) => (seq === 199 && name !== "LearningRate" ? 30 : 0.5);
+    const own = start([makeBatch({ to: 200, value, change: { warnings: [] } })]);
+    expect(said(own, "gradient_tests")).toContain("large enough");
+    expect(said(own, "hess_max_ev")).toContain("below the edge");
+    own.app.set({ step: 199 });
+    expect(said(own, "hess_max_ev")).toMatch(/^At step 199: .*beyond the edge of stability/);
+    own.app.set({ step: null });
+    own.destroy();
+    const noisy = makeBatch({ to: 200, value: (seq) => (seq % 2 ? 0.5 : 1.4), change: { warnings: [] } });
+    expect(said(start([noisy]), "gradient_tests")).toContain("around the customary 0.9");
+  });
+
+  it("says nothing of a network without curvature", () => {
+    const own = start([
+      makeBatch({ to: 20, value: (_, name) => (name === "HessMaxEV" ? 0 : 0.5), change: { warnings: [] } }),
+    ]);
+    expect(said(own, "hess_max_ev")).toBe("");
+  });
+});
+
+describe("the state of training", () => {
+  it("is not live when nothing came for a while", () => {
+    vi.useFakeTimers();
+    const own = start([makeBatch({ to: 20 })]);
+    expect(own.text(".ck-status")).toContain("live");
+    vi.advanceTimersByTime(7000);
+    expect(own.text(".ck-status")).toMatch(/no record for [67] s/);
+    expect(own.text(".ck-status")).not.toMatch(/live|steps\/s/);
+    own.store.merge(makeBatch({ from: 20, to: 21 }));
+    own.app.draw();
+    expect(own.text(".ck-status")).toContain("live");
+  });
+
+  it("is patient with slow steps", () => {
+    const slow = makeBatch({ to: 5 });
+    slow.time = slow.time.map((_, i) => i * 60);
+    const [run] = start([slow]).app.context().runs;
+    expect(silence(run, run.data.heard + 100_000)).toBeNull();
+    expect(silence(run, run.data.heard + 400_000)).toBeCloseTo(400);
+  });
+
+  it("is not green for a run that ended sick", () => {
+    const status = { state: "finished", error: "", last_wall_time: 0, records: 20, expected: 20, broken: 0 };
+    const batch = sick(finding({ severity: "broken" }));
+    const own = start([{ ...batch, status }]);
+    const ctx = own.app.context();
+    expect(healthOf(ctx.runs[0]).tone).toBe("broken");
+    expect(summarize(ctx, { connection: "static" }, 0).tone).toBe("bad");
+  });
+});
