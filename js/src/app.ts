@@ -253,6 +253,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
 
   // A training that was interrupted sends nothing, not even that: the bar looks at the clock by itself.
   private listen(): void {
+    if (!this.root.isConnected) return; // taken off the page; the next picture listens again
     this.bar.update(this.context(), this.status, this.names, this.store.broken);
     this.listening = setTimeout(() => this.listen(), LISTEN) as unknown as number;
   }
