@@ -113,7 +113,7 @@ class Finding:
     """What is wrong with a run: one sentence, since when, where, on which numbers, and what to try.
 
     ``severity`` is "broken" (an invariant of a right program is violated), "likely" (the dynamics say so) or "advice"
-    (true, harm unproven; never an alarm). ``confidence`` is the measured precision of the diagnosis. ``explains`` names
+    (true, harm unproven; never an alarm). ``confidence`` is how often the diagnosis is estimated to be right when it is named. ``explains`` names
     the symptoms that hold too and follow from this one. ``step`` is that of the last change.
     """
 
