@@ -113,8 +113,8 @@ class Finding:
     """What is wrong with a run: one sentence, since when, where, on which numbers, and what to try.
 
     ``severity`` is "broken" (an invariant of a right program is violated), "likely" (the dynamics say so) or "advice"
-    (true, harm unproven; never an alarm). ``confidence`` is how often the diagnosis is estimated to be right when it is named. ``explains`` names
-    the symptoms that hold too and follow from this one. ``step`` is that of the last change.
+    (true, harm unproven; never an alarm). ``confidence`` is an estimate of how often the diagnosis is right when it is
+    named. ``explains`` names the symptoms that hold too and follow from this one. ``step`` is that of the last change.
     """
 
     name: str

@@ -50,7 +50,8 @@ def print_diagnosis(runs: Sequence[Path], terminal: Terminal, *, as_json: bool, 
         judge = judge_run(data)
         found[str(run)], unexamined[str(run)] = rank(judge.found.values()), judge.not_examined()
     if as_json:
-        terminal.write(json.dumps([as_plain(name, found[name], unexamined[name]) for name in found], indent=1))
+        plain = [as_plain(name, found[name], unexamined[name]) for name in found]
+        terminal.stream.write(json.dumps(plain, indent=1) + "\n")  # ASCII, with everything else escaped
     else:
         for name, findings in found.items():
             terminal.write(terminal.paint(clean(name), "bold"))

@@ -24,6 +24,7 @@ from cockpit_core.curvature import (
     make_operator,
 )
 from cockpit_core.curvature.quadratic import LossAtOutputs
+from cockpit_core.curvature.symmetry import roughly
 from cockpit_core.engine.capture import Captured, Pass, make_contributions
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.distributed import Group
@@ -104,8 +105,9 @@ class Curvature:
     @contextmanager
     def _passing(self, engine: Engine, kinds: dict[str, set[str]]) -> Iterator[None]:
         """Passes of ours through the user's graph, where they leave no trace; else there is no value."""
+        rough = engine.forward is not None and bool(engine.forward.autocast)
         try:
-            with engine.mute():
+            with engine.mute(), roughly(rough):
                 yield
         except NotRepeatable as reason:
             self._give_up(engine, kinds, NoCurvature(f"the backward pass runs code of yours, and {reason}"))
@@ -507,8 +509,8 @@ def rerun_model(engine: Engine, cut: Callable[[Any], Any], forward: Forward | No
     except NotRepeatable as reason:
         raise NoCurvature(str(reason)) from reason
     except Exception as error:
-        taken = "cannot be repeated" if whole else "does not take a part of its batch"
-        raise NoCurvature(f"the model's forward pass {taken} ({type(error).__name__}: {error})") from error
+        taken = "cannot be run again" if whole else "does not take a part of its batch"
+        raise NoCurvature(f"the model {taken} ({type(error).__name__}: {error})") from error
 
 
 def add_diagonals(first: Diagonal, second: Diagonal) -> Diagonal:

@@ -366,8 +366,10 @@ class Engine:
             self._watch_graph(node)
             if plan.repeats:
                 self.step.again.note_root(node)
-        terms = [] if prepared.reading is None else [t.edge.node for t in prepared.reading.terms if not t.shared]
-        for node in terms or [node for node, _ in roots_of(root)]:
+        terms = [] if prepared.reading is None else prepared.reading.terms
+        own = [term.edge.node for term in terms if not term.shared]
+        whole = [node for node, _ in roots_of(root)]
+        for node in own if own and len(own) < len(terms) else whole:  # a penalty knows no samples
             self.look_for_broadcasts(node, origin)
         if plan.curvature_kinds:
             scale = self.step.loss_scale if self.step.passes else self.loss_scale()

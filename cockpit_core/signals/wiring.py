@@ -33,7 +33,9 @@ def find_constant(model: nn.Module) -> tuple[list[str], int]:
     """Weights of linear and convolutional layers whose elements are all equal, and how many such weights there are."""
     found, seen = [], 0
     for path, module in model.named_modules():
-        weight = getattr(module, "weight", None)
+        weight = module._parameters.get(
+            "weight"
+        )  # a parametrized one is computed when it is read, and may change by it
         if not isinstance(module, MATRICES) or not isinstance(weight, Tensor) or weight.numel() < 2:
             continue
         if not weight.requires_grad or hasattr(weight, "full_tensor"):

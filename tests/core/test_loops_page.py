@@ -30,7 +30,6 @@ def read_snippets() -> dict[str, str]:
 SNIPPETS = read_snippets()
 NO_VALUE = {
     "Contrastive pairs": {"Alpha": "the loss mixes samples"},
-    "Graphs with batch vectors": {"Alpha": "samples"},
     "Accumulation, autocast, GradScaler": {"HessMaxEV": "several backward passes"},
     "Reinforcement learning, episode by episode": {"HessMaxEV": "several backward passes"},
 }

@@ -228,7 +228,7 @@ def test_monte_carlo_refuses_a_loss_that_is_not_convex() -> None:
 def test_gauss_newton_of_a_functional_loss_has_no_value() -> None:
     point = make_point("mlp")
     bare = Point(point.loss, point.parameters, BATCH)
-    with pytest.raises(NoCurvature, match="one output tensor"):
+    with pytest.raises(NoCurvature, match="function of the model's outputs alone"):
         diagonal(bare, "ggn")
     assert_right(bare, "hessian", "products")
 
