@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 SAMPLES, POSITIONS, UNITS = 16, 8, 512
@@ -16,8 +17,9 @@ _CONSUMERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Activity(NamedTuple):
-    """Of one module: share of units that are constant over samples and positions, share of values within 1 % of the
-    ends of a bounded range (NaN: not bounded), root mean square."""
+    """Of one module: share of units that are constant over samples and positions (in a bounded range: at its ends, for in
+    the middle a unit is not dead, what reaches it is), share of values within 1 % of the ends of a bounded range (NaN:
+    not bounded), root mean square."""
 
     dead: float
     saturated: float
@@ -44,6 +46,7 @@ def measure_activity(value: Any, module: nn.Module) -> Activity | None:
     """None where there are too few samples to say anything, or no floating point tensor."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2 or not value.numel():
         return None
+    kind = type(module).__name__.lower()
     layouts = [subsample(value.detach(), 1)]
     if value.dim() == 3:  # [B, C, L] of a convolution or [B, T, C] of a transformer: the kinder reading counts
         layouts.append(subsample(value.detach(), 2))
@@ -51,9 +54,11 @@ def measure_activity(value: Any, module: nn.Module) -> Activity | None:
     for x in layouts:
         if x.shape[0] * x.shape[2] < 4:
             return None
-        shares.append(float((x.amax((0, 2)) == x.amin((0, 2))).float().mean()))
+        constant = x.amax((0, 2)) == x.amin((0, 2))
+        shares.append(float((constant & _at_end(x[0, :, 0], kind)).float().mean()))
     x = layouts[0].float()
-    return Activity(min(shares), _saturated(x, type(module).__name__.lower()), float(x.square().mean().sqrt()))
+    saturated = float(_at_end(x, kind).float().mean()) if kind in _BOUNDED else math.nan
+    return Activity(min(shares), saturated, float(x.square().mean().sqrt()))
 
 
 def subsample(x: Tensor, channel: int) -> Tensor:
@@ -63,13 +68,13 @@ def subsample(x: Tensor, channel: int) -> Tensor:
     return x[:, :: max(1, x.shape[1] // UNITS), :: max(1, x.shape[2] // POSITIONS)]
 
 
-def _saturated(x: Tensor, kind: str) -> float:
-    ends = _BOUNDED.get(kind)
-    if ends is None:
-        return math.nan
-    low, high = ends
+def _at_end(x: Tensor, kind: str) -> Tensor:
+    """Which values are within 1 % of the ends of their range; all, where the range has no ends."""
+    if kind not in _BOUNDED:
+        return torch.ones_like(x, dtype=torch.bool)
+    low, high = _BOUNDED[kind]
     margin = 0.01 * (high - low)
-    return float(((x < low + margin) | (x > high - margin)).float().mean())
+    return (x < low + margin) | (x > high - margin)
 
 
 def summarise(found: list[Activity]) -> dict[str, float]:
