@@ -613,7 +613,6 @@ class Run:
         self.step_handles.remove()
         self.engine.layer_handles.remove()
         self.signals.close()
-        self.signals = None  # type: ignore[assignment]
         self.engine.step.plan = Plan()
         self.ending.done()
         self.status = "stopped" if self.should_stop and status == "finished" else status

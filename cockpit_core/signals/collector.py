@@ -28,6 +28,10 @@ _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 MOST_CALLS = 32
 
 
+def never() -> bool:
+    return False
+
+
 class Collector:
     """One for each run. ``listens`` says whether a forward pass is the user's own and its backward pass still to come;
     an error of ours is swallowed, and what it would have brought is not examined (``strict`` raises, for tests)."""
@@ -73,6 +77,7 @@ class Collector:
         self.forget()
         self.watched, self.owners, self.mode_dependent = {}, {}, []
         self.model = self.loss_fn = None  # type: ignore[assignment]
+        self.listens = never
 
     # ---- hooks ----
 

@@ -18,11 +18,14 @@ const severities = ["broken", "likely", "advice"];
 const rank = ({ severity }: Finding) => (severities.indexOf(severity) + severities.length) % severities.length;
 export const toneRank = (tone: Tone) => [...severities, "well", "waiting"].indexOf(tone);
 
-/** Worst first; what explains another comes before it, what began earlier before what followed. */
+/** Worst first; what explains another comes before it (of two that explain each other, the surer one), then what began
+ * earlier. */
 export function orderFindings(findings: Finding[]): Finding[] {
   const explained = new Set(findings.filter((own) => !own.retracted).flatMap(({ explains }) => explains));
   const follows = ({ name }: Finding) => (explained.has(name) ? 1 : 0);
-  return [...findings].sort((a, b) => rank(a) - rank(b) || follows(a) - follows(b) || a.since - b.since);
+  const order = (a: Finding, b: Finding) =>
+    rank(a) - rank(b) || follows(a) - follows(b) || follows(a) * (b.confidence - a.confidence) || a.since - b.since;
+  return [...findings].sort(order);
 }
 
 const kinds = new Map([
@@ -135,7 +138,7 @@ const sentence = (text: string) => text.trim().replace(/[.\s]+$/, "");
 /** "Not learning: ..., since step 87", once: a text may say so itself. */
 export function inWords({ text, since }: Finding): string {
   const words = sentence(text);
-  return /\b(since|at) step\b/i.test(words) ? words : `${words}, since step ${formatNumber(since)}`;
+  return /\b(since|at) step\b/i.test(words) ? words : `${words} (since step ${formatNumber(since)})`;
 }
 
 /** "GradNorm 1.2e−9 (usually 1e−4 to 10) at step 30". */

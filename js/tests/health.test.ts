@@ -57,7 +57,7 @@ describe("the health line", () => {
     const own = start([sick(finding(), broken)]);
     expect(own.text(".ck-healthtext")).toBe("The loss is NaN since step 9");
     expect(own.element.querySelector(".ck-healthrow")?.getAttribute("data-tone")).toBe("broken");
-    expect(inWords(finding())).toBe("Gradients vanish towards the input, since step 5");
+    expect(inWords(finding())).toBe("Gradients vanish towards the input (since step 5)");
   });
 
   it("is quiet about what was taken back, and advice is no alarm", () => {
@@ -65,7 +65,7 @@ describe("the health line", () => {
       sick(finding({ retracted: true }), finding({ name: "x", severity: "advice", text: "Try more." })),
     ]);
     expect(own.text(".ck-healthtext")).toBe(
-      "No faults found in what was measured (20 steps). Advice: Try more, since step 5",
+      "No faults found in what was measured (20 steps). Advice: Try more (since step 5)",
     );
   });
 
@@ -128,7 +128,7 @@ describe("the health line", () => {
     const others = ["GradNorm", "NormTest"].map((quantity) => ({ ...notice, quantity, message: `${quantity} is nan` }));
     const later = Array.from({ length: 2000 }, (_, i) => ({ ...notice, step: 5 + i }));
     const own = start([makeBatch({ to: 20, change: { warnings: [...others, notice, ...later] } })]);
-    expect(own.text(".ck-healthtext")).toBe("Not finite: Loss is inf, then 2 other quantities, since step 4");
+    expect(own.text(".ck-healthtext")).toBe("Not finite: Loss is inf, then 2 other quantities (since step 4)");
     expect(own.card("warnings").querySelectorAll("tbody tr")).toHaveLength(1);
     expect(own.element.querySelector(".ck-run .ck-is-broken")).toBeTruthy();
   });
@@ -144,7 +144,7 @@ describe("the health line", () => {
     const flat = makeBatch({ to: 90, value: (seq) => 2.3 + 0.01 * Math.sin(seq), change: { header, warnings: [] } });
     const own = start([flat]);
     expect(own.text(".ck-healthtext")).toMatch(
-      /^Not learning: the loss is 2\.3, guessing 2\.3 \(ln\(10\)\), since step 0/,
+      /^Not learning: the loss is 2\.3, guessing 2\.3 \(ln\(10\)\) \(since step 0\)/,
     );
     own.destroy();
     const falls = makeBatch({ to: 90, value: (seq) => 2.3 * 0.97 ** seq, change: { header, warnings: [] } });
