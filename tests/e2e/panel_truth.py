@@ -183,7 +183,8 @@ def check_map(tab: Tab, data: RunData, step: int) -> None:
 def check_runs(tab: Tab, data: RunData) -> None:
     """The table of runs has one line for the one that is shown, with how it ended and its last step."""
     (row,) = tab.evaluate("[...document.querySelectorAll('[data-panel=runs] tbody tr')].map((e) => e.innerText)")
-    assert data.status in row
+    silent = data.status == "running" and "crashed" in row  # no end, no record for a while: the page has a clock
+    assert data.status in row or silent, row
     assert f"{int(data.rows.step[-1]):,}" in row
 
 
