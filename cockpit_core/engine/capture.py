@@ -221,7 +221,8 @@ def sum_up(parts: list[Contribution]) -> Contribution:
     """All uses of the same samples."""
     if not parts:
         raise NotCovered(
-            "its module was not called in this backward pass: a function uses the weight, or another pass made its gradient"
+            "its module was not seen in this backward pass: a function uses the weight, another pass made its gradient, or "
+            "one compiled function around model and loss hides the call (compile the model alone)"
         )
     if any(part.samples != parts[0].samples for part in parts):
         raise NotCovered("its uses see different numbers of samples")

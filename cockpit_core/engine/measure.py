@@ -149,6 +149,7 @@ class Measurement:
             state.no_value.setdefault("individual", next(iter(state.failures.values())))
         return Statistics(
             step=self.run.step, batch_size=state.batch_size, loss=state.loss, losses=state.losses(),
+            backward_seen=bool(state.passes),
             time=self.run.elapsed,
             parameters={n: state.theta.get(n, cover.parameters[n].detach()) for n in names},
             gradients=state.gradients, start=self.run.start, gradient_norms=state.gradient_norms,

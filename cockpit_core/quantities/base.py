@@ -62,6 +62,8 @@ class Statistics:
     batch_size: int
     loss: float
     time: float = 0.0
+    backward_seen: bool = False
+    """A backward pass was seen, so ``loss`` is known, also where the number of samples is not."""
     losses: Tensor | None = None
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
     gradients: Mapping[str, Tensor] = field(default_factory=dict)

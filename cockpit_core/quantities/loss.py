@@ -10,6 +10,6 @@ class Loss(Quantity):
     description = "The mini-batch loss that is differentiated at this step."
 
     def measure(self, statistics: Statistics) -> float:
-        if not statistics.batch_size:
+        if not statistics.batch_size and not statistics.backward_seen:
             raise NoValue(statistics.reason("individual", "no loss was captured"))
         return statistics.loss
