@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+SEEN = 10
+
+
+def is_squashed(view: View) -> bool:
+    """Between 0 and 1 at every one of many steps, and about a half at the first: scores begin about zero, and small ones
+    of one sign lie between 0 and 1 too."""
+    lows, highs = view.every("output_min", SEEN), view.every("output_max", SEEN)
+    begins = view.first("output_min") > 0.2 and view.first("output_max") < 0.8
+    return begins and len(lows) >= SEEN and min(lows) >= 0 and max(highs) <= 1
+
+
 class DoubleSoftmax(Diagnosis):
     name = "double_softmax"
     title = "softmax is taken twice"
@@ -31,13 +42,7 @@ class DoubleSoftmax(Diagnosis):
         errors, lows, highs = view.every("row_sum_error", 3), view.every("output_min", 3), view.every("output_max", 3)
         if len(lows) < 3:
             return None
-        binary = (
-            view.facts.loss == "BCEWithLogitsLoss"
-            and min(lows) >= 0
-            and max(highs) <= 1
-            and view.batch >= 8
-            and view.n >= 5
-        )
+        binary = view.facts.loss == "BCEWithLogitsLoss" and view.batch >= 8 and is_squashed(view)
         twice = (
             view.facts.loss == "CrossEntropyLoss"
             and len(errors) == 3
