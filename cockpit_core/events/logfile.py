@@ -78,6 +78,13 @@ class LogFile:
             return "was deleted"
         return ""
 
+    def is_at(self, path: Path) -> bool:
+        """Is the file of that name this very one?"""
+        try:
+            return os.path.samestat(os.fstat(self.descriptor), os.stat(path))
+        except OSError:
+            return False
+
     def close(self) -> None:
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from cockpit_core import records
 from cockpit_core.events import summary
 from cockpit_core.events.framing import frame
-from cockpit_core.events.logfile import LogFile, make_name
+from cockpit_core.events.logfile import LogFile, find_sign_of_life, make_name
 from cockpit_core.events.presence import check_nobody_came_first, check_nobody_writes
 from cockpit_core.events.reader import file_order, find_event_files
 from cockpit_core.events.resume import Past, read_past
@@ -264,7 +264,7 @@ class EventWriter:
         lost = self._file
         _make_folder(self.logdir)
         there = find_event_files(self.logdir)
-        if any(path.name not in self._known for path in there):
+        if any(path.name not in self._known or is_of_another(path, lost) for path in there):
             raise FileExistsError(
                 f"{lost.path} {reason}, and another run is in its place: no more of this one can be written"
             )
@@ -284,6 +284,12 @@ class EventWriter:
         news, self._news = self._news, []
         found = [records.Notice(record.step, "error", text, "log") for text in news]
         return replace(record, notices=[*record.notices, *found]) if found else record
+
+
+def is_of_another(path: Path, lost: LogFile) -> bool:
+    """Two runs of one process that begin in the same second choose the same name; a copy of ours has it too, but nobody
+    writes it."""
+    return path.name == lost.path.name and not lost.is_at(path) and find_sign_of_life(path) == "locked"
 
 
 class Thinning:
