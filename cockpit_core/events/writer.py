@@ -265,6 +265,7 @@ class EventWriter:
         _make_folder(self.logdir)
         there = find_event_files(self.logdir)
         if any(path.name not in self._known or is_of_another(path, lost) for path in there):
+            self._known.discard(lost.path.name)  # also when the other one has ended
             raise FileExistsError(
                 f"{lost.path} {reason}, and another run is in its place: no more of this one can be written"
             )
