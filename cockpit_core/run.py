@@ -19,7 +19,7 @@ from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.distributed import Group, open_log
 from cockpit_core.engine.engine import Engine
-from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.engine.hooks import Handles, Hook, is_imagined
 from cockpit_core.engine.measure import HEADLINES, Measurement
 from cockpit_core.engine.notices import Repeats
 from cockpit_core.engine.place import Unseen
@@ -43,6 +43,8 @@ from cockpit_core.schedules import Schedule, describe
 from cockpit_core.signals.collector import Collector
 from cockpit_core.signals.wiring import check_wiring, name_wiring
 from cockpit_core.start import StartUnknown, copy_parameters, forget_start, load_start, save_start
+
+is_wrapped, is_traced = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._get_tracing_state
 
 
 class Run:
@@ -192,7 +194,8 @@ class Run:
         for optimizer in self.watched.values():
             self.handles.add(optimizer.register_step_post_hook(Hook(self, "after_step", keeps=True)))
         self.by_module = isinstance(self.loss_fn, nn.Module)
-        WATCH.add(self)
+        if not self.by_module:
+            WATCH.add(self)
         self.engine.noticed_loss = Hook(self, "notice_loss")
         self.engine.loss_scale = Hook(self, "_loss_scale")
         self.engine.owned = Hook(self, "_owned_parameters")
@@ -228,7 +231,12 @@ class Run:
         self._watch_step(plan)
 
     def _watch_step(self, plan: Plan) -> None:
-        """The hook before the optimizer's step is there only where something is measured: idle steps are cheaper."""
+        """The hook before the optimizer's step, and with a loss module the function around backward, are there only where
+        something is measured: idle steps are cheaper."""
+        if self.by_module and plan.active:
+            WATCH.add(self)
+        elif self.by_module:
+            WATCH.discard(self)
         if plan.active or not self.single:
             if not self.step_handles:
                 for optimizer in self.watched.values():
@@ -257,7 +265,7 @@ class Run:
         """
         engine = self.engine
         if not engine.step.plan.active and engine.cover.model.training and not engine.muted:
-            if not isinstance(output, Tensor) or not output.requires_grad:
+            if type(output) is not Tensor or not output.requires_grad or is_wrapped(output) or is_traced():
                 return
             self.loss_seen = True
             self._count_loss()
@@ -267,6 +275,8 @@ class Run:
             if reason is None or self.pace.trigger:
                 return
             self._note_spike(reason)
+        elif is_imagined():
+            return
         if engine.step.plan.record and isinstance(output, Tensor) and output.requires_grad:
             self.signals.see_loss(args, kwargs)
         engine.on_loss(module, args, kwargs, output)
@@ -288,7 +298,7 @@ class Run:
         """Is a loss that is no module out of line? With several runs: is it this one's?"""
         if loss.dim() or not loss.requires_grad or not self.engine.cover.model.training:
             return
-        if len(WATCH.listeners) > 1 and not survey(Root((loss,), (None,)), self.engine.cover.names, (), False).is_mine:
+        if len(ALIVE) > 1 and not survey(Root((loss,), (None,)), self.engine.cover.names, (), False).is_mine:
             return
         self.loss_seen = True
         value = loss.item()

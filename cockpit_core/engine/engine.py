@@ -27,7 +27,7 @@ from cockpit_core.engine.curvature import Curvature
 from cockpit_core.engine.differentiated import Verified, read_root
 from cockpit_core.engine.distributed import Group
 from cockpit_core.engine.following import Follower, mark_outputs, samples_of_outputs
-from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.engine.hooks import Handles, Hook, LayerHook
 from cockpit_core.engine.keeping import Forward, Repetition
 from cockpit_core.engine.loss_graph import LOSS, OUTPUT, Held, covered_by_losses, mark, roots_of, shared_gradients
 from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
@@ -153,13 +153,13 @@ class Engine:
         handles.add(EagerForAWhile(self.cover.model, self.compiled))
         handles.add(self.watch.start())
         if isinstance(self.loss_fn, nn.Module):
-            handles.add(self.loss_fn.register_forward_pre_hook(Hook(self, "on_loss_call"), with_kwargs=True))
-        handles.add(self.cover.model.register_forward_pre_hook(Hook(self, "on_model"), with_kwargs=True))
-        handles.add(self.cover.model.register_forward_hook(Hook(self, "on_model_output")))
+            handles.add(self.loss_fn.register_forward_pre_hook(LayerHook(self, "on_loss_call"), with_kwargs=True))
+        handles.add(self.cover.model.register_forward_pre_hook(LayerHook(self, "on_model"), with_kwargs=True))
+        handles.add(self.cover.model.register_forward_hook(LayerHook(self, "on_model_output")))
         for module in self.cover.hooked_modules():
             if any(not self.cover.has_rule(module, local) for local in self.cover.hooked_modules()[module]):
-                handles.add(module.register_forward_pre_hook(Hook(self, "on_call"), with_kwargs=True))
-            handles.add(module.register_forward_hook(Hook(self, "on_layer"), with_kwargs=True))
+                handles.add(module.register_forward_pre_hook(LayerHook(self, "on_call"), with_kwargs=True))
+            handles.add(module.register_forward_hook(LayerHook(self, "on_layer"), with_kwargs=True))
         for p in self.cover.trainable().values():
             handles.add(p.register_post_accumulate_grad_hook(Hook(self, "on_parameter")))
         self.hooked = self.cover.hooked_modules()

@@ -38,13 +38,24 @@ class Hook:
         if is_compiling():  # first: the compiler traces this line, and no further
             return None
         owner = self.owner()
-        return None if owner is None or is_imagined() else self.function(owner, *args)
+        return None if owner is None else self.function(owner, *args)
 
     def __deepcopy__(self, memo: dict) -> Any:
         return _inert
 
     def __reduce__(self) -> Any:
         return _give_inert, ()
+
+
+class LayerHook(Hook):
+    """For tracked steps: not called where code runs on stand-ins for tensors. (Hooks of idle steps are too cheap to ask.)"""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any) -> Any:
+        if is_compiling() or is_imagined():
+            return None
+        return super().__call__(*args)
 
 
 def _give_inert() -> Any:

@@ -69,6 +69,8 @@ class Watch:
         self.standing: Callable[..., None] | None = None
 
     def add(self, listener: Listener) -> None:
+        if any(known() is listener for known in self.listeners):
+            return
         self.listeners = (*self.listeners, weakref.ref(listener, self._drop))
         if self.standing is None:
             self.original = torch.autograd.backward

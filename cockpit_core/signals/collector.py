@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.engine.hooks import Handles, LayerHook
 from cockpit_core.signals.activations import Activity, choose_modules, measure_activity, summarise
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
 from cockpit_core.signals.outputs import (
@@ -67,10 +67,10 @@ class Collector:
         if not wanted:
             self.handles.remove()
         elif not self.handles:
-            self.handles.add(self.model.register_forward_pre_hook(Hook(self, "on_input"), with_kwargs=True))
-            self.handles.add(self.model.register_forward_hook(Hook(self, "on_output"), with_kwargs=True))
+            self.handles.add(self.model.register_forward_pre_hook(LayerHook(self, "on_input"), with_kwargs=True))
+            self.handles.add(self.model.register_forward_hook(LayerHook(self, "on_output"), with_kwargs=True))
             for module in {**self.watched, **self.owners}:
-                self.handles.add(module.register_forward_hook(Hook(self, "on_module")))
+                self.handles.add(module.register_forward_hook(LayerHook(self, "on_module")))
 
     def close(self) -> None:
         self.handles.remove()
