@@ -268,7 +268,9 @@ class Run:
             if type(output) is not Tensor or not output.requires_grad or is_wrapped(output) or is_traced():
                 return
             self.loss_seen = True
-            self._count_loss()
+            self.losses_seen += 1
+            if self.losses_seen & 7 == 0:
+                self._look_for_steps()
             if not output.is_cpu or output.dim():
                 return
             reason = self.pace.spikes.sees(output.item())
@@ -333,7 +335,12 @@ class Run:
 
     def _count_loss(self) -> None:
         self.losses_seen += 1
-        if self.losses_seen & 7 == 0 and "no step" not in self.faults.warned and self.group is None:
+        if self.losses_seen & 7 == 0:
+            self._look_for_steps()
+
+    def _look_for_steps(self) -> None:
+        """So many losses, and no step of the optimizer: do the parameters move all the same?"""
+        if "no step" not in self.faults.warned and self.group is None:
             with self.guard("looking for steps"):
                 if self.unseen.looks(self.losses_seen):
                     name = type(self.optimizers[0]).__name__
@@ -470,11 +477,11 @@ class Run:
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if (self.nests or self.is_stepping) and self._is_inside(args):
             return
-        optimizer = self.outer_of.get(id(optimizer), optimizer)
         if self.single and not self.engine.step.plan.active:
             if not self._stays_idle():
                 self._next_step(False)
             return
+        optimizer = self.outer_of.get(id(optimizer), optimizer)
         self.stepped.add(id(optimizer))
         if len(self.stepped) == len(self.optimizers):
             self._end_round(optimizer)
