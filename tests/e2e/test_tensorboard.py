@@ -324,8 +324,8 @@ def test_hostile_names_and_damage_are_shown_as_text(page: Page, tmp_path: Path) 
         assert tab.evaluate("document.querySelectorAll('.ck-root img, .ck-root script, .ck-root b').length") == 0
         page.goto("about:blank")
         broken = Tab.open(page, board, runs=["broken"])
+        broken.wait(lambda: "11 of 13 records" in broken.locate(".ck-status").inner_text(), "what could be read")
         words = broken.locate(".ck-status").inner_text()
-        assert "11 of 13 records" in words
         assert "broken" in words or "damaged" in words
         page.goto("about:blank")
         layers = Tab.open(page, board, runs=["layers"], layer=logs.HOSTILE_LAYERS[0])
