@@ -133,7 +133,7 @@ export class HealthLine {
     const text = few.length
       ? ["leaves it first in ", ...few.slice(0, -1), `.${weak}`]
       : ["does not leave it by more than seeds do."];
-    const label = ctx.runs.length > 1 ? h("b", {}, `${run.label} `) : null;
+    const label = ctx.runs.length > 1 ? h("strong", {}, `${run.label} `) : null;
     return h("p", { class: "ck-fine ck-twin" }, swatch(run.color), label, ...text);
   }
 
@@ -172,7 +172,7 @@ export class HealthLine {
       h(
         "p",
         {},
-        h("b", { class: `ck-tone-${severity}` }, words[severity] ?? shorten(severity, 20)),
+        h("strong", { class: `ck-tone-${severity}` }, words[severity] ?? shorten(severity, 20)),
         ` ${shorten(inWords(finding), 600)}`,
       ),
       h(
@@ -192,7 +192,7 @@ export class HealthLine {
             this.go(shorten(evidenceWords(own, since), 200), own.name, own.step || since, own.layer),
           ),
         ),
-      remedy ? h("p", {}, h("b", {}, "Try: "), shorten(remedy, 600)) : null,
+      remedy ? h("p", {}, h("strong", {}, "Try: "), shorten(remedy, 600)) : null,
     );
   }
 }
@@ -209,7 +209,7 @@ function lineNode({ run, health, text }: Row, several: boolean): HTMLElement {
     { class: `ck-healthrow ck-tone-${health.tone}`, "data-tone": health.tone, "data-run": run?.run },
     h("span", { class: "ck-sign", "aria-hidden": "true" }, signs[health.tone]),
     several && run ? swatch(run.color) : null,
-    several && run ? h("b", {}, `${run.label}: `) : null,
+    several && run ? h("strong", {}, `${run.label}: `) : null,
     h("span", { class: "ck-healthtext" }, shorten(text, 400)),
   );
 }
