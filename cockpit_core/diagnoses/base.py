@@ -52,7 +52,7 @@ class Diagnosis:
     before_training: ClassVar[bool] = False  # also asked when track() is called, before the first step
 
     def test(self, view: View) -> Found | None:
-        raise NotImplementedError
+        raise NotImplementedError  # each diagnosis has its own
 
 
 def evidence(name: str, value: float, text: str = "", *, limit: str = "", layer: str = "", step: int = 0) -> Evidence:
