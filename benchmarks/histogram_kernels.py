@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.measure import CLOCKS, Progress, Row, summarise
 from benchmarks.results import kept, make_parser, parse
 from cockpit_core.kernels import Bins, Counts, Spec, count_outer, count_values, prepare_parameter
-from cockpit_core.kernels.count import choose_path
+from cockpit_core.kernels.door import choose_path
 
 GRADIENT, JOINT = Bins(-2, 2, 100), (Bins(-1, 1, 40), Bins(-2, 2, 50))
 SPECS = {"1D": Spec(GRADIENT), "2D": Spec(None, JOINT)}

@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.tb_browser import measure_first, measure_frames, open_browser, open_tab  # noqa: E402
-from cockpit_core import records  # noqa: E402
 from cockpit_core.events.writer import EventWriter  # noqa: E402
+from cockpit_core.foundation import records  # noqa: E402
 from cockpit_core.schema import cockpit_pb2 as pb  # noqa: E402
 from tests import synthetic  # noqa: E402
 from tests.e2e.tensorboard_server import BACKENDS, TensorBoard  # noqa: E402

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from cockpit_core import records
+from cockpit_core.foundation import records
 from cockpit_core.schema import wire
 from cockpit_widget.feed import Feed, Message, join_frames
 from cockpit_widget.pace import Limits, Pace

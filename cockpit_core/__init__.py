@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from cockpit_core.comparing import compare
     from cockpit_core.diagnosis.replay import diagnose
     from cockpit_core.events.data import RunData, load
-    from cockpit_core.records import Evidence, Finding
-    from cockpit_core.run import Run
-    from cockpit_core.tracking import track
+    from cockpit_core.foundation.records import Evidence, Finding
+    from cockpit_core.tracking.run import Run
+    from cockpit_core.tracking.track import track
 
 __all__ = [
     "Evidence",
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "track": "tracking",
-    "Run": "run",
+    "track": "tracking.track",
+    "Run": "tracking.run",
     "load": "events.data",
     "RunData": "events.data",
     "compare": "comparing",
     "diagnose": "diagnosis.replay",
-    "Finding": "records",
-    "Evidence": "records",
+    "Finding": "foundation.records",
+    "Evidence": "foundation.records",
 }
 _MODULES = ("problems", "quantities", "schedules")
 

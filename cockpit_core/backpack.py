@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import cockpit_core.layers  # noqa: F401 - importing the folder registers its rules
 from cockpit_core.engine.clock import Clock
-from cockpit_core.engine.reduce import LayerStatistics, Request, reduce_layer
+from cockpit_core.engine.statistics import LayerStatistics, Request, reduce_layer
 from cockpit_core.kernels import Spec, prepare_parameter
 from cockpit_core.layers.registry import RULES, Call
 

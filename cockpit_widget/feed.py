@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cockpit_core.terminal import clean
+from cockpit_core.report.terminal import clean
 from cockpit_widget.fitting import HISTORY, MOST_PIECES
 from cockpit_widget.pace import Clock, KeyframeSchedule, Pace
 from cockpit_widget.sources import Source

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from cockpit_core import records
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
 from cockpit_core.events.heavy import Room
-from cockpit_core.report_html import spread
+from cockpit_core.foundation import records
+from cockpit_core.report.html import spread
 from cockpit_core.schema import wire
 
 # What the parts may take of a message that cannot hold everything.

@@ -19,8 +19,8 @@ import numpy as np
 from cockpit_core.events.data import RunData, get_values
 from cockpit_core.events.table import KINDS, Rows
 from cockpit_core.events.writer import Written
-from cockpit_core.show import find_runs
-from cockpit_core.terminal import clean
+from cockpit_core.report.show import find_runs
+from cockpit_core.report.terminal import clean
 from cockpit_widget.fitting import encode_stretch, encode_within, split
 from cockpit_widget.pace import Pace
 

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 with atheris.instrument_imports(include=["cockpit_core", "cockpit_widget"]):
     from tests import hostile_logs, synthetic
 
-from cockpit_core import records
 from cockpit_core.events import bulk
 from cockpit_core.events.reader import read_events
+from cockpit_core.foundation import records
 from cockpit_core.schema import wire
 from scripts.mutations import mutate_field
 

@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from cockpit_core.cli import main as run_cockpit
+from cockpit_core.commands.cli import main as run_cockpit
 from tests.e2e.tensorboard_server import TensorBoard
 from tests.e2e.tensorboard_tab import Tab
 

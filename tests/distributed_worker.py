@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import cockpit_core
-from cockpit_core.engine import distributed
+from cockpit_core.distributed import group as distributed
 from tests.core.test_broadcast import PROBLEMS as WITH_POSITIONS
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS, Problem

@@ -10,8 +10,9 @@ from typing import Any
 from torch import nn
 
 from cockpit_core.curvature import HessianOperator, make_operator
-from cockpit_core.engine import curvature, distributed
-from cockpit_core.engine.curvature import Curvature
+from cockpit_core.distributed import group as distributed
+from cockpit_core.engine import curving as curvature
+from cockpit_core.engine.curving import Curvature
 from cockpit_core.engine.engine import Engine
 from cockpit_core.layers import registry
 from cockpit_core.quantities import NormTest

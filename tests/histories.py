@@ -9,7 +9,7 @@ import numpy as np
 
 from cockpit_core.diagnosis.history import Observation
 from cockpit_core.diagnosis.judge import Judge, rank
-from cockpit_core.records import Finding, Header, LayerInfo, OptimizerInfo
+from cockpit_core.foundation.records import Finding, Header, LayerInfo, OptimizerInfo
 
 LAYERS = ("a.weight", "a.bias", "b.weight", "b.bias", "c.weight", "c.bias")
 Change = Callable[[int, dict[str, float]], None]

@@ -23,12 +23,12 @@ from cockpit_core.events.data import RunData
 from cockpit_core.events.framing import frame
 from cockpit_core.events.reader import read_events
 from cockpit_core.events.resume import read_past
-from cockpit_core.report_html import pack_run
-from cockpit_core.report_tables import make_csv, make_json
+from cockpit_core.report.html import pack_run
+from cockpit_core.report.show import describe_run, show_run
+from cockpit_core.report.tables import make_csv, make_json
+from cockpit_core.report.terminal import Terminal
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema import wire
-from cockpit_core.show import describe_run, show_run
-from cockpit_core.terminal import Terminal
 from cockpit_widget.fitting import encode_within
 
 NAME = "events.out.tfevents.0000000001.host.1.0.cockpit"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cockpit_core import records
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.foundation import records
 
 BATCH = 64
 STEPS_PER_EPOCH = 50

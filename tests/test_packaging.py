@@ -119,7 +119,7 @@ def test_wheel_and_sdist_hold_everything_and_the_sdist_needs_no_node(tmp_path: P
     needed = BUNDLES | {
         "cockpit_core/schema/cockpit.proto",
         "cockpit_core/schema/cockpit_pb2.py",
-        "cockpit_core/cli.py",
+        "cockpit_core/commands/cli.py",
         "tb_plugin/loader.py",
     }
     assert needed <= names
@@ -129,7 +129,7 @@ def test_wheel_and_sdist_hold_everything_and_the_sdist_needs_no_node(tmp_path: P
         "tb_plugin",
     }
     entry_points = wheel.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
-    assert "cockpit = cockpit_core.cli:main" in entry_points
+    assert "cockpit = cockpit_core.commands.cli:main" in entry_points
     assert "[tensorboard_plugins]\ncockpit = tb_plugin.loader:CockpitLoader" in entry_points
 
     with tarfile.open(build("sdist", ROOT, tmp_path / "sdist")) as sdist:

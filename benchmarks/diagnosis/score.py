@@ -19,7 +19,7 @@ from cockpit_core.diagnosis.history import Observation
 from cockpit_core.diagnosis.judge import Judge, rank
 from cockpit_core.diagnosis.replay import replay
 from cockpit_core.events.data import load
-from cockpit_core.records import Finding
+from cockpit_core.foundation.records import Finding
 
 DATA = (
     "labels_random",

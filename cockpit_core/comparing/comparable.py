@@ -9,7 +9,7 @@ from cockpit_core.comparing.curves import IN_PARAMETER_SPACE, STABILITY, list_qu
 from cockpit_core.comparing.metrics import has_diverged
 from cockpit_core.comparing.settings import Entry, Setting
 from cockpit_core.events.data import RunData
-from cockpit_core.records import Header
+from cockpit_core.foundation.records import Header
 
 OF_THE_NETWORK = (*IN_PARAMETER_SPACE, "HessTrace", "HessMaxEV", "TICDiag", "TICTrace", STABILITY)
 OF_CURVATURE = ("HessTrace", "TICDiag", "TICTrace")

@@ -23,7 +23,7 @@ from cockpit_core.comparing.metrics import (
 )
 from cockpit_core.comparing.settings import Entry, Setting, group_by_setting, group_by_source, read_seed, read_settings
 from cockpit_core.events.data import RunData, load
-from cockpit_core.show import find_runs
+from cockpit_core.report.show import find_runs
 
 if TYPE_CHECKING:
     import pandas

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cockpit_core.events.data import RunData
-from cockpit_core.records import Header
+from cockpit_core.foundation.records import Header
 
 SEEDS = ("seed", "random_seed")
 # How a run was watched and where, not how it was trained. The logdir is another for every run.

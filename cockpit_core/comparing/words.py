@@ -10,7 +10,7 @@ import numpy as np
 from cockpit_core.comparing.comparison import Comparison, Pair, Section
 from cockpit_core.comparing.first import CELLS, Difference
 from cockpit_core.comparing.metrics import NEAR_LOSS, NEAR_SHARE, Metric
-from cockpit_core.terminal import clean, format_number, format_table
+from cockpit_core.report.terminal import clean, format_number, format_table
 
 PAIRS = 4  # in words; the rest is in JSON
 ALIKE = 8

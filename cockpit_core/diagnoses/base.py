@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from cockpit_core.diagnosis.limits import LIMITS
-from cockpit_core.records import Evidence
+from cockpit_core.foundation.records import Evidence
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from cockpit_core.records import Header
+from cockpit_core.foundation.records import Header
 
 CLASS_LOSSES = ("CrossEntropyLoss", "NLLLoss")
 VALUE_LOSSES = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")

@@ -10,7 +10,7 @@ from cockpit_core.diagnoses import Diagnosis, Found, all_diagnoses
 from cockpit_core.diagnosis.facts import Facts
 from cockpit_core.diagnosis.history import History, Observation
 from cockpit_core.diagnosis.view import View
-from cockpit_core.records import Finding, Header
+from cockpit_core.foundation.records import Finding, Header
 from cockpit_core.schema.findings import SEVERITIES
 
 PATIENCE = 20  # tracked steps in a row at which a rule does not hold any more, before its finding is retracted

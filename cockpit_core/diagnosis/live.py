@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cockpit_core.records import Finding, Header, Record
+from cockpit_core.foundation.records import Finding, Header, Record
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.judge import Judge

@@ -11,7 +11,7 @@ from cockpit_core.diagnosis.history import Observation
 from cockpit_core.diagnosis.judge import Judge, rank
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.table import KINDS, Table
-from cockpit_core.records import Finding, Record
+from cockpit_core.foundation.records import Finding, Record
 
 _TINY = float(np.finfo(np.float32).tiny)
 LAYERED = ("GradNorm", "UpdateSize", "ParamNorm")  # what rules look at layer by layer

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cockpit_core.engine.distributed import Group
+from cockpit_core.distributed.group import Group
 
 MOST = 2**15
 ROWS = 2**9

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.engine.alpha.keeping import Forward
 from cockpit_core.engine.capture import Pass
-from cockpit_core.engine.keeping import Forward
-from cockpit_core.engine.routes import NoRoute, Place, Route, find_route, find_route_from
+from cockpit_core.engine.samples.routes import NoRoute, Place, Route, find_route, find_route_from
 from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.module_state import LossAgain, NotRepeatable
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from cockpit_core.engine.replay import TELLS_HOOKS
+from cockpit_core.engine.samples.replay import TELLS_HOOKS
 from cockpit_core.layers.fallback import stack_rows
 from cockpit_core.layers.registry import Call
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.losses import NoIndividualLosses
-from cockpit_core.faults import describe_error
+from cockpit_core.engine.loss.individual import NoIndividualLosses
+from cockpit_core.foundation.faults import describe_error
 from cockpit_core.layers import random_state
 from cockpit_core.layers.attention import attention
 from cockpit_core.layers.contribution import Contribution, Joined, Rows, Same, Summed, Tried, Zeros

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from cockpit_core.foundation.records import LayerInfo
+from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.layers.fallback import ATOMIC
 from cockpit_core.layers.registry import find_rule
-from cockpit_core.records import LayerInfo
-from cockpit_core.sharded import is_sharded
 
 UNSEEN = "no tracked backward pass has gone through it"
 TRANSFORMER_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)

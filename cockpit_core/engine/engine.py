@@ -17,28 +17,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.distributed.group import Group
+from cockpit_core.distributed.together import measure_together
 from cockpit_core.engine.activations import read_activations
+from cockpit_core.engine.alpha.keeping import Forward, Repetition
 from cockpit_core.engine.broadcast import tag, watch_entries
 from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_labels, make_call
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.curvature import Curvature
-from cockpit_core.engine.differentiated import Verified, read_root
-from cockpit_core.engine.distributed import Group
-from cockpit_core.engine.following import Follower, mark_outputs, samples_of_outputs
+from cockpit_core.engine.curving import Curvature
 from cockpit_core.engine.hooks import Handles, Hook, LayerHook
-from cockpit_core.engine.keeping import Forward, Repetition
-from cockpit_core.engine.loss_graph import LOSS, OUTPUT, Held, covered_by_losses, mark, roots_of, shared_gradients
-from cockpit_core.engine.losses import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
+from cockpit_core.engine.layer_result import reduce_parameter
+from cockpit_core.engine.loss.differentiated import Verified, read_root
+from cockpit_core.engine.loss.graph import LOSS, OUTPUT, Held, covered_by_losses, mark, roots_of, shared_gradients
+from cockpit_core.engine.loss.individual import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
+from cockpit_core.engine.loss.prepared import MOST_OUTPUTS, Output, Prepared, correct_loss
+from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
-from cockpit_core.engine.prepared import MOST_OUTPUTS, Output, Prepared, correct_loss
-from cockpit_core.engine.reduction import reduce_parameter
-from cockpit_core.engine.roots import Root
+from cockpit_core.engine.samples.following import Follower, mark_outputs, samples_of_outputs
 from cockpit_core.engine.step import GradientMark, StepState
 from cockpit_core.engine.survey import Survey, survey
-from cockpit_core.engine.together import measure_together
+from cockpit_core.foundation.sharded import any_nonzero
 from cockpit_core.layers import random_state
 from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.hook_watch import HookWatch
@@ -46,7 +47,6 @@ from cockpit_core.layers.module_state import LossAgain, ModuleState
 from cockpit_core.layers.outside import runs_own_backward
 from cockpit_core.layers.registry import Call
 from cockpit_core.quantities.norms import measure_norms
-from cockpit_core.sharded import any_nonzero
 
 Guard = Callable[[str], Any]
 

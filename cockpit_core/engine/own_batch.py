@@ -21,8 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import Eigenpair, NoCurvature
 from cockpit_core.curvature.point import explained
+from cockpit_core.distributed.group import Group
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.distributed import Group
 from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.quantities.base import NoValue
 from cockpit_core.quantities.products import product

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cockpit_core.engine.reduce import Request
+from cockpit_core.engine.statistics import Request
 from cockpit_core.kernels import Spec
 from cockpit_core.layers.scratch import Scratch
 from cockpit_core.quantities import Quantity

@@ -8,8 +8,8 @@ from typing import Any
 
 from cockpit_core.curvature.autograd_graph import output_shape
 from cockpit_core.engine.broadcast import TAG
-from cockpit_core.engine.loss_graph import GIVEN, roots_of
-from cockpit_core.engine.roots import Root
+from cockpit_core.engine.loss.graph import GIVEN, roots_of
+from cockpit_core.engine.loss.roots import Root
 
 
 @dataclass

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from cockpit_core import records
 from cockpit_core.events.data import RunData
 from cockpit_core.events.heavy import Room
 from cockpit_core.events.table import Rows
+from cockpit_core.foundation import records
 from cockpit_core.schema import wire
 from cockpit_core.schema.limits import MAX_INFLATED
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cockpit_core import records
 from cockpit_core.events.pattern import Pattern, read_numbers, read_small
 from cockpit_core.events.table import KINDS, Rows, Table
+from cockpit_core.foundation import records
 
 FEW = 16  # fewer records alike are not worth a pattern
 MANY_PATTERNS = 64  # a run whose records all differ is read the ordinary way

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cockpit_core import records
 from cockpit_core.events.bulk import add_records
 from cockpit_core.events.heavy import Fetch, HeavyIndex, make_fetch
 from cockpit_core.events.reader import EventFile, Located, find_event_files, is_event_file
 from cockpit_core.events.summary import PLUGIN
 from cockpit_core.events.table import MissingValue, Rows, Table
 from cockpit_core.events.words import check_names, check_step, explain_nothing, list_names, plain
+from cockpit_core.foundation import records
 from cockpit_core.schema import tags, wire
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ class RunData:
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per record, one column per name; layer-wise values as ``name[layer]``."""
-        from cockpit_core.events.frame import make_frame
+        from cockpit_core.events.pandas_table import make_frame
 
         return make_frame(self)
 

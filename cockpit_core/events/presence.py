@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cockpit_core.events.logfile import find_sign_of_life, writer_of
 from cockpit_core.events.resume import read_past
-from cockpit_core.faults import say
+from cockpit_core.foundation.faults import say
 
 
 def check_nobody_writes(logdir: Path, files: list[Path]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cockpit_core import records
 from cockpit_core.events.reader import EventFile
 from cockpit_core.events.summary import Value
+from cockpit_core.foundation import records
 from cockpit_core.schema import tags, wire
 from cockpit_core.schema.limits import UINT32_MAX
 

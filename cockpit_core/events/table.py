@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cockpit_core import records
 from cockpit_core.events.layer_column import LayerColumn, Layout, between
+from cockpit_core.foundation import records
 
 MAX_NAMES = 100_000  # columns of one run; a page cannot show a hundredth of them
 KINDS = ("step", "log", "start", "end")

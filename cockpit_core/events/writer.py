@@ -15,14 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cockpit_core import records
 from cockpit_core.events import summary
 from cockpit_core.events.framing import frame
 from cockpit_core.events.logfile import LogFile, find_sign_of_life, make_name
 from cockpit_core.events.presence import check_nobody_came_first, check_nobody_writes
 from cockpit_core.events.reader import file_order, find_event_files
 from cockpit_core.events.resume import Past, read_past
-from cockpit_core.faults import say
+from cockpit_core.foundation import records
+from cockpit_core.foundation.faults import say
 from cockpit_core.schema import tags, wire
 
 RECORDS_PER_TAG = 4096  # TensorBoard can only re-read a whole tag

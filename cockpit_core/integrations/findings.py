@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cockpit_core.records import Finding
+from cockpit_core.foundation.records import Finding
 
 
 def with_printing(options: dict[str, Any]) -> dict[str, Any]:

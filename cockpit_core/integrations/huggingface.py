@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from cockpit_core.engine.functional import attach_function_loss
 from cockpit_core.engine.hooks import Handles, Hook
+from cockpit_core.engine.loss.handed_over import attach_function_loss
 from cockpit_core.integrations.findings import count_findings, with_printing
 from cockpit_core.integrations.folders import choose_folder, continue_at
-from cockpit_core.run import Run
-from cockpit_core.tracking import track
+from cockpit_core.tracking.run import Run
+from cockpit_core.tracking.track import track
 
 
 class CockpitCallback(TrainerCallback):

@@ -11,8 +11,8 @@ from torch.nn.modules.loss import _Loss
 from cockpit_core.engine.capture import find_batch_size
 from cockpit_core.integrations.findings import count_findings, with_printing
 from cockpit_core.integrations.folders import choose_folder, continue_at
-from cockpit_core.run import Run
-from cockpit_core.tracking import track
+from cockpit_core.tracking.run import Run
+from cockpit_core.tracking.track import track
 
 try:
     import lightning.pytorch as pl

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.records import Histogram
 from cockpit_core.kernels.bins import GRADIENT_EXTRA, PARAMETER_EXTRA, Bins, Spec
-from cockpit_core.records import Histogram
 
 
 def _fold(table: np.ndarray) -> np.ndarray:

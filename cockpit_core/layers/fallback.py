@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from cockpit_core.foundation.sharded import contains_sharded_modules
 from cockpit_core.layers.contribution import Contribution, Tried
 from cockpit_core.layers.module_state import ModuleState, NotRepeatable
 from cockpit_core.layers.random_state import is_same, restored
 from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.layers.scratch import Scratch
-from cockpit_core.sharded import contains_sharded_modules
 
 ATOMIC: tuple[type[nn.Module], ...] = (
     nn.MultiheadAttention,

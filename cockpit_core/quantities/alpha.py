@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cockpit_core.foundation.records import AlphaFit
 from cockpit_core.quantities.base import Quantity
-from cockpit_core.records import AlphaFit
 
 
 class Alpha(Quantity):

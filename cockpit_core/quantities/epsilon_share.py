@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from cockpit_core.foundation.sharded import whole
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.second_moments import find_roots
-from cockpit_core.sharded import whole
 
 if TYPE_CHECKING:
     from cockpit_core.engine.optimizer_state import ParameterState

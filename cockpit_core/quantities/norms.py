@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cockpit_core import long_sums
+from cockpit_core.foundation import long_sums
+from cockpit_core.foundation.sharded import is_sharded, norms_of_shards
 from cockpit_core.quantities.base import NoValue, Value
-from cockpit_core.sharded import is_sharded, norms_of_shards
 
 
 def measure_norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cockpit_core.sharded import whole
+from cockpit_core.foundation.sharded import whole
 
 CHUNK = 2**16
 """So many elements at a time in their own precision; the sums of the pieces are added in float64."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from cockpit_core.records import Evidence, Finding
+from cockpit_core.foundation.records import Evidence, Finding
 from cockpit_core.schema import cockpit_pb2 as pb
 
 SEVERITIES = ("broken", "likely", "advice")  # worst first

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from cockpit_core import records
+from cockpit_core.foundation import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema.arrays import pack_array, unpack_array
 from cockpit_core.schema.findings import finding_message, read_findings

@@ -169,7 +169,7 @@ def start(trial: Trial, options: Options) -> subprocess.Popen:
     folder.parent.mkdir(parents=True, exist_ok=True)
     threads = str(max(1, count_cores() // options.processes))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "COCKPIT_SWEEP_PARENT": str(os.getpid())}
-    program = "import sys; from cockpit_core.cli import main; sys.exit(main())"
+    program = "import sys; from cockpit_core.commands.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", program, *make_command(trial, options)[1:], "--processes", "1"]
     with find_output(folder).open("wb") as output:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)

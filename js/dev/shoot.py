@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
-from cockpit_core.report import write_report  # noqa: E402
+from cockpit_core.report.write import write_report  # noqa: E402
 from tests.synthetic import write_run  # noqa: E402
 
 VIEWS = [("wide", 1480, "light"), ("wide", 1480, "dark"), ("medium", 1000, "light"), ("narrow", 480, "light")]

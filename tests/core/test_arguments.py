@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import cockpit_core
-from cockpit_core import run as run_module
+from cockpit_core.tracking.track import run as run_module
 from tests.own_optimizers import ByHand
 from tests.training import Training, by_step, start
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import cockpit_core
-from cockpit_core.faults import text_of
+from cockpit_core.foundation.faults import text_of
 from cockpit_core.quantities import NoValue, Quantity, Statistics
 from tests.training import by_step, quantities, start
 

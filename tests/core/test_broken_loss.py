@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import cockpit_core
-from cockpit_core.engine.spikes import CALM, Spikes
+from cockpit_core.tracking.spikes import CALM, Spikes
 from tests.training import by_step, start
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cockpit_core import cli
 from cockpit_core._version import __version__
+from cockpit_core.commands import cli
 from cockpit_core.events.writer import EventWriter
-from cockpit_core.records import Header, LayerInfo, Notice, Record
-from cockpit_core.show import list_runs, show_run
-from cockpit_core.terminal import Terminal, draw_sparkline, format_age, format_number
+from cockpit_core.foundation.records import Header, LayerInfo, Notice, Record
+from cockpit_core.report.show import list_runs, show_run
+from cockpit_core.report.terminal import Terminal, draw_sparkline, format_age, format_number
 from tests import synthetic
 from tests.training import start
 
@@ -59,7 +59,7 @@ def write_run(path: Path, losses: list[float], name: str = "", end: str = "finis
 
 
 def run_cockpit(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-m", "cockpit_core.cli", *arguments]
+    command = [sys.executable, "-W", "error", "-m", "cockpit_core.commands.cli", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, encoding="utf-8", timeout=120, env={**os.environ, **environment}
     )
@@ -181,7 +181,7 @@ def test_a_folder_with_one_run_below_means_that_run(tmp_path: Path, capsys: pyte
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [2.0] * 50)
-    command = f'"{sys.executable}" -m cockpit_core.cli show "{tmp_path / "a"}"; echo "code $?" >&2'
+    command = f'"{sys.executable}" -m cockpit_core.commands.cli show "{tmp_path / "a"}"; echo "code $?" >&2'
     result = subprocess.run(["sh", "-c", f"( {command} ) | true"], capture_output=True, text=True, timeout=120)
     assert result.stderr == "code 0\n"
 
@@ -265,7 +265,7 @@ def test_report_goes_where_the_option_or_the_ending_says(
 def test_report_takes_a_folder_of_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cockpit_core.report_html.read_program", lambda: "// the program")
+    monkeypatch.setattr("cockpit_core.report.html.read_program", lambda: "// the program")
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b", "c"):
         synthetic.write_run(tmp_path / "sweep" / name, steps=5, layers=2)
@@ -278,7 +278,7 @@ def test_report_takes_a_folder_of_runs(
 def test_report_says_how_large_it_is_and_what_it_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cockpit_core.report_html.read_program", lambda: "// the program")
+    monkeypatch.setattr("cockpit_core.report.html.read_program", lambda: "// the program")
     synthetic.write_run(tmp_path / "lenet", steps=150, layers=6)
     command = ["report", str(tmp_path / "lenet"), "-o", str(tmp_path / "lenet.html")]
     assert cli.main(command) == 0
@@ -352,7 +352,7 @@ def test_no_name_reaches_the_terminal_with_its_escape_sequences(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names of folders and of runs: in answers, in errors, in what a report left out."""
-    monkeypatch.setattr("cockpit_core.report_html.read_program", lambda: "")
+    monkeypatch.setattr("cockpit_core.report.html.read_program", lambda: "")
     monkeypatch.chdir(tmp_path)
     run = write_run(tmp_path / HOSTILE / HOSTILE, [1.0], name=HOSTILE, end=HOSTILE, error=HOSTILE)
     write_run(tmp_path / HOSTILE / "other", [], name=HOSTILE)

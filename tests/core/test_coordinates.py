@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from cockpit_core.cli import main
-from cockpit_core.coordinates import NotUsable, check_coordinates, slope
+from cockpit_core.commands.cli import main
+from cockpit_core.commands.coordinates import NotUsable, check_coordinates, slope
 
 FILE = """
 import torch

@@ -12,7 +12,7 @@ import torch
 
 import cockpit_core
 from cockpit_core import quantities
-from cockpit_core.demo import Progress, choose_logdir, run_demo
+from cockpit_core.commands.demo import Progress, choose_logdir, run_demo
 
 
 class Screen(io.StringIO):

@@ -100,7 +100,7 @@ def safely_inside(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return (distance > 1e-9) | ((values == 0) & (distance == 0))
 
 
-def assert_counts_1d(histogram: cockpit_core.records.Histogram, G: np.ndarray) -> None:
+def assert_counts_1d(histogram: cockpit_core.foundation.records.Histogram, G: np.ndarray) -> None:
     expected, edges = slow_truth.histogram_1d(G)
     np.testing.assert_allclose(histogram.edges, edges, atol=1e-12)
     assert histogram.counts.shape == expected.shape
@@ -112,7 +112,7 @@ def assert_counts_1d(histogram: cockpit_core.records.Histogram, G: np.ndarray) -
     assert (histogram.nan, histogram.pos_inf, histogram.neg_inf) == (0, 0, 0)
 
 
-def assert_counts_2d(histogram: cockpit_core.records.Histogram, G: np.ndarray, theta: np.ndarray) -> None:
+def assert_counts_2d(histogram: cockpit_core.foundation.records.Histogram, G: np.ndarray, theta: np.ndarray) -> None:
     expected, edges, parameter_edges = slow_truth.histogram_2d(G, theta)
     np.testing.assert_allclose(histogram.edges, edges, atol=1e-12)
     np.testing.assert_allclose(histogram.parameter_edges, parameter_edges, atol=1e-12)

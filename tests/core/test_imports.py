@@ -49,7 +49,7 @@ def test_importing_the_core_loads_nothing_heavy() -> None:
 
 
 def test_diagnosing_a_log_loads_no_torch() -> None:
-    code = "import cockpit_core, cockpit_core.diagnosis.live, cockpit_core.diagnosis.command\ncockpit_core.diagnose"
+    code = "import cockpit_core, cockpit_core.diagnosis.live, cockpit_core.commands.diagnose\ncockpit_core.diagnose"
     assert find_imported(code, HEAVY) == []
 
 
@@ -72,7 +72,7 @@ def test_reading_a_log_does_not_import_torch(tmp_path: Path) -> None:
     code = (
         "import cockpit_core\n"
         "from cockpit_core.events.writer import EventWriter\n"
-        "from cockpit_core.records import Header, Record\n"
+        "from cockpit_core.foundation.records import Header, Record\n"
         f"writer = EventWriter({str(tmp_path / 'run')!r})\n"
         "writer.write_header(Header(run_id='1', name='run', created=0.0))\n"
         "writer.write_record(Record(kind='step', step=0, wall_time=0.0, time=0.0, scalars={'Loss': 1.0}))\n"
@@ -84,12 +84,12 @@ def test_reading_a_log_does_not_import_torch(tmp_path: Path) -> None:
 
 
 def test_looking_at_runs_in_the_terminal_does_not_import_torch(tmp_path: Path) -> None:
-    code = f"from cockpit_core.cli import main\nassert main(['ls', {str(tmp_path)!r}]) == 1"
+    code = f"from cockpit_core.commands.cli import main\nassert main(['ls', {str(tmp_path)!r}]) == 1"
     assert find_imported(code, (*HOSTS, *HEAVY)) == []
 
 
 def test_a_forbidden_import_would_be_seen() -> None:
-    assert find_imported("import cockpit_core.terminal, ipywidgets", HEAVY) == ["ipywidgets"]
+    assert find_imported("import cockpit_core.report.terminal, ipywidgets", HEAVY) == ["ipywidgets"]
 
 
 def test_a_module_that_cannot_be_imported_would_be_seen() -> None:

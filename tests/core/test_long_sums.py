@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cockpit_core import long_sums
+from cockpit_core.foundation import long_sums
 from cockpit_core.quantities.norms import measure_norms
 
 COUNT = 3_000_001

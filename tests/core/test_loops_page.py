@@ -50,7 +50,7 @@ def test_snippet_runs_and_has_what_the_page_says(title: str, tmp_path: Path) -> 
         exec(compile(SNIPPETS[title], f"docs/loops.md: {title}", "exec"), names)
     finally:
         os.chdir(before)
-        for run in cockpit_core.run.ALIVE:
+        for run in cockpit_core.tracking.run.ALIVE:
             run.close()
     assert torch.autograd.backward.__module__ == "torch.autograd"
     data, refused = cockpit_core.load(tmp_path / names["run"].logdir), NO_VALUE.get(title, {})

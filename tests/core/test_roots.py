@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import cockpit_core
-import cockpit_core.run
+import cockpit_core.tracking.run
 from tests import slow_truth
 from tests.slow_truth import Objective, truth_of_objective
 from tests.training import assert_alphas_close, assert_true, by_step, start, truth_of
@@ -23,7 +23,7 @@ OWN = torch.autograd.backward
 @pytest.fixture(autouse=True)
 def nobody_else() -> None:
     """Runs that other tests of this process left open listen too."""
-    for run in list(cockpit_core.run.ALIVE):
+    for run in list(cockpit_core.tracking.run.ALIVE):
         run.close()
     gc.collect()
     assert torch.autograd.backward is OWN
@@ -79,7 +79,7 @@ def test_what_somebody_puts_around_ours_stays(tmp_path: Path) -> None:
         assert torch.autograd.backward is around and calls == [1] and model[0].weight.grad is not None
     finally:
         torch.autograd.backward = OWN
-        cockpit_core.engine.roots.WATCH.__init__()
+        cockpit_core.engine.loss.roots.WATCH.__init__()
 
 
 def test_two_runs_do_not_hear_each_other(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrizations import orthogonal, weight_norm
 from torch.utils.checkpoint import checkpoint
 
 import cockpit_core
-from cockpit_core.engine import following
+from cockpit_core.engine.samples import following
 from tests import slow_truth
 from tests.core.test_kinds import compare, train, watch
 from tests.kinds import squares

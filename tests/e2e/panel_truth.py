@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cockpit_core.events.data import RunData
-from cockpit_core.records import Header, Notice
+from cockpit_core.foundation.records import Header, Notice
 from tests.e2e.tensorboard_tab import Reading, Tab
 
 # What each number in the head of a panel is called in the log.

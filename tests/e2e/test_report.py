@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cockpit_core.events.data import load
-from cockpit_core.report import write_report
+from cockpit_core.report.write import write_report
 from tests import synthetic
 from tests.e2e.jupyter_server import ARTIFACTS, export_values, screenshot
 from tests.widget.test_report import write_hostile

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from cockpit_core import records
 from cockpit_core.events.data import load
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.foundation import records
 from tests import synthetic
 from tests.e2e.panel_truth import latest
 from tests.e2e.tensorboard_server import TensorBoard

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cockpit_core import records
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.foundation import records
 from cockpit_core.schema import cockpit_pb2 as pb
 
 HOSTILE_RUNS = [

@@ -14,7 +14,7 @@ import pytest
 from tensorboard import errors
 from tensorboard.data import provider as tb
 
-from cockpit_core import records
+from cockpit_core.foundation import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema import wire
 from cockpit_core.schema.tags import HEADER, records_tag

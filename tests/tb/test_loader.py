@@ -81,7 +81,7 @@ sys.meta_path.insert(0, Block())
 def our_modules() -> list[str]:
     """Every module that may be imported between TensorBoard's start and an open tab, except the loader."""
     plugin = [f"tb_plugin.{path.stem}" for path in sorted((ROOT / "tb_plugin").glob("*.py"))]
-    core = ["cockpit_core", "cockpit_core.events", "cockpit_core.schema", "cockpit_core.records"]
+    core = ["cockpit_core", "cockpit_core.events", "cockpit_core.schema", "cockpit_core.foundation.records"]
     return [name for name in plugin if name not in ("tb_plugin.__init__", "tb_plugin.loader")] + core
 
 

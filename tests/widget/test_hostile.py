@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cockpit_core import records
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.foundation import records
 from cockpit_widget import CockpitWidget
 from cockpit_widget.sources import DirectorySource
 from tests.tb.logs import write_hurtful

@@ -14,11 +14,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from cockpit_core import records
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.writer import EventWriter
-from cockpit_core.report import make_report, name_uniquely, write_report
-from cockpit_core.report_html import spread
+from cockpit_core.foundation import records
+from cockpit_core.report.html import spread
+from cockpit_core.report.write import make_report, name_uniquely, write_report
 from tests import synthetic
 from tests.widget.fakes import FakePage
 from tests.widget.test_stream import assert_page_equals_log
@@ -29,7 +29,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>\"'&$\\frac{}\u202e\x07"
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests are about the data; the browser tests use the real program."""
-    monkeypatch.setattr("cockpit_core.report_html.read_program", lambda: "// </script> the program")
+    monkeypatch.setattr("cockpit_core.report.html.read_program", lambda: "// </script> the program")
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_poster_does_not_touch_the_users_figures(logdir: Path) -> None:
 
     code = (
         "import sys\n"
-        "from cockpit_core.report import make_report\n"
+        "from cockpit_core.report.write import make_report\n"
         f"make_report({str(logdir)!r}, 'png')\n"
         "assert 'matplotlib.pyplot' not in sys.modules and 'torch' not in sys.modules\n"
     )
@@ -243,7 +243,7 @@ def test_writing_a_report_logs_what_it_left_out(logdir: Path, tmp_path: Path, ca
 
 def test_a_report_uses_the_room_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It once counted each histogram by itself, and left half of them out of a file a fifth as large as allowed."""
-    monkeypatch.setattr("cockpit_core.report_html.read_program", lambda: "// the program")
+    monkeypatch.setattr("cockpit_core.report.html.read_program", lambda: "// the program")
     synthetic.write_run(tmp_path / "long", steps=160, layers=12, every=2)
     limit = 160_000
     report = make_report(tmp_path / "long", max_bytes=limit)

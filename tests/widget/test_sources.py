@@ -13,7 +13,7 @@ from cockpit_core.events.data import RunData, load
 from cockpit_core.events.reader import EventFile
 from cockpit_core.events.table import KINDS, Rows
 from cockpit_core.events.writer import Written
-from cockpit_core.records import Record
+from cockpit_core.foundation.records import Record
 from cockpit_widget.pace import Pace
 from cockpit_widget.sources import RunSource, measure_rate
 from tests.widget.fakes import FakeClock, FakeRun

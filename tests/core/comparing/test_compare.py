@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import cockpit_core
-from cockpit_core import cli, records
+from cockpit_core.commands import cli
 from cockpit_core.comparing.first import find_first
 from cockpit_core.comparing.metrics import parse_target
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.foundation import records
 from tests import synthetic
 
 Curves = Callable[[np.ndarray, np.random.Generator], dict[str, np.ndarray]]

@@ -7,7 +7,7 @@ import math
 from cockpit_core.diagnoses.base import Diagnosis, Found
 from cockpit_core.diagnosis.history import Observation
 from cockpit_core.diagnosis.judge import PATIENCE, Judge, rank
-from cockpit_core.records import Finding
+from cockpit_core.foundation.records import Finding
 from tests.histories import healthy_scalars, make_header, replay_history
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cockpit_core.foundation.records import Finding
 from cockpit_core.integrations.findings import count_findings, describe, with_printing
-from cockpit_core.records import Finding
 
 
 def test_one_line_is_printed_unless_the_user_has_a_callback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import cockpit_core
-from cockpit_core import cli
-from cockpit_core.records import Record
+from cockpit_core.commands import cli
+from cockpit_core.foundation.records import Record
 
 
 def make_data(seed: int = 0):
@@ -105,7 +105,7 @@ def test_a_resumed_run_knows_what_was_before(tmp_path: Path) -> None:
 
 def test_a_log_without_signals_reads_and_says_what_was_not_examined(tmp_path: Path, capsys) -> None:
     from cockpit_core.events.writer import EventWriter
-    from cockpit_core.records import Header
+    from cockpit_core.foundation.records import Header
 
     writer = EventWriter(tmp_path / "old")
     writer.write_header(Header("id", "old", 0.0, batch_size=32, loss="CrossEntropyLoss"))

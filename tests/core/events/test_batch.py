@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cockpit_core import records
 from cockpit_core.events.batch import decimate, encode_batch, make_batch, sample
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.foundation import records
 from cockpit_core.schema import wire
 from tests import synthetic
 

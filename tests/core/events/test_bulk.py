@@ -8,9 +8,9 @@ import gc
 import numpy as np
 import pytest
 
-from cockpit_core import records
 from cockpit_core.events import bulk
 from cockpit_core.events.data import RunData
+from cockpit_core.foundation import records
 from cockpit_core.schema import wire
 from tests.core.events.test_wire import assert_equal
 

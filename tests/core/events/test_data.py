@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cockpit_core import records
 from cockpit_core.events import data as reading
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.reader import read_events
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.foundation import records
 from tests import synthetic
 
 ROOT = Path(__file__).parents[3]
@@ -259,7 +259,7 @@ def test_refresh_reads_only_what_is_new(logdir: Path) -> None:
 
 FOLLOWED = """
 import sys, time
-from cockpit_core import records
+from cockpit_core.foundation import records
 from cockpit_core.events.writer import EventWriter
 with EventWriter(sys.argv[1]) as writer:
     print("begun", flush=True)

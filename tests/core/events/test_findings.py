@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from cockpit_core import records
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
-from cockpit_core.records import Evidence, Finding
+from cockpit_core.foundation import records
+from cockpit_core.foundation.records import Evidence, Finding
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema import wire
 from cockpit_core.schema.findings import MOST_EVIDENCE, MOST_FINDINGS, MOST_LAYERS, MOST_TEXT

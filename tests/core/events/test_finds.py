@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cockpit_core import records
 from cockpit_core.events.data import RunData, load
+from cockpit_core.foundation import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema import wire
 from scripts.mutations import mutate_bytes, mutate_field

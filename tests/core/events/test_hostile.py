@@ -20,22 +20,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cockpit_core import records
-from cockpit_core.events import bulk, frame, heavy, summary, table
+from cockpit_core.events import bulk, heavy, summary, table
 from cockpit_core.events import data as data_module
+from cockpit_core.events import pandas_table as frame
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.crc import masked_crc
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.framing import frame as frame_record
 from cockpit_core.events.reader import read_events
 from cockpit_core.events.writer import EventWriter
-from cockpit_core.report_html import pack_run
-from cockpit_core.report_tables import guard_cell, make_csv, make_json
+from cockpit_core.foundation import records
+from cockpit_core.report.html import pack_run
+from cockpit_core.report.show import list_runs, show_run
+from cockpit_core.report.tables import guard_cell, make_csv, make_json
+from cockpit_core.report.terminal import Terminal
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema import limits, wire
 from cockpit_core.schema.arrays import MAX_ARRAY, measure_array, unpack_array
-from cockpit_core.show import list_runs, show_run
-from cockpit_core.terminal import Terminal
 from tests import hostile_logs
 
 MEGABYTE = 2**20

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cockpit_core import records
 from cockpit_core.events.crc import masked_crc
 from cockpit_core.events.data import load
 from cockpit_core.events.framing import MAX_RECORD, find_heads, frame, look
 from cockpit_core.events.reader import EventFile, read_events
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.foundation import records
 
 
 def write_small(logdir: Path, steps: int = 6) -> Path:

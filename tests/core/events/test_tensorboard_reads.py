@@ -18,10 +18,10 @@ from tensorboard.context import RequestContext
 from tensorboard.data.server_ingester import NoDataServerError, SubprocessServerDataIngester, get_server_binary
 from tensorboard.util import grpc_util
 
-from cockpit_core import records
 from cockpit_core.events.framing import FOOT, look
 from cockpit_core.events.reader import read_events
 from cockpit_core.events.writer import EventWriter
+from cockpit_core.foundation import records
 from cockpit_core.schema import wire
 
 CONTEXT = RequestContext()

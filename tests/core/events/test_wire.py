@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from cockpit_core import records
+from cockpit_core.foundation import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema import wire
 from cockpit_core.schema.arrays import pack_array, unpack_array

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cockpit_core import records
 from cockpit_core.events import writer as writing
 from cockpit_core.events.data import load
 from cockpit_core.events.reader import read_events
 from cockpit_core.events.writer import EventWriter, Thinning
+from cockpit_core.foundation import records
 from tests import synthetic
 
 ROOT = Path(__file__).parents[3]
@@ -220,7 +220,7 @@ def test_short_writes_are_completed(logdir: Path, monkeypatch: pytest.MonkeyPatc
 
 KILLED = """
 import sys
-from cockpit_core import records
+from cockpit_core.foundation import records
 from cockpit_core.events.writer import EventWriter
 writer = EventWriter(sys.argv[1])
 writer.write_header(records.Header("id", "run", 1.0))

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from cockpit_core.kernels import Counts, count, count_outer, count_values, fused, loops, prepare_parameter
+from cockpit_core.kernels import Counts, count_outer, count_values, fused, loops, prepare_parameter
+from cockpit_core.kernels import door as count
 from tests.core.kernels.cases import DEFAULT, find_differences, make_cases
 
 
@@ -111,7 +112,8 @@ def test_without_numba_the_plain_path_gives_the_same_counts() -> None:
         sys.modules["numba"] = None
         sys.modules["triton"] = None
         import torch
-        from cockpit_core.kernels import Counts, count, count_values, prepare_parameter
+        from cockpit_core.kernels import Counts, count_values, prepare_parameter
+        from cockpit_core.kernels import door as count
         from tests.core.kernels.cases import DEFAULT
         torch.manual_seed(0)
         counts = Counts.zeros(DEFAULT)

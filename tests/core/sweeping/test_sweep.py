@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import cockpit_core
-from cockpit_core import cli
+from cockpit_core.commands import cli
 from cockpit_core.sweeping.trials import Trial, clear_unfinished, parse_optimizer, space_rates
 
-PROGRAM = "import sys; from cockpit_core.cli import main; sys.exit(main())"
+PROGRAM = "import sys; from cockpit_core.commands.cli import main; sys.exit(main())"
 
 
 @pytest.fixture(autouse=True)

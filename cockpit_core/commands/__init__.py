@@ -1,0 +1,1 @@
+"""The ``cockpit`` command, one module for each of its words."""

@@ -1,0 +1,1 @@
+"""Alpha: two backward passes, and what is kept between them."""

@@ -1,0 +1,1 @@
+"""What is differentiated, and which part of it belongs to which sample."""

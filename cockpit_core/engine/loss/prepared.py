@@ -1,0 +1,50 @@
+"""What is known of a loss when its backward pass begins, and the outputs of the model that it was computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from cockpit_core.engine.alpha.keeping import Forward
+from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.loss.differentiated import Reading
+
+MOST_OUTPUTS = 31
+"""Of the model, in one step, that are held for curvature: evaluating without ``no_grad`` must not fill the memory."""
+
+
+@dataclass(eq=False)
+class Output:
+    """One tensor that the model gave: by which call, at which place among all tensors that it gave, with its graph.
+    Of a layer, if there is no call of the model."""
+
+    forward: Forward | None
+    position: int
+    tensor: Tensor
+
+
+@dataclass(eq=False)
+class Prepared:
+    """What is known of a root when its backward pass begins."""
+
+    value: float
+    origin: tuple[int, int]
+    plain: bool
+    """It consists of losses of the tracked loss module alone."""
+    by_module: bool
+    """At least a part of it does."""
+    reading: Reading | None = None
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    handles: list[Any] = field(default_factory=list)
+    opened: bool = False
+
+
+def correct_loss(found: Pass, value: float) -> None:
+    """The loss module's part is not all: a constant was added to it, which belongs to no sample in particular."""
+    if abs(found.loss - value) <= 1e-6 * max(abs(value), abs(found.loss)):
+        return
+    found.loss = value
+    if found.losses is not None:
+        found.losses, found.no_losses = None, "a constant is added to the loss, and no graph tells to which samples"

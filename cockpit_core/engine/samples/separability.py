@@ -1,0 +1,118 @@
+"""Is the loss a sum over samples? Walks from the scalar to the model's outputs (see ``replay``).
+
+A sum or mean of terms, each of which depends on one sample's outputs, gives individual gradients. Where terms see several
+samples (contrastive losses), or the sum passes through a curved function, what a sample contributes is still defined and
+adds up to the gradient, but it is not the gradient of that sample's loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit_core.engine.samples.layout import lies_along, weigh
+from cockpit_core.engine.samples.replay import Pair, Places, call_node, find_region, fit, is_packed, pull, shape_of
+
+SUMS = (
+    *("SumBackward", "MeanBackward", "NllLoss", "MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KlDiv"),
+    *("BinaryCrossEntropy", "SoftMarginLoss", "DotBackward", "MultiMarginLoss", "MultilabelMarginLoss"),
+)
+"""Sums over all elements of their input, weighted with constants."""
+SCALED = ("MulBackward", "DivBackward", "AddBackward", "SubBackward", "NegBackward", "ToCopyBackward")
+SHAPES = (
+    *("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "UnsqueezeBackward"),
+    *("CloneBackward", "AliasBackward", "SelectBackward", "StackBackward", "CatBackward", "UnbindBackward"),
+)
+
+
+class Curved(Exception):
+    """The message names the function that is not a sum."""
+
+
+class Unknown(Exception):
+    """It cannot be seen without running code of the user."""
+
+
+def is_scalar(node: Any) -> bool:
+    return all(torch.Size(meta.shape).numel() == 1 for meta in node._input_metadata)
+
+
+def find_sums(root: Any, region: set[Any]) -> Iterator[tuple[Any, int, Tensor]]:
+    """(node, input, gradient at the input) of each sum over several elements below the scalar ``root``."""
+    one = torch.ones(shape_of(root, 0), dtype=root._input_metadata[0].dtype, device=root._input_metadata[0].device)
+    waiting = [(root, {0: one})]
+    while waiting:
+        node, gradients = waiting.pop()
+        name = node.name()
+        below = [(k, child, index) for k, (child, index) in enumerate(node.next_functions) if child in region]
+        wide = [k for k, child, index in below if shape_of(child, index).numel() > 1]
+        if not name.startswith((*SCALED, *SHAPES, *SUMS)) or (wide and not name.startswith((*SUMS, "SelectBackward"))):
+            raise Curved(name)
+        if name.startswith(("MulBackward", "DivBackward", "DotBackward")) and len(below) > 1:
+            raise Curved(name)
+        if name.startswith("DivBackward") and any(k == 1 for k, _, _ in below):
+            raise Curved(name)
+        if is_packed(node, careful=False):
+            raise Unknown
+        results = call_node(node, gradients)
+        for k, child, index in below:
+            gradient = results[k]
+            if gradient is None:
+                continue
+            if k in wide:
+                yield child, index, fit(gradient, child, index)
+            else:
+                waiting.append((child, {index: fit(gradient, child, index)}))
+
+
+def places_of_samples(shape: torch.Size, samples: int, batch_dim: int) -> list[int]:
+    """Dimensions that may count the samples, the likeliest first."""
+    exact = sorted((d for d, size in enumerate(shape) if size == samples), key=lambda d: d != batch_dim)
+    several = [d for d, size in enumerate(shape) if size > samples and size % samples == 0]
+    return [*exact, *several]
+
+
+def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, batch_dim: int, *, careful: bool) -> str:
+    """ "" where the loss is a sum over samples; else what makes it something else.
+
+    ``outputs``: node -> output -> the dimension of the model's output that counts samples.
+    """
+    region = find_region([root], set(outputs))
+    if root in outputs or not is_scalar(root) or root not in region:
+        return ""
+    try:
+        with torch.no_grad():
+            for node, index, gradient in find_sums(root, region):
+                if not is_sum_over_samples(node, index, gradient, outputs, samples, batch_dim, careful):
+                    return "a term of the loss depends on the outputs of several samples"
+    except Unknown:
+        return ""
+    except Curved as function:
+        return f"the loss is a curved function ({function}) of a sum over samples"
+    return ""
+
+
+def is_sum_over_samples(
+    node: Any,
+    index: int,
+    gradient: Tensor,
+    outputs: dict[Any, dict[int, int]],
+    samples: int,
+    batch_dim: int,
+    careful: bool,
+) -> bool:
+    for dim in places_of_samples(gradient.shape, samples, batch_dim):
+        seeds: Places = {node: {index: (gradient, weigh(gradient, dim, samples))}}
+        apart: list[bool] = []
+
+        def visit(z: Any, pairs: dict[int, Pair], apart: list[bool] = apart) -> None:
+            known = [(pair, outputs[z][nr]) for nr, pair in pairs.items() if nr in outputs[z]]
+            apart.extend(lies_along(pair, place, samples) for pair, place in known)
+
+        pull(seeds, set(outputs), visit, set(outputs), careful=careful)
+        if all(apart):
+            return True
+    return False

@@ -1,0 +1,29 @@
+"""A script that forgets ``run.close()`` still leaves a finished log; one that fails leaves its error."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cockpit_core.tracking.run import Run
+
+
+class Ending:
+    def __init__(self, run: Run):
+        self.run = weakref.ref(run)
+        self.process = os.getpid()
+        atexit.register(self.at_exit)
+
+    def done(self) -> None:
+        atexit.unregister(self.at_exit)
+
+    def at_exit(self) -> None:
+        run = self.run()
+        if run is None or os.getpid() != self.process:  # a fork of the training ends, not the training
+            return
+        error = getattr(sys, "last_value", None)
+        run.__exit__(type(error), error, None)

@@ -1,0 +1,186 @@
+"""The one line a user adds."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from cockpit_core.diagnosis.live import check_stop
+from cockpit_core.distributed.group import Group, find_group
+from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
+from cockpit_core.foundation.records import Finding
+from cockpit_core.quantities import Quantity, configuration, named
+from cockpit_core.quantities.base import NEEDS
+from cockpit_core.quantities.curvature_values import check_curvature
+from cockpit_core.schedules import Schedule, as_schedule
+from cockpit_core.tracking import arguments
+from cockpit_core.tracking.run import ALIVE, Run
+
+
+def track(
+    model: nn.Module,
+    loss_fn: Any = None,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+    logdir: str | Path | None = None,
+    *,
+    config: str | Iterable[Quantity] = "economy",
+    schedule: int | Schedule = 1,
+    layers: str | Iterable[str] | None = None,
+    curvature: str = "hessian",
+    on_error: str = "warn",
+    budget: float | None = None,
+    batch_dim: int = 0,
+    curvature_samples: int | None = None,
+    memory_budget: int = 256 * 2**20,
+    steps_per_epoch: float | None = None,
+    keep_start: int = 64 * 2**20,
+    resume: bool = False,
+    step: int | None = None,
+    seed: int = 0,
+    on_finding: Callable[[Finding], object] | None = None,
+    stop_on: str | None = None,
+) -> Run:
+    """Track an unchanged training loop.
+
+    model, loss_fn, optimizer: as the loop uses them. ``loss_fn`` is an ``nn.Module``, or None for a loss that is a function
+        or comes out of the model: ``track(model, optimizer=optimizer)``. What ``backward`` is called on is measured in
+        either case; docs/loops.md shows many loops, and what to write where a graph does not tell individual losses.
+    logdir: where the run is written; ``runs/<time>`` by default. A directory that holds a run is never overwritten.
+    config: "economy", "business", "full", or a list of quantities.
+    schedule: an interval in steps, or ``cockpit_core.schedules.linear(...)`` / ``logarithmic(...)``.
+    layers: glob patterns over parameter names; default all.
+    curvature: "hessian", "ggn" or "ggn_mc".
+    on_error: "warn" records an error of ours and lets training go on; "raise" is for tests.
+    budget: 0.05 spends at most 5 % of the training time: tracked steps of the schedule are left out when it is used up.
+    batch_dim: which dimension counts samples.
+    curvature_samples: measure curvature on that many samples of the batch only, marked as an estimate.
+    memory_budget: bytes that a tracked step may work with, and as many for what Alpha keeps of a step until the optimizer
+        has taken it. Beyond them passes are repeated: for Alpha, and on parts of the batch for curvature; the header
+        says so, and what could not be repeated. Copies of the parameters (Distance, UpdateSize) come on top.
+    steps_per_epoch: gives the epoch axis (or log it: ``run.log(epoch=...)``).
+    resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded. A run that
+        another process still writes is refused. See docs/resuming.md.
+    keep_start: Distance is measured from the parameters at the beginning of the run. They are stored in ``logdir`` for a
+        resumed run if they take at most this many bytes; 0 stores none, and a resumed run then has no Distance.
+    seed: of Cockpit's own random generator; torch's is never touched.
+    on_finding: called with each ``Finding`` (what is wrong, since when, what to try) when it is made, changed or retracted.
+    stop_on: "broken" or "likely": a finding at least as bad sets ``run.should_stop``; by default none does.
+
+    Under DistributedDataParallel (or after ``fully_shard``) call it in every process, with the wrapper or the module inside. Every
+    number is then that of the global batch, with each process's mean loss counting alike, also where local batches differ
+    in size (as the gradient is reduced). Process 0 writes; ``schedule`` alone decides which steps are tracked: triggers,
+    stops and the budget are agreed upon at tracked steps and hold from the next step on.
+    """
+    if optimizer is None or isinstance(loss_fn, torch.optim.Optimizer):
+        raise TypeError(
+            "the order is track(model, loss_fn, optimizer); without a loss module: track(model, optimizer=...)"
+        )
+    arguments.check_model(model)
+    arguments.check_loss(loss_fn)
+    arguments.check_on_error(on_error)
+    arguments.check_budget(budget)
+    quantities, name = choose_quantities(config)
+    whole, folder = arguments.check_whole, arguments.check_logdir(logdir)
+    options: dict[str, Any] = {
+        "schedule": as_schedule(schedule),
+        "layers": arguments.check_layers(layers),
+        "curvature": check_curvature(curvature) or "hessian",
+        "curvature_samples": None if curvature_samples is None else whole("curvature_samples", curvature_samples, 1),
+        "batch_dim": whole("batch_dim", batch_dim, 0),
+        "memory_budget": arguments.check_bytes("memory_budget", memory_budget),
+        "keep_start": arguments.check_bytes("keep_start", keep_start),
+        "steps_per_epoch": arguments.check_steps_per_epoch(steps_per_epoch),
+        "resume": arguments.check_flag("resume", resume),
+        "step": arguments.check_step(step),
+        "seed": whole("seed", seed, -(2**63)),
+    }
+    optimizers = arguments.choose_optimizers(optimizer, model)
+    model, group, compiled = unwrap(model)
+    return _start(
+        model, loss_fn, optimizers, folder or make_logdir(), quantities=quantities, config=name, budget=budget,
+        on_error=on_error, group=group, compiled=compiled, on_finding=check_callback(on_finding),
+        stop_on=check_stop(stop_on), **options,
+    )  # fmt: skip
+
+
+def check_callback(on_finding: Any) -> Any:
+    if on_finding is not None and not callable(on_finding):
+        raise TypeError(f"on_finding must be a function that takes a Finding, got {type(on_finding).__name__}")
+    return on_finding
+
+
+def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
+    """The module whose parameters have the user's own names, the processes that train it, its compiled wrappers."""
+    compiled, group = find_compiled_wrappers(model), None
+    while is_wrapper(model) or isinstance(model, DistributedDataParallel):
+        if is_wrapper(model):
+            compiled.append(model)
+        else:
+            group = find_group(model)
+        model = model._orig_mod if is_wrapper(model) else model.module  # type: ignore[assignment]
+    group = group or find_group(model)
+    if group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        warnings.warn(
+            f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
+            "the numbers are those of this process alone. Wrap (or fully_shard) the model first, then call track(...) on it.",
+            stacklevel=3,
+        )
+    return model, group, compiled
+
+
+def _start(model: nn.Module, *args: Any, **options: Any) -> Run:
+    refuse_second_run(model)
+    run = Run.open(model, *args, **options)
+    ALIVE.add(run)
+    return run
+
+
+def refuse_second_run(model: nn.Module) -> None:
+    for other in list(ALIVE):
+        if not other.closed and other.model is model:
+            raise RuntimeError(
+                f"this model is being tracked already, into {other.logdir}; call close() on that run first"
+            )
+
+
+def make_logdir() -> Path:
+    """``runs/<time>``, with a number behind it if there is one of that second already."""
+    base = Path("runs") / time.strftime("%Y-%m-%d_%H-%M-%S")
+    choices = [base, *(base.with_name(f"{base.name}_{k}") for k in range(1, 1000))]
+    return next((choice for choice in choices if not choice.exists()), base)
+
+
+def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity], str]:
+    if isinstance(config, str):
+        return configuration(config), config
+    if not isinstance(config, Iterable):
+        raise TypeError(f"config must be 'economy', 'business', 'full' or a list of quantities, got {config!r}")
+    quantities: list[Quantity] = []
+    for item in config:
+        if isinstance(item, str):
+            item = named(item)
+        if isinstance(item, type) and issubclass(item, Quantity):
+            item = item()
+        if not isinstance(item, Quantity):
+            raise TypeError(f"config takes quantities, got {item!r}; subclass cockpit_core.quantities.Quantity")
+        unknown = set(item.needs) - NEEDS
+        if unknown:
+            raise ValueError(
+                f"{item.name}.needs names {', '.join(sorted(unknown))}; known are {', '.join(sorted(NEEDS))}"
+            )
+        quantities.append(item)
+    names = [q.name for q in quantities]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"config names {', '.join(sorted(twice))} twice")
+    if not quantities:
+        raise ValueError("config is an empty list; choose 'economy', 'business', 'full' or some quantities")
+    return quantities, "custom"
