@@ -13,12 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit_core.distributed.together import join_slopes
-from cockpit_core.engine.activations import join_activations
-from cockpit_core.engine.alpha import ends as alpha
-from cockpit_core.engine.alpha.keeping import at, project_again
+from cockpit_core.engine.alpha.alpha import MOVED
 from cockpit_core.engine.clock import split_costs
-from cockpit_core.engine.layer_result import tolerance_of
+from cockpit_core.engine.forward import at
 from cockpit_core.engine.optimizer_state import ParameterState, read_states
 from cockpit_core.engine.own_batch import (
     OwnBatch,
@@ -26,18 +23,15 @@ from cockpit_core.engine.own_batch import (
     explain,
     is_turn,
     measure_own_batch,
-    share_own_batch,
     why_not_again,
 )
 from cockpit_core.engine.plan import REPEATED
 from cockpit_core.engine.preconditioned import PreconditionedHessian, find_largest
 from cockpit_core.engine.samples.identity import join_ids
 from cockpit_core.foundation.faults import text_of
-from cockpit_core.foundation.records import AlphaFit, Histogram, Notice, Record
+from cockpit_core.foundation.records import Histogram, Notice, Record
 from cockpit_core.foundation.sharded import whole, whole_of_each
 from cockpit_core.kernels import Counts
-from cockpit_core.layers.module_state import NotRepeatable
-from cockpit_core.layers.registry import NotCovered
 from cockpit_core.quantities import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.norms import combine, measure_norms
 from cockpit_core.quantities.second_moments import find_preconditioners
@@ -49,8 +43,6 @@ if TYPE_CHECKING:
     from cockpit_core.tracking.run import Run
 
 TOP_SAMPLES = 5
-ASIDE = 1e-2  # of a step: so far its end may be from where the next gradient is taken
-MOVED = "the parameters were moved after optimizer.step() and before the next gradient"
 THEN = (
     ": such steps have no Alpha, and UpdateSize is that of step() alone. If the move belongs to the step (Lookahead, clipped "
     "weights), put both into `with run.stepping():`."
@@ -89,33 +81,17 @@ class Measurement:
 
     def _copy_parameters(self) -> None:
         if self.plan.alpha_start or "update" in self.plan.needs or self.state.in_closure:
-            self.state.theta = {
-                n: p.detach().clone()
-                for n, p in self.run.cover.trainable().items()
-                if self.state.in_closure or p.grad is not None
-            }
+            own = self.run.cover.trainable().items()
+            moved = {n: p for n, p in own if self.state.in_closure or p.grad is not None}
+            self.run.engine.note_start({n: p.detach().clone() for n, p in moved.items()})
 
     def _finish_alpha(self) -> None:
         """The batch of this step is the far end of the step before."""
-        pending, self.run.pending = self.run.pending, None
-        if pending is None or not self.plan.alpha_end:
-            return
-        if self._was_moved():
-            self.record.missing["Alpha"] = MOVED
+        reason = self.run.engine.finish_alpha()
+        if reason:
+            self.record.missing["Alpha"] = reason
+        if reason == MOVED:
             self.run.warn("moved", f"Cockpit: {MOVED}{THEN}")
-            return
-        fit = self.run.engine.clock.timed("alpha", alpha.finish, pending, self.state)
-        if isinstance(fit, AlphaFit):
-            self.run.alphas.append(fit)
-        else:
-            self.record.missing["Alpha"] = fit
-        self.run.engine.previous_update = {}
-
-    def _was_moved(self) -> bool:
-        """Between the end of the step before and this one's gradient: Lookahead, averages, clipped or pruned weights."""
-        landed, length = self.run.engine.landed
-        place = self.state.place
-        return landed is not None and place is not None and not landed.is_near(ASIDE * length, place.values)
 
     def _measure_before(self) -> None:
         if not self.plan.record:
@@ -124,7 +100,7 @@ class Measurement:
         if "ids" in self.plan.needs:
             self.ids = join_ids(self.run.engine.group, self.state.ids)
         if self.plan.watched:
-            self.state.activations = join_activations(self.run.engine.group, self.state.activations)
+            self.run.engine.join_activations()
         statistics = self._statistics()
         for quantity in self.plan.quantities:
             if "update" not in quantity.needs:
@@ -261,15 +237,14 @@ class Measurement:
     def finish(self, began: float) -> None:
         """The optimizer has moved the parameters: measure the move, write the record."""
         if self.state.in_closure:
-            if not self.state.measured and (self.state.passes or self.run.group is not None):
+            if not self.state.measured:
                 self.run.engine.measure()  # the closure did no backward pass: the gradient was there before
             self._finish_alpha()
             self._measure_before()
         update = self._find_update()
         if self.plan.alpha_start:
-            self.run.engine.clock.timed("project step", self._start_alpha, update)
-        self.state.kept.clear()
-        self.state.scratch.clear()
+            self._start_alpha(update)
+        self.run.engine.free()
         if not self.plan.record:
             return
         statistics = self._statistics(update=update, **self._look_again(update))
@@ -295,7 +270,7 @@ class Measurement:
         state, engine, cover = self.state, self.run.engine, self.run.cover
         known = engine.curvature.eigenvectors.get("preconditioned", {})
         try:
-            if engine.group is not None:
+            if engine.group.is_joint:
                 raise NoValue("with several processes it is not measured: a product would take all of them")
             made = find_preconditioners(states)
             losses = partial(state.again.losses, cover.model, self._loss_module(), state.passes, state.loss_scale)
@@ -314,7 +289,7 @@ class Measurement:
     def _measure_own_batch(self, update: dict[str, Tensor]) -> OwnBatch:
         """The samples of this step once more, where it began and where it ended."""
         state, engine, cover = self.state, self.run.engine, self.run.cover
-        reason = why_not_again(cover, self.run.loss_fn, in_closure=state.in_closure, processes=engine.group is not None)
+        reason = why_not_again(cover, self.run.loss_fn, in_closure=state.in_closure, processes=engine.group.is_joint)
         if reason or not update:
             return OwnBatch(reasons=dict.fromkeys(REPEATED, reason or "no parameter has a gradient"))
         setting = Setting(
@@ -326,7 +301,7 @@ class Measurement:
             loss=state.loss,
             length=combine(self._norms_of_update(update)),
             gradient_norm=combine({n: state.gradient_norms[n] for n in update}),
-            share=partial(share_own_batch, engine.group),
+            share=partial(engine.group.gather, "own batch"),
         )
         with engine.mute():
             found = measure_own_batch(setting, self.plan.needs, is_turn(engine.looked_again + 1))
@@ -352,75 +327,17 @@ class Measurement:
         )
 
     def _start_alpha(self, update: dict[str, Tensor]) -> None:
-        state, engine, losses = self.state, self.run.engine, self.state.losses()
-        if losses is None:
-            self.record.missing["Alpha"] = state.why_no_losses()
-            return
-        self.norms["update"] = measure_norms(update)
-        gradients = self._known_gradients()
-        project = partial(alpha.project_on_update, state, update, self.norms["update"], gradients)
-        slopes, parallel = project() if engine.group is None else join_slopes(engine.group, len(losses), project)
-        self._repeat_for_alpha(slopes, update, gradients)
-        part = self._find_uncovered(update)
-        if part:
-            self.record.missing["Alpha"] = f"the step moved {part}, whose individual gradients are not measured"
-            return
-        measured = [n for n in state.reduced if n in update]
-        if len(slopes) < len(measured) or not slopes:
-            self.record.missing["Alpha"] = engine.never_repeats or state.no_value.get(
-                "individual", "the step was not along the gradient as before; measured from the next step on"
-            )
-            engine.keeps_contributions = True
-            return
-        engine.keeps_contributions = not parallel
-        length = combine({n: self.norms["update"][n] for n in slopes})
-        total = sum(slopes.values())
-        assert isinstance(total, Tensor)
-        start = alpha.observe_end(losses, total / length if length > 0 else total)
-        self.run.pending = alpha.Pending(self.run.step, length, start, frozenset(slopes))
-        engine.previous_update = {n: update[n] for n in slopes}
-        place, began = engine.find_place(), self.state.place
-        engine.landed = place, 0.0 if place is None or began is None else place.distance(began.values)
-
-    def _find_uncovered(self, update: dict[str, Tensor]) -> str:
-        """A layer that moved without being measured: the losses of Alpha would be of a longer step than its slopes."""
-        moved = [n for n in update if n not in self.state.reduced and self.norms["update"][n] > 0]
-        cover = self.run.cover
-        left_out = [n for n, p in cover.parameters.items() if n not in cover.selected and p.grad is not None]
-        names = [*moved, *left_out]
-        return "" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-    def _known_gradients(self) -> dict[str, Tensor]:
-        """Those of the backward pass: copies, if somebody is known to write into ``p.grad``, else ``p.grad`` itself."""
-        state, engine = self.state, self.run.engine
-        unchanged = {n: g for n, g in state.gradients.items() if engine.is_unchanged(n)}
-        engine.gradients_change = len(unchanged) < len(state.gradients)
-        return state.gradients if state.copied else unchanged
-
-    def _repeat_for_alpha(
-        self, slopes: dict[str, Tensor], update: dict[str, Tensor], gradients: dict[str, Tensor]
-    ) -> None:
-        """What was not kept, because it would exceed the memory budget, is computed again at the parameters before."""
-        engine, kept = self.run.engine, self.state.kept
-        again = [n for n in kept.repeated if n in update and n not in slopes]
-        if not again or engine.never_repeats:
-            return
-        megabytes = sum(kept.repeated[n] for n in again) / 2**20
-        first = f"{again[0]} and {len(again) - 1} more" if len(again) > 1 else again[0]
-        try:
-            slopes.update(project_again(engine, again, update, gradients, partial(tolerance_of, engine)))
-            note = f"the forward and backward pass is repeated for {first}, rather than keeping {megabytes:.0f} MB"
-        except (NotRepeatable, NotCovered) as reason:
-            engine.never_repeats = str(reason)
-            note = f"{megabytes:.0f} MB are kept beyond memory_budget for {first}, because {reason}"
-        engine.cost_notes["Alpha"] = f"Alpha: {note}"
+        reason = self.run.engine.start_alpha(self.run.step, update, self._norms_of_update(update))
+        if reason:
+            self.record.missing["Alpha"] = reason
 
     def _collect_signals(self) -> None:
         """The numbers that diagnoses rest on; see ``cockpit_core.signals``."""
         run, state, losses = self.run, self.state, self.state.losses()
         places = {name: place for place, name in enumerate(run.cover.parameters)}
         called = list(run.signals.called)
-        fit = run.alphas[-1] if run.alphas else None
+        fits = run.engine.alpha.fits
+        fit = fits[-1] if fits else None
         parts: list[tuple[str, Callable[[], dict[str, float]]]] = [
             ("gradients", lambda: measure_reach(called, state.gradient_norms, places)),
             ("step", lambda: {"leftover": float(state.stale), "passes": float(len(state.passes))}),
@@ -444,7 +361,7 @@ class Measurement:
         layers = [h for _, per_layer in self.heavy for h in per_layer if h is not None and h.edges.size]
         found = [*find_notices(record, networks, self.state.gradient_norms), *worst_layers(layers)]
         record.notices = [*run.notices, *run.repeats.thin(found, self.state.loss)]
-        record.alphas, run.alphas, run.notices = run.alphas, [], []
+        record.alphas, run.notices = run.engine.alpha.take_fits(), []
         with run.guard("diagnosis"):
             record.findings = run.engine.clock.timed("diagnosis", run.live.see, run.header, record)
         total = self.state.overhead + time.perf_counter() - began

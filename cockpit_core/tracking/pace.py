@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cockpit_core.distributed.agreement import Wish, agree, rest_until
 from cockpit_core.distributed.group import Group
-from cockpit_core.distributed.together import Wish, agree, rest_until
 from cockpit_core.engine.plan import Plan
 from cockpit_core.quantities import Quantity
 from cockpit_core.schedules import Schedule, as_schedule
@@ -25,7 +25,7 @@ class Pace:
         *,
         budget: float | None,
         memory_budget: int,
-        group: Group | None,
+        group: Group,
     ):
         self.quantities, self.schedule = quantities, schedule
         self.budget, self.memory_budget, self.group = budget, memory_budget, group
@@ -50,7 +50,7 @@ class Pace:
     def plan(self, step: int, elapsed: float, ends_alpha: bool) -> Plan:
         """What to measure at the coming step. ``ends_alpha``: the step before waits for its far end."""
         group, trigger = self.group, self.trigger
-        if group is not None and (group.broken or (step < self.rests_until and not trigger)):
+        if group.broken or (step < self.rests_until and not trigger):
             return Plan([], False, False, ends_alpha and not group.broken, memory_budget=self.memory_budget)
         due = self._due(step, elapsed)
         alpha = any("alpha" in q.needs for q in due)
@@ -59,7 +59,7 @@ class Pace:
     def _due(self, step: int, elapsed: float) -> list[Quantity]:
         if self.trigger:
             return list(self.quantities)
-        if self.budget is not None and self.group is None and step > 0 and self.seconds > self.budget * elapsed:
+        if self.budget is not None and not self.group.is_joint and step > 0 and self.seconds > self.budget * elapsed:
             return []
         shared = self.schedule(step)
         own = {name: decide(step) for name, decide in self.own_schedules.items()}

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.diagnosis.live import Live
-from cockpit_core.distributed.group import Group, open_log
-from cockpit_core.engine.alpha.ends import Pending
+from cockpit_core.distributed.group import Group
+from cockpit_core.distributed.log import open_log
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.curving import Curvature
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.hooks import Handles, Hook, is_imagined
 from cockpit_core.engine.loss.roots import WATCH, Root
@@ -30,7 +29,7 @@ from cockpit_core.engine.survey import survey
 from cockpit_core.events.data import RunData
 from cockpit_core.events.resume import Past
 from cockpit_core.foundation.faults import Faults, describe_error, is_interruption
-from cockpit_core.foundation.records import AlphaFit, Finding, Notice, Record
+from cockpit_core.foundation.records import Finding, Notice, Record
 from cockpit_core.quantities import Quantity
 from cockpit_core.recording.header import describe_quantity, make_header, show
 from cockpit_core.recording.logged import as_number, is_too_large
@@ -72,17 +71,17 @@ class Run:
         resume: bool,
         step: int | None,
         seed: int,
-        group: Group | None = None,
+        group: Group,
         compiled: Sequence[nn.Module] = (),
         on_finding: Callable[[Finding], object] | None = None,
         stop_on: str | None = None,
     ):
-        self.cover = Cover(model, layers)
+        self.faults = Faults(on_error, Hook(self, "note_error"))
+        self.guard, self.warn = self.faults.guard, self.faults.warn
+        self.cover = Cover(model, layers, self.guard)
         self.model, self.loss_fn, self.optimizers, self.logdir = model, loss_fn, list(optimizers), logdir
         self.quantities, self.steps_per_epoch = quantities, steps_per_epoch
         self.pace = Pace(quantities, schedule, budget=budget, memory_budget=memory_budget, group=group)
-        self.faults = Faults(on_error, Hook(self, "note_error"))
-        self.guard, self.warn = self.faults.guard, self.faults.warn
         self.group = group
         told = ([q.name for q in quantities], describe(schedule), curvature, sorted(self.cover.selected))
         settings = f"{config}, {told}"
@@ -90,13 +89,13 @@ class Run:
         past = self.writer.past
         self.step = step if step is not None else past.last_step + 1 if past else 0
         self.began = time.monotonic() - (past.last_time if past else 0.0)
-        own_seed = seed + (group.rank if group else 0)  # probes of different processes are independent
+        own_seed = seed + group.rank  # probes of different processes are independent
         self.engine = Engine(
-            self.cover, loss_fn, batch_dim=batch_dim, memory_budget=memory_budget, guard=self.guard,
-            curvature=Curvature(curvature, samples=curvature_samples, memory_budget=memory_budget, seed=own_seed),
+            self.cover, loss_fn, batch_dim=batch_dim, memory_budget=memory_budget, guard=self.guard, group=group,
+            curvature=curvature, curvature_samples=curvature_samples, seed=own_seed, compiled=compiled,
+            noticed_loss=Hook(self, "notice_loss"), loss_scale=Hook(self, "_loss_scale"),
+            owned=Hook(self, "_owned_parameters"),
         )  # fmt: skip
-        self.engine.group = self.engine.curvature.group = group
-        self.engine.compiled = list(compiled)
         self.signals = Collector(model, loss_fn, self.cover.names, self.engine.awaits_backward, on_error == "raise")
         self.header = make_header(model, loss_fn, self.optimizers, self.logdir)
         self.live = Live(on_finding, stop_on)
@@ -104,7 +103,7 @@ class Run:
         self.header.quantities = [describe_quantity(q, self.pace.schedule_of(q)) for q in quantities]
         self.header.steps_per_epoch = steps_per_epoch or 0.0
         self.header.options = {"batch_dim": str(batch_dim), "memory_budget": str(memory_budget)}
-        if group is not None:
+        if group.is_joint:
             self.header.options["processes"] = str(group.size)
         self._set_initial_state()
         self.start, self.no_start = self._find_start(past, keep_start) if self._asks("start") else ({}, "")
@@ -149,7 +148,7 @@ class Run:
         start = copy_parameters(trainable)
         if self.cover.sharded:
             header.options["start kept"] = "no: the parameters are sharded"
-        elif self.group is None or self.group.rank == 0:
+        elif self.group.rank == 0:
             owner = past.header.run_id if past is not None and past.header else header.run_id
             header.options["start kept"] = save_start(self.logdir, owner, start, limit)
         return start, ""
@@ -160,8 +159,6 @@ class Run:
         self.status = "waiting"
         self.epoch: float | None = None
         self.loss_seen = False
-        self.pending: Pending | None = None
-        self.alphas: list[AlphaFit] = []
         self.notices: list[Notice] = []
         self.repeats = Repeats()
         self.backward_passes = 0
@@ -196,9 +193,6 @@ class Run:
         self.by_module = isinstance(self.loss_fn, nn.Module)
         if not self.by_module:
             WATCH.add(self)
-        self.engine.noticed_loss = Hook(self, "notice_loss")
-        self.engine.loss_scale = Hook(self, "_loss_scale")
-        self.engine.owned = Hook(self, "_owned_parameters")
         self.ending = Ending(self)
         start = Record("start", self.step, time.time(), self.elapsed)
         with self.guard("static checks"):
@@ -221,7 +215,7 @@ class Run:
         return time.monotonic() - self.began
 
     def make_plan(self) -> Plan:
-        return self.pace.plan(self.step, self.elapsed, self.pending is not None)
+        return self.pace.plan(self.step, self.elapsed, self.engine.alpha.pending is not None)
 
     def begin(self, plan: Plan) -> None:
         """Carry out this plan at the coming step."""
@@ -249,7 +243,7 @@ class Run:
 
         With several processes the next tracked step of the schedule carries the wish, and the step after it is tracked.
         """
-        if self.group is not None:
+        if self.group.is_joint:
             self.pace.wish.trigger = reason
             return
         self.pace.trigger = reason
@@ -340,7 +334,7 @@ class Run:
 
     def _look_for_steps(self) -> None:
         """So many losses, and no step of the optimizer: do the parameters move all the same?"""
-        if "no step" not in self.faults.warned and self.group is None:
+        if "no step" not in self.faults.warned and not self.group.is_joint:
             with self.guard("looking for steps"):
                 if self.unseen.looks(self.losses_seen):
                     name = type(self.optimizers[0]).__name__
@@ -349,13 +343,13 @@ class Run:
 
     def _note_spike(self, reason: str) -> None:
         """The step that breaks is put on record as far as it can be had by now, and the next one in full."""
-        if self.group is not None:  # the other processes have seen another loss, and would not follow
+        if self.group.is_joint:  # the other processes have seen another loss, and would not follow
             self.pace.wish.trigger = self.pace.wish.trigger or reason
             return
         self.pace.trigger = reason
         self.notices.append(Notice(self.step, "trigger", f"{reason}; this step and the next are on record"))
         if not self.engine.step.plan.record:
-            self.engine.step.plan = self.pace.plan_for_spike(self.engine.step.plan.alpha_end)
+            self.engine.replan(self.pace.plan_for_spike(self.engine.step.plan.alpha_end))
             self._watch_step(self.engine.step.plan)
 
     # ---- the step -----------------------------------------------------------------------------------------------
@@ -372,7 +366,7 @@ class Run:
         if self.stepped:
             return
         state = self.engine.step
-        if not state.plan.active or (self.group is not None and self._is_alone()):
+        if not state.plan.active or self._is_alone():
             return
         with self.guard("before the step"):
             start = time.perf_counter()
@@ -380,10 +374,10 @@ class Run:
                 return
             self._find_scaler()
             # With a closure the (last) backward pass is still to come; where there was none yet, step() may do its own.
-            state.in_closure = has_closure(args, kwargs) or (not state.passes and self.group is None)
+            state.in_closure = has_closure(args, kwargs) or (not state.passes and not self.group.is_joint)
             if not state.passes and not state.in_closure:
                 self._note_no_loss()
-            if not state.in_closure and (state.passes or self.group is not None):
+            if not state.in_closure:
                 self.engine.measure()
             self.measurement = Measurement(self, optimizer)
             state.overhead += time.perf_counter() - start
@@ -433,7 +427,6 @@ class Run:
     def _is_alone(self) -> bool:
         """The other processes cannot be asked at this step, or never again: measure nothing rather than a part."""
         group = self.group
-        assert group is not None
         if group.is_joining:
             reason = (
                 "inside DistributedDataParallel.join() a process may have run out of data; nothing is measured there"
@@ -443,7 +436,7 @@ class Run:
         else:
             return False
         self.begin(Plan())
-        self.pending = None
+        self.engine.alpha.forget()
         self.warn(reason, f"Cockpit: {reason}.")
         return True
 
@@ -472,7 +465,7 @@ class Run:
             "Cockpit saw no backward pass through this model before optimizer.step(). Gradients that come from "
             "torch.autograd.grad, or are written by hand, have no loss that could be tracked: call loss.backward().",
         )
-        self.engine.step.no_value["individual"] = "no backward pass was seen before the step"
+        self.engine.note_no_loss("no backward pass was seen before the step")
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if (self.nests or self.is_stepping) and self._is_inside(args):
@@ -499,22 +492,17 @@ class Run:
         if state.plan.active and measurement is not None:
             start = time.perf_counter()
             with self.guard("after the step"):
-                if state.in_closure and not state.passes and self.group is None:
+                if state.in_closure and not state.passes and not self.group.is_joint:
                     self._note_no_loss()
                 measurement.finish(start)
             self.pace.seconds += state.overhead + time.perf_counter() - start
-        if self.group is not None and state.plan.active:
+        if self.group.is_joint and state.plan.active:
             with self.guard("agreeing with the other processes"):
                 self._agree(self.group)
 
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
-        closure = self.engine.step.in_closure
-        seen = len(self.engine.step.passes) or (self.backward_passes if self.engine.passes_per_step == 0 else 0)
-        measured = (
-            len(self.engine.step.passes) or 1
-        )  # a closure may be called again; only its first backward pass counts
-        self.engine.passes_per_step = measured if closure else seen or self.engine.passes_per_step
+        self.engine.end_step(self.engine.step.in_closure, self.backward_passes)
         self.backward_passes = self.losses_seen = 0
         self.loss_seen = False
         with self.guard("planning"):
@@ -527,7 +515,7 @@ class Run:
     def _stays_idle(self) -> bool:
         """Nothing was due and nothing will be: on to the next step, in a microsecond, if that is all there is to do."""
         pace = self.pace
-        if pace.trigger or self.backward_passes or self.pending is not None or self.engine.step.passes:
+        if pace.trigger or self.backward_passes or self.engine.alpha.pending is not None or self.engine.step.passes:
             return False
         following = self.step + 1
         try:
@@ -566,7 +554,7 @@ class Run:
 
     def announce(self, news: list[Finding]) -> None:
         """Tell the user's callback; an error of it is no reason to end a training run."""
-        if news and (self.group is None or self.group.rank == 0):
+        if news and self.group.rank == 0:
             with self.guard("on_finding"):
                 self.live.tell(news)
             if self.live.stops:
@@ -630,18 +618,18 @@ class Run:
         self.step_handles.remove()
         self.engine.layer_handles.remove()
         self.signals.close()
-        self.engine.step.plan = Plan()
+        self.engine.replan(Plan())
         self.ending.done()
         self.status = "stopped" if self.should_stop and status == "finished" else status
         with self.guard("closing"):
             record = Record("end", max(self.step - 1, 0), time.time(), self.elapsed, status=self.status, error=error)
-            record.alphas, record.notices, self.alphas, self.notices = self.alphas, self.notices, [], []
+            record.alphas, record.notices, self.notices = self.engine.alpha.take_fits(), self.notices, []
             self.writer.write_record(record)
             self._tell()
         self.writer.close()
         # A closed run is a way to its log; it must not keep the network alive.
         self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
-        self.start, self.pending, self.unseen = {}, None, Unseen(())
+        self.start, self.unseen = {}, Unseen(())
         self.outer_of, self.watched = {}, {}
 
     def __enter__(self) -> Run:
@@ -672,7 +660,7 @@ class Run:
 
         With several processes it turns True on all of them together, at the end of the next tracked step.
         """
-        if self.group is not None:
+        if self.group.is_joint:
             self.pace.wish.stop = True
         else:
             self.should_stop = True

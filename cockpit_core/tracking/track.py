@@ -117,17 +117,17 @@ def check_callback(on_finding: Any) -> Any:
     return on_finding
 
 
-def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
+def unwrap(model: nn.Module) -> tuple[nn.Module, Group, list[nn.Module]]:
     """The module whose parameters have the user's own names, the processes that train it, its compiled wrappers."""
-    compiled, group = find_compiled_wrappers(model), None
+    compiled, group = find_compiled_wrappers(model), Group()
     while is_wrapper(model) or isinstance(model, DistributedDataParallel):
         if is_wrapper(model):
             compiled.append(model)
         else:
             group = find_group(model)
         model = model._orig_mod if is_wrapper(model) else model.module  # type: ignore[assignment]
-    group = group or find_group(model)
-    if group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    group = group if group.is_joint else find_group(model)
+    if not group.is_joint and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         warnings.warn(
             f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
             "the numbers are those of this process alone. Wrap (or fully_shard) the model first, then call track(...) on it.",

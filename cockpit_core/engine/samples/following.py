@@ -25,7 +25,7 @@ from cockpit_core.engine.samples.separability import (
     places_of_samples,
     why_not_a_sum,
 )
-from cockpit_core.layers.registry import RULES, Call
+from cockpit_core.layers.registry import RULES, Call, Repeating
 
 CALLED, GIVEN = "cockpit call", "cockpit model"
 TRUSTED_AFTER, RECHECKED_EVERY = 2, 64
@@ -310,7 +310,8 @@ def agrees(layouts: dict[int, dict[int, Layout]], calls: list[Call], samples: in
     """Samples known from the outputs against samples known from the inputs, where a call works on an input itself."""
     for call in calls:
         layout = layouts.get(id(call), {}).get(0)
-        if call.from_data and type(call.module) in RULES and layout is not None and layout.known:
+        plain = not isinstance(RULES.get(type(call.module)), (Repeating, type(None)))
+        if call.from_data and plain and layout is not None and layout.known:
             if layout.dim is not None and layout.dim != call.batch_dim:
                 return False
             if layout.rows is not None and call.batch_dim == 0 and not is_in_order(layout.rows, samples):
