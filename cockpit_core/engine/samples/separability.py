@@ -14,7 +14,17 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.samples.layout import lies_along, weigh
-from cockpit_core.engine.samples.replay import Pair, Places, call_node, find_region, fit, is_packed, name_of, pull, shape_of
+from cockpit_core.engine.samples.replay import (
+    Pair,
+    Places,
+    call_node,
+    find_region,
+    fit,
+    is_packed,
+    name_of,
+    pull,
+    shape_of,
+)
 
 SUMS = (
     *("SumBackward", "MeanBackward", "NllLoss", "MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KlDiv"),
