@@ -22,8 +22,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cockpit_core.curvature import Eigenpair, NoCurvature
 from cockpit_core.curvature.point import explained
 from cockpit_core.engine.cover import Cover
+from cockpit_core.foundation.faults import Explained
 from cockpit_core.layers.module_state import NotRepeatable
-from cockpit_core.quantities.base import NoValue
 from cockpit_core.quantities.products import product
 
 Losses = Callable[[], Iterable[Tensor]]
@@ -197,7 +197,7 @@ def attempt(compute: Callable[[], Numbers]) -> Numbers | str:
 
 def explain(error: Exception) -> str:
     """Our own reasons are written to be read; an error of the user's modules needs its type."""
-    if isinstance(error, (NotRepeatable, NoCurvature, NoValue)):
+    if isinstance(error, (NotRepeatable, NoCurvature, Explained)):
         return str(error)
     return f"the forward pass cannot be repeated: {type(error).__name__}: {error}"
 

@@ -78,7 +78,7 @@ class CockpitCallback(TrainerCallback):
             with torch.no_grad():
                 individual = self.individual_losses(output, kwargs)
                 individual = individual * (loss.detach() / individual.mean())
-        attach_function_loss(run, loss, individual)
+        attach_function_loss(loss, individual)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.run is not None and state.epoch is not None:

@@ -31,6 +31,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cockpit_core.foundation.faults import Explained
+
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
@@ -50,7 +52,7 @@ NEEDS = frozenset(
 )
 
 
-class NoValue(Exception):
+class NoValue(Explained):
     """Raised by ``measure``: there is no value at this step; the message is the reason that the user reads."""
 
 

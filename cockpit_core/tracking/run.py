@@ -536,7 +536,7 @@ class Run:
         """
         from cockpit_core.engine.loss.handed_over import attach_function_loss
 
-        attach_function_loss(self, loss, individual_losses)
+        attach_function_loss(loss, individual_losses)
         loss.backward(**kwargs)
 
     def batch(self, ids: Any) -> None:
