@@ -113,5 +113,6 @@ def method_of(passes: list[Pass], name: str) -> tuple[str, str, str]:
     """How it was measured, with the reason, and why its samples interact, if they do."""
     calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]
     worst = next((c for c in calls if c.method == "fallback"), None) or next((c for c in calls if c.reason), None)
-    interacts = next((call.interacts for call in calls if call.interacts), "")
+    apart = [call for call in calls if call.statistics is None]  # the others tell of the samples of all processes
+    interacts = next((call.interacts for call in apart if call.interacts), "")
     return (worst.method, worst.reason, interacts) if worst else ("rule", "", interacts)
