@@ -168,8 +168,8 @@ def test_run_that_did_no_step_is_resumed_at_its_first(
     run = training.track(tmp_path / "run")
     run.log(note=1)
     if ends == "killed":
-        run.writer.close()
-        monkeypatch.setattr(run.writer, "write_record", lambda record: 0)
+        run._writer.close()
+        monkeypatch.setattr(run._writer, "write_record", lambda record: 0)
     run.close()
     with training.track(tmp_path / "run", resume=True) as again:
         training.run(training.batches(2))
