@@ -119,6 +119,8 @@ class Quantity:
     """Which it answers; what has one stands among the instruments beyond the paper."""
     cost: ClassVar[str] = ""
     """In words, beside a question."""
+    default_panel: ClassVar[bool] = False
+    """A curve will do: it has no panel of its own on purpose."""
     headline: ClassVar[bool] = False
     """Written as a plain scalar too, for TensorBoard's own tab and other trackers."""
 

@@ -17,11 +17,6 @@ from scripts import quantity_tables
 from tests.training import QUANTITIES, by_step, quantities, start
 
 ROOT = Path(__file__).resolve().parents[2]
-DEFAULT_PANEL = {
-    *("ActivationScale", "AttentionEntropy", "EffectiveRank", "EpsilonShare", "HardSamples", "LayerProgress"),
-    *("SpikeScore", "UpdateRatio"),
-}
-"""Shown by the default panel, a curve, on purpose. What is neither here nor in a panel was forgotten."""
 ALL = {quantity.__name__: quantity for quantity in cockpit_core.quantities.ALL.values()}
 
 
@@ -140,7 +135,8 @@ def test_quantity_has_a_slow_truth_a_page_and_a_panel(name: str) -> None:
     assert has_truth(name), f"no test holds {name} against a slow truth"
     assert is_documented(name), f"no page of docs/ names {name}; scripts/quantity_tables.py writes its row"
     assert ALL[name].formula, f"{name}.formula is empty: its row in the documentation is made of it"
-    assert has_panel(name) != (name in DEFAULT_PANEL), f"{name} has no panel; if a curve will do, say so: DEFAULT_PANEL"
+    default = ALL[name].default_panel
+    assert has_panel(name) != default, f"{name} needs a panel, or default_panel = True if a curve will do; not both"
 
 
 def test_contract_can_fail() -> None:

@@ -16,7 +16,7 @@ from torch import nn
 import cockpit_core
 from cockpit_core.events import logfile, writer
 from cockpit_core.events.writer import EventWriter
-from cockpit_core.tracking.track import start as start_module
+from cockpit_core.tracking import start as start_module
 from tests.training import Training, by_step, quantities, start
 
 # ---- a writer that lives ---------------------------------------------------------------------------------------------
