@@ -61,7 +61,7 @@ def faults(rank: int, processes: int, folder: Path) -> dict[str, dict[str, Any]]
         with replaced(*make(rank)):
             run, *_ = train("mlp", rank, processes, folder / f"fault {name}", config="full", on_error="warn")
         assert run is not None
-        results[name] = {"seconds": time.monotonic() - start, "broken": run.group.broken}
+        results[name] = {"seconds": time.monotonic() - start, "broken": run._tracker.group.broken}
     return results
 
 
@@ -72,4 +72,4 @@ def silence(rank: int, processes: int, folder: Path) -> dict[str, Any]:
     with replaced(distributed, "ANSWER_SECONDS", 2.0), replaced(Curvature, "measure", measure):
         run, *_ = train("mlp", rank, processes, folder / "silence", config="full", on_error="warn")
     assert run is not None
-    return {"broken": run.group.broken, "step": run.step}
+    return {"broken": run._tracker.group.broken, "step": run.step}

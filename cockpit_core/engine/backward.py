@@ -309,7 +309,7 @@ class BackwardSide(Centre):
             scale=state.batch_size / state.loss_scale,
             half=state.half,
             place=state.place,
-            unmeasured=state.no_value.get("individual", ""),
+            unmeasured=state.why_unmeasured(),
             left_out=[n for n, p in cover.parameters.items() if n not in cover.selected and p.grad is not None],
         )
         reason = self.clock.timed("project step", self.alpha.start, self._batch(), taken, self.find_place)

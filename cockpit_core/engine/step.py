@@ -148,6 +148,17 @@ class StepState:
         """What all passes of this process have seen together."""
         return Batch(len(self.passes), self.batch_size, self.loss, self.losses(), self.why_no_losses())
 
+    def why_unmeasured(self) -> str:
+        """Why there are no individual gradients, where that is known. The first failure stands for all."""
+        asked = bool(self.plan.needs & {"norms", "dots", "squares", "histogram"})
+        if (
+            "individual" in self.no_value
+            or not asked
+            or any("gradient" in s.projections for s in self.reduced.values())
+        ):
+            return self.no_value.get("individual", "")
+        return next(iter(self.failures.values()), "")
+
     def labels(self) -> Tensor | None:
         """Of the whole batch, as the loss was given them."""
         parts = [found.labels for found in self.passes]
