@@ -14,6 +14,7 @@ from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.layers.fallback import ATOMIC
 from cockpit_core.layers.registry import Repeating, find_rule
 
+COMPLEX = "its elements are complex numbers, which individual gradients are not measured of"
 UNSEEN = "no tracked backward pass has gone through it"
 TRANSFORMER_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -62,7 +63,7 @@ class Cover:
         self.parameters = dict(model.named_parameters())
         self.names = {id(p): name for name, p in self.parameters.items()}
         self.paths = {id(module): path for path, module in model.named_modules()}
-        self.methods: dict[str, tuple[str, str]] = {}
+        self.methods = {n: ("not covered", COMPLEX) for n, p in self.parameters.items() if p.is_complex()}
         self.distrusted: set[nn.Module] = set()
         self.sharded = any(is_sharded(p) for p in self.parameters.values())
         self.wholes: dict[str, Tensor] = {}  # of sharded parameters, those whose values are being looked at
@@ -179,7 +180,8 @@ class Cover:
             elif name in without_gradient:
                 info.method, info.reason = "no gradient", "unused: the backward pass left its gradient empty"
             else:
-                unseen = ("not covered", UNSEEN) if self.methods else ("", "")
+                seen = any(reason != COMPLEX for _, reason in self.methods.values())
+                unseen = ("not covered", UNSEEN) if seen else ("", "")
                 info.method, info.reason = self.methods.get(name, unseen)
             infos.append(info)
         return infos

@@ -15,6 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.engine.samples.behind import (
+    CALLED,
+    GIVEN,
+    below_batch_norm,
+    below_own_functions,
+    is_nested,
+    reachable,
+)
 from cockpit_core.engine.samples.layout import Layout, find_layout, is_in_order, weigh
 from cockpit_core.engine.samples.replay import Pair, Places, find_region, pull, shape_of, uneven
 from cockpit_core.engine.samples.separability import (
@@ -27,7 +35,6 @@ from cockpit_core.engine.samples.separability import (
 )
 from cockpit_core.layers.registry import RULES, Call, Repeating
 
-CALLED, GIVEN = "cockpit call", "cockpit model"
 TRUSTED_AFTER, RECHECKED_EVERY = 2, 64
 ROUTED = ("Index", "Gather", "Scatter", "Masked", "Take", "Put", "Sort", "Topk", "Unique", "RepeatInterleave", "Where")
 """Functions that may move rows differently at every step."""
@@ -48,8 +55,8 @@ class Finding:
     """What one look at the graph has shown: a layout for each call and output, and whether the loss is a sum."""
 
     layouts: list[dict[int, Layout]] = field(default_factory=list)
-    marks: list[tuple[str, str]] = field(default_factory=list)
-    """Of each call: why it is refused, why it is a contribution."""
+    marks: list[tuple[str, str, str]] = field(default_factory=list)
+    """Of each call: why it is refused, why it is a contribution, what is taken for granted."""
     entries: list[bool] = field(default_factory=list)
     interacts: str = ""
     routed: bool = True
@@ -154,8 +161,8 @@ def given_tensors(call: Call) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor) and value.layout == torch.strided]
 
 
-def tell(call: Call, layouts: dict[int, Layout], refusal: str, interacts: str) -> None:
-    call.refusal = call.refusal or refusal
+def tell(call: Call, layouts: dict[int, Layout], refusal: str, interacts: str, granted: str) -> None:
+    call.refusal, call.reason = call.refusal or refusal, call.reason or granted
     call.interacts = call.interacts or interacts
     for position, layout in layouts.items():
         call.followed |= layout.known
@@ -216,51 +223,22 @@ def look(
     if best is None:
         best = from_the_loss(root, wanted, Seen(samples, batch_dim, dict(entries)), careful)
     if best is None:
-        return Finding([{} for _ in calls], [("", "") for _ in calls], [True for _ in entries])
+        return Finding([{} for _ in calls], [("", "", "") for _ in calls], [True for _ in entries])
     dims, seen = best
     reason = why_not_a_sum(root, dims, samples, batch_dim, careful=careful) if dims else ""
     finding = Finding(interacts=reason or (NESTED if others and is_nested(nodes, calls) else ""))
-    normalised = below_batch_norm(nodes)
+    normalised, own_functions = below_batch_norm(nodes), below_own_functions(nodes)
     for call in calls:
         own = seen.layouts.get(id(call), {})
         refusal, interacts = judge(call, own, samples, targets)
         finding.layouts.append(own)
-        finding.marks.append((refusal, interacts or (BEHIND if id(call) in normalised else "")))
+        interacts = interacts or (BEHIND if id(call) in normalised else "")
+        finding.marks.append((refusal, interacts, own_functions.get(id(call), "")))
     finding.entries = [seen.entries.get(node, True) for node, _ in entries]
     finding.routed = any(n.name().startswith(ROUTED) for n in nodes) or any(
         layout.rows is not None for own in finding.layouts for layout in own.values()
     )
     return finding
-
-
-def reachable(root: Any) -> set[Any]:
-    seen, waiting = set(), [root]
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            waiting += [child for child, _ in node.next_functions if child is not None]
-    return seen
-
-
-def is_nested(nodes: set[Any], calls: list[Call]) -> bool:
-    """Does one call of the model lie behind another one of another size? An inner training step (MAML) does."""
-    sizes = {call.forward: call.batch_size for call in calls}
-    given = [(n, {sizes.get(forward) for forward, _ in n.metadata[GIVEN]}) for n in nodes if GIVEN in n.metadata]
-    for node, own in given:
-        below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
-        if any(other in below and size != own for other, size in given if other is not node):
-            return True
-    return False
-
-
-def below_batch_norm(nodes: set[Any]) -> set[int]:
-    """Calls whose outputs pass a normalisation over the batch on their way to the loss."""
-    norms = [n for n in nodes if "BatchNorm" in n.name() and getattr(n, "_saved_training", True)]
-    below = {
-        node for norm in norms for child, _ in norm.next_functions if child is not None for node in reachable(child)
-    }
-    return {id(call) for node in below for call, _, _ in node.metadata.get(CALLED, ())}
 
 
 def choose_dims(
