@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from cockpit_core.engine.broadcast import Entry, pull_entry
 from cockpit_core.engine.capture import Pass, free
 from cockpit_core.engine.centre import Centre
 from cockpit_core.engine.layer_result import Job, LayerResult, method_of
+from cockpit_core.engine.own_batch import OwnBatch
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
 from cockpit_core.layers.registry import Call
@@ -257,6 +259,23 @@ class BackwardSide(Centre):
         if changed:
             self.rehook()
         return final
+
+    def expect_closure(self, closure: bool) -> None:
+        """The optimizer is about to step. With a closure the backward pass is still to come."""
+        self.step.in_closure = closure
+
+    def unscale(self, scale: float) -> None:
+        """A GradScaler was found only at the step."""
+        self.step.unscale(scale)
+
+    def note_ids(self, ids: np.ndarray) -> None:
+        self.step.ids.append(ids)
+
+    def note_second_look(self, found: OwnBatch) -> None:
+        self.looked_again += not found.reasons
+
+    def add_overhead(self, seconds: float) -> None:
+        self.step.overhead += seconds
 
     def note_no_loss(self, reason: str) -> None:
         self.step.no_value["individual"] = reason

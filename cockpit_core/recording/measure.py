@@ -165,7 +165,7 @@ class Measurement:
             self.state, self.cover, self.instruments.loss_fn, update, partial(self._norms_of, update),
             needs=self.plan.needs, group=engine.group, quietly=engine.mute, checks=is_turn(engine.looked_again + 1),
         )  # fmt: skip
-        engine.looked_again += not found.reasons
+        engine.note_second_look(found)
         return found
 
     def _look_at_preconditioned(self, own: OwnBatch, states: dict[str, ParameterState]) -> None:

@@ -183,7 +183,7 @@ class Tracker:
 
     def note_ids(self, ids: Any) -> None:
         if not self.closed and self.engine.step.plan.record:
-            self.engine.step.ids.append(as_ids(ids))
+            self.engine.note_ids(as_ids(ids))
 
     def note_settings(self, settings: dict[str, str]) -> None:
         self.log.check_open()
@@ -213,14 +213,14 @@ class Tracker:
                 return
             self.listener.find_scaler()
             # With a closure the (last) backward pass is still to come; where there was none yet, step() may do its own.
-            state.in_closure = has_closure(args, kwargs) or (not state.passes and not self.group.is_joint)
+            self.engine.expect_closure(has_closure(args, kwargs) or (not state.passes and not self.group.is_joint))
             if not state.passes and not state.in_closure:
                 self._note_no_loss()
             if not state.in_closure:
                 self.engine.measure()
             epoch = self.log.epoch_at(self.step)
             self.measurement = Measurement(self.instruments, self.step, self.log.elapsed, epoch)
-            state.overhead += time.perf_counter() - start
+            self.engine.add_overhead(time.perf_counter() - start)
 
     def _is_refused(self, state: StepState) -> bool:
         """Nothing can be measured at this step, and that is said."""
