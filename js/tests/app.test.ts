@@ -1,8 +1,8 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { columnsCsv, csvField } from "../src/export.ts";
-import { panBy, zoomAround } from "../src/navigation.ts";
-import type { UiState } from "../src/state.ts";
-import { decodeState, encodeState } from "../src/state.ts";
+import { columnsCsv, csvField } from "../src/contract/export.ts";
+import { panBy, zoomAround } from "../src/contract/navigation.ts";
+import type { UiState } from "../src/contract/state.ts";
+import { decodeState, encodeState } from "../src/contract/state.ts";
 import { type Cockpit, makeBatch, makeHeader, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;

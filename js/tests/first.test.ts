@@ -1,22 +1,22 @@
 // What everyone looks at first: loss with validation loss, the line of guessing, the map of the network, the table of runs.
 import { afterEach, describe, expect, it } from "vitest";
-import { makeBand } from "../src/bands.ts";
-import { groupBlocks, nameInBlock } from "../src/blocks.ts";
-import { summarizeReadings } from "../src/card.ts";
 import { mapColor, mapColors, mapPixels } from "../src/charts/map.ts";
-import { groupRuns } from "../src/context.ts";
-import { groupLabel, sequentialColors } from "../src/facts.ts";
-import { guessLoss } from "../src/guessing.ts";
-import { mapRows } from "../src/layer_rows.ts";
-import type { MountOptions } from "../src/mount.ts";
-import { groupNames, isScore, stemOf } from "../src/pairs.ts";
+import { defaults, type UiState } from "../src/contract/state.ts";
+import { makeBand } from "../src/data/bands.ts";
+import { groupBlocks, nameInBlock } from "../src/data/blocks.ts";
+import { groupNames, isScore, stemOf } from "../src/data/pairs.ts";
+import type { Batch } from "../src/data/records.ts";
+import { Series } from "../src/data/series.ts";
+import { makeScale } from "../src/draw/scale.ts";
+import { light, parseColor } from "../src/draw/theme.ts";
+import { groupLabel, sequentialColors } from "../src/judge/facts.ts";
+import { guessLoss } from "../src/judge/guessing.ts";
+import { mapRows } from "../src/panels/_layer_rows.ts";
 import { panels } from "../src/panels/index.ts";
 import { tableOf } from "../src/panels/runs.ts";
-import type { Batch } from "../src/records.ts";
-import { makeScale } from "../src/scale.ts";
-import { Series } from "../src/series.ts";
-import { defaults, type UiState } from "../src/state.ts";
-import { light, parseColor } from "../src/theme.ts";
+import { summarizeReadings } from "../src/view/card.ts";
+import { groupRuns } from "../src/view/context.ts";
+import type { MountOptions } from "../src/view/mount.ts";
 import { type Cockpit, layerNames, makeBatch, makeHeader, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;

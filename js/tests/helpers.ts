@@ -1,8 +1,8 @@
 // Data and hosts for the tests: Batches made by hand, fixtures made by Python, a source that records what is asked of it.
 import { readFileSync } from "node:fs";
-import { type Mounted, type MountOptions, mount, Store } from "../src/mount.ts";
-import type { Source, SourceStatus } from "../src/source.ts";
-import type { AlphaFit, Batch, Column, Header, HistogramData } from "../src/wire.ts";
+import type { Source, SourceStatus } from "../src/data/source.ts";
+import type { AlphaFit, Batch, Column, Header, HistogramData } from "../src/data/wire.ts";
+import { type Mounted, type MountOptions, mount, Store } from "../src/view/mount.ts";
 
 /** Made by make_fixtures.py; the tests run from the root of the repository. */
 export const fixture = (name: string): Uint8Array => new Uint8Array(readFileSync(`js/tests/fixtures/${name}.bin`));

@@ -1,13 +1,13 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { SourceStatus } from "../src/data/source.ts";
+import { decodeBatch, decodeHistogram } from "../src/data/wire.ts";
 import { splitFrames } from "../src/hosts/frames.ts";
 import { HttpSource } from "../src/hosts/http.ts";
 import { KernelSource } from "../src/hosts/kernel.ts";
 import { readAddress, writeAddress } from "../src/hosts/parent.ts";
 import { openReport } from "../src/hosts/report.ts";
 import createWidget from "../src/hosts/widget.ts";
-import { feed, Store } from "../src/mount.ts";
-import type { SourceStatus } from "../src/source.ts";
-import { decodeBatch, decodeHistogram } from "../src/wire.ts";
+import { feed, Store } from "../src/view/mount.ts";
 import { fixture } from "./helpers.ts";
 
 function joinFrames(...batches: Uint8Array[]): Uint8Array {

@@ -1,9 +1,9 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import type { Context, Panel } from "../src/panel.ts";
+import type { Context, Panel } from "../src/contract/panel.ts";
+import type { Batch } from "../src/data/wire.ts";
+import { decodeBatch } from "../src/data/wire.ts";
+import { contrast } from "../src/draw/theme.ts";
 import { panels } from "../src/panels/index.ts";
-import { contrast } from "../src/theme.ts";
-import type { Batch } from "../src/wire.ts";
-import { decodeBatch } from "../src/wire.ts";
 import { type Cockpit, fixture, makeBatch, open, scalarNames } from "./helpers.ts";
 
 const nan = (seq: number) => [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, -1, 0][seq % 5];

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { ShownRun } from "../src/panel.ts";
+import type { ShownRun } from "../src/contract/panel.ts";
 import { stabilityFactor } from "../src/panels/hess_max_ev.ts";
 import { makeHeader } from "./helpers.ts";
 

@@ -1,6 +1,6 @@
 // Where values stand on an axis of bins. Bins are drawn equally wide: even in value, or even in magnitude, by sign.
-import { formatTick } from "../format.ts";
-import { makeScale } from "../scale.ts";
+import { formatTick } from "../data/format.ts";
+import { makeScale } from "../draw/scale.ts";
 
 export interface BinTick {
   share: number; // from 0, the lower end of the first bin, to 1

@@ -1,10 +1,11 @@
 // A 2D histogram: gradient element upwards, parameter value to the right, log counts as colour, both marginals as bars.
-import { makeScale, type Scale } from "../scale.ts";
-import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
-import type { Theme } from "../theme.ts";
-import type { HistogramData } from "../wire.ts";
+
+import type { HistogramData } from "../data/wire.ts";
+import { countColor, differenceColor } from "../draw/colors.ts";
+import { makeScale, type Scale } from "../draw/scale.ts";
+import { type Box, emptyScene, type Mark, type Scene } from "../draw/scene.ts";
+import type { Theme } from "../draw/theme.ts";
 import { binAxis } from "./bins.ts";
-import { countColor, differenceColor } from "./colors.ts";
 
 export interface HeatmapGeometry {
   map: Box;

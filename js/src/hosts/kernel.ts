@@ -1,5 +1,5 @@
 // Questions to a kernel that may be busy for hours: they carry a number, wait, and are only asked when the user did something.
-import type { Source } from "../source.ts";
+import type { Source } from "../data/source.ts";
 
 export interface Model {
   get(name: string): unknown;

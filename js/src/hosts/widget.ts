@@ -1,7 +1,7 @@
 // The notebook widget (anywidget). Data comes as custom messages and keyframes; nothing is sent unless the user asks.
-import { formatDuration } from "../format.ts";
-import { encodeState, feed, mount, Store, sanitizeState, type UiState } from "../mount.ts";
-import type { SourceStatus } from "../source.ts";
+import { formatDuration } from "../data/format.ts";
+import type { SourceStatus } from "../data/source.ts";
+import { encodeState, feed, mount, Store, sanitizeState, type UiState } from "../view/mount.ts";
 import { splitFrames, toBytes } from "./frames.ts";
 import { KernelSource, type Model, type RunState } from "./kernel.ts";
 import { watchTheme } from "./theme.ts";

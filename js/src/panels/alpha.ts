@@ -1,13 +1,9 @@
 // Alpha: does the step end before, at, or beyond the floor of the local valley?
 
-import { median } from "../charts/density.ts";
 import { lineScene } from "../charts/line.ts";
 import { parabolaScene, standardize } from "../charts/parabola.ts";
-import { clamp } from "../derive.ts";
-import { columnsCsv } from "../export.ts";
-import { formatNumber } from "../format.ts";
-import { isPointed, quartiles } from "../judging.ts";
-import { stepToAxis } from "../navigation.ts";
+import { columnsCsv } from "../contract/export.ts";
+import { stepToAxis } from "../contract/navigation.ts";
 import {
   type Context,
   isTracked,
@@ -18,10 +14,14 @@ import {
   type Verdict,
   valueAt,
   waitingFor,
-} from "../panel.ts";
-import { type Mark, messageScene, type Scene } from "../scene.ts";
-import { lowerBound } from "../table.ts";
-import type { AlphaFit } from "../wire.ts";
+} from "../contract/panel.ts";
+import { median } from "../data/density.ts";
+import { clamp } from "../data/derive.ts";
+import { formatNumber } from "../data/format.ts";
+import { lowerBound } from "../data/table.ts";
+import type { AlphaFit } from "../data/wire.ts";
+import { type Mark, messageScene, type Scene } from "../draw/scene.ts";
+import { isPointed, quartiles } from "../judge/judging.ts";
 
 const STRIP = 2.1; // alpha over time is drawn from -2.1 to 2.1
 

@@ -1,4 +1,4 @@
-import { type Context, type ShownRun, type Verdict, valueAt } from "../panel.ts";
+import { type Context, type ShownRun, type Verdict, valueAt } from "../contract/panel.ts";
 import { curvePanel } from "./_curves.ts";
 
 function judge(ctx: Context, run: ShownRun): Verdict | null {

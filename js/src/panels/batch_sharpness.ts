@@ -1,5 +1,5 @@
-import { inverse } from "../derive.ts";
-import type { Context } from "../panel.ts";
+import type { Context } from "../contract/panel.ts";
+import { inverse } from "../data/derive.ts";
 import { curvePanel, dashes } from "./_curves.ts";
 import { stabilityFactor } from "./hess_max_ev.ts";
 

@@ -1,9 +1,9 @@
 // What tracking costs, by quantity: seconds of the chosen step, and the share of the tracked steps' time over the run.
-import { columnsCsv } from "../export.ts";
-import { formatDuration, formatShare, shorten } from "../format.ts";
-import { type Context, type Panel, type ShownRun, type Size, valueAt } from "../panel.ts";
-import { emptyScene, messageScene, type Scene } from "../scene.ts";
-import { costSums, trackingShare } from "../summary.ts";
+import { columnsCsv } from "../contract/export.ts";
+import { type Context, type Panel, type ShownRun, type Size, valueAt } from "../contract/panel.ts";
+import { formatDuration, formatShare, shorten } from "../data/format.ts";
+import { emptyScene, messageScene, type Scene } from "../draw/scene.ts";
+import { costSums, trackingShare } from "../view/summary.ts";
 
 interface Item {
   name: string;

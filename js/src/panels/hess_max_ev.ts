@@ -1,7 +1,7 @@
-import { inverse } from "../derive.ts";
-import { formatNumber } from "../format.ts";
-import { judged } from "../judging.ts";
-import { type Context, type ShownRun, type Verdict, valueAt } from "../panel.ts";
+import { type Context, type ShownRun, type Verdict, valueAt } from "../contract/panel.ts";
+import { inverse } from "../data/derive.ts";
+import { formatNumber } from "../data/format.ts";
+import { judged } from "../judge/judging.ts";
 import { curvePanel, dashes } from "./_curves.ts";
 
 const RATE = "learning rate";

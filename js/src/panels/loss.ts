@@ -1,6 +1,6 @@
-import { guessLoss, guessRules } from "../guessing.ts";
-import { stemOf } from "../pairs.ts";
-import type { Context, Panel } from "../panel.ts";
+import type { Context, Panel } from "../contract/panel.ts";
+import { stemOf } from "../data/pairs.ts";
+import { guessLoss, guessRules } from "../judge/guessing.ts";
 import { type CurvesSpec, curvePanel } from "./_curves.ts";
 
 /** The loss of the mini-batches, and every loss that run.log() sent. */

@@ -1,15 +1,16 @@
 // Many runs as a table: how each is, how far it came, what it was made with. It sorts, filters, chooses and colours them.
-import { chooseRuns, groupRuns } from "../context.ts";
-import { h, refill } from "../dom.ts";
-import { csvLines } from "../export.ts";
-import { describeHeader, differingNames } from "../facts.ts";
-import { formatDuration, formatNumber, formatShare, shorten } from "../format.ts";
-import { healthOf, toneRank } from "../health.ts";
-import { isScore, stemOf } from "../pairs.ts";
-import type { Context, Panel, ShownRun } from "../panel.ts";
-import { matchesFilter } from "../runlist.ts";
-import { ROW } from "../store.ts";
-import { trackingShare } from "../summary.ts";
+
+import { csvLines } from "../contract/export.ts";
+import type { Context, Panel, ShownRun } from "../contract/panel.ts";
+import { formatDuration, formatNumber, formatShare, shorten } from "../data/format.ts";
+import { isScore, stemOf } from "../data/pairs.ts";
+import { ROW } from "../data/store.ts";
+import { describeHeader, differingNames } from "../judge/facts.ts";
+import { healthOf, toneRank } from "../judge/health.ts";
+import { chooseRuns, groupRuns } from "../view/context.ts";
+import { h, refill } from "../view/dom.ts";
+import { matchesFilter } from "../view/runlist.ts";
+import { trackingShare } from "../view/summary.ts";
 import { isLoss } from "./loss.ts";
 
 const FEWEST = 3; // runs for which a table says more than curves

@@ -1,0 +1,63 @@
+// The one door for hosts: an element, a source, options; in return a handle that updates and destroys.
+
+import { decodeState, encodeState, sanitizeState, type UiState } from "../contract/state.ts";
+import type { Source, SourceStatus } from "../data/source.ts";
+import { Store } from "../data/store.ts";
+import { decodeBatch } from "../data/wire.ts";
+import { App } from "./app.ts";
+
+export interface MountOptions {
+  store?: Store; // shared by several views; then the caller feeds it (see `feed`) and starts the source
+  state?: UiState;
+  onState?: (state: UiState) => void;
+  theme?: "light" | "dark"; // what the host shows; without it the system's choice is followed
+  palette?: "tensorboard" | "safe";
+  panels?: string[]; // ids, if only some are wanted
+  compact?: boolean; // begin as a low strip (true) that can be expanded; without it there is no strip
+  height?: number | string; // of the whole; it scrolls inside. Without it the cockpit is as tall as it needs
+  status?: SourceStatus;
+  onTheme?: (dark: boolean, page: string) => void; // so that the page around can follow
+}
+
+export interface Mounted {
+  /** The host's theme, state or connection changed. */
+  update(changes: { theme?: "light" | "dark"; state?: UiState; status?: SourceStatus }): void;
+  destroy(): void;
+  readonly app: App;
+}
+
+/** Bytes into the store. A message that cannot be read is counted and shown, never fatal. */
+export function feed(store: Store, bytes: Uint8Array): void {
+  try {
+    store.merge(decodeBatch(bytes));
+  } catch (error) {
+    store.broken++;
+    store.changed();
+    console.warn("cockpit: a message could not be read", error);
+  }
+}
+
+export function mount(element: HTMLElement, source: Source, options: MountOptions = {}): Mounted {
+  const store = options.store ?? new Store();
+  const app = new App(element, store, source, options);
+  if (options.status) app.setStatus(options.status);
+  if (!options.store)
+    source.start(
+      (bytes) => feed(store, bytes),
+      (status) => app.setStatus(status),
+    );
+  return {
+    app,
+    update({ theme, state, status }) {
+      if (theme) app.setHostTheme(theme);
+      if (state) app.set(state);
+      if (status) app.setStatus(status);
+    },
+    destroy() {
+      if (!options.store) source.stop();
+      app.destroy();
+    },
+  };
+}
+
+export { decodeState, encodeState, Store, sanitizeState, type UiState };
