@@ -2,10 +2,23 @@
 import { readFileSync } from "node:fs";
 import type { Source, SourceStatus } from "../src/data/source.ts";
 import type { AlphaFit, Batch, Column, Header, HistogramData } from "../src/data/wire.ts";
-import { type Mounted, type MountOptions, mount, Store } from "../src/view/mount.ts";
+import { type Mounted, mount, Store } from "../src/view/mount.ts";
+import type { MountOptions } from "../src/view/options.ts";
 
 /** Made by make_fixtures.py; the tests run from the root of the repository. */
 export const fixture = (name: string): Uint8Array => new Uint8Array(readFileSync(`js/tests/fixtures/${name}.bin`));
+
+/** Batches as the widget and the report get them: each behind its length. */
+export function joinFrames(...batches: Uint8Array[]): Uint8Array {
+  const out = new Uint8Array(batches.reduce((sum, batch) => sum + 4 + batch.length, 0));
+  let at = 0;
+  for (const batch of batches) {
+    new DataView(out.buffer).setUint32(at, batch.length, true);
+    out.set(batch, at + 4);
+    at += 4 + batch.length;
+  }
+  return out;
+}
 
 /** A small generator of repeatable numbers from 0 to 1. */
 export function seeded(seed: number): () => number {

@@ -1,6 +1,5 @@
 // One column against one axis, ready to draw: x and y side by side, extended in place while the run goes on.
-import { FIT } from "./fits.ts";
-import type { RunStore } from "./store.ts";
+import { FIT, type FitTable } from "./fits.ts";
 import { lowerBound, roomFor, type Table } from "./table.ts";
 
 export type Axis = "step" | "epoch" | "time";
@@ -160,10 +159,18 @@ const newEntry = (axis: Axis, shape: number, rows: number): Entry => ({
   rows,
 });
 
+/** What series are made of; a RunStore is one. */
+interface Columns {
+  rows: Table;
+  fits: FitTable;
+  columns: Map<string, Map<string, Table>>;
+  axis(axis: Axis): Float64Array;
+}
+
 export class SeriesCache {
   private entries = new Map<string, Entry>(); // of Alpha, by axis
   private known: Record<Axis, Map<Table, Entry>> = { step: new Map(), epoch: new Map(), time: new Map() };
-  constructor(private readonly run: RunStore) {}
+  constructor(private readonly run: Columns) {}
 
   series(name: string, layer: string, axis: Axis): Series {
     if (name === "Alpha" && !layer) return this.alphas(axis);

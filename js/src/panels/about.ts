@@ -3,8 +3,8 @@
 import { csvLines } from "../contract/export.ts";
 import type { Context, Panel, ShownRun } from "../contract/panel.ts";
 import { formatNumber, shorten } from "../data/format.ts";
+import { h, refill } from "../draw/dom.ts";
 import { countDepth, describeHeader, describeNetwork, isDefault } from "../judge/facts.ts";
-import { h, refill } from "../view/dom.ts";
 
 /** What is known of one run alone: the network as a whole, and what its schedule made of the learning rate. */
 function factsOf(run: ShownRun, alone: boolean): Map<string, string> {

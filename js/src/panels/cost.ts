@@ -3,7 +3,7 @@ import { columnsCsv } from "../contract/export.ts";
 import { type Context, type Panel, type ShownRun, type Size, valueAt } from "../contract/panel.ts";
 import { formatDuration, formatShare, shorten } from "../data/format.ts";
 import { emptyScene, messageScene, type Scene } from "../draw/scene.ts";
-import { costSums, trackingShare } from "../view/summary.ts";
+import { costSums, trackingShare } from "../judge/costs.ts";
 
 interface Item {
   name: string;

@@ -1,16 +1,16 @@
 // Many runs as a table: how each is, how far it came, what it was made with. It sorts, filters, chooses and colours them.
 
+import { chooseRuns, matchesFilter } from "../contract/choosing.ts";
 import { csvLines } from "../contract/export.ts";
 import type { Context, Panel, ShownRun } from "../contract/panel.ts";
 import { formatDuration, formatNumber, formatShare, shorten } from "../data/format.ts";
 import { isScore, stemOf } from "../data/pairs.ts";
 import { ROW } from "../data/store.ts";
+import { h, refill } from "../draw/dom.ts";
+import { trackingShare } from "../judge/costs.ts";
 import { describeHeader, differingNames } from "../judge/facts.ts";
+import { groupRuns } from "../judge/groups.ts";
 import { healthOf, toneRank } from "../judge/health.ts";
-import { chooseRuns, groupRuns } from "../view/context.ts";
-import { h, refill } from "../view/dom.ts";
-import { matchesFilter } from "../view/runlist.ts";
-import { trackingShare } from "../view/summary.ts";
 import { isLoss } from "./loss.ts";
 
 const FEWEST = 3; // runs for which a table says more than curves

@@ -4,8 +4,8 @@ import { csvLines } from "../contract/export.ts";
 import type { Context, Panel } from "../contract/panel.ts";
 import { formatNumber, shorten, shortNames } from "../data/format.ts";
 import type { Notice } from "../data/records.ts";
+import { h, refill } from "../draw/dom.ts";
 import { countWords, groupWarnings, isHint, type Line } from "../judge/notices.ts";
-import { h, refill } from "../view/dom.ts";
 
 const words: Record<string, string> = {
   error: "error",

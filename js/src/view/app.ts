@@ -6,35 +6,28 @@ import type { Context } from "../contract/panel.ts";
 import { defaults, type UiState } from "../contract/state.ts";
 import type { Source, SourceStatus } from "../data/source.ts";
 import { ROW, type Store } from "../data/store.ts";
-import { dark, light, type Theme, themeVariables } from "../draw/theme.ts";
-import { Bar, type BarHost } from "./bar.ts";
+import { closePopovers, h, setAttribute, setClass, setText } from "../draw/dom.ts";
+import type { Theme } from "../draw/theme.ts";
+import { Bar } from "./bar.ts";
+import type { BarHost } from "./bar_host.ts";
 import { Board } from "./board.ts";
-import type { Card, CardHost } from "./card.ts";
+import type { Card } from "./card.ts";
+import type { CardHost } from "./card_host.ts";
 import { axisDomain, type ContextParts, HistogramFetcher, makeContext, RunColors } from "./context.ts";
 import { DetailFetcher } from "./detail.ts";
-import { closePopovers, h, setAttribute, setClass, setText } from "./dom.ts";
 import { type HealthHost, HealthLine } from "./health_line.ts";
 import { movePanel, nudgePanel } from "./layout.ts";
-import type { MountOptions } from "./mount.ts";
+import { Look, paintTheme } from "./look.ts";
+import type { MountOptions } from "./options.ts";
+import { Pacer } from "./pacer.ts";
+import { Player } from "./player.ts";
 import { Scrubber, type ScrubberHost } from "./scrubber.ts";
 import styles from "./styles.css";
-
-const BUDGET = 14; // ms of drawing per frame while a hand waits; the browser needs about as much again to show it
-const QUIET_BUDGET = 120; // ms otherwise: each further frame would compose the whole page once more
-const ATTENTION = 1000; // ms after which a hand has let go
-const PACE = 14; // what comes by itself is drawn in a fifteenth of the time at most: on a slow or busy machine, less often
-const LONGEST_REST = 1000; // ms, however slow the machine
-const LOADING_REST = 2500; // ms, while more is on its way: a picture of half of it would only delay the rest
-const LISTEN = 1000; // ms between two looks at the clock while a run should bring more
-const REST = 300; // ms before a picture is put into words; a hand that goes on puts that off
-const WORDS = 3000; // ms between the words for pictures of a run that grows
 
 export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   readonly root = h("div", { class: "ck-root", role: "region", "aria-label": "Cockpit" });
   state: UiState;
   status: SourceStatus = { connection: "connecting" };
-  playing = false;
-  private printing = false;
   private readonly abort = new AbortController();
   private readonly colors = new RunColors();
   private readonly asked = new Set<string>();
@@ -47,23 +40,17 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   private readonly live = h("div", { class: "ck-sr", "aria-live": "polite" });
   private touched = false;
   private hovered: number | null = null;
-  private frame = 0;
   private fresh = true; // something changed since the last frame
   private saved = 0;
-  private resting = 0;
-  private listening = 0;
-  private told = Number.NEGATIVE_INFINITY; // when pictures were last put into words
   private focused = "";
-  private hostTheme: "light" | "dark";
-  private playedFrom = 0;
-  private restUntil = 0; // when the next message may be drawn
-  private waiting = 0;
-  private handled = Number.NEGATIVE_INFINITY; // when the user last did something
+  private readonly look: Look;
   private unsubscribe: () => void;
-  private readonly media = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
-  private readonly followSystem = () => {
-    if (!this.options.theme) this.setHostTheme(preferred());
-  };
+  private readonly player = new Player();
+  private readonly pacer = new Pacer({
+    draw: (now) => this.draw(now),
+    tell: () => this.board.tell(),
+    listen: () => this.listen(),
+  });
 
   constructor(
     parent: HTMLElement,
@@ -73,7 +60,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   ) {
     const { signal } = this.abort;
     this.state = { ...defaults, ...options.state };
-    this.hostTheme = options.theme ?? preferred();
+    this.look = new Look(options.theme, () => this.invalidate());
     this.fetcher = new HistogramFetcher(source, () => this.invalidate());
     this.details = new DetailFetcher(source);
     this.bar = new Bar(this, signal);
@@ -90,7 +77,6 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     for (const name of ["pointerdown", "keydown"])
       this.root.addEventListener(name, () => this.touch(), { signal, capture: true });
     this.root.addEventListener("keydown", (event) => event.key === "Escape" && this.escape(), { signal });
-    this.media?.addEventListener?.("change", this.followSystem);
     globalThis.addEventListener?.("beforeprint", () => this.print(true), { signal });
     globalThis.addEventListener?.("afterprint", () => this.print(false), { signal });
     // A host that cannot pause goes on delivering; then the picture stands still instead.
@@ -112,7 +98,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
 
   // Paper has a width of its own and no fold: everything is drawn for it, at once, in light colours.
   private print(on: boolean): void {
-    this.printing = on;
+    this.look.printing = on;
     this.root.classList.toggle("ck-paper", on);
     this.board.showAll = on;
     this.board.markDirty();
@@ -125,14 +111,11 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   }
 
   get theme(): Theme {
-    if (this.printing) return light;
-    const chosen = this.state.theme === "auto" ? this.hostTheme : this.state.theme;
-    return chosen === "dark" ? dark : light;
+    return this.look.choose(this.state.theme);
   }
 
   setHostTheme(theme: "light" | "dark"): void {
-    this.hostTheme = theme;
-    this.invalidate();
+    this.look.set(theme);
   }
 
   set(patch: Partial<UiState>): void {
@@ -142,15 +125,14 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     clearTimeout(this.saved);
     this.saved = setTimeout(() => this.options.onState?.(this.state), 150) as unknown as number;
     if ("paused" in patch) this.source.pause?.(this.state.paused);
-    this.handled = performance.now();
+    this.pacer.touch();
     this.invalidate();
   }
 
   setStatus(status: SourceStatus): void {
-    // What was being loaded is whole now: somebody waits for it.
-    if (status.progress === 1 && (this.status.progress ?? 1) < 1) this.restUntil = 0;
+    if (status.progress === 1 && (this.status.progress ?? 1) < 1) this.pacer.hurry();
     this.status = { ...this.status, ...status };
-    this.scheduleRested();
+    this.pacer.scheduleRested();
   }
 
   /** Whether it is a low strip now, and whether it can be one. */
@@ -196,25 +178,13 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     if (this.abort.signal.aborted) return;
     this.board.markDirty();
     this.fresh = true;
-    this.schedule();
+    this.pacer.schedule();
   }
 
   private receive(): void {
     this.board.markDirty();
     this.fresh = true;
-    this.scheduleRested();
-  }
-
-  // What came by itself is drawn when the last picture has been rested from; a status comes with every message.
-  private scheduleRested(): void {
-    if (this.abort.signal.aborted) return;
-    const wait = this.restUntil - performance.now();
-    if (wait <= 0) this.schedule();
-    else this.waiting ||= setTimeout(() => this.schedule(), wait) as unknown as number;
-  }
-
-  private schedule(): void {
-    if (!this.frame && !this.abort.signal.aborted) this.frame = requestAnimationFrame((now) => this.draw(now));
+    this.pacer.scheduleRested();
   }
 
   /**
@@ -222,61 +192,31 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
    * so that the hand that scrubs is always answered.
    */
   draw(now = 0): void {
-    this.frame = 0;
-    clearTimeout(this.waiting);
-    this.waiting = 0;
-    const began = performance.now();
-    const budget = this.playing || began - this.handled < ATTENTION ? BUDGET : QUIET_BUDGET;
-    const deadline = now ? began + budget : Number.POSITIVE_INFINITY;
-    if (this.playing) this.advance(now);
+    const deadline = this.pacer.begin(now, this.player.playing);
+    if (this.player.playing) this.advance(now);
     const [width, track] = [this.root.clientWidth || 1200, this.scrubber.width]; // read before anything is written
     const ctx = this.context();
-    this.paintTheme(ctx.theme);
+    if (paintTheme(this.root, ctx.theme)) this.options.onTheme?.(ctx.theme.dark, ctx.theme.page);
     this.tellFocus(ctx);
     if (this.fresh) this.fetcher.beginPicture();
     this.fresh = false;
     setClass(this.root, "ck-compact", this.compact);
     this.bar.update(ctx, this.status, this.names, this.store.broken);
     this.health.update(ctx);
-    this.scrubber.update(ctx, this.full(ctx), this.playing, track);
-    if (this.board.update(ctx, width, deadline, this.compact)) this.schedule();
+    this.scrubber.update(ctx, this.full(ctx), this.player.playing, track);
+    if (this.board.update(ctx, width, deadline, this.compact)) this.pacer.schedule();
     this.fetcher.endPicture();
     if (this.touched || !this.source.pushes) this.details.look(ctx); // a zoom that was remembered is no wish of the user's
     setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now
-    const ended = performance.now();
     const grows = ctx.runs.some(({ data }) => data.status.state === "running");
-    this.tellSoon(ended, budget === BUDGET || !grows);
-    const longest = (this.status.progress ?? 1) < 1 ? LOADING_REST : LONGEST_REST;
-    this.restUntil = ended + Math.min(longest, PACE * (ended - began));
-    clearTimeout(this.listening);
-    if (grows) this.listening = setTimeout(() => this.listen(), LISTEN) as unknown as number;
+    this.pacer.end(grows, (this.status.progress ?? 1) < 1);
   }
 
   // A training that was interrupted sends nothing, not even that: the bar looks at the clock by itself.
-  private listen(): void {
-    if (!this.root.isConnected) return; // taken off the page; the next picture listens again
+  private listen(): boolean {
+    if (!this.root.isConnected) return false;
     this.bar.update(this.context(), this.status, this.names, this.store.broken);
-    this.listening = setTimeout(() => this.listen(), LISTEN) as unknown as number;
-  }
-
-  private tellSoon(now: number, rests: boolean): void {
-    if (rests) {
-      clearTimeout(this.resting);
-      this.resting = 0;
-    }
-    const wait = rests ? REST : Math.max(REST, this.told + WORDS - now);
-    this.resting ||= setTimeout(() => {
-      this.resting = 0;
-      this.told = performance.now();
-      this.board.tell();
-    }, wait) as unknown as number;
-  }
-
-  private paintTheme(theme: Theme): void {
-    if (this.root.classList.contains("ck-dark") === theme.dark && this.root.style.getPropertyValue("--ck-page")) return;
-    this.root.classList.toggle("ck-dark", theme.dark);
-    for (const [name, value] of Object.entries(themeVariables(theme))) this.root.style.setProperty(name, value);
-    this.options.onTheme?.(theme.dark, theme.page);
+    return true;
   }
 
   private tellFocus(ctx: Context): void {
@@ -294,7 +234,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     const step = x === null ? null : axisToStep(this.context(), x);
     if (step === this.hovered) return;
     this.hovered = step;
-    this.handled = performance.now();
+    this.pacer.touch();
     this.invalidate();
   }
   choose(x: number): void {
@@ -334,28 +274,18 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     if (run) this.set({ step: end === "last" ? null : run.data.rows.columns[ROW.step][0] });
   }
   follow(): void {
-    this.playing = false;
+    this.player.stop();
     this.set({ step: null });
   }
   play(): void {
-    this.playing = !this.playing;
-    this.playedFrom = 0;
-    if (this.playing && (this.state.step === null || this.state.step === longest(this.context())?.data.lastStep))
-      this.stepTo("first");
+    const ended = this.state.step === null || this.state.step === longest(this.context())?.data.lastStep;
+    if (this.player.toggle() && ended) this.stepTo("first");
     this.invalidate();
   }
   private advance(now: number): void {
-    const run = longest(this.context());
-    const last = run?.data.lastStep ?? null;
-    if (last === null || this.state.step === null || this.state.step >= last) {
-      this.playing = false;
-      return;
-    }
-    // The whole training takes twelve seconds, however long it was.
-    const passed = this.playedFrom ? Math.min(0.2, (now - this.playedFrom) / 1000) : 0;
-    this.playedFrom = now;
-    const x = this.state.step + (last / 12) * passed;
-    this.state = { ...this.state, step: Math.min(last, x) };
+    const step = this.player.advance(now, this.state.step, longest(this.context())?.data.lastStep ?? null);
+    if (step === null) return;
+    this.state = { ...this.state, step };
     this.invalidate();
   }
   layer(name: string): void {
@@ -406,13 +336,10 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   }
 
   destroy(): void {
-    cancelAnimationFrame(this.frame);
+    this.pacer.stop();
     clearTimeout(this.saved);
-    clearTimeout(this.waiting);
-    clearTimeout(this.resting);
-    clearTimeout(this.listening);
     this.unsubscribe();
-    this.media?.removeEventListener?.("change", this.followSystem);
+    this.look.stop();
     this.fetcher.stop();
     this.details.stop();
     this.board.destroy();
@@ -420,6 +347,3 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     this.root.remove();
   }
 }
-
-const preferred = (): "light" | "dark" =>
-  globalThis.matchMedia?.("(prefers-color-scheme: dark)")?.matches ? "dark" : "light";

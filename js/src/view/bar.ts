@@ -4,24 +4,13 @@ import { allLayers, type Context } from "../contract/panel.ts";
 import type { UiState } from "../contract/state.ts";
 import { shortNames } from "../data/format.ts";
 import { SHORTEST } from "../data/smooth.ts";
-import type { Source, SourceStatus } from "../data/source.ts";
+import type { SourceStatus } from "../data/source.ts";
+import { h, popover, refill, setAttribute, setHidden, setText } from "../draw/dom.ts";
 import { healthOf } from "../judge/health.ts";
-import { h, popover, refill, setAttribute, setHidden, setText } from "./dom.ts";
+import type { BarHost } from "./bar_host.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
 import { runList } from "./runlist.ts";
 import { summarize } from "./summary.ts";
-
-export interface BarHost {
-  state: UiState;
-  names: string[];
-  context(): Context;
-  set(patch: Partial<UiState>): void;
-  panelTitles(): { id: string; title: string }[];
-  exportAll(): void;
-  readonly compact: boolean;
-  readonly folds: boolean;
-  source: Source;
-}
 
 export class Bar {
   readonly element: HTMLElement;

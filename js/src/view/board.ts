@@ -1,10 +1,11 @@
 // The cards in their places: made when a panel has something to show, moved when the width or the user asks for it.
 
 import type { Context, Panel } from "../contract/panel.ts";
+import { h, refill, setHidden } from "../draw/dom.ts";
 import { otherPanels } from "../panels/_other.ts";
 import { panels as ownPanels } from "../panels/index.ts";
-import { Card, type CardHost } from "./card.ts";
-import { h, refill, setHidden } from "./dom.ts";
+import { Card } from "./card.ts";
+import type { CardHost } from "./card_host.ts";
 import { arrange, columnCount, groupTitles } from "./layout.ts";
 
 export class Board {

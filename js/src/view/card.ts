@@ -3,20 +3,13 @@
 import { tableRows, tableScene } from "../charts/table.ts";
 import type { Context, Panel, Reading } from "../contract/panel.ts";
 import { formatNumber } from "../data/format.ts";
+import { h, popover, refill, setAttribute, setClass, setData, setHidden, setText } from "../draw/dom.ts";
 import { Painter, TextLayer } from "../draw/draw.ts";
 import { emptyScene, messageScene, type Scene } from "../draw/scene.ts";
+import type { CardHost } from "./card_host.ts";
 import { cardMenu } from "./card_menu.ts";
-import { h, popover, refill, setAttribute, setClass, setData, setHidden, setText } from "./dom.ts";
-import { type Described, gestures, Pointer, type PointerHost } from "./pointer.ts";
+import { type Described, gestures, Pointer } from "./pointer.ts";
 import { countLines, inWords, opinionNodes, opinions } from "./verdicts.ts";
-
-export interface CardHost extends PointerHost {
-  enlarge(id: string): void;
-  hide(id: string): void;
-  nudge(id: string, direction: "up" | "down" | "left" | "right"): void;
-  drop(id: string, target: string, after: boolean): void;
-  announce(text: string): void;
-}
 
 const MOST_SPOTS = 60;
 const MOST_RUNS = 5; // whose numbers are shown one by one

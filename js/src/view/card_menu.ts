@@ -2,9 +2,9 @@
 
 import { exportCsv, exportPng, exportSvg, fileTitle } from "../contract/export.ts";
 import type { Context, Panel } from "../contract/panel.ts";
+import { h } from "../draw/dom.ts";
 import type { Scene } from "../draw/scene.ts";
-import type { CardHost } from "./card.ts";
-import { h } from "./dom.ts";
+import type { CardHost } from "./card_host.ts";
 
 export function cardMenu(
   panel: Panel,

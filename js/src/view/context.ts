@@ -1,6 +1,7 @@
 // Puts together what panels look at: chosen runs, the step in question, the shared axis, histograms on demand.
 
-import type { Context, RunGroup, ShownRun } from "../contract/panel.ts";
+import { chooseRuns } from "../contract/choosing.ts";
+import type { Context, ShownRun } from "../contract/panel.ts";
 import type { UiState } from "../contract/state.ts";
 import { shorten } from "../data/format.ts";
 import type { Source } from "../data/source.ts";
@@ -8,11 +9,11 @@ import type { RunStore, Store } from "../data/store.ts";
 import { lowerBound } from "../data/table.ts";
 import { decodeHistogram, type HistogramData } from "../data/wire.ts";
 import { runColor, type Theme } from "../draw/theme.ts";
-import { describeHeader, groupKey, groupLabel, sequentialColors } from "../judge/facts.ts";
+import { describeHeader, sequentialColors } from "../judge/facts.ts";
+import { groupRuns } from "../judge/groups.ts";
 
 const MAX_PARALLEL = 4;
 const PATIENCE = 100; // ms
-const DEFAULT_RUNS = 10;
 
 /** Colours go by the order in which runs were first seen, and never change afterwards. */
 export class RunColors {
@@ -114,11 +115,6 @@ export class HistogramFetcher {
   }
 }
 
-export function chooseRuns(names: string[], state: UiState): string[] {
-  if (state.runs) return names.filter((name) => state.runs?.includes(name));
-  return names.slice(0, DEFAULT_RUNS);
-}
-
 /** The chosen runs' extent on the shared axis, or the zoomed part. */
 export function axisDomain(runs: ShownRun[], state: UiState): [number, number] {
   if (state.zoom) return state.zoom;
@@ -175,19 +171,6 @@ function colorByNumber(runs: ShownRun[], { state, theme }: ContextParts): ShownR
   });
   const colors = sequentialColors(values, theme.dark);
   return runs.map((run, i) => ({ ...run, color: colors[i] ?? run.color }));
-}
-
-/** Runs that differ only in their seed, each with the colour of the first of them. */
-export function groupRuns(runs: ShownRun[]): RunGroup[] {
-  const groups = new Map<string, ShownRun[]>();
-  for (const run of runs) {
-    const key = groupKey(run.data.header) || run.run;
-    groups.set(key, [...(groups.get(key) ?? []), run]);
-  }
-  return [...groups.values()].map((own) => {
-    const label = shorten(groupLabel(own.map(({ run }) => run)), 28);
-    return { label, color: own[0].color, runs: own };
-  });
 }
 
 export function makeContext(parts: ContextParts): Context {

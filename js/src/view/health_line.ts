@@ -3,9 +3,9 @@
 import type { Context, ShownRun } from "../contract/panel.ts";
 import { formatNumber, shorten, shortNames } from "../data/format.ts";
 import type { Finding } from "../data/records.ts";
+import { h, refill, setAttribute, setHidden } from "../draw/dom.ts";
 import { countSick, evidenceWords, type Health, healthOf, inWords, toneRank } from "../judge/health.ts";
 import { type Difference, firstDifferences } from "../judge/twin.ts";
-import { h, refill, setAttribute, setHidden } from "./dom.ts";
 
 export interface HealthHost {
   /** Shows a step and a layer in all panels, and brings the panel of a column into view. */

@@ -2,8 +2,8 @@
 
 import { defaults, type UiState } from "../contract/state.ts";
 import { shorten } from "../data/format.ts";
-import type { BarHost } from "./bar.ts";
-import { h, popover } from "./dom.ts";
+import { h, popover } from "../draw/dom.ts";
+import type { BarHost } from "./bar_host.ts";
 
 export function select(
   label: string,

@@ -2,8 +2,8 @@
 
 import type { Context } from "../contract/panel.ts";
 import { formatNumber } from "../data/format.ts";
+import { h, refill } from "../draw/dom.ts";
 import type { Box, Scene, TimeFrame } from "../draw/scene.ts";
-import { h, refill } from "./dom.ts";
 
 export interface PointerHost {
   /** `x` in units of the shared axis; null = the pointer left. */

@@ -1,21 +1,9 @@
 // The list behind "+ n more": filter, choose, all, none.
 
+import { chooseRuns, matchesFilter } from "../contract/choosing.ts";
 import { shorten } from "../data/format.ts";
-import type { BarHost } from "./bar.ts";
-import { chooseRuns } from "./context.ts";
-import { h } from "./dom.ts";
-
-/** A filter is a regular expression, as in TensorBoard; while it is not a valid one, it is plain text. */
-export function matchesFilter(name: string, filter: string): boolean {
-  if (!filter) return true;
-  if (filter.length <= 200)
-    try {
-      return new RegExp(filter, "i").test(name.slice(0, 1000));
-    } catch {
-      // typed halfway
-    }
-  return name.includes(filter);
-}
+import { h } from "../draw/dom.ts";
+import type { BarHost } from "./bar_host.ts";
 
 export function runList(host: BarHost, signal: AbortSignal): Node[] {
   const list = h("div", { class: "ck-list" });

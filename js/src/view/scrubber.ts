@@ -5,11 +5,11 @@ import type { Context } from "../contract/panel.ts";
 import { formatDuration, formatNumber } from "../data/format.ts";
 import { ROW } from "../data/store.ts";
 import { lowerBound } from "../data/table.ts";
+import { h, setAttribute, setText } from "../draw/dom.ts";
 import { Painter } from "../draw/draw.ts";
 import { makeScale, type Scale } from "../draw/scale.ts";
 import { type Box, emptyScene, type Scene } from "../draw/scene.ts";
 import { isHint } from "../judge/notices.ts";
-import { h, setAttribute, setText } from "./dom.ts";
 import type { PointerHost } from "./pointer.ts";
 
 const HEIGHT = 40;

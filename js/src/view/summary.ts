@@ -4,6 +4,7 @@ import type { Context, ShownRun } from "../contract/panel.ts";
 import { formatDuration, formatNumber, formatShare, shorten } from "../data/format.ts";
 import type { SourceStatus } from "../data/source.ts";
 import { ROW } from "../data/store.ts";
+import { trackingShare } from "../judge/costs.ts";
 import { healthOf } from "../judge/health.ts";
 import { drawnRecords } from "./detail.ts";
 
@@ -20,35 +21,6 @@ const stateWords: Record<string, [Summary["tone"], string]> = {
   failed: ["bad", "failed"],
   crashed: ["bad", "crashed"],
 };
-
-// Sums of other columns: what the whole step took, and what tracking took since the run began.
-export const costSums = ["cost/step", "cost/run"];
-
-/** Seconds of tracking per second of training. */
-export function trackingShare(run: ShownRun): number | null {
-  const known = shares.get(run.data);
-  if (known?.version === run.data.version) return known.share;
-  const share = computeShare(run);
-  shares.set(run.data, { version: run.data.version, share });
-  return share;
-}
-
-const shares = new WeakMap<ShownRun["data"], { version: number; share: number | null }>();
-
-function computeShare(run: ShownRun): number | null {
-  const sofar = run.data.series("cost/run", "", "time");
-  if (sofar.n && sofar.x[sofar.n - 1] > 0) return sofar.y[sofar.n - 1] / sofar.x[sofar.n - 1];
-  const whole = run.data.series("cost/step", "", "step");
-  if (!whole.n) return null;
-  let [cost, total] = [0, 0];
-  for (let i = 0; i < whole.n; i++) total += whole.y[i];
-  for (const name of run.data.columns.keys()) {
-    if (!name.startsWith("cost/") || costSums.includes(name)) continue;
-    const part = run.data.series(name, "", "step");
-    for (let i = 0; i < part.n; i++) cost += part.y[i];
-  }
-  return total > 0 ? cost / total : null;
-}
 
 /** Steps per second over the last twenty records. */
 export function speed(run: ShownRun): number | null {

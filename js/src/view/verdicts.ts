@@ -2,8 +2,8 @@
 
 import type { Context, Panel, ShownRun } from "../contract/panel.ts";
 import { shorten } from "../data/format.ts";
+import { h } from "../draw/dom.ts";
 import { isSick } from "../judge/health.ts";
-import { h } from "./dom.ts";
 
 export interface Opinion {
   text: string;
