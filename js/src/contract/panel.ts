@@ -1,7 +1,7 @@
 // The contract of a panel: a file in panels/ whose default export is one of these. It draws; it computes no measurements.
 
 import type { Axis, Series } from "../data/series.ts";
-import type { Source } from "../data/source.ts";
+import type { Sample, Source } from "../data/source.ts";
 import type { RunStore } from "../data/store.ts";
 import type { HistogramData, LayerInfo, QuantityInfo } from "../data/wire.ts";
 import type { Scene } from "../draw/scene.ts";
@@ -69,6 +69,8 @@ export interface Context {
     layer: string,
     later?: boolean,
   ): HistogramData | null | undefined;
+  /** What the user's own function shows of a sample: undefined = not here, null = nothing. Absent without such a function. */
+  sample?(id: number): Sample | null | undefined;
   /** Asks for the layer-wise columns of a name, once. */
   wantLayers(run: ShownRun, name: string): void;
 }

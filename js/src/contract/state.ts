@@ -27,6 +27,8 @@ export interface UiState {
   colorBy: string; // a number of the header that colours the runs, e.g. "lr"
   grouped: boolean; // runs that differ only in their seed are one curve with a band
   reference: string; // the run that others are compared with
+  lens: "" | "contrary" | "often"; // which of the hard samples come first
+  settings: string; // the hyperparameter on the axis of the panel of settings
   difference: boolean; // 2D histogram: second run minus first
   paused: boolean;
 }
@@ -56,6 +58,8 @@ export const defaults: Readonly<UiState> = {
   colorBy: "",
   grouped: false,
   reference: "",
+  lens: "",
+  settings: "",
   difference: false,
   paused: false,
 };
@@ -106,6 +110,8 @@ const checks: Record<keyof UiState, Check> = {
   colorBy: isText,
   grouped: isFlag,
   reference: isText,
+  lens: oneOf("", "contrary", "often"),
+  settings: isText,
   difference: isFlag,
   paused: isFlag,
 };

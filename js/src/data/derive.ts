@@ -38,3 +38,8 @@ export function inverse(run: RunStore, name: string, factor: number, axis: Axis)
   const base = run.series(name, "", axis);
   return derived(base, `inverse ${factor}`, (i) => (base.y[i] > 0 ? factor / base.y[i] : null));
 }
+
+/** The same curve with each value changed; `key` names the change. */
+export function change(base: Series, key: string, by: (value: number) => number): Series {
+  return derived(base, `change ${key}`, (i) => by(base.y[i]));
+}

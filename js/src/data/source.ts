@@ -16,6 +16,12 @@ export interface SourceStatus {
   progress?: number; // 0 to 1 while a long run is being loaded
 }
 
+/** What a user's own function shows of a sample: words, or a picture as the address of its data, or both. */
+export interface Sample {
+  text: string;
+  picture: string;
+}
+
 export interface Source {
   /** The newest histograms arrive with the Batches: ask only for a step that the user chose. */
   readonly pushes?: boolean;
@@ -38,6 +44,8 @@ export interface Source {
   isStopping?(run: string): boolean;
   /** The user wants this run's training to end at its next step. Absent where the host cannot. */
   requestStop?(run: string): void;
+  /** What the user's own function shows of samples, by their ids. Absent where the user gave none. */
+  samples?(ids: number[]): Promise<Map<number, Sample>>;
   /** Fetches what is new at once. */
   refresh?(): void;
 }

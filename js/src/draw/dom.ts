@@ -100,6 +100,9 @@ function keepInside(box: HTMLElement): void {
   if (over || under) box.style.transform = `translateX(${under ? under : -over}px)`;
 }
 
-export function closePopovers(root: HTMLElement): void {
-  for (const wrap of root.querySelectorAll(".ck-popwrap")) wrap.dispatchEvent(new CustomEvent("ck-close"));
+/** All of them, but for the one that `except` is in. */
+export function closePopovers(root: HTMLElement, except: EventTarget | null = null): void {
+  const inside = (except as Element | null)?.closest?.(".ck-popwrap");
+  for (const wrap of root.querySelectorAll(".ck-popwrap"))
+    if (wrap !== inside) wrap.dispatchEvent(new CustomEvent("ck-close"));
 }

@@ -29,3 +29,9 @@ function computeShare(run: ShownRun): number | null {
   }
   return total > 0 ? cost / total : null;
 }
+
+/** The share of the time of training that tracking was allowed to take; null where nothing was promised. */
+export function trackingBudget({ data }: ShownRun): number | null {
+  const budget = Number.parseFloat(data.header?.options.budget ?? "");
+  return budget > 0 && budget <= 1 ? budget : null;
+}

@@ -72,10 +72,18 @@ export function differingNames(headers: (Header | null)[]): string[] {
   return names.filter((name) => new Set(facts.map((own) => own.get(name))).size > 1);
 }
 
+// How a run was watched, where and when, not how it was trained: as `cockpit compare` has it.
+const ASIDE = new Set([
+  ...["logdir", "batch_dim", "memory_budget", "budget", "hardware", "threads", "trial", "stage", "git commit"],
+  ...["config", "schedule", "curvature", "parameters covered", "foreach", "fused", "capturable", "differentiable"],
+]);
+export const isAside = (name: string) =>
+  SEED.test(name) || ASIDE.has(name) || /^note( \d+)?$| version$| not covered$/.test(name);
+
 /** The same text for runs that were made alike but for their seed. */
 export function groupKey(header: Header | null): string {
   if (!header) return "";
-  const facts = [...describeHeader(header)].filter(([name]) => !SEED.test(name) && !/^note/.test(name));
+  const facts = [...describeHeader(header)].filter(([name]) => !isAside(name));
   return JSON.stringify(facts);
 }
 

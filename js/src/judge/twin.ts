@@ -3,6 +3,8 @@
 
 import type { ShownRun } from "../contract/panel.ts";
 import { median } from "../data/density.ts";
+import { change, ratio } from "../data/derive.ts";
+import type { Series } from "../data/series.ts";
 import { lowerBound } from "../data/table.ts";
 
 const [CELLS, MOST, FEWEST, SMALLEST] = [4, 80, 6, 0.02];
@@ -24,8 +26,21 @@ interface Curve {
   values: number[];
 }
 
+/** What is made of columns, by the names that `cockpit compare` has for it. */
+const derived: Record<string, { of: string[]; make(run: ShownRun): Series }> = {
+  "signal share": {
+    of: ["NormTest"],
+    make: ({ data }) => change(data.series("NormTest", "", "step"), "signal", (nt) => hold(1 - nt * nt)),
+  },
+  "update / weight": {
+    of: ["UpdateSize", "ParamNorm"],
+    make: ({ data }) => ratio(data, "UpdateSize", "ParamNorm", "", "step"),
+  },
+};
+const hold = (share: number) => Math.max(0, Math.min(1, share));
+
 function curveOf(run: ShownRun, name: string): Curve {
-  const { y, step, n } = run.data.series(name, "", "step");
+  const { y, step, n } = derived[name]?.make(run) ?? run.data.series(name, "", "step");
   const fine = Array.from({ length: n }, (_, i) => i).filter((i) => Number.isFinite(y[i]));
   return { steps: fine.map((i) => step[i]), values: fine.map((i) => y[i]) };
 }
@@ -97,9 +112,10 @@ function difference(name: string, reference: ShownRun[], other: ShownRun[]): Dif
   );
   if (!curves[0].length || !curves[1].length) return null;
   const cells = makeCells(curves.flat());
-  if (cells.starts.length < FEWEST) return null;
+  const alone = curves.some((group) => group.length < 2);
+  if (cells.starts.length < (alone ? FEWEST : CELLS)) return null;
   const tables = curves.map((group) => group.map((curve) => fillCells(curve, cells)));
-  const logarithmic = tables.flat(2).every((value) => value > 0);
+  const logarithmic = name !== "signal share" && tables.flat(2).every((value) => value > 0);
   const scaled = logarithmic ? tables.map((table) => table.map((row) => row.map(Math.log))) : tables;
   const at = findFirst(scaled[0], scaled[1], logarithmic);
   if (at === null) return null;
@@ -112,9 +128,11 @@ const networkOf = ({ data }: ShownRun) => JSON.stringify(data.header?.layers.map
 /** All quantities that separate, in the order of the steps at which they do. */
 export function firstDifferences(reference: ShownRun[], other: ShownRun[]): Difference[] {
   const same = new Set([...reference, ...other].map(networkOf)).size === 1;
-  const names = [...new Set([...(reference[0]?.data.columns.keys() ?? []), "Alpha"])].filter(
+  const columns = [...(reference[0]?.data.columns.keys() ?? [])];
+  const made = Object.keys(derived).filter((name) => derived[name].of.every((part) => columns.includes(part)));
+  const names = [...new Set([...columns, "Alpha", ...made])].filter(
     (name) =>
-      (!name.includes("/") || name.startsWith("log/")) &&
+      (!name.includes("/") || name.startsWith("log/") || made.includes(name)) &&
       !NOT_COMPARED.includes(name) &&
       (same || !OF_NETWORK.includes(name)),
   );

@@ -21,6 +21,7 @@ import { Look, paintTheme } from "./look.ts";
 import type { MountOptions } from "./options.ts";
 import { Pacer } from "./pacer.ts";
 import { Player } from "./player.ts";
+import { SampleFetcher } from "./samples.ts";
 import { Scrubber, type ScrubberHost } from "./scrubber.ts";
 import styles from "./styles.css";
 
@@ -33,6 +34,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   private readonly asked = new Set<string>();
   private readonly fetcher: HistogramFetcher;
   private readonly details: DetailFetcher;
+  private readonly samples: SampleFetcher;
   private readonly bar: Bar;
   private readonly health: HealthLine;
   private readonly scrubber: Scrubber;
@@ -63,6 +65,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     this.look = new Look(options.theme, () => this.invalidate());
     this.fetcher = new HistogramFetcher(source, () => this.invalidate());
     this.details = new DetailFetcher(source);
+    this.samples = new SampleFetcher(source, () => this.invalidate());
     this.bar = new Bar(this, signal);
     this.scrubber = new Scrubber(this, signal);
     this.board = new Board(this, options.panels ?? null, () => this.invalidate());
@@ -73,7 +76,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
       this.root.style.height = typeof options.height === "number" ? `${options.height}px` : options.height;
     parent.append(this.root);
     this.root.addEventListener("ck-close", () => closePopovers(this.root), { signal });
-    this.root.addEventListener("pointerdown", (event) => this.closeOutside(event), { signal });
+    this.root.addEventListener("pointerdown", (event) => closePopovers(this.root, event.target), { signal });
     for (const name of ["pointerdown", "keydown"])
       this.root.addEventListener(name, () => this.touch(), { signal, capture: true });
     this.root.addEventListener("keydown", (event) => event.key === "Escape" && this.escape(), { signal });
@@ -82,12 +85,6 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     // A host that cannot pause goes on delivering; then the picture stands still instead.
     this.unsubscribe = store.subscribe(() => (this.state.paused && !source.pause ? undefined : this.receive()));
     this.invalidate();
-  }
-
-  private closeOutside(event: Event): void {
-    const inside = (event.target as Element | null)?.closest?.(".ck-popwrap");
-    for (const wrap of this.root.querySelectorAll(".ck-popwrap"))
-      if (wrap !== inside) wrap.dispatchEvent(new CustomEvent("ck-close"));
   }
 
   private touch(): void {
@@ -152,7 +149,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   }
 
   private get parts(): ContextParts {
-    const { store, state, theme, source, colors, names, fetcher, asked, touched } = this;
+    const { store, state, theme, source, colors, names, fetcher, samples, asked, touched } = this;
     const palette = this.options.palette ?? "safe";
     return {
       store,
@@ -164,6 +161,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
       names,
       hover: this.hovered,
       fetcher,
+      samples,
       asked,
       touched,
       set: (patch) => this.set(patch),
@@ -206,6 +204,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     this.scrubber.update(ctx, this.full(ctx), this.player.playing, track);
     if (this.board.update(ctx, width, deadline, this.compact)) this.pacer.schedule();
     this.fetcher.endPicture();
+    this.samples.endPicture();
     if (this.touched || !this.source.pushes) this.details.look(ctx); // a zoom that was remembered is no wish of the user's
     setAttribute(this.root, "data-runs", String(ctx.runs.filter(({ data }) => data.rows.n).length)); // drawn just now
     const grows = ctx.runs.some(({ data }) => data.status.state === "running");
@@ -342,6 +341,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     this.look.stop();
     this.fetcher.stop();
     this.details.stop();
+    this.samples.stop();
     this.board.destroy();
     this.abort.abort();
     this.root.remove();

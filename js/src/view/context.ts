@@ -11,6 +11,7 @@ import { decodeHistogram, type HistogramData } from "../data/wire.ts";
 import { runColor, type Theme } from "../draw/theme.ts";
 import { describeHeader, sequentialColors } from "../judge/facts.ts";
 import { groupRuns } from "../judge/groups.ts";
+import type { SampleFetcher } from "./samples.ts";
 
 const MAX_PARALLEL = 4;
 const PATIENCE = 100; // ms
@@ -148,6 +149,7 @@ export interface ContextParts {
   names: string[];
   hover: number | null;
   fetcher: HistogramFetcher;
+  samples: SampleFetcher;
   asked: Set<string>;
   touched: boolean; // the user did something: only then may a host that pushes be asked
   set(patch: Partial<UiState>): void;
@@ -207,6 +209,7 @@ export function makeContext(parts: ContextParts): Context {
       const passive = parts.source.pushes && (state.step === null || parts.hover !== null || !parts.touched);
       return parts.fetcher.get(run.data, quantity, at, layer, !passive, later);
     },
+    sample: parts.source.samples ? (id) => parts.samples.get(id, parts.touched) : undefined,
     wantLayers: (run, name) => {
       const key = JSON.stringify([run.run, run.data.run_id, name]);
       if (parts.asked.has(key) || (parts.source.pushes && (!parts.touched || run.data.layersOf(name).length))) return;

@@ -4,7 +4,7 @@ import type { Context, ShownRun } from "../contract/panel.ts";
 import { formatDuration, formatNumber, formatShare, shorten } from "../data/format.ts";
 import type { SourceStatus } from "../data/source.ts";
 import { ROW } from "../data/store.ts";
-import { trackingShare } from "../judge/costs.ts";
+import { trackingBudget, trackingShare } from "../judge/costs.ts";
 import { healthOf } from "../judge/health.ts";
 import { drawnRecords } from "./detail.ts";
 
@@ -75,11 +75,11 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
       text: formatDuration(data.rows.columns[ROW.time][data.rows.n - 1]),
       title: "time since the run began",
     });
-  const share = trackingShare(run);
+  const [share, budget] = [trackingShare(run), trackingBudget(run)];
   if (share !== null)
     words.push({
-      text: `tracking ${formatShare(share)}`,
-      title: "share of the tracked steps' time that measuring took",
+      text: `tracking ${formatShare(share)}${budget === null ? "" : ` of ${formatShare(budget)}`}`,
+      title: `share of the time of training that measuring took${budget === null ? "" : ", and the budget for it"}`,
     });
   if (status.message && status.connection !== "disconnected")
     words.push({ text: status.message.slice(0, 80), title: status.message });
