@@ -62,7 +62,7 @@ describe("scrubbing", () => {
   it("plays through the whole training and stops at its end", () => {
     const own = start();
     own.app.play();
-    for (let now = 1; now < 20_000; now += 100) own.app.draw(now);
+    for (let now = 1; now < 20_000; now += 250) own.app.draw(now);
     expect(own.element.querySelector(".ck-play")?.getAttribute("aria-label")).toBe("Play through the training");
     expect(own.app.state.step).toBe(100);
   });
@@ -94,7 +94,7 @@ describe("hovering and zooming", () => {
     const own = start();
     const highs = new Set<number>();
     for (let i = 1000; i < 1200; i += 4) {
-      own.store.merge(makeBatch({ to: i + 1 }));
+      own.store.merge(makeBatch({ to: i + 1, names: ["Loss"], layers: [], change: { alphas: [], top_samples: [] } }));
       const [low, high] = own.app.context().domain;
       expect(low).toBe(0);
       expect(high).toBeGreaterThanOrEqual(i);

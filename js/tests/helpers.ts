@@ -147,6 +147,7 @@ export class FakeSource implements Source {
   asked: unknown[][] = [];
   stopped = 0;
   detail?: Source["detail"];
+  samples?: Source["samples"];
   onBatch: (bytes: Uint8Array) => void = () => {};
   onStatus: (status: SourceStatus) => void = () => {};
   start(onBatch: (bytes: Uint8Array) => void, onStatus: (status: SourceStatus) => void): void {
@@ -175,7 +176,7 @@ export interface Cockpit extends Mounted {
 
 /** An app in the page with these Batches, drawn once. */
 export function open(batches: Batch[], options: MountOptions = {}): Cockpit {
-  const store = new Store();
+  const store = options.store ?? new Store();
   const source = new FakeSource();
   const element = document.createElement("div");
   document.body.append(element);
@@ -188,7 +189,7 @@ export function open(batches: Batch[], options: MountOptions = {}): Cockpit {
             .get(batch.run)
             ?.keepHistogram(quantity, batch.to_seq - 1, layer, makeHistogram(quantity, batch.to_seq - 1, layer));
   }
-  const mounted = mount(element, source, { store, ...options });
+  const mounted = mount(element, source, { ...options, store });
   mounted.app.draw();
   return {
     ...mounted,

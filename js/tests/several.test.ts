@@ -25,9 +25,11 @@ const start = (batches: Batch[], state: Partial<UiState> = {}) => {
   return cockpit;
 };
 const name = (i: number) => `run-${String.fromCharCode(97 + i)}`;
+/** Mostly signal: with much noise in the gradient, alpha has no opinion. */
+const signal = (seq: number, own: string) => (own === "NormTest" ? 0.3 : 1 + Math.sin(seq / 7) ** 2);
 const runs = (count: number, change: (i: number) => Partial<Batch> = () => ({})) =>
   Array.from({ length: count }, (_, i) =>
-    makeBatch({ run: name(i), run_id: String(i), to: 20, change: { ...change(i) } }),
+    makeBatch({ run: name(i), run_id: String(i), to: 20, value: signal, change: { ...change(i) } }),
   );
 const texts = (own: Cockpit, id: string) =>
   [...own.card(id).querySelectorAll(".ck-texts span")].map((span) => span.textContent);
