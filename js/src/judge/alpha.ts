@@ -7,6 +7,8 @@ import { isPointed, judged, quartiles } from "./judging.ts";
 export const OWN = "AlphaOwnBatch";
 const ENOUGH_SIGNAL = 0.5; // of the squared gradient: below, noise decides where the paper's alpha lies
 
+const FEWEST = 3; // steps that an opinion about the learning rate rests on
+
 interface Parts {
   all: Float64Array;
   recent: Float64Array;
@@ -82,10 +84,11 @@ export function judgeAlpha(ctx: Context, run: ShownRun): Verdict | null {
   const own = run.data.has(OWN);
   const name = own ? OWN : "Alpha";
   if (isPointed(ctx)) return judgeStep(ctx, run, name);
-  const found = quartiles(splitRecent(run, ctx.state.recent, name).recent);
+  const { recent } = splitRecent(run, ctx.state.recent, name);
+  const found = quartiles(recent);
   if (!found) return null;
   const [low, middle, high] = found;
-  if (own) return ownOpinion(middle);
+  if (own) return recent.length < FEWEST ? null : ownOpinion(middle);
   if (isNoisy(ctx, run)) return null;
   if (low < -0.25 && high > 0.25) {
     const spread = `half of them from ${formatNumber(low, 2)} to ${formatNumber(high, 2)}`;
@@ -108,5 +111,5 @@ export function silentBecause(ctx: Context): string {
   if (ctx.runs.length !== 1 || isPointed(ctx) || !run.data.has("Alpha") || run.data.has(OWN) || !isNoisy(ctx, run))
     return "";
   const share = formatShare(Math.max(0, signalShare(ctx, run) ?? 0));
-  return `No verdict: ${share} of the gradient is signal, and with so little alpha is positive at any rate. AlphaOwnBatch would tell.`;
+  return `No verdict: ${share} of the gradient is signal; with so little, noise moves alpha up at any learning rate. AlphaOwnBatch would tell.`;
 }
