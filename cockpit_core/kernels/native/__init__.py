@@ -35,6 +35,13 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
         [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER, _REAL, _POINTER, _LONG, _INT, *_COUNTED]
         + [_POINTER] * 4,
     ),
+    "count_outer": (None, [_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, *_COUNTED, _POINTER, _POINTER]),
+    "count_pairs": (None, [_POINTER, _LONG, _LONG, _LONG, _POINTER, *_COUNTED]),
+    "count_outer_pairs": (
+        None,
+        [_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, _POINTER, *_COUNTED, _LONG, _LONG, _POINTER],
+    ),
+    "describe_rows": (_LONG, [_POINTER, _LONG, _LONG, _POINTER]),
 }
 
 

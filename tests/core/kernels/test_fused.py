@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from cockpit_core.kernels import Counts, count_outer, count_values, fused, loops, prepare_parameter
+from cockpit_core.kernels import Counts, count_outer, count_values, fused, loops, native, prepare_parameter
 from cockpit_core.kernels import door as count
 from tests.core.kernels.cases import DEFAULT, find_differences, make_cases
 
@@ -26,7 +26,9 @@ def run_python(code: str, **environment: str) -> str:
     return result.stdout.strip()
 
 
-def test_cpu_tensors_take_the_fused_loops() -> None:
+def test_cpu_tensors_take_the_native_kernels_and_without_them_the_fused_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert count.choose_path(torch.device("cpu")) == ("native" if native.find_library() else "fused")
+    monkeypatch.setattr(count, "find_library", lambda: None)
     assert count.choose_path(torch.device("cpu")) == "fused"
     assert count.choose_path(torch.device("cuda")) == "triton"
     assert count.choose_path(torch.device("mps")) == "plain"
@@ -106,7 +108,7 @@ def test_a_forked_worker_can_count_too() -> None:
     assert run_python(code) == "0 True"
 
 
-def test_without_numba_the_plain_path_gives_the_same_counts() -> None:
+def test_without_library_and_numba_the_plain_path_gives_the_same_counts() -> None:
     code = """
         import sys
         sys.modules["numba"] = None
@@ -123,7 +125,7 @@ def test_without_numba_the_plain_path_gives_the_same_counts() -> None:
     torch.manual_seed(0)
     counts = Counts.zeros(DEFAULT)
     count_values(torch.randn(4, 5000), prepare_parameter(torch.randn(5000), DEFAULT), DEFAULT, counts, path="fused")
-    assert run_python(code) == f"plain plain {counts.counts2d.tolist()}"
+    assert run_python(code, COCKPIT_NATIVE="0") == f"plain plain {counts.counts2d.tolist()}"
 
 
 def test_importing_the_kernels_imports_no_compiler() -> None:
@@ -132,7 +134,7 @@ def test_importing_the_kernels_imports_no_compiler() -> None:
 
 
 def test_a_path_that_breaks_is_replaced_once_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(count, "_failed", set())
+    monkeypatch.setattr(count, "_failed", {"native"})
 
     def fill_the_disk(values: object, parameter: object, bins: object, table: torch.Tensor) -> None:
         table += 1
@@ -150,7 +152,7 @@ def test_a_path_that_breaks_is_replaced_once_with_a_warning(monkeypatch: pytest.
         count_values(torch.zeros(3, 50), bins, DEFAULT, counts, path="fused")
 
 
-@pytest.mark.parametrize("path", ["plain", "fused"])
+@pytest.mark.parametrize("path", ["plain", "fused", "native"])
 def test_the_products_are_never_stored(path: str) -> None:
     """16 million products would take 64 MB; the whole count must do with a small part of that."""
     code = f"""

@@ -15,10 +15,20 @@ import torch
 from torch import Tensor
 
 from cockpit_core.kernels import Bins, Counts, Spec, count_values, native
-from cockpit_core.kernels.native import convolving, reducing
+from cockpit_core.kernels.native import convolving, counting, reducing
 from cockpit_core.layers.conv import Patches
 from cockpit_core.layers.scratch import Scratch
-from tests.core.kernels.cases import AWAY_FROM_ZERO, DEFAULT, NARROW, SINGLE, ZERO_INSIDE_A_BIN
+from tests.core.kernels.cases import (
+    AWAY_FROM_ZERO,
+    DEFAULT,
+    DTYPES,
+    NARROW,
+    SINGLE,
+    ZERO_INSIDE_A_BIN,
+    Case,
+    find_differences,
+    make_cases,
+)
 
 LEVELS = native.list_levels()
 WIDE = (torch.float32, torch.float64)
@@ -28,7 +38,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 @pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for module in (reducing, convolving):
+    for module in (reducing, convolving, counting):
         monkeypatch.setattr(module, "find_library", lambda: native.open_level(request.param))
     return request.param
 
@@ -91,6 +101,24 @@ def test_a_block_with_nan_and_infinity_counts_them_apart(dtype: torch.dtype) -> 
     assert found.norms.isfinite().tolist() == [False, False, False, True]
     assert found.dots[0, 0].isnan()
     assert found.dots[1:3, 0].tolist() == [float("inf"), -float("inf")]
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_counting_gives_the_plain_counts(dtype: torch.dtype) -> None:
+    assert [line for case in make_cases(dtype) for line in find_differences(case, "native")] == []
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("scale", [1e-3, 0.02, 0.1, 3.0])
+def test_near_sorted_and_dense_rows_give_the_plain_counts(scale: float) -> None:
+    """Long rows, of which the kernel counts some at once, bisects some and goes through the others."""
+    torch.manual_seed(3)
+    b, a = scale * torch.randn(6, 40), torch.randn(6, 1500).relu()
+    a[1], a[2, 3:], b[3, ::2], a[4, 7], b[5, 1] = -a[1], 0, 0, float("inf"), float("nan")
+    for dtype in DTYPES:
+        case = Case(f"{scale}", b.to(dtype), a.to(dtype), torch.randn(40, 1500).to(dtype), DEFAULT)
+        assert find_differences(case, "native") == []
 
 
 SHAPES = {

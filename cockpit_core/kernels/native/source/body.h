@@ -191,6 +191,7 @@ EXPORT void NAME(reduce_block)(const REAL *G, int64_t stride, int64_t rows, int6
   }
 }
 #include "convolution.h"
+#include "counting.h"
 #undef PIECE
 #undef ALL_LANES
 #undef Tally

@@ -6,6 +6,18 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
+// The compiler may call these two; the kernels are linked without a library.
+#include <stddef.h>
+__attribute__((visibility("hidden"))) void *memset(void *to, int value, size_t size) {
+  for (volatile unsigned char *p = to; size; size--) *p++ = (unsigned char)value;
+  return to;
+}
+__attribute__((visibility("hidden"))) void *memcpy(void *restrict to, const void *restrict from, size_t size) {
+  const volatile unsigned char *q = from;
+  for (volatile unsigned char *p = to; size; size--) *p++ = *q++;
+  return to;
+}
+
 #if defined(__x86_64__)
 static void ask(uint32_t leaf, uint32_t part, uint32_t *a, uint32_t *b, uint32_t *c, uint32_t *d) {
   __asm__ volatile("cpuid" : "=a"(*a), "=b"(*b), "=c"(*c), "=d"(*d) : "a"(leaf), "c"(part));
