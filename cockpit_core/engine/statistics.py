@@ -126,16 +126,17 @@ def reduce_blocks(
     names = list(directions)
     V = torch.stack([directions[name].reshape(-1) for name in names]) if names else None  # [k, D]
     spec = request.spec if "counts" in waiting else None
+    bins = spec.gradient if spec is not None and spec.joint is None else None
+    read_again = keep_rows or "squares" in waiting or (spec is not None and bins is None)
     found: list[Reduced] = []
     block = block_size(contribution, request.memory_budget, V)
     for lo in range(0, contribution.samples, block):
         hi = min(lo + block, contribution.samples)
-        G = clock.timed("form", contribution.form, lo, hi, request.scratch).reshape(hi - lo, -1)  # [n, D]
+        G, scale = clock.timed("form", form_block, contribution, lo, hi, request.scratch, not read_again)  # [n, D]
         if lo < keep_rows:
             result.rows = G.new_empty(keep_rows, G.shape[1]) if result.rows is None else result.rows
             result.rows[lo:hi] = G[: keep_rows - lo]
-        bins = spec.gradient if spec is not None and spec.joint is None else None
-        found.append(reduce_formed(G, V, names, waiting, bins, clock))
+        found.append(reduce_formed(G, scale, V, names, waiting, bins, clock))
         if "squares" in waiting:
             clock.timed("squares", add_squares, result, G, contribution.shape, request.scratch)
         if spec is not None and result.counts is not None and found[-1].counts is None:
@@ -144,19 +145,29 @@ def reduce_blocks(
     keep_reduced(found, names, waiting, result)
 
 
+def form_block(contribution: Contribution, lo: int, hi: int, scratch: Scratch, may_wait: bool) -> tuple[Tensor, float]:
+    """``g_n`` of some samples as [n, D], and a factor that is still to be applied: where ``may_wait``, the kernel that reads
+    them does so in passing."""
+    formed = contribution.make(lo, hi, scratch)
+    if may_wait and can_reduce(formed, 0):
+        return formed.reshape(hi - lo, -1), contribution.scale
+    return contribution.scaled(formed).reshape(hi - lo, -1), 1.0
+
+
 def reduce_formed(
-    G: Tensor, V: Tensor | None, names: list[str], waiting: set[str], bins: Bins | None, clock: Clock
+    G: Tensor, scale: float, V: Tensor | None, names: list[str], waiting: set[str], bins: Bins | None, clock: Clock
 ) -> Reduced:
-    """``||g_n||^2``, ``g_n . V`` and (if there are bins and a kernel for that) counts, in one pass where possible."""
+    """``||g_n||^2``, ``g_n . V`` and (if there are bins and a kernel for that) counts of ``scale * G``, in one pass where
+    possible."""
     if can_reduce(G, len(names)):
         parts = ["norms", *(["histogram"] if bins is not None else []), *(f"project {name}" for name in names)]
         along = None if V is None else V.to(G.dtype)
-        return clock.timed_shares({part: 1 / len(parts) for part in parts}, reduce_block, G, along, 1.0, bins)
+        return clock.timed_shares({part: 1 / len(parts) for part in parts}, reduce_block, G, along, scale, bins)
     norms = clock.timed("norms", row_squares, G) if "norms" in waiting else G.new_zeros(len(G), dtype=torch.float64)
     if V is None:
-        return Reduced(norms, norms.new_zeros(len(G), 0))
+        return Reduced(norms * scale**2, norms.new_zeros(len(G), 0))
     share = {f"project {name}": 1 / len(names) for name in names}
-    return Reduced(norms, clock.timed_shares(share, row_products, G, V.to(G.dtype).T))
+    return Reduced(norms * scale**2, scale * clock.timed_shares(share, row_products, G, V.to(G.dtype).T))
 
 
 def keep_reduced(found: list[Reduced], names: list[str], waiting: set[str], result: LayerStatistics) -> None:

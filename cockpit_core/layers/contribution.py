@@ -45,7 +45,10 @@ class Contribution(ABC):
 
     def form(self, lo: int, hi: int, scratch: Scratch | None = None) -> Tensor:
         """``g_n`` of some samples. With ``scratch`` they are overwritten by the next that are formed with it."""
-        formed = self.make(lo, hi, Scratch() if scratch is None else scratch)
+        return self.scaled(self.make(lo, hi, Scratch() if scratch is None else scratch))
+
+    def scaled(self, formed: Tensor) -> Tensor:
+        """``g_n`` of what ``make`` has given, which may be overwritten."""
         if self.scale == 1:
             return formed
         return formed.mul_(self.scale) if self.makes_anew else formed * self.scale

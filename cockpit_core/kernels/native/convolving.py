@@ -91,8 +91,8 @@ def reduce_convolution(
             moved.data_ptr() + low * groups * int(sizes[2]) * moved.element_size(),
             left.data_ptr() + low * each.numel() * left.element_size(), high - low, sizes.ctypes.data,
             places.ctypes.data, starts.ctypes.data, scale, 0 if along is None else along.data_ptr(),
-            math.prod(shape), number, rule, found.table_pointer, size, found.norms.ctypes.data + 8 * low,
-            found.dots.ctypes.data + 16 * low, weights.ctypes.data, at.ctypes.data,
+            math.prod(shape), number, rule, found.table_pointer, size, found.norms.data_ptr() + 8 * low,
+            found.dots.data_ptr() + 16 * low, weights.ctypes.data, at.ctypes.data,
         )  # fmt: skip
         return broken, found
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,12 +30,12 @@ class Reduced:
 
 
 @lru_cache(maxsize=64)
-def describe_rule(bins: Bins, double: bool) -> np.ndarray:
+def describe_rule(bins: Bins, double: bool) -> Tensor:
     """The rule's constants in the order of ``read_rule`` in body.h."""
     rule = bins.rule(double)
     inner = bins.zero_edge is not None and 2 <= rule.offset <= rule.count - 2
     numbers = [0.0, rule.anchor, rule.scale, rule.low, rule.high, rule.offset, rule.count, 1.0 if inner else 0.0]
-    return np.array([*numbers, *[0.0] * 11], np.float64)
+    return torch.tensor([*(float(x) for x in numbers), *[0.0] * 11], dtype=torch.float64)
 
 
 def can_reduce(like: Tensor, directions: int) -> bool:
@@ -49,32 +48,37 @@ class Share:
     """What one thread adds to."""
 
     def __init__(self, samples: int, counts: bool, size: int):
-        self.norms, self.dots = np.zeros(samples), np.zeros((samples, 2))
-        self.table = np.zeros((2, size), np.int64) if counts else None
+        self.norms = torch.zeros(samples, dtype=torch.float64)
+        self.dots = torch.zeros(samples, 2, dtype=torch.float64)
+        self.table = torch.zeros(2, size, dtype=torch.int64) if counts else None
 
     @property
     def table_pointer(self) -> int:
-        return 0 if self.table is None else self.table.ctypes.data
+        return 0 if self.table is None else self.table.data_ptr()
 
 
 def find_rule(bins: Bins | None, dtype: torch.dtype) -> tuple[int, int]:
     """Where the rule's constants lie, and how many categories there are."""
     if bins is None:
         return 0, 0
-    return describe_rule(bins, dtype == torch.float64).ctypes.data, bins.count + GRADIENT_EXTRA
+    return describe_rule(bins, dtype == torch.float64).data_ptr(), bins.count + GRADIENT_EXTRA
 
 
 def add_up(shares: Sequence[Share]) -> Reduced:
-    tables = [share.table for share in shares if share.table is not None]
-    counts = torch.from_numpy(np.sum(tables, axis=(0, 1))) if tables else None
-    norms, dots = (np.sum([getattr(share, name) for share in shares], axis=0) for name in ("norms", "dots"))
-    return Reduced(torch.from_numpy(norms), torch.from_numpy(dots), counts)
+    total = shares[0]
+    for other in shares[1:]:
+        total.norms += other.norms
+        total.dots += other.dots
+        if total.table is not None:
+            total.table += other.table
+    return Reduced(total.norms, total.dots, None if total.table is None else total.table[0] + total.table[1])
 
 
 def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: Bins | None) -> Reduced:
-    """Of ``scale * G`` [n, D], whose rows are dense; ``directions`` is [k, D], k at most 2."""
+    """Of ``scale * G`` [n, D]; ``directions`` is [k, D], k at most 2."""
     library = find_library()
     assert library is not None
+    G = G if G.shape[1] < 2 or G.stride(1) == 1 else G.contiguous()
     kernel = library.function("reduce_block", G.dtype)
     rows, columns = G.shape
     number = 0 if directions is None else len(directions)
@@ -89,7 +93,7 @@ def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: Bins 
         kernel(
             start + (first * G.stride(0) + shift) * each, G.stride(0), count, width, scale, along + shift * each,
             columns, number, rule, found.table_pointer, size,
-            found.norms.ctypes.data + 8 * first, found.dots.ctypes.data + 16 * first,
+            found.norms.data_ptr() + 8 * first, found.dots.data_ptr() + 16 * first,
         )  # fmt: skip
         return found
 
