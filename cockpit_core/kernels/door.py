@@ -1,7 +1,6 @@
 """Count individual gradients into histograms: the door to all paths, which give identical counts.
 
-``path=None`` takes Triton for CUDA tensors, the native kernels for CPU tensors (the fused loops of numba where those were not
-built), and plain torch where none of them is there.
+``path=None`` takes Triton for CUDA tensors, the native kernels for CPU tensors, and plain torch where those are not there.
 """
 
 from __future__ import annotations
@@ -20,21 +19,22 @@ from cockpit_core.kernels.counts import Counts
 from cockpit_core.kernels.native import find_library
 from cockpit_core.kernels.parameters import ParameterBins
 
-MODULES = {"plain": "plain", "native": "native.counting", "fused": "fused", "triton": "gpu"}
-NEEDS = {"fused": "numba", "triton": "triton"}
-BEST = {"cpu": ("native", "fused"), "cuda": ("triton",)}
+MODULES = {"plain": "plain", "native": "native.counting", "triton": "gpu"}
+BEST = {"cpu": "native", "cuda": "triton"}
 # Paths that raised here (no compiler, no disk for its cache) and are not tried again in this process.
 _failed: set[str] = set()
 
 
 def choose_path(device: torch.device) -> str:
     """The fastest path that works on this device here."""
-    paths = (path for path in BEST.get(device.type, ()) if path not in _failed and is_there(path))
-    return next(paths, "plain")
+    path = BEST.get(device.type, "plain")
+    return path if path not in _failed and is_there(path) else "plain"
 
 
 def is_there(path: str) -> bool:
-    return find_library() is not None if path == "native" else find_spec(NEEDS[path]) is not None
+    if path == "native":
+        return find_library() is not None
+    return path == "plain" or find_spec(path) is not None
 
 
 def _load(path: str) -> ModuleType:
@@ -53,7 +53,7 @@ def _run(kernel: str, path: str | None, device: torch.device, table: Tensor, *in
         if path is not None or chosen == "plain":
             raise
         _failed.add(chosen)
-        message = f"histograms: {NEEDS.get(chosen, chosen)} failed ({error!r}); plain torch goes on"
+        message = f"histograms: {chosen} failed ({error!r}); plain torch goes on"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
         getattr(plain, kernel)(*inputs, fresh.zero_())
     table += fresh
