@@ -114,9 +114,11 @@ class Sender:
     def __init__(self) -> None:
         self._batched = True
 
-    def send(self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node]) -> list[Tensor | None]:
+    def send(
+        self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node], together: bool = True
+    ) -> list[Tensor | None]:
         """The gradients of the nodes' outputs, [V, *shape] each; None where nothing arrives."""
-        if self._batched and len(columns) > 1:
+        if self._batched and together and len(columns) > 1:
             try:
                 return self._grad(source, columns, nodes, batched=True)
             except NoCurvature:

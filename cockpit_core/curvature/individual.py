@@ -2,8 +2,7 @@
 
 With ``g_n = sum_s l_{n,s} r_{n,s}^T`` (factors.py), s over the positions of all uses of the parameter:
 - ``<g_n, h_n> = sum_{s,t} (l_s . l'_t)(r_s . r'_t)``, two Gram matrices, where that is cheaper than forming ``g_n``;
-- ``sum_n g_n^2 = sum_n sum_{s,t} (l_s l_t) (r_s r_t)^T``, element by element, is one product of matrices over pairs of
-  positions, in which the columns of curvature are summed before: cheaper than squaring where positions are few.
+- ``sum_n g_n^2`` with one position is ``(l^2)^T r^2``; with several, ``g_n`` is formed for a few samples at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from torch import Tensor
 from .factors import Direct, Factors, OneHot, Outer, Piece
 
 _BLOCK = 2**20  # elements of individual gradients that are formed at once: about what stays in a core's cache
-_SQUARING = 20  # what squaring and adding one element costs, in positions of a product of matrices: measured
 
 
 class Individual:
@@ -97,9 +95,8 @@ class Individual:
         if len(factors) == 1 and isinstance(f.left, OneHot):
             _add_looked_up(f.left, f.right, signs, squares, norms)
             return
-        s, few = f.positions, len(factors) == 1 and f.groups == 1 and f.one_is_given
-        if few and (s == 1 or s * (s + 1) <= 2 * f.columns * (s + _SQUARING)):
-            _add_pairs(f, signs, squares, norms)
+        if len(factors) == 1 and f.groups == 1 and f.positions == 1 and f.one_is_given:
+            _add_single(f, signs, squares, norms)
             return
         g = sum((form(h) for h in factors[1:]), start=form(f)).square_()
         if signs is not None:
@@ -158,28 +155,16 @@ def products(x: Tensor | OneHot, y: Tensor | OneHot) -> Tensor:
     return y[:, :, 0].gather(2, places) * x.kept[None, :, :, None]
 
 
-def _add_pairs(f: Factors, signs: Tensor | None, squares: Tensor, norms: Tensor) -> None:
-    """One product of matrices over pairs s <= t of positions; those with s < t count twice."""
+def _add_single(f: Factors, signs: Tensor | None, squares: Tensor, norms: Tensor) -> None:
+    """One position: ``(l r^T)^2 = l^2 (r^2)^T``, and the columns are summed before."""
     assert isinstance(f.left, Tensor)
-    s, t = torch.triu_indices(f.positions, f.positions, device=f.right.device)
     carries = f.left.shape[0] >= f.right.shape[0]
-    left = _sum_of_pairs(f.left, s, t, signs if carries else None)
-    left = left * torch.where(s == t, 1.0, 2.0).to(left)
-    right = _sum_of_pairs(f.right, s, t, None if carries else signs)
-    total = left.transpose(0, 1).flatten(1) @ right.transpose(0, 1).flatten(1).T
-    squares += total.reshape(squares.shape)
-    norms += (left.sum(1) * right.sum(1)).sum(1)
-
-
-def _sum_of_pairs(x: Tensor, s: Tensor, t: Tensor, signs: Tensor | None) -> Tensor:
-    """``sum_v sign_{v,n} x_{v,n,s} x_{v,n,t}``: [n, F, pairs]."""
-    total: Tensor | None = None
-    for v, column in enumerate(x[:, :, 0]):
-        made = column.square() if len(s) == 1 else column[..., s] * column[..., t]
-        made = made if signs is None else made * signs[v, :, None, None]
-        total = made if total is None else total.add_(made)
-    assert total is not None
-    return total
+    left, right = (x[:, :, 0, :, 0].square() for x in (f.left, f.right))  # [V or 1, n, F]
+    if signs is not None:
+        left, right = (left * signs.unsqueeze(2), right) if carries else (left, right * signs.unsqueeze(2))
+    left, right = left.sum(0), right.sum(0)
+    squares += (left.T @ right).reshape(squares.shape)
+    norms += left.sum(1) * right.sum(1)
 
 
 def _add_looked_up(left: OneHot, right: Tensor, signs: Tensor | None, squares: Tensor, norms: Tensor) -> None:

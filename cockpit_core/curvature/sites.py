@@ -2,9 +2,9 @@
 
 A *site* is one node that takes one parameter. Other than ``autograd_graph``, which proves from the kinds of all nodes that
 the Hessian's diagonal is a sum of squares, nothing is assumed here about the nodes in between: whether samples stay apart,
-and along which dimension they lie at a site (time first inside recurrent layers and attention), is measured. A random column is
-sent back twice, the second time with a factor per sample; at a site that keeps samples apart the second answer is the
-first one times the factors, in one of a few layouts. Where it is in none, the samples are mixed (BatchNorm).
+and along which dimension they lie at a site (time first inside recurrent layers and attention), is measured. A random column
+is sent back for half of the samples, zeros for the others: at a site that keeps samples apart the others' part is zero to the
+bit, in one of a few layouts. Where it is in none, the samples are mixed (BatchNorm).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from .autograd_graph import ROLES, Use, kind_of, output_shape, reachable, releva
 from .point import NoCurvature, Point, explained
 
 _CHAIN = ("T", "ToCopy", "View", "Unsqueeze")  # one parameter in another shape or type
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-_TOLERANCE_IN_HALF = 3e-2
+_TRIES = 6
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Layout:
 
 
 def candidate_layouts(shape: Sequence[int], batch_size: int) -> list[Layout]:
-    found = [Layout(batch_size, d) for d, size in enumerate(shape) if size == batch_size]
+    found = [Layout(batch_size, d) for d, size in enumerate(shape[:3]) if size == batch_size]
     if shape and shape[0] > batch_size and shape[0] % batch_size == 0:
         found += [Layout(batch_size, rows="minor"), Layout(batch_size, rows="major")]
     return found
@@ -172,34 +171,49 @@ def _lay_out(point: Point, uses: dict[str, list[Use]], uncovered: dict[str, str]
 
 
 def find_layouts(point: Point, nodes: list[Node], generator: torch.Generator) -> dict[Node, Layout]:
-    """Measured: see above. Nodes whose samples are not apart are left out."""
-    outputs, batch = point.outputs, point.batch_size
-    assert outputs is not None
-    if not nodes:
-        return {}
-    random = torch.randn(outputs.shape, generator=generator, device=generator.device).to(outputs)
-    factors = 1 + torch.rand(batch, generator=generator, device=generator.device).to(outputs)
-    rows = factors.repeat_interleave(outputs.shape[0] // batch).reshape((-1,) + (1,) * (outputs.dim() - 1))
-    edges: list[Any] = [GradientEdge(node, 0) for node in nodes]
-    plain, scaled = (
-        torch.autograd.grad([outputs], edges, [seed], retain_graph=True, allow_unused=True)
-        for seed in (random, random * rows)
+    """Measured: see above. Nodes whose samples are not apart are left out.
+
+    Rows that nothing arrives at fit several layouts: then other halves are tried, until one layout is left or none matters.
+    """
+    possible = {node: candidate_layouts(output_shape(node), point.batch_size) for node in nodes}
+    arrived: set[Node] = set()
+    for _ in range(_TRIES):
+        unclear = [node for node, layouts in possible.items() if layouts and (len(layouts) > 1 or node not in arrived)]
+        if not unclear:
+            break
+        chosen = _choose_samples(point.batch_size, generator)
+        for node, b in _send_to(point, unclear, chosen, generator):
+            if bool(b.any()):
+                arrived.add(node)
+                possible[node] = [layout for layout in possible[node] if _is_apart(b, chosen, layout)]
+    return {node: layouts[0] for node, layouts in possible.items() if layouts and node in arrived}
+
+
+def _choose_samples(batch_size: int, generator: torch.Generator) -> Tensor:
+    """Half of them, [B] of booleans; one sample alone is the whole batch."""
+    chosen = torch.zeros(batch_size, dtype=torch.bool)
+    chosen[torch.randperm(batch_size, generator=generator, device=generator.device)[: (batch_size + 1) // 2].cpu()] = (
+        True
     )
-    misfits, owners = [], []
-    for node, b, c in zip(nodes, plain, scaled, strict=True):
-        if b is not None and c is not None:
-            for layout in candidate_layouts(b.shape, batch):
-                misfits.append(_misfit(b.detach(), c.detach(), factors, layout))
-                owners.append((node, layout, _TOLERANCE.get(b.dtype, _TOLERANCE_IN_HALF)))
-    found: dict[Node, Layout] = {}
-    for (node, layout, tolerance), misfit in zip(owners, torch.stack(misfits).tolist() if misfits else [], strict=True):
-        if misfit <= tolerance:
-            found.setdefault(node, layout)
-    return found
+    return chosen
 
 
-def _misfit(b: Tensor, c: Tensor, factors: Tensor, layout: Layout) -> Tensor:
-    """Relative; not a number where nothing arrives, so that nothing is concluded from it."""
-    b, c = (layout.samples_first(t.unsqueeze(0))[0].flatten(1).double() for t in (b, c))
-    away = torch.linalg.vector_norm(c - b * factors.to(b).unsqueeze(1))
-    return away / torch.linalg.vector_norm(b)
+def _send_to(point: Point, nodes: list[Node], chosen: Tensor, generator: torch.Generator) -> list[tuple[Node, Tensor]]:
+    """A random column for the chosen samples; for each node that it reaches where it is not zero, by row and column."""
+    outputs = point.outputs
+    assert outputs is not None
+    rows = chosen.repeat_interleave(outputs.shape[0] // point.batch_size).reshape((-1,) + (1,) * (outputs.dim() - 1))
+    random = torch.randn(outputs.shape, generator=generator, device=generator.device)
+    edges: list[Any] = [GradientEdge(node, 0) for node in nodes]
+    seed = (random * rows.to(random)).to(outputs)
+    found = torch.autograd.grad([outputs], edges, [seed], retain_graph=True, allow_unused=True)
+    return [(node, _map_of(b.detach())) for node, b in zip(nodes, found, strict=True) if b is not None]
+
+
+def _map_of(b: Tensor) -> Tensor:
+    """Where it is not zero, along its first three dimensions: samples lie along one of these."""
+    return (b.flatten(3).abs().amax(3) if b.dim() > 3 else b).ne(0).cpu()
+
+
+def _is_apart(b: Tensor, chosen: Tensor, layout: Layout) -> bool:
+    return not bool(layout.samples_first(b.unsqueeze(0))[0][~chosen].any())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Draws:
-    """Draws [P, B] of P parameters; ``rest`` [P] are further variances of the mean that were found elsewhere."""
+    """Draws [P, B] of P parameters."""
 
     def __init__(self) -> None:
         self._drawn: list[Tensor] = []
@@ -28,6 +28,8 @@ class Draws:
 
     def finish(self) -> tuple[list[float], list[float], float]:
         """Means and standard errors of the parameters, and the standard error of their sum."""
+        if not self._drawn or not self._drawn[0].numel():
+            return [], [], 0.0
         drawn = torch.stack(self._drawn).cpu()  # [k, P, B]
         whole = _standard_error(drawn.sum(1))
         return drawn.mean(0).sum(1).tolist(), [_standard_error(one) for one in drawn.unbind(1)], whole
