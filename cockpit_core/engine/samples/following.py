@@ -15,6 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.engine.samples.behind import (
+    CALLED,
+    GIVEN,
+    below_batch_norm,
+    below_own_functions,
+    is_nested,
+    reachable,
+)
 from cockpit_core.engine.samples.layout import Layout, find_layout, is_in_order, weigh
 from cockpit_core.engine.samples.replay import Pair, Places, find_region, pull, shape_of, uneven
 from cockpit_core.engine.samples.separability import (
@@ -25,9 +33,8 @@ from cockpit_core.engine.samples.separability import (
     places_of_samples,
     why_not_a_sum,
 )
-from cockpit_core.layers.registry import RULES, Call
+from cockpit_core.layers.registry import RULES, Call, Repeating
 
-CALLED, GIVEN = "cockpit call", "cockpit model"
 TRUSTED_AFTER, RECHECKED_EVERY = 2, 64
 ROUTED = ("Index", "Gather", "Scatter", "Masked", "Take", "Put", "Sort", "Topk", "Unique", "RepeatInterleave", "Where")
 """Functions that may move rows differently at every step."""
@@ -40,14 +47,16 @@ CHANNELS_FIRST = (
 BEHIND = "BatchNorm in training mode mixes samples behind this layer"
 MIXED = "rows of its output belong to several samples at once: they share it, or see each other behind it"
 
+NESTED = "a call of the model depends on what another call gave, which had other samples"
+
 
 @dataclass
 class Finding:
     """What one look at the graph has shown: a layout for each call and output, and whether the loss is a sum."""
 
     layouts: list[dict[int, Layout]] = field(default_factory=list)
-    marks: list[tuple[str, str]] = field(default_factory=list)
-    """Of each call: why it is refused, why it is a contribution."""
+    marks: list[tuple[str, str, str]] = field(default_factory=list)
+    """Of each call: why it is refused, why it is a contribution, what is taken for granted."""
     entries: list[bool] = field(default_factory=list)
     interacts: str = ""
     routed: bool = True
@@ -152,8 +161,8 @@ def given_tensors(call: Call) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor) and value.layout == torch.strided]
 
 
-def tell(call: Call, layouts: dict[int, Layout], refusal: str, interacts: str) -> None:
-    call.refusal = call.refusal or refusal
+def tell(call: Call, layouts: dict[int, Layout], refusal: str, interacts: str, granted: str) -> None:
+    call.refusal, call.reason = call.refusal or refusal, call.reason or granted
     call.interacts = call.interacts or interacts
     for position, layout in layouts.items():
         call.followed |= layout.known
@@ -214,39 +223,22 @@ def look(
     if best is None:
         best = from_the_loss(root, wanted, Seen(samples, batch_dim, dict(entries)), careful)
     if best is None:
-        return Finding([{} for _ in calls], [("", "") for _ in calls], [True for _ in entries])
+        return Finding([{} for _ in calls], [("", "", "") for _ in calls], [True for _ in entries])
     dims, seen = best
-    finding = Finding(interacts=why_not_a_sum(root, dims, samples, batch_dim, careful=careful) if dims else "")
-    normalised = below_batch_norm(nodes)
+    reason = why_not_a_sum(root, dims, samples, batch_dim, careful=careful) if dims else ""
+    finding = Finding(interacts=reason or (NESTED if others and is_nested(nodes, calls) else ""))
+    normalised, own_functions = below_batch_norm(nodes), below_own_functions(nodes)
     for call in calls:
         own = seen.layouts.get(id(call), {})
         refusal, interacts = judge(call, own, samples, targets)
         finding.layouts.append(own)
-        finding.marks.append((refusal, interacts or (BEHIND if id(call) in normalised else "")))
+        interacts = interacts or (BEHIND if id(call) in normalised else "")
+        finding.marks.append((refusal, interacts, own_functions.get(id(call), "")))
     finding.entries = [seen.entries.get(node, True) for node, _ in entries]
     finding.routed = any(n.name().startswith(ROUTED) for n in nodes) or any(
         layout.rows is not None for own in finding.layouts for layout in own.values()
     )
     return finding
-
-
-def reachable(root: Any) -> set[Any]:
-    seen, waiting = set(), [root]
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            waiting += [child for child, _ in node.next_functions if child is not None]
-    return seen
-
-
-def below_batch_norm(nodes: set[Any]) -> set[int]:
-    """Calls whose outputs pass a normalisation over the batch on their way to the loss."""
-    norms = [n for n in nodes if "BatchNorm" in n.name() and getattr(n, "_saved_training", True)]
-    below = {
-        node for norm in norms for child, _ in norm.next_functions if child is not None for node in reachable(child)
-    }
-    return {id(call) for node in below for call, _, _ in node.metadata.get(CALLED, ())}
 
 
 def choose_dims(
@@ -310,7 +302,8 @@ def agrees(layouts: dict[int, dict[int, Layout]], calls: list[Call], samples: in
     """Samples known from the outputs against samples known from the inputs, where a call works on an input itself."""
     for call in calls:
         layout = layouts.get(id(call), {}).get(0)
-        if call.from_data and type(call.module) in RULES and layout is not None and layout.known:
+        plain = not isinstance(RULES.get(type(call.module)), (Repeating, type(None)))
+        if call.from_data and plain and layout is not None and layout.known:
             if layout.dim is not None and layout.dim != call.batch_dim:
                 return False
             if layout.rows is not None and call.batch_dim == 0 and not is_in_order(layout.rows, samples):
