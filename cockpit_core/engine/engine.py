@@ -215,7 +215,7 @@ class Engine:
                 self._hold(tensor)
             if self.step.plan.curvature_kinds and forward is not None:
                 self.outputs = [*self.outputs[-MOST_OUTPUTS:], Output(forward, position, tensor)]
-            if forward is not None and self.may_repeat:
+            if forward is not None and (self.may_repeat or self.step.plan.extensions):
                 tensor.register_hook(partial(self.on_model_gradient, forward, position))
 
     def _count_samples(self, outputs: list[Tensor]) -> None:

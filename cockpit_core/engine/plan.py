@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cockpit_core.engine.extensions import find_extensions
 from cockpit_core.engine.statistics import Request
 from cockpit_core.kernels import Spec
 from cockpit_core.layers.scratch import Scratch
@@ -54,6 +55,7 @@ class Plan:
         self.needs = {need for quantity in self.quantities for need in quantity.needs}
         if self.record and not self.by_products_only:
             self.needs.add("losses")
+        self.extensions = find_extensions(self.quantities) if self.record and not self.by_products_only else {}
         self.spec = self._make_spec()
         self.active = self.record or self.alpha_end  # an attribute, because every idle step asks
 
@@ -75,7 +77,7 @@ class Plan:
     @property
     def repeats(self) -> bool:
         """Are the samples of this step looked at again, once it is taken?"""
-        return self.record and not self.by_products_only and bool(self.needs & REPEATED)
+        return self.record and not self.by_products_only and bool(self.needs & REPEATED or self.extensions)
 
     @property
     def gram_samples(self) -> int:
@@ -109,7 +111,7 @@ class Plan:
         users: dict[str, list[str]] = {}
         for quantity in self.quantities:
             for need in quantity.needs:
-                for work in WORK_OF_NEED.get(need, ()):
+                for work in WORK_OF_NEED.get(need, ()) if isinstance(need, str) else ("backpack",):
                     users.setdefault(work, []).append(quantity.name)
         readers = [q.name for q in self.quantities if INDIVIDUAL & set(q.needs)]
         if readers:

@@ -23,6 +23,8 @@ A quantity programs no hooks, buffers or caches. ``needs`` may name
 "scales"       sizes of the outputs of layers and of the model
 "optimizer"    what the optimizer keeps of each parameter (options of its group, moments), after the step
 =============  ================================================================================================
+
+and extensions of BackPACK, as instances (``DiagGGNExact()``): ``statistics.backpack["diag_ggn_exact"]`` has their values.
 """
 
 from __future__ import annotations
@@ -85,6 +87,8 @@ class Statistics:
     gram: Gram | None = None
     labels: Tensor | None = None
     ids: np.ndarray | None = None
+    backpack: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name of the extension, then by parameter; asking for one that has no value raises ``NoValue``."""
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
     known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
@@ -131,7 +135,7 @@ class Value:
 class Quantity:
     """Subclass it, name what you need, return a float or a ``Value``; raise ``NoValue(reason)`` where there is none."""
 
-    needs: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[Any, ...]] = ()
     configurations: ClassVar[tuple[str, ...]] = ()
     kind: ClassVar[str] = "scalar"
     layerwise: ClassVar[bool] = False

@@ -18,6 +18,8 @@ from cockpit_core.engine.activations import join_activations
 from cockpit_core.engine.alpha import ends as alpha
 from cockpit_core.engine.alpha.keeping import at, project_again
 from cockpit_core.engine.clock import split_costs
+from cockpit_core.engine.extensions import BackpackValues
+from cockpit_core.engine.extensions.finding import measure_extensions, why_not_here
 from cockpit_core.engine.layer_result import tolerance_of
 from cockpit_core.engine.optimizer_state import ParameterState, read_states
 from cockpit_core.engine.own_batch import (
@@ -80,6 +82,7 @@ class Measurement:
         )
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
         self.ids: np.ndarray | None = None
+        self.backpack = BackpackValues()
         self.heavy: list[tuple[Histogram, list[Histogram | None]]] = []
         self.rates = tuple(float(g["lr"]) for o in run.optimizers for g in o.param_groups if "lr" in g)
         self._copy_parameters()
@@ -125,11 +128,29 @@ class Measurement:
             self.ids = join_ids(self.run.engine.group, self.state.ids)
         if self.plan.watched:
             self.state.activations = join_activations(self.run.engine.group, self.state.activations)
+        if self.plan.extensions:
+            self.backpack = self.run.engine.clock.timed("backpack", self._run_extensions)
         statistics = self._statistics()
         for quantity in self.plan.quantities:
             if "update" not in quantity.needs:
                 self._measure(quantity, statistics)
         self._add_by_products(statistics)
+
+    def _run_extensions(self) -> BackpackValues:
+        """Those of BackPACK that quantities of this step name."""
+        state, engine, cover = self.state, self.run.engine, self.run.cover
+        refusal = why_not_here(
+            in_closure=state.in_closure,
+            processes=engine.group is not None,
+            sharded=bool(cover.sharded),
+            batch_dim=engine.batch_dim,
+        )
+        chosen = {n: p for n, p in cover.trainable().items() if n in state.gradient_norms}
+        with engine.mute():
+            return measure_extensions(
+                self.plan.extensions, cover.model, self.run.loss_fn, chosen, state.again, state.passes,
+                state.loss_scale, refusal,
+            )  # fmt: skip
 
     def _note_coverage(self) -> None:
         run = self.run
@@ -159,7 +180,7 @@ class Measurement:
             counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
             diagonals=state.diagonals, eigenpairs=state.eigenpairs, curvature=self.run.engine.curvature.kind,
             curvature_part=state.curvature_part, activations=state.activations if self.plan.watched else None,
-            gram=state.gram, labels=state.labels(), ids=self.ids,
+            gram=state.gram, labels=state.labels(), ids=self.ids, backpack=self.backpack,
             learning_rates=self.rates, no_value=state.no_value, known_norms=self.norms, **more,
         )  # fmt: skip
 
