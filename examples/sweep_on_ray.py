@@ -8,6 +8,7 @@ again, so the same call goes on after a failure.
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 
 def run(command):
@@ -19,7 +20,7 @@ def main(path, cores_per_run=1):
 
     ray.init()
     work = ray.remote(num_cpus=cores_per_run)(run)
-    waiting = [work.remote(line) for line in open(path).read().splitlines()]
+    waiting = [work.remote(line) for line in Path(path).read_text().splitlines()]
     failed = 0
     while waiting:
         (done,), waiting = ray.wait(waiting)
