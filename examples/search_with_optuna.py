@@ -17,13 +17,13 @@ def objective(trial, problem=None, epochs=3, logdir="runs/optuna"):
     kind = trial.suggest_categorical("optimizer", ["SGD", "Adam"])
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=trial.suggest_float("lr", 1e-4, 10, log=True))
     generator = torch.Generator().manual_seed(0)
-    with cockpit_core.track(model, loss_fn, optimizer, f"{logdir}/{trial.number}", stop_on="broken") as run:
+    with cockpit_core.track(model, loss_fn, optimizer, f"{logdir}/{trial.number}", stop_on="likely") as run:
         for epoch in range(epochs):
             for inputs, targets in data.train.shuffle(problem.batch_size, generator):
                 optimizer.zero_grad()
                 loss_fn(model(inputs), targets).backward()
                 optimizer.step()
-                if run.should_stop or any(f.severity == "likely" and f.confidence > 0.9 for f in run.findings):
+                if run.should_stop:
                     trial.set_user_attr("findings", [finding.text for finding in run.findings])
                     raise optuna.TrialPruned
             accuracy = problem.measure(model, loss_fn, data.valid)["accuracy"]
