@@ -106,7 +106,8 @@ def compare(runs: Any, *, target: str | None = None, group: str | None = None, m
         notes.append(f"runs of different problems ({named}) are not compared with each other")
     check_wanted(entries, wanted, group)
     sections = [make_section(problem, found, wanted, group) for problem, found in problems.items()]
-    return Comparison(sections, notes, make_profiles(sections, group))
+    races = [(section.problem, section.metric, section.settings) for section in sections]
+    return Comparison(sections, notes, make_profiles(races, group))
 
 
 def choose_named(name: str, target: Metric | None) -> Metric:

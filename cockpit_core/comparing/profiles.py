@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cockpit_core.comparing.metrics import Metric, median_final, score
 from cockpit_core.comparing.settings import Setting
 
-if TYPE_CHECKING:
-    from cockpit_core.comparing.comparison import Section
-
+Race = tuple[str, Metric, Sequence[Setting]]
+"""A problem, what it is judged by, and who took part."""
 FACTORS = (1.0, 1.5, 2.0, 4.0)
 TINY = 1e-12
 
@@ -37,17 +35,17 @@ class Profiles:
         return sum(own[problem] <= factor * (1 + TINY) for problem in self.problems) / len(self.problems)
 
 
-def make_profiles(sections: Sequence[Section], group: str | None) -> Profiles | None:
+def make_profiles(races: Sequence[Race], group: str | None) -> Profiles | None:
     """Of the contestants that ran on all problems; None where there are fewer than two of either."""
     costs: dict[str, dict[str, float]] = {}
     targets = {}
-    for section in sections:
-        metric = choose_target(section.settings, section.metric)
-        targets[section.problem] = f"{metric.name} {metric.target:.4g}"
-        for setting in section.settings:
-            costs.setdefault(name_of(setting, group), {})[section.problem] = find_cost(setting, metric)
-    whole = {name: own for name, own in costs.items() if len(own) == len(sections)}
-    if len(sections) < 2 or len(whole) < 2:
+    for problem, usual, settings in races:
+        metric = choose_target(settings, usual)
+        targets[problem] = f"{metric.name} {metric.target:.4g}"
+        for setting in settings:
+            costs.setdefault(name_of(setting, group), {})[problem] = find_cost(setting, metric)
+    whole = {name: own for name, own in costs.items() if len(own) == len(races)}
+    if len(races) < 2 or len(whole) < 2:
         return None
     ratios: dict[str, dict[str, float]] = {name: {} for name in whole}
     for problem in targets:

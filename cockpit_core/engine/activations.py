@@ -275,11 +275,9 @@ def measure_scale(name: str, tensor: Tensor) -> Scale:
     return Scale(name, squares, len(chosen), largest, len(chosen) / len(flat))
 
 
-def join_activations(group: Group | None, mine: Activations) -> Activations:
+def join_activations(group: Group, mine: Activations) -> Activations:
     """Of the global batch; what processes saw that does not fit together stands beside each other."""
-    if group is None:
-        return mine
-    joined = Activations()
-    for other in group.gather("activations", mine):
+    joined, *others = group.gather("activations", mine)
+    for other in others:
         joined.add(other)
     return joined

@@ -5,43 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from cockpit_core.distributed.group import Group
 from cockpit_core.engine.again import Again, Evaluation
-from cockpit_core.engine.alpha.keeping import Forward
 from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.extensions.results import BackpackValues
 from cockpit_core.engine.extensions.running import LossCall, Samples, run_extensions
+from cockpit_core.engine.forward import Forward
+from cockpit_core.engine.step import StepState
 
 BEGINS = "BackPACK's second order begins at a loss module that takes the model's output"
 
 
 def measure_extensions(
-    extensions: Mapping[str, Any],
-    model: nn.Module,
-    loss_fn: Any,
-    parameters: Mapping[str, Tensor],
-    again: Again,
-    passes: list[Pass],
-    loss_scale: float,
-    refusal: str,
+    extensions: Mapping[str, Any], cover: Cover, loss_fn: Any, state: StepState, group: Group, batch_dim: int
 ) -> BackpackValues:
-    """At the parameters as they are now. ``refusal``: why it cannot be done in this step at all, "" if it can."""
-    reason = refusal or why_not_one(passes)
+    """At the parameters as they are now."""
+    parameters = {n: p for n, p in cover.trainable().items() if n in state.gradient_norms}
+    reason = why_not_here(state, cover, group, batch_dim) or why_not_one(state.passes)
     if not reason and not parameters:
         reason = "no parameter has a gradient"
     if reason:
         return BackpackValues({}, dict.fromkeys(extensions, reason))
-    forward: Forward = passes[0].forwards[0]
-    seeds = {position: gradient / loss_scale for position, gradient in forward.gradients.items()}
-    loss = find_loss(again, again.of_pass(passes[0]), forward, loss_fn)
-    return run_extensions(extensions, Samples(model, forward, seeds, loss, parameters))
+    forward: Forward = state.passes[0].forwards[0]
+    seeds = {position: gradient / state.loss_scale for position, gradient in forward.gradients.items()}
+    loss = find_loss(state.again, state.again.of_pass(state.passes[0]), forward, loss_fn)
+    return run_extensions(extensions, Samples(cover.model, forward, seeds, loss, parameters))
 
 
-def why_not_here(*, in_closure: bool, processes: bool, sharded: bool, batch_dim: int) -> str:
-    if processes or sharded:
+def why_not_here(state: StepState, cover: Cover, group: Group, batch_dim: int) -> str:
+    if group.is_joint or cover.sharded:
         return "BackPACK sees the samples of one process"
-    if in_closure:
+    if state.in_closure:
         return "optimizer.step(closure) evaluates the loss at other parameters itself"
     return "BackPACK takes the first dimension for the samples" if batch_dim != 0 else ""
 

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cockpit_core.engine.alpha.keeping import Forward, is_close
 from cockpit_core.engine.extensions.results import BackpackValues
 from cockpit_core.engine.extensions.watching import Watch
+from cockpit_core.engine.forward import Forward, is_close
 from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.module_state import HOOKS, NotRepeatable
 
