@@ -108,7 +108,7 @@ class Centre:
         self.calls.begin()
         self.quiet.begin()
         self.alpha.begin(plan)
-        wanted = plan.individual or bool(plan.curvature_kinds) or plan.repeats or bool(plan.watched)
+        wanted = plan.individual or bool(plan.curvature_kinds) or plan.keeps_calls or bool(plan.watched)
         if wanted and not self.layer_handles:
             self._hook_layers()
         elif wanted:

@@ -49,7 +49,7 @@ class Engine(BackwardSide):
         size = find_batch_size((args, kwargs), self.batch_dim)
         self.calls.add(size, all_tensors((args, kwargs)))
         plan = self.step.plan
-        if torch.is_grad_enabled() and (plan.curvature_kinds or self.may_repeat or plan.repeats):
+        if torch.is_grad_enabled() and (plan.curvature_kinds or self.may_repeat or plan.keeps_calls):
             self.calls.may_repeat(Forward.of(module, args, kwargs, size or 0))
 
     def on_model_output(self, module: nn.Module, args: tuple, output: Any) -> None:
@@ -66,7 +66,7 @@ class Engine(BackwardSide):
         self._note_scale("", outputs)
         if forward is not None:
             forward.outputs = [(tensor.detach(), tensor._version) for tensor in outputs]
-            if plan.repeats:
+            if plan.keeps_calls:
                 self.step.again.note_outputs(forward, output)
         for position, tensor in enumerate(outputs):
             if not tensor.requires_grad:
@@ -75,7 +75,7 @@ class Engine(BackwardSide):
                 self.calls.hold(tensor)
             if plan.curvature_kinds:
                 self.calls.keep_output(position, tensor)
-            if forward is not None and self.may_repeat:
+            if forward is not None and (self.may_repeat or plan.extensions):
                 tensor.register_hook(partial(self.on_model_gradient, forward, position))
 
     def on_model_gradient(self, forward: Forward, position: int, gradient: Tensor) -> None:
@@ -165,7 +165,7 @@ class Engine(BackwardSide):
         again, self.again = self.again or LossAgain(module), None
         with self.guard("loss hook"):
             self._watch_graph(output.grad_fn)
-            if self.step.plan.repeats:
+            if self.step.plan.keeps_calls:
                 self.step.again.note_loss(again, args, kwargs, output)
         origin = self.calls.find_origin(find_batch_size((args, kwargs), self.batch_dim))
         self._look_for_broadcasts(output.grad_fn, origin)
@@ -260,7 +260,7 @@ class Engine(BackwardSide):
                     prepared.shared = shared_gradients(reading.terms, dict(self.cover.trainable()))
         for node, _ in roots_of(root):
             self._watch_graph(node)
-            if plan.repeats:
+            if plan.keeps_calls:
                 self.step.again.note_root(node)
         terms = [] if prepared.reading is None else prepared.reading.terms
         own = [term.edge.node for term in terms if not term.shared]

@@ -55,17 +55,27 @@ class Forward:
         On the whole batch (no ``args``) at the same parameters the output must be what it was. The user's hooks on
         modules stay silent, unless it is another one without them.
         """
-        if any(tensor._version != version for tensor, version in self.versions):
-            raise NotRepeatable("the model's inputs were changed in place after the forward pass")
         result = self._run(model, args, kwargs, hooks=False)
-        if same and args is None and not self._is_same(result):
+        if same and args is None and not self.is_same(result):
             if self.state.has_hooks:
                 result = self._run(model, args, kwargs, hooks=True)
-            if not self._is_same(result):
+            if not self.is_same(result):
                 raise NotRepeatable("the model gives other outputs when its forward pass is repeated")
         return result
 
     def _run(self, model: nn.Module, args: tuple | None, kwargs: dict | None, *, hooks: bool) -> Any:
+        with self.setting(model, args, kwargs, hooks=hooks) as (inputs, named):
+            result = model(*inputs, **named)
+            self.draws = not random_state.is_same(self.random_state, random_state.take(self.tensors()))
+            return result
+
+    @contextmanager
+    def setting(
+        self, model: nn.Module, args: tuple | None = None, kwargs: dict | None = None, *, hooks: bool = False
+    ) -> Iterator[tuple[tuple, dict]]:
+        """Everything as when the call began, with its arguments to call the model with; afterwards as it is now."""
+        if any(tensor._version != version for tensor, version in self.versions):
+            raise NotRepeatable("the model's inputs were changed in place after the forward pass")
         with torch.enable_grad():
             inputs = copy_inputs(self.args if args is None else args)
             named = copy_inputs(self.kwargs if kwargs is None else kwargs)
@@ -76,11 +86,9 @@ class Forward:
             stack.enter_context(self.state.installed(hooks=hooks))
             stack.enter_context(random_state.restored(self.random_state))
             stack.enter_context(torch.enable_grad())
-            result = model(*inputs, **named)
-            self.draws = not random_state.is_same(self.random_state, random_state.take(self.tensors()))
-            return result
+            yield inputs, named
 
-    def _is_same(self, result: Any) -> bool:
+    def is_same(self, result: Any) -> bool:
         """Up to rounding: attention may have taken another kernel. Outputs that were written into since tell nothing."""
         found = flatten_tensors(result)
         if self.outputs and len(found) != len(self.outputs):

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from cockpit_core.engine.alpha.alpha import MOVED
 from cockpit_core.engine.engine import Engine
+from cockpit_core.engine.extensions import BackpackValues
+from cockpit_core.engine.extensions.finding import measure_extensions
 from cockpit_core.engine.optimizer_state import ParameterState, read_states
 from cockpit_core.engine.own_batch import OwnBatch, explain, is_turn
 from cockpit_core.engine.samples.identity import join_ids
@@ -62,6 +64,7 @@ class Measurement:
         self.heavy: list[Heavy] = []
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
         self.ids: np.ndarray | None = None
+        self.backpack = BackpackValues()
         self.rates = read_rates(instruments.optimizers)
         self.engine.note_start(copy_before(self.state, self.plan, self.cover.trainable()))
         if not self.state.in_closure:
@@ -81,16 +84,25 @@ class Measurement:
             self.ids = join_ids(self.engine.group, self.state.ids)
         if self.plan.watched:
             self.engine.join_activations()
+        if self.plan.extensions:
+            self.backpack = self.engine.clock.timed("backpack", self._run_extensions)
         statistics = self._gather()
         for quantity in self.plan.measured_at(Moment.BEFORE):
             self._measure(quantity, statistics)
         self._add_by_products(statistics)
 
+    def _run_extensions(self) -> BackpackValues:
+        """Those of BackPACK that quantities of this step name."""
+        engine, cover, loss_fn = self.engine, self.cover, self.instruments.loss_fn
+        with engine.mute():
+            return measure_extensions(self.plan.extensions, cover, loss_fn, self.state, engine.group, engine.batch_dim)
+
     def _gather(self, **more: Any) -> Statistics:
         given = self.instruments
         return gather_statistics(
             self.state, self.plan, self.cover.parameters, step=self.record.step, time=self.record.time, start=given.start,
-            curvature=self.engine.curvature.kind, ids=self.ids, learning_rates=self.rates, known_norms=self.norms, **more,
+            curvature=self.engine.curvature.kind, ids=self.ids, learning_rates=self.rates, known_norms=self.norms,
+            backpack=self.backpack, **more,
         )  # fmt: skip
 
     def _measure(self, quantity: Quantity, statistics: Statistics) -> None:

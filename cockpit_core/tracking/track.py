@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cockpit_core.diagnosis.live import check_stop
 from cockpit_core.distributed.group import Group, find_group
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
+from cockpit_core.engine.extensions import check_extensions
 from cockpit_core.foundation.records import Finding
 from cockpit_core.quantities import Quantity, configuration, named
 from cockpit_core.quantities.curvature_values import check_curvature
@@ -162,12 +163,13 @@ def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity],
             item = item()
         if not isinstance(item, Quantity):
             raise TypeError(f"config takes quantities, got {item!r}; subclass cockpit_core.quantities.Quantity")
-        unknown = set(item.needs) - NEEDS.keys()
+        unknown = {need for need in item.needs if isinstance(need, str)} - NEEDS.keys()
         if unknown:
             raise ValueError(
                 f"{item.name}.needs names {', '.join(sorted(unknown))}; known are {', '.join(sorted(NEEDS))}"
             )
         quantities.append(item)
+    check_extensions(quantities)
     names = [q.name for q in quantities]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
