@@ -20,8 +20,8 @@ from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.extensions.function_losses import FunctionLoss, read_function_loss
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.samples.routes import NoRoute, Place, Route, find_route, find_route_from
-from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.module_state import LossAgain, NotRepeatable
+from cockpit_core.layers.seeds import flatten_tensors
 
 REMEDY = "let the loss take what the model returns"
 

@@ -20,8 +20,8 @@ from torch.autograd.graph import GradientEdge
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.samples.following import Follower
 from cockpit_core.engine.samples.replay import TELLS_HOOKS
-from cockpit_core.layers.fallback import stack_rows
 from cockpit_core.layers.registry import Call
+from cockpit_core.layers.seeds import stack_rows
 
 TAG = "cockpit"
 BROADCASTING = ("AddBackward0", "SubBackward0", "ExpandBackward0", "RepeatBackward0")

@@ -12,10 +12,10 @@ from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.loss.individual import NoIndividualLosses
 from cockpit_core.layers import random_state
 from cockpit_core.layers.contribution import Contribution
-from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.module_state import ModuleState
 from cockpit_core.layers.random_state import RandomState
 from cockpit_core.layers.registry import Call
+from cockpit_core.layers.seeds import flatten_tensors
 
 
 @dataclass(eq=False)

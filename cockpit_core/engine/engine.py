@@ -29,9 +29,9 @@ from cockpit_core.engine.loss.prepared import Output, Prepared, correct_loss
 from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.survey import Survey, survey
 from cockpit_core.layers import random_state
-from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.module_state import LossAgain
 from cockpit_core.layers.registry import Call
+from cockpit_core.layers.seeds import flatten_tensors
 
 
 class Engine(BackwardSide):

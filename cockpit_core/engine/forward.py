@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.capture import detach_inputs
 from cockpit_core.layers import random_state
-from cockpit_core.layers.fallback import copy_inputs, flatten_tensors
 from cockpit_core.layers.module_state import ModuleState, NotRepeatable
 from cockpit_core.layers.random_state import RandomState
+from cockpit_core.layers.seeds import copy_inputs, flatten_tensors
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from cockpit_core.events.batch import make_batch
 from cockpit_core.events.data import RunData, get_values
 from cockpit_core.events.heavy import Room
 from cockpit_core.foundation import records
-from cockpit_core.schema import wire
+from cockpit_core.schema import batches, wire
 
 POINTS = (None, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 40, 12)  # per curve, the most that fits is taken
 SHARE_OF_CURVES = 0.6  # of what the program leaves; histograms get the rest
@@ -157,7 +157,7 @@ def _compress(batch: records.Batch, chosen: list[records.Histogram]) -> bytes:
     batch.heavy = {
         name: sorted({h.step for h in batch.histograms if h.quantity == name and not h.layer}) for name in batch.heavy
     }
-    encoded = wire.encode_batch(batch)
+    encoded = batches.encode_batch(batch)
     return zlib.compress(struct.pack("<I", len(encoded)) + encoded, 9)
 
 
@@ -170,7 +170,7 @@ def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int
             if points is not None and points >= len(data.table):
                 continue
             batch = make_batch(data, run=key, max_points=points, layers=layers)
-            size = len(zlib.compress(wire.encode_batch(batch), 6))
+            size = len(zlib.compress(batches.encode_batch(batch), 6))
             tried = [(batch, points, size)]
             if size <= limit:
                 break

@@ -12,9 +12,9 @@ from cockpit_core.engine.capture import Captured, Pass, make_call
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.making import Maker
 from cockpit_core.engine.statistics import project
-from cockpit_core.layers.fallback import external_seeds, flatten_tensors
 from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import Call
+from cockpit_core.layers.seeds import external_seeds, flatten_tensors
 
 
 class Repetition:

@@ -31,8 +31,8 @@ from cockpit_core.engine.loss.points import (
 )
 from cockpit_core.engine.loss.prepared import Output
 from cockpit_core.engine.loss.roots import Root
-from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.module_state import LossAgain, NotRepeatable
+from cockpit_core.layers.seeds import flatten_tensors
 
 Squares = Callable[[Tensor, Tensor], dict[str, Tensor]]
 """``sum_n (J_n^T seed_n)^2`` per parameter, from outputs and seed."""

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from cockpit_core.engine.extensions.results import BackpackValues
 from cockpit_core.engine.extensions.watching import Watch
 from cockpit_core.engine.forward import Forward, is_close
-from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.module_state import HOOKS, NotRepeatable
+from cockpit_core.layers.seeds import flatten_tensors
 
 
 @dataclass(frozen=True)

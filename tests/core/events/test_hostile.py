@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cockpit_core.events import data as data_module
-from cockpit_core.events import heavy, table
+from cockpit_core.events import heavy, table, taking
 from cockpit_core.events import pandas_table as frame
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData, load
@@ -21,8 +20,8 @@ from cockpit_core.events.writer import EventWriter
 from cockpit_core.foundation import records
 from cockpit_core.report.html import pack_run
 from cockpit_core.report.tables import make_csv, make_json
+from cockpit_core.schema import batches, limits, wire
 from cockpit_core.schema import cockpit_pb2 as pb
-from cockpit_core.schema import limits, wire
 from cockpit_core.schema.arrays import MAX_ARRAY, measure_array, unpack_array
 from tests.core.events.hostile_cases import MEGABYTE, bounded, make_header, write_blob, write_payload
 
@@ -81,7 +80,7 @@ def test_histograms_that_inflate_are_left_out_of_everything_that_is_shown(logdir
         write_blob(writer, 1, blob, blob, blob)
     run = load(logdir)
     with bounded(16):
-        assert not wire.decode_batch(encode_batch(run, run="run", histograms=2)).histograms
+        assert not batches.decode_batch(encode_batch(run, run="run", histograms=2)).histograms
         pack_run("run", run, 1_000_000)
     with bounded(16):
         make_json([("run", run)], room=MEGABYTE)
@@ -173,7 +172,7 @@ def test_lists_and_names_have_a_largest_size(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_notices_without_end_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three million empty ones are six megabytes, and took minutes; the values beside them are kept."""
-    monkeypatch.setattr(data_module, "MAX_NOTICES", 30)
+    monkeypatch.setattr(taking, "MAX_NOTICES", 30)
     run = RunData()
     for seq in range(10):
         notices = [records.Notice(seq, "note", f"{i}") for i in range(8)]

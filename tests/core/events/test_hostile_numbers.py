@@ -23,8 +23,8 @@ from cockpit_core.foundation import records
 from cockpit_core.report.show import list_runs, show_run
 from cockpit_core.report.tables import guard_cell
 from cockpit_core.report.terminal import Terminal
+from cockpit_core.schema import batches, wire
 from cockpit_core.schema import cockpit_pb2 as pb
-from cockpit_core.schema import wire
 from tests import hostile_logs
 from tests.core.events.hostile_cases import bounded, make_header, write_blob, write_payload
 
@@ -65,7 +65,7 @@ def test_resuming_goes_on_from_what_can_be_true(logdir: Path, field: dict[str, i
 def test_largest_number_of_a_record_can_still_be_shown() -> None:
     run = RunData()
     assert run.feed_record(pb.Record(kind=pb.KIND_STEP, seq=2**32 - 2, step=2**32 - 1).SerializeToString())
-    batch = wire.decode_batch(encode_batch(run, run="run"))
+    batch = batches.decode_batch(encode_batch(run, run="run"))
     assert (batch.to_seq, batch.step.tolist(), batch.expected) == (2**32 - 1, [2**32 - 1], 2**32 - 1)
 
 

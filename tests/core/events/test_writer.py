@@ -15,7 +15,8 @@ import pytest
 from cockpit_core.events import writer as writing
 from cockpit_core.events.data import load
 from cockpit_core.events.reader import read_events
-from cockpit_core.events.writer import EventWriter, Thinning
+from cockpit_core.events.thinning import Thinning
+from cockpit_core.events.writer import EventWriter
 from cockpit_core.foundation import records
 from tests import synthetic
 
