@@ -28,7 +28,9 @@ const cutEnd = (text: string) =>
 const number = (value: number | null): Cell => ({ text: value === null ? "–" : formatNumber(value), value });
 
 export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
-  const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter((name) => !/^note|version$/.test(name));
+  const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter(
+    (name) => !/^note|version$|^logdir$/.test(name),
+  );
   const [loss, score] = [lossOf(ctx.runs), scoreOf(ctx.runs)];
   return ctx.runs.map((run) => {
     const { data } = run;
