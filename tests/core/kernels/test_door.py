@@ -1,4 +1,4 @@
-"""What is particular to the fused loops: threads, forks, memory, and going on without them."""
+"""Which path is taken, and what is particular to loops in threads of our own: forks, memory, and going on without them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from cockpit_core.kernels import Counts, count_outer, count_values, fused, loops, prepare_parameter
+from cockpit_core.kernels import Counts, count_outer, count_values, prepare_parameter, threads
 from cockpit_core.kernels import door as count
+from cockpit_core.kernels.native import counting, list_levels, reducing
 from tests.core.kernels.cases import DEFAULT, find_differences, make_cases
+
+pytestmark = pytest.mark.skipif(not list_levels(), reason="the native kernels were not built: python hatch_build.py")
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -26,46 +29,35 @@ def run_python(code: str, **environment: str) -> str:
     return result.stdout.strip()
 
 
-def test_cpu_tensors_take_the_fused_loops() -> None:
-    assert count.choose_path(torch.device("cpu")) == "fused"
-    assert count.choose_path(torch.device("cuda")) == "triton"
+def test_cpu_tensors_take_the_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert count.choose_path(torch.device("cpu")) == "native"
+    assert count.choose_path(torch.device("cuda")) == ("triton" if count.is_there("triton") else "plain")
     assert count.choose_path(torch.device("mps")) == "plain"
-
-
-@pytest.mark.parametrize(("kind", "dtype"), [(1, torch.bfloat16), (2, torch.float16)], ids=["bfloat16", "float16"])
-def test_products_are_rounded_like_torch_rounds(kind: int, dtype: torch.dtype) -> None:
-    """Ties, subnormals, the largest numbers and what overflows; each beside its neighbours in float32."""
-    exact = torch.cat([torch.arange(0, 2**15, 37), torch.tensor([1, 2, 1023, 1024, 31743, 31744])]).to(torch.int16)
-    halves = exact.view(dtype).float()
-    ties = (halves + (exact + 1).to(torch.int16).view(dtype).float()) / 2
-    bits = torch.cat([halves, ties, torch.tensor([65519.0, 65520.0, 3.4e38, 1e-45])]).view(torch.int32)
-    wide = torch.cat([bits + shift for shift in (-1, 0, 1)]).view(torch.float32)
-    wide = torch.cat([wide, -wide])
-    rounded = [loops.round_product(np.float32(x), kind) for x in wide.tolist()]
-    expected = wide.to(dtype).float()
-    np.testing.assert_array_equal(np.array(rounded, np.float32), expected.numpy())
+    monkeypatch.setattr(count, "find_library", lambda: None)
+    assert count.choose_path(torch.device("cpu")) == "plain"
 
 
 def test_threads_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "ALONE", 1)
+    monkeypatch.setattr(counting, "ALONE", 1)
+    monkeypatch.setattr(reducing, "ALONE", 1)
     torch.set_num_threads(3)
     started = set()
-    share = fused._threads
+    make = threads._threads
 
     def remember() -> object:
-        pool = share()
+        pool = make()
         started.add(pool)
         return pool
 
-    monkeypatch.setattr(fused, "_threads", remember)
-    assert [line for case in make_cases(torch.float32) for line in find_differences(case, "fused")] == []
+    monkeypatch.setattr(threads, "_threads", remember)
+    assert [line for case in make_cases(torch.float32) for line in find_differences(case, "native")] == []
     assert started, "no second thread was used, so nothing was tested"
 
 
 def test_blocks_of_samples_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "BLOCK", 5)
+    monkeypatch.setattr(counting, "BLOCK", 5)
     for dtype in (torch.float32, torch.bfloat16):
-        assert [line for case in make_cases(dtype) for line in find_differences(case, "fused")] == []
+        assert [line for case in make_cases(dtype) for line in find_differences(case, "native")] == []
 
 
 def test_one_thread_starts_no_thread() -> None:
@@ -83,33 +75,33 @@ def test_one_thread_starts_no_thread() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_worker_can_count_too() -> None:
-    """Story: numba's OpenMP layer aborts a forked data-loading worker; ours must survive, threads and all."""
+    """Story: OpenMP aborts a forked data-loading worker that counts in threads; ours must survive."""
     code = """
         import os, torch
-        from cockpit_core.kernels import Counts, count_values, fused, prepare_parameter
+        from cockpit_core.kernels import Counts, count_values, prepare_parameter, threads
+        from cockpit_core.kernels.native import counting
         from tests.core.kernels.cases import DEFAULT
         torch.set_num_threads(2)
-        fused.ALONE = 1
+        counting.ALONE = 1
         values, bins = torch.randn(4, 5000), prepare_parameter(torch.randn(5000), DEFAULT)
 
         def measure():
             counts = Counts.zeros(DEFAULT)
-            count_values(values, bins, DEFAULT, counts, path="fused")
+            count_values(values, bins, DEFAULT, counts, path="native")
             return counts.counts2d
 
         before = measure()
         child = os.fork()
         if child == 0:
-            os._exit(0 if fused._pool is None and (measure() == before).all() else 1)
+            os._exit(0 if threads._pool is None and (measure() == before).all() else 1)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), (measure() == before).all())
     """
     assert run_python(code) == "0 True"
 
 
-def test_without_numba_the_plain_path_gives_the_same_counts() -> None:
+def test_without_the_library_the_plain_path_gives_the_same_counts() -> None:
     code = """
         import sys
-        sys.modules["numba"] = None
         sys.modules["triton"] = None
         import torch
         from cockpit_core.kernels import Counts, count_values, prepare_parameter
@@ -122,12 +114,12 @@ def test_without_numba_the_plain_path_gives_the_same_counts() -> None:
     """
     torch.manual_seed(0)
     counts = Counts.zeros(DEFAULT)
-    count_values(torch.randn(4, 5000), prepare_parameter(torch.randn(5000), DEFAULT), DEFAULT, counts, path="fused")
-    assert run_python(code) == f"plain plain {counts.counts2d.tolist()}"
+    count_values(torch.randn(4, 5000), prepare_parameter(torch.randn(5000), DEFAULT), DEFAULT, counts, path="native")
+    assert run_python(code, COCKPIT_NATIVE="0") == f"plain plain {counts.counts2d.tolist()}"
 
 
 def test_importing_the_kernels_imports_no_compiler() -> None:
-    code = "import sys, cockpit_core.kernels; print(sorted({'numba', 'triton'} & set(sys.modules)))"
+    code = "import sys, cockpit_core.kernels; print(sorted({'triton'} & set(sys.modules)))"
     assert run_python(code) == "[]"
 
 
@@ -138,7 +130,7 @@ def test_a_path_that_breaks_is_replaced_once_with_a_warning(monkeypatch: pytest.
         table += 1
         raise OSError("no space left for the cache")
 
-    monkeypatch.setattr(fused, "count_values", fill_the_disk)
+    monkeypatch.setattr(counting, "count_values", fill_the_disk)
     bins = prepare_parameter(torch.zeros(50), DEFAULT)
     counts = Counts.zeros(DEFAULT)
     with pytest.warns(RuntimeWarning, match="no space left") as warned:
@@ -147,10 +139,10 @@ def test_a_path_that_breaks_is_replaced_once_with_a_warning(monkeypatch: pytest.
     count_values(torch.zeros(3, 50), bins, DEFAULT, counts)  # a second warning would be an error here
     assert counts.counts1d.sum() == counts.counts2d.sum() == 300
     with pytest.raises(OSError, match="no space"):
-        count_values(torch.zeros(3, 50), bins, DEFAULT, counts, path="fused")
+        count_values(torch.zeros(3, 50), bins, DEFAULT, counts, path="native")
 
 
-@pytest.mark.parametrize("path", ["plain", "fused"])
+@pytest.mark.parametrize("path", ["plain", "native"])
 def test_the_products_are_never_stored(path: str) -> None:
     """16 million products would take 64 MB; the whole count must do with a small part of that."""
     code = f"""
@@ -180,7 +172,7 @@ def test_two_threads_of_the_user_may_count_at_once() -> None:
     def measure(into: list[np.ndarray]) -> None:
         for _ in range(20):
             counts = Counts.zeros(DEFAULT)
-            count_outer(b, a, bins, DEFAULT, counts, path="fused")
+            count_outer(b, a, bins, DEFAULT, counts, path="native")
             into.append(counts.counts2d)
 
     found: list[np.ndarray] = []
