@@ -131,7 +131,8 @@ def answer_samples(function: ShowSample | None, ids: Any) -> tuple[list[dict[str
         raise ValueError("This cockpit was given no function that shows samples (show_sample=).")
     if not (isinstance(ids, Sequence) and not isinstance(ids, str) and all(type(one) is int for one in ids)):
         raise ValueError("Samples are asked for by a list of their ids, whole numbers.")
-    described, pictures = [], []
+    described: list[dict[str, Any]] = []
+    pictures: list[bytes] = []
     for one in ids[:MOST_SAMPLES]:
         shown = show(function, one)
         described.append({"id": one, "text": shown.text, "picture": len(pictures) if shown.picture else -1})

@@ -125,14 +125,14 @@ export function makeBatch({
     epoch: Float64Array.from(seq, (s) => s / 10),
     triggered: null,
     columns: [...names.map((name) => column(name, "")), ...layers.map((layer) => column("GradNorm", layer))],
-    alphas: Array.from(seq, (s) => makeFit(s, of(s, "Alpha") - 1.2)),
+    alphas: change?.alphas ?? Array.from(seq, (s) => makeFit(s, of(s, "Alpha") - 1.2)),
     warnings:
       from <= 2 && to > 2
         ? [{ step: 2, kind: "error", quantity: "Custom", layer: "fc.weight", message: "It broke." }]
         : [],
     findings: [],
     missing: [],
-    top_samples: Array.from(seq, (s) => ({ seq: s, samples: [3, 1] })),
+    top_samples: change?.top_samples ?? Array.from(seq, (s) => ({ seq: s, samples: [3, 1] })),
     heavy: ["GradHist1d", "GradHist2d"].map((quantity) => ({
       quantity,
       steps: Uint32Array.from(count ? [to - 1] : []),

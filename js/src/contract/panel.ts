@@ -86,6 +86,7 @@ export interface Panel {
   names: string[]; // columns it shows: the default panel leaves them alone
   help: string[]; // how to read this: paragraphs for someone who has not read the paper
   canSplit?: boolean; // has layer-wise values
+  aside?: boolean; // shown only where a finding points at it, or the user wants it
   timeless?: boolean; // no y axis to switch between linear and log
   actions?(ctx: Context): { label: string; pressed: boolean; act(): void }[]; // further entries of its menu
   shows(ctx: Context): boolean;

@@ -16,6 +16,7 @@ export interface UiState {
   recent: number; // the last part of the run that Alpha sets apart
   split: Record<string, boolean>; // panels that show one line per layer
   hidden: string[];
+  shown: string[]; // panels that stand aside and are wanted
   order: string[][] | null; // ids by column, the last entry is the row below
   enlarged: string;
   theme: "auto" | "light" | "dark";
@@ -47,6 +48,7 @@ export const defaults: Readonly<UiState> = {
   recent: 0.1,
   split: {},
   hidden: [],
+  shown: [],
   order: null,
   enlarged: "",
   theme: "auto",
@@ -99,6 +101,7 @@ const checks: Record<keyof UiState, Check> = {
   recent: isBetween(0.01, 1),
   split: isFlags,
   hidden: isTextList,
+  shown: isTextList,
   order: orNull((v) => Array.isArray(v) && v.length <= 5 && v.every(isTextList)),
   enlarged: isText,
   theme: oneOf("auto", "light", "dark"),

@@ -20,6 +20,7 @@ function firstState() {
   const linked = readAddress();
   const arrangement = {
     hidden: saved.hidden,
+    shown: saved.shown,
     order: saved.order,
     theme: saved.theme,
     safe: saved.safe,

@@ -75,6 +75,7 @@ export function differingNames(headers: (Header | null)[]): string[] {
 // How a run was watched, where and when, not how it was trained: as `cockpit compare` has it.
 const ASIDE = new Set([
   ...["logdir", "batch_dim", "memory_budget", "budget", "hardware", "threads", "trial", "stage", "git commit"],
+  ...["left out", "start kept", "activations"],
   ...["config", "schedule", "curvature", "parameters covered", "foreach", "fused", "capturable", "differentiable"],
 ]);
 export const isAside = (name: string) =>

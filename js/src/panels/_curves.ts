@@ -39,6 +39,7 @@ export interface CurvesSpec {
   ylog?: boolean;
   split?: boolean; // has layer-wise values
   exact?: boolean; // never smoothed
+  aside?: boolean;
   zero?(ctx: Context): boolean; // whether the axis holds 0
   least?: number; // the least relative height of the picture: noise is not drawn larger than that
   help: string[];
@@ -221,6 +222,7 @@ export function curvePanel(spec: CurvesSpec): Panel {
     names: [...names, ...(spec.also ?? [])],
     help: spec.help,
     canSplit: spec.split,
+    aside: spec.aside,
     shows: (ctx) => isTracked(ctx, names),
     readings: (ctx) => curveReadings(ctx, spec.shown),
     verdict: spec.verdict,

@@ -1,5 +1,6 @@
 // All layers at once, in network order: a layer whose gradients vanish is coloured without a click.
 
+import { alignLog } from "../charts/align.ts";
 import { binAxis } from "../charts/bins.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { gridShape, histogramMark, largest, spread } from "../charts/histogram.ts";
@@ -31,7 +32,13 @@ interface Cell {
 
 function cells(ctx: Context): Cell[] {
   const measured = allLayers(ctx, ({ method }) => !["no gradient", "not covered", "not selected"].includes(method));
-  return measured.slice(0, MOST).map((layer) => ({ layer, shown: histogramsAt(ctx, NAME, layer) }));
+  const found = measured.slice(0, MOST).map((layer) => ({ layer, shown: histogramsAt(ctx, NAME, layer) }));
+  const fitted = alignLog(found.flatMap(({ shown }) => shown.map(({ histogram }) => histogram)));
+  let at = 0;
+  return found.map(({ layer, shown }) => ({
+    layer,
+    shown: shown.map(({ run }) => ({ run, histogram: fitted[at++] })),
+  }));
 }
 
 const known = new WeakMap<ShownRun["data"], { key: string; parts: Map<string, number> }>();

@@ -22,10 +22,15 @@ interface Cell {
 }
 type Cells = Map<string, Cell>;
 
+/** A sentence says the most at its beginning. */
+const cutEnd = (text: string) =>
+  text.length > 80 ? `${shorten(text, 20_000).slice(0, 78).trimEnd()}…` : shorten(text, 80);
 const number = (value: number | null): Cell => ({ text: value === null ? "–" : formatNumber(value), value });
 
 export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
-  const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter((name) => !/^note|version$/.test(name));
+  const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter(
+    (name) => !/^note|version$|^logdir$/.test(name),
+  );
   const [loss, score] = [lossOf(ctx.runs), scoreOf(ctx.runs)];
   return ctx.runs.map((run) => {
     const { data } = run;
@@ -139,7 +144,12 @@ function bodyRow(ctx: Context, { run, cells }: { run: ShownRun; cells: Cells }):
   const { tone } = healthOf(run);
   const cell = (name: string, { text, title }: Cell) => {
     const className = name === "verdict" ? `ck-verdict ck-verdict-${tone}` : "";
-    if (name !== "run") return h("td", { class: className, title: (title ?? text).slice(0, 400) }, shorten(text, 60));
+    if (name !== "run")
+      return h(
+        "td",
+        { class: className, title: (title ?? text).slice(0, 400) },
+        name === "verdict" ? cutEnd(text) : shorten(text, 60),
+      );
     const only = h("button", { type: "button", class: "ck-link", title: `Show only ${run.label}` }, shorten(text, 40));
     only.addEventListener("click", () => ctx.set({ runs: [run.run] }));
     return h("td", {}, swatch, only);

@@ -91,7 +91,7 @@ const panel: Panel = {
   title: "Settings",
   group: "first",
   order: 5,
-  height: 300,
+  height: 350,
   names: [],
   timeless: true,
   help: [

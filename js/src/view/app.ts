@@ -9,7 +9,7 @@ import { ROW, type Store } from "../data/store.ts";
 import { closePopovers, h, setAttribute, setClass, setText } from "../draw/dom.ts";
 import type { Theme } from "../draw/theme.ts";
 import { Bar } from "./bar.ts";
-import type { BarHost } from "./bar_host.ts";
+import type { BarHost, PanelTitle } from "./bar_host.ts";
 import { Board } from "./board.ts";
 import type { Card } from "./card.ts";
 import type { CardHost } from "./card_host.ts";
@@ -323,7 +323,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   announce(text: string): void {
     setText(this.live, text);
   }
-  panelTitles(): { id: string; title: string }[] {
+  panelTitles(): PanelTitle[] {
     return this.board.titles;
   }
   card(id: string): Card | undefined {

@@ -2,8 +2,10 @@
 
 import type { Context, Panel } from "../contract/panel.ts";
 import { h, refill, setHidden } from "../draw/dom.ts";
+import { healthOf } from "../judge/health.ts";
 import { otherPanels } from "../panels/_other.ts";
 import { panels as ownPanels } from "../panels/index.ts";
+import type { PanelTitle } from "./bar_host.ts";
 import { Card } from "./card.ts";
 import type { CardHost } from "./card_host.ts";
 import { arrange, columnCount, groupTitles } from "./layout.ts";
@@ -12,7 +14,7 @@ export class Board {
   readonly element = h("div", { class: "ck-board" });
   lists: string[][] = [];
   showAll = false; // also what cannot be seen, for printing
-  titles: { id: string; title: string }[] = [];
+  titles: PanelTitle[] = [];
   private cards = new Map<string, Card>();
   private placed = "";
   private pictures = 0;
@@ -59,7 +61,9 @@ export class Board {
   /** Brings the panel that shows a column into view, and says so with the focus. */
   reveal(name: string): void {
     const cards = [...this.cards.values()];
-    const own = cards.find(({ panel }) => panel.names.includes(name)) ?? cards.find(({ panel }) => panel.id === name);
+    const own =
+      cards.find(({ panel }) => panel.names.includes(name) || panel.names.includes(`signal/${name}`)) ??
+      cards.find(({ panel }) => panel.id === name);
     own?.element.scrollIntoView?.({ block: "nearest" });
     own?.element.querySelector<HTMLElement>(".ck-title")?.focus({ preventScroll: true });
   }
@@ -74,7 +78,7 @@ export class Board {
       (panel) => (!this.only || this.only.includes(panel.id)) && panel.shows(ctx),
     );
     const panels = compact ? chooseFew(all) : all;
-    const shown = panels.filter((panel) => !ctx.state.hidden.includes(panel.id));
+    const shown = panels.filter((panel) => !ctx.state.hidden.includes(panel.id) && (this.only || isWanted(panel, ctx)));
     this.make(shown);
     this.place(shown, ctx, width, compact);
     this.titles = inOrder(panels, this.lists.flat());
@@ -158,10 +162,17 @@ export class Board {
 }
 
 /** Titles as the panels stand on the page, column by column; what is hidden comes last. */
-function inOrder(panels: Panel[], ids: string[]): { id: string; title: string }[] {
+function inOrder(panels: Panel[], ids: string[]): PanelTitle[] {
   const place = (id: string) => (ids.indexOf(id) + ids.length + 1) % (ids.length + 1);
   const sorted = [...panels].sort((a, b) => place(a.id) - place(b.id) || a.order - b.order);
-  return sorted.map(({ id, title }) => ({ id, title }));
+  return sorted.map(({ id, title, aside }) => ({ id, title, shown: ids.includes(id), aside: Boolean(aside) }));
+}
+
+/** What stands aside is shown where the user wants it, or a finding rests on what it shows. */
+function isWanted(panel: Panel, { state, runs }: Context): boolean {
+  if (!panel.aside || state.shown.includes(panel.id)) return true;
+  const named = (name: string) => panel.names.includes(name) || panel.names.includes(`signal/${name}`);
+  return runs.some((run) => healthOf(run).findings.some(({ evidence }) => evidence.some(({ name }) => named(name))));
 }
 
 /** A strip of few: the loss, a score if there is one, and what moves with every step. */

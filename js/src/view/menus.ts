@@ -54,17 +54,19 @@ export function viewMenu(host: BarHost, signal: AbortSignal): HTMLElement {
       signal,
     );
     recent.value = String(state.recent);
-    const toggle = (id: string) => (on: boolean) =>
-      host.set({ hidden: on ? host.state.hidden.filter((own) => own !== id) : [...host.state.hidden, id] });
+    const toggle = (id: string, aside: boolean) => (on: boolean) => {
+      const [hidden, wanted] = [host.state.hidden, host.state.shown].map((ids) => ids.filter((own) => own !== id));
+      host.set({ hidden: on ? hidden : [...hidden, id], shown: on && aside ? [...wanted, id] : wanted });
+    };
     return [
       h("h4", {}, "View"),
       theme,
       recent,
       check("colour-blind safe run colours", state.safe, (safe) => host.set({ safe })),
       h("h4", {}, "Panels"),
-      ...host.panelTitles().map(({ id, title }) => check(shorten(title, 34), !state.hidden.includes(id), toggle(id))),
+      ...host.panelTitles().map(({ id, title, shown, aside }) => check(shorten(title, 34), shown, toggle(id, aside))),
       button("Reset arrangement", "Panels back to their places", () =>
-        host.set({ order: defaults.order, hidden: [], enlarged: "", split: {}, ylog: {} }),
+        host.set({ order: defaults.order, hidden: [], shown: [], enlarged: "", split: {}, ylog: {} }),
       ),
     ];
   };
