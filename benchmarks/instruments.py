@@ -1,21 +1,15 @@
 """What the instruments beyond the paper add to an economy step: ``python -m benchmarks.instruments``.
 
 Each beside economy, in percent of an economy step (Adam, tracked at every step), and all together: those that cost passes
-of their own apart from those that do not. Then what each adds to the light record, in bytes per parameter tensor, on a
-network of 600 tensors.
+of their own apart from those that do not. Then what each adds to the light record, in bytes per parameter tensor.
 """
 
 from __future__ import annotations
 
-import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
-
-import torch
-from torch import nn
 
 from benchmarks.architectures import NETWORKS
 from benchmarks.measure import Effort, compare, take_turns, tracked
@@ -29,7 +23,6 @@ PAPER = ("CABS", "EarlyStopping", "MeanGSNR", "Parameters", "TICTrace", "Time")
 """The 2021 tool had them; no named configuration has."""
 TOGETHER = "all without a pass of their own"
 LIMIT = 15.0
-TENSORS = 600
 
 
 def find_instruments() -> list[str]:
@@ -55,34 +48,28 @@ def measure_network(network: Network, names: Sequence[str], effort: Effort) -> d
         return compare(take_turns(contestants, network.batch, effort), "economy")
 
 
-def measure_bytes(names: Sequence[str]) -> dict[str, float]:
-    """Per parameter tensor and record: the log with the instrument less the log without, both of a few steps."""
-    base = log_size(())
-    return {name: (log_size((name,)) - base) / TENSORS for name in names}
+def count_columns(names: Sequence[str]) -> dict[str, int]:
+    """Layer-wise numbers of each instrument in the light record, its parts included: four bytes per tensor each."""
+    network = NETWORKS["transformer"]
+    with tracked(network.train("Adam"), config=economy_and(*names)) as training:
+        for _ in range(2):
+            training(*network.batch(8))
+        data = training.run.data
+        return {name: sum(has_layers(data, own) for own in data.names if own.split("/")[0] == name) for name in names}
 
 
-def log_size(names: Sequence[str], steps: int = 4) -> float:
-    import cockpit_core
-
-    torch.manual_seed(0)
-    layers = [part for _ in range(TENSORS // 2) for part in (nn.Linear(4, 4), nn.Tanh())]
-    model, loss_fn = nn.Sequential(*layers), nn.CrossEntropyLoss()
-    optimizer, sizes = torch.optim.Adam(model.parameters(), lr=1e-3), []
-    with tempfile.TemporaryDirectory() as folder:
-        config = [cockpit_core.quantities.Loss(), *economy_and(*names)[-len(names) :]] if names else ["Loss"]
-        run = cockpit_core.track(model, loss_fn, optimizer, Path(folder) / "run", config=config)
-        for _ in range(steps):
-            optimizer.zero_grad()
-            loss_fn(model(torch.randn(8, 4)), torch.randint(0, 4, (8,))).backward()
-            optimizer.step()
-            run.flush() if hasattr(run, "flush") else None
-            sizes.append(sum(path.stat().st_size for path in (Path(folder) / "run").rglob("*") if path.is_file()))
-        run.close()
-    return (sizes[-1] - sizes[1]) / (steps - 2)
+def has_layers(data: Any, name: str) -> bool:
+    for layer in data.layers:
+        try:
+            if len(data.scalars(name, layer)[0]):
+                return True
+        except KeyError:
+            continue
+    return False
 
 
 def measure(options: Namespace) -> None:
-    names = find_instruments()
+    names = find_instruments()[:4] if options.quick else find_instruments()
     networks: dict[str, Any] = {}
     content: dict[str, Any] = {"networks": networks, "limit": LIMIT, "bytes": {}}
     chosen = [TINY] if options.quick else [NETWORKS[name] for name in options.networks]
@@ -96,9 +83,9 @@ def measure(options: Namespace) -> None:
             report(f"{network.name}, batch {network.batch_size}; base: an economy step", networks[network.name])
             save()
         if not options.alone:
-            content["bytes"] |= measure_bytes(names[:2] if options.quick else names)
+            content["bytes"] |= {name: 4 * count for name, count in count_columns(names).items()}
             for name, size in content["bytes"].items():
-                print(f"  {name:<24} {size:6.1f} bytes per tensor")
+                print(f"  {name:<24} {size:4} bytes per tensor")
             save()
 
 

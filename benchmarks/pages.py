@@ -138,7 +138,7 @@ def write_instruments(results: dict[str, Results]) -> str:
     rows = []
     for name in names:
         cells = [format_percent(rows_of[name]) for rows_of in networks.values()]
-        rows.append([name, *cells, f"{sizes[name]:.1f}" if name in sizes else ""])
+        rows.append([name, *cells, str(sizes[name]) if name in sizes else ""])
     return make_table(["", *(f"{name}, % more" for name in networks), "bytes per tensor and record"], rows)
 
 

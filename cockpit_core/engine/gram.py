@@ -66,10 +66,10 @@ def gram_of(
     if all(isinstance(part, Outer) for part in parts):
         a, b = (torch.cat([getattr(p, side)[:n] for p, n in zip(parts, chosen, strict=True)]) for side in "ab")
         return ((b @ b.T).double() * (a @ a.T).double()).cpu()
-    if len(parts) == 1 and rows[0] is not None:
-        G = rows[0][: chosen[0]]
-        return (G @ G.T).double().cpu()  # one product reads them once; halves of it by blocks take longer
     blocks = [(k, lo, hi) for k in range(len(parts)) for lo, hi in cut(parts[k], rows[k], chosen[k], budget)]
+    if len(blocks) == 1:
+        G = form(parts[0], rows[0], 0, chosen[0], scratch)
+        return (G @ G.T).double().cpu()  # one product reads them once; half of it by smaller blocks takes longer
     starts = [0]
     for _, lo, hi in blocks:
         starts.append(starts[-1] + hi - lo)

@@ -100,7 +100,8 @@ def form_and_reduce(
 ) -> None:
     """What has no shortcut: in one pass without stored gradients where there is a kernel for that, else in blocks."""
     spec = request.spec if "counts" in waiting else None
-    if not keep_rows and "squares" not in waiting and (spec is None or spec.joint is None):
+    few = keep_rows < contribution.samples  # for so few gradients alone the others are not formed
+    if few and "squares" not in waiting and (spec is None or spec.joint is None):
         bins = None if spec is None else spec.gradient
         reduced = clock.timed("form", contribution.reduce, list(directions.values()), bins)
         if reduced is not None:
