@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from cockpit_core.foundation.records import Histogram
-from cockpit_core.kernels.bins import GRADIENT_EXTRA, PARAMETER_EXTRA, Bins, Spec
+from cockpit_core.kernels.bins import GRADIENT_EXTRA, PARAMETER_EXTRA, AnyBins, Spec
+from cockpit_core.kernels.log_bins import LogBins
 
 
 def _fold(table: np.ndarray) -> np.ndarray:
@@ -16,6 +17,11 @@ def _fold(table: np.ndarray) -> np.ndarray:
     folded[0] += table[0]
     folded[-1] += table[-1]
     return folded
+
+
+def _trim(counts: np.ndarray, bins: AnyBins, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a record holds along an axis, and the edges: of logarithmic bins the occupied ones."""
+    return bins.trim(counts, axis) if isinstance(bins, LogBins) else (counts, bins.edges)
 
 
 class Counts:
@@ -146,10 +152,11 @@ class Counts:
         return int(self._need(2)[:-3, -1].sum())
 
     def histogram1d(self, step: int, layer: str = "", quantity: str = "GradHist1d") -> Histogram:
-        bins: Bins | None = self.spec.gradient
+        bins = self.spec.gradient
         assert bins is not None, "the 1D histogram was not asked for in the Spec"
+        counts, edges = _trim(self.counts1d, bins, 0)
         return Histogram(
-            quantity=quantity, step=step, layer=layer, counts=self.counts1d, edges=bins.edges,
+            quantity=quantity, step=step, layer=layer, counts=counts, edges=edges,
             nan=self.nan, pos_inf=self.pos_inf, neg_inf=self.neg_inf, below=self.below1d, above=self.above1d,
         )  # fmt: skip
 
@@ -157,9 +164,11 @@ class Counts:
         """The record; a pair whose parameter is not finite counts as NaN there, whichever kind it is."""
         assert self.spec.joint is not None, "the 2D histogram was not asked for in the Spec"
         gradient, parameter = self.spec.joint
+        counts, edges = _trim(self.counts2d, gradient, 0)
+        counts, parameter_edges = _trim(counts, parameter, 1)
         return Histogram(
-            quantity=quantity, step=step, layer=layer, counts=self.counts2d, edges=gradient.edges,
-            parameter_edges=parameter.edges, nan=self.nan + self.parameter_not_finite, pos_inf=self.pos_inf,
+            quantity=quantity, step=step, layer=layer, counts=counts, edges=edges,
+            parameter_edges=parameter_edges, nan=self.nan + self.parameter_not_finite, pos_inf=self.pos_inf,
             neg_inf=self.neg_inf, below=self.below2d, above=self.above2d,
             parameter_below=self.parameter_below, parameter_above=self.parameter_above,
         )  # fmt: skip
