@@ -33,10 +33,6 @@ class Request:
     memory_budget: int = 256 * 2**20
     scratch: Scratch = field(default_factory=Scratch)
 
-    @property
-    def forms_elements(self) -> bool:
-        return self.squares or self.spec is not None
-
 
 @dataclass
 class LayerStatistics:

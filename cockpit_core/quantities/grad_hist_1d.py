@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from cockpit_core.kernels import AnyBins, Bins, LogBins
-from cockpit_core.quantities.base import Quantity
+from cockpit_core.kernels import AnyBins, Bins, LogBins, Spec
+from cockpit_core.quantities.base import Quantity, Statistics, Value
 from cockpit_core.quantities.histogram_range import AdaptiveRange, check_per_octave, check_range, choose_scale
+from cockpit_core.quantities.histogram_values import join_counts
 
 
 class GradHist1d(Quantity):
@@ -18,6 +19,7 @@ class GradHist1d(Quantity):
     kind = "histogram1d"
     layerwise = True
     description = "Distribution of all elements of all individual gradients."
+    formula = "counts of all B D elements of all `g_n`; 100 bins on (-2, 2)"
 
     def __init__(
         self,
@@ -41,6 +43,16 @@ class GradHist1d(Quantity):
             return LogBins(self.per_octave)
         low, high = self._adaptive.bounds if self._adaptive else self.range
         return Bins(low, high, self.bins)
+
+    def counted(self) -> Spec:
+        return Spec(gradient=self.bins_now())
+
+    def measure(self, statistics: Statistics) -> Value:
+        network, layers = join_counts(statistics)
+        step = statistics.step
+        found = network.histogram1d(step, quantity=self.name)
+        self.follow(found.counts, found.below, found.above)
+        return Value(histograms=(found, {n: c.histogram1d(step, n, self.name) for n, c in layers.items()}))
 
     def follow(self, counts, below: int, above: int) -> None:
         if self._adaptive:

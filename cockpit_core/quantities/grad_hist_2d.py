@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from cockpit_core.kernels import AnyBins, Bins, LogBins
-from cockpit_core.quantities.base import Quantity
+from cockpit_core.kernels import AnyBins, Bins, LogBins, Spec
+from cockpit_core.quantities.base import Quantity, Statistics, Value
 from cockpit_core.quantities.histogram_range import AdaptiveRange, check_per_octave, check_range, choose_scale
+from cockpit_core.quantities.histogram_values import join_counts
 
 PARAMETER_OCTAVES = (-40, 24)
 """A parameter below 1e-12 counts as zero, one above 1.7e7 is in the outermost bin."""
@@ -21,6 +22,7 @@ class GradHist2d(Quantity):
     kind = "histogram2d"
     layerwise = True
     description = "Joint distribution of individual gradient elements and parameter values."
+    formula = "counts of all pairs (element of `g_n`, parameter); 40 bins on (-1, 1) times 50 on (-2, 2)"
 
     def __init__(
         self,
@@ -49,6 +51,16 @@ class GradHist2d(Quantity):
             return LogBins(self.per_octave), LogBins(self.per_octave, *PARAMETER_OCTAVES)
         low, high = self._adaptive.bounds if self._adaptive else self.range
         return Bins(low, high, self.bins[0]), Bins(self.parameter_range[0], self.parameter_range[1], self.bins[1])
+
+    def counted(self) -> Spec:
+        return Spec(joint=self.bins_now())
+
+    def measure(self, statistics: Statistics) -> Value:
+        network, layers = join_counts(statistics)
+        step = statistics.step
+        found = network.histogram2d(step, quantity=self.name)
+        self.follow(found.counts, found.below, found.above)
+        return Value(histograms=(found, {n: c.histogram2d(step, n, self.name) for n, c in layers.items()}))
 
     def follow(self, counts, below: int, above: int) -> None:
         if self._adaptive:

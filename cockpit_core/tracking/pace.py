@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cockpit_core.distributed.agreement import Wish, agree, rest_until
 from cockpit_core.distributed.group import Group
-from cockpit_core.distributed.together import Wish, agree, rest_until
 from cockpit_core.engine.plan import Plan
 from cockpit_core.quantities import Quantity
+from cockpit_core.quantities.needs import CHEAP
 from cockpit_core.schedules import Schedule, as_schedule
 from cockpit_core.tracking.spikes import Spikes
-
-CHEAP = {"parameters", "start", "update"}
-"""What can still be had at a step whose forward pass was not watched."""
 
 
 class Pace:
@@ -25,7 +23,7 @@ class Pace:
         *,
         budget: float | None,
         memory_budget: int,
-        group: Group | None,
+        group: Group,
     ):
         self.quantities, self.schedule = quantities, schedule
         self.budget, self.memory_budget, self.group = budget, memory_budget, group
@@ -50,7 +48,7 @@ class Pace:
     def plan(self, step: int, elapsed: float, ends_alpha: bool) -> Plan:
         """What to measure at the coming step. ``ends_alpha``: the step before waits for its far end."""
         group, trigger = self.group, self.trigger
-        if group is not None and (group.broken or (step < self.rests_until and not trigger)):
+        if group.broken or (step < self.rests_until and not trigger):
             return Plan([], False, False, ends_alpha and not group.broken, memory_budget=self.memory_budget)
         due = self._due(step, elapsed)
         alpha = any("alpha" in q.needs for q in due)
@@ -59,7 +57,7 @@ class Pace:
     def _due(self, step: int, elapsed: float) -> list[Quantity]:
         if self.trigger:
             return list(self.quantities)
-        if self.budget is not None and self.group is None and step > 0 and self.seconds > self.budget * elapsed:
+        if self.budget is not None and not self.group.is_joint and step > 0 and self.seconds > self.budget * elapsed:
             return []
         shared = self.schedule(step)
         own = {name: decide(step) for name, decide in self.own_schedules.items()}
@@ -67,7 +65,7 @@ class Pace:
 
     def plan_for_spike(self, ends_alpha: bool) -> Plan:
         """The loss of a step that nobody scheduled has broken: what can be had without its individual gradients."""
-        cheap = [q for q in self.quantities if set(q.needs) <= CHEAP and q.kind == "scalar"]
+        cheap = [q for q in self.quantities if set(q.needs) <= CHEAP]
         return Plan(cheap, True, False, ends_alpha, True, not ends_alpha, self.memory_budget)
 
     def agree(self, group: Group, step: int, elapsed: float) -> Wish:

@@ -16,13 +16,17 @@ from torch.nn.parallel import DistributedDataParallel
 from cockpit_core.diagnosis.live import check_stop
 from cockpit_core.distributed.group import Group, find_group
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
+from cockpit_core.engine.extensions import check_extensions
 from cockpit_core.foundation.records import Finding
 from cockpit_core.quantities import Quantity, configuration, named
-from cockpit_core.quantities.base import NEEDS
 from cockpit_core.quantities.curvature_values import check_curvature
+from cockpit_core.quantities.needs import NEEDS
 from cockpit_core.schedules import Schedule, as_schedule
 from cockpit_core.tracking import arguments
-from cockpit_core.tracking.run import ALIVE, Run
+from cockpit_core.tracking.alive import refuse_second_run
+from cockpit_core.tracking.run import Run
+from cockpit_core.tracking.settings import Settings
+from cockpit_core.tracking.tracker import Tracker
 
 
 def track(
@@ -89,26 +93,29 @@ def track(
     arguments.check_budget(budget)
     quantities, name = choose_quantities(config)
     whole, folder = arguments.check_whole, arguments.check_logdir(logdir)
-    options: dict[str, Any] = {
-        "schedule": as_schedule(schedule),
-        "layers": arguments.check_layers(layers),
-        "curvature": check_curvature(curvature) or "hessian",
-        "curvature_samples": None if curvature_samples is None else whole("curvature_samples", curvature_samples, 1),
-        "batch_dim": whole("batch_dim", batch_dim, 0),
-        "memory_budget": arguments.check_bytes("memory_budget", memory_budget),
-        "keep_start": arguments.check_bytes("keep_start", keep_start),
-        "steps_per_epoch": arguments.check_steps_per_epoch(steps_per_epoch),
-        "resume": arguments.check_flag("resume", resume),
-        "step": arguments.check_step(step),
-        "seed": whole("seed", seed, -(2**63)),
-    }
+    settings = Settings(
+        quantities=quantities,
+        config=name,
+        schedule=as_schedule(schedule),
+        budget=budget,
+        layers=arguments.check_layers(layers),
+        curvature=check_curvature(curvature) or "hessian",
+        curvature_samples=None if curvature_samples is None else whole("curvature_samples", curvature_samples, 1),
+        batch_dim=whole("batch_dim", batch_dim, 0),
+        memory_budget=arguments.check_bytes("memory_budget", memory_budget),
+        on_error=on_error,
+        keep_start=arguments.check_bytes("keep_start", keep_start),
+        steps_per_epoch=arguments.check_steps_per_epoch(steps_per_epoch),
+        resume=arguments.check_flag("resume", resume),
+        step=arguments.check_step(step),
+        seed=whole("seed", seed, -(2**63)),
+        on_finding=check_callback(on_finding),
+        stop_on=check_stop(stop_on),
+    )
     optimizers = arguments.choose_optimizers(optimizer, model)
     model, group, compiled = unwrap(model)
-    return _start(
-        model, loss_fn, optimizers, folder or make_logdir(), quantities=quantities, config=name, budget=budget,
-        on_error=on_error, group=group, compiled=compiled, on_finding=check_callback(on_finding),
-        stop_on=check_stop(stop_on), **options,
-    )  # fmt: skip
+    refuse_second_run(model)
+    return Run(Tracker.open(model, loss_fn, optimizers, folder or make_logdir(), settings, group, compiled))
 
 
 def check_callback(on_finding: Any) -> Any:
@@ -117,38 +124,23 @@ def check_callback(on_finding: Any) -> Any:
     return on_finding
 
 
-def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
+def unwrap(model: nn.Module) -> tuple[nn.Module, Group, list[nn.Module]]:
     """The module whose parameters have the user's own names, the processes that train it, its compiled wrappers."""
-    compiled, group = find_compiled_wrappers(model), None
+    compiled, group = find_compiled_wrappers(model), Group()
     while is_wrapper(model) or isinstance(model, DistributedDataParallel):
         if is_wrapper(model):
             compiled.append(model)
         else:
             group = find_group(model)
         model = model._orig_mod if is_wrapper(model) else model.module  # type: ignore[assignment]
-    group = group or find_group(model)
-    if group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    group = group if group.is_joint else find_group(model)
+    if not group.is_joint and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         warnings.warn(
             f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
             "the numbers are those of this process alone. Wrap (or fully_shard) the model first, then call track(...) on it.",
             stacklevel=3,
         )
     return model, group, compiled
-
-
-def _start(model: nn.Module, *args: Any, **options: Any) -> Run:
-    refuse_second_run(model)
-    run = Run.open(model, *args, **options)
-    ALIVE.add(run)
-    return run
-
-
-def refuse_second_run(model: nn.Module) -> None:
-    for other in list(ALIVE):
-        if not other.closed and other.model is model:
-            raise RuntimeError(
-                f"this model is being tracked already, into {other.logdir}; call close() on that run first"
-            )
 
 
 def make_logdir() -> Path:
@@ -171,12 +163,13 @@ def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity],
             item = item()
         if not isinstance(item, Quantity):
             raise TypeError(f"config takes quantities, got {item!r}; subclass cockpit_core.quantities.Quantity")
-        unknown = set(item.needs) - NEEDS
+        unknown = {need for need in item.needs if isinstance(need, str)} - NEEDS.keys()
         if unknown:
             raise ValueError(
                 f"{item.name}.needs names {', '.join(sorted(unknown))}; known are {', '.join(sorted(NEEDS))}"
             )
         quantities.append(item)
+    check_extensions(quantities)
     names = [q.name for q in quantities]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
