@@ -23,9 +23,8 @@ import numpy as np
 
 MOST_PER_OCTAVE = 8
 SMALLEST, LARGEST = -126, 128  # exponents of float32's smallest normal number and of what is just beyond its largest
-ALIGNED = (
-    4  # octaves: the ends of a record are multiples of these, so that neighbouring records mostly have the same bins
-)
+ALIGNED = 8
+"""Octaves: the ends of a record are multiples of these, so that neighbouring records mostly have the same bins."""
 MANTISSA = {False: 23, True: 52}
 
 

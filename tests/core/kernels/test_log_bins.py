@@ -122,7 +122,7 @@ def test_a_record_holds_the_occupied_magnitudes_and_neighbours_share_them() -> N
     spec = Spec(LogBins(2), (LogBins(1), LogBins(1, -40, 24)))
     sizes = []
     for step in range(3):
-        counts, values = Counts.zeros(spec), 1e-3 * torch.randn(8, 50)
+        counts, values = Counts.zeros(spec), 1e-2 * torch.randn(8, 50)
         values[:, :3] = 0
         count_values(values, prepare_parameter(torch.linspace(-1, 1, 50), spec), spec, counts)
         one, two = counts.histogram1d(step), counts.histogram2d(step)
