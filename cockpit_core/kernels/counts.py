@@ -19,9 +19,11 @@ def _fold(table: np.ndarray) -> np.ndarray:
     return folded
 
 
-def _trim(counts: np.ndarray, bins: AnyBins, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a record holds along an axis, and the edges: of logarithmic bins the occupied ones."""
-    return bins.trim(counts, axis) if isinstance(bins, LogBins) else (counts, bins.edges)
+def _trim(counts: np.ndarray, all_counts: np.ndarray, bins: AnyBins, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a record holds along an axis, and the edges: of logarithmic bins those that ``all_counts`` occupy."""
+    if not isinstance(bins, LogBins):
+        return counts, bins.edges
+    return bins.trim(counts, bins.find_occupied(all_counts, axis), axis)
 
 
 class Counts:
@@ -151,21 +153,26 @@ class Counts:
         """Pairs of a finite gradient and a NaN or infinite parameter: in no bin of the 2D histogram."""
         return int(self._need(2)[:-3, -1].sum())
 
-    def histogram1d(self, step: int, layer: str = "", quantity: str = "GradHist1d") -> Histogram:
+    def histogram1d(
+        self, step: int, layer: str = "", quantity: str = "GradHist1d", within: Counts | None = None
+    ) -> Histogram:
+        """The record. ``within``: the counts of the network, whose bins all layers have."""
         bins = self.spec.gradient
         assert bins is not None, "the 1D histogram was not asked for in the Spec"
-        counts, edges = _trim(self.counts1d, bins, 0)
+        counts, edges = _trim(self.counts1d, (within or self).counts1d, bins, 0)
         return Histogram(
             quantity=quantity, step=step, layer=layer, counts=counts, edges=edges,
             nan=self.nan, pos_inf=self.pos_inf, neg_inf=self.neg_inf, below=self.below1d, above=self.above1d,
         )  # fmt: skip
 
-    def histogram2d(self, step: int, layer: str = "", quantity: str = "GradHist2d") -> Histogram:
+    def histogram2d(
+        self, step: int, layer: str = "", quantity: str = "GradHist2d", within: Counts | None = None
+    ) -> Histogram:
         """The record; a pair whose parameter is not finite counts as NaN there, whichever kind it is."""
         assert self.spec.joint is not None, "the 2D histogram was not asked for in the Spec"
-        gradient, parameter = self.spec.joint
-        counts, edges = _trim(self.counts2d, gradient, 0)
-        counts, parameter_edges = _trim(counts, parameter, 1)
+        (gradient, parameter), all_counts = self.spec.joint, (within or self).counts2d
+        counts, edges = _trim(self.counts2d, all_counts, gradient, 0)
+        counts, parameter_edges = _trim(counts, all_counts, parameter, 1)
         return Histogram(
             quantity=quantity, step=step, layer=layer, counts=counts, edges=edges,
             parameter_edges=parameter_edges, nan=self.nan + self.parameter_not_finite, pos_inf=self.pos_inf,

@@ -89,29 +89,26 @@ class LogBins:
         step = min((exponent - 1 - self.lowest) * self.per_octave + within, self.steps - 1)
         return zero + (1 + step if x > 0 else -1 - step)
 
-    def trim(self, counts: np.ndarray, axis: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """The occupied bins along an axis, and their edges: the same magnitudes for both signs, from and to a multiple of
-        ``ALIGNED`` octaves. Empty bins between the smallest of them and zero are part of zero's."""
+    def find_occupied(self, counts: np.ndarray, axis: int = 0) -> tuple[int, int]:
+        """Which steps of magnitude a record holds: those with counts in either sign, from and to a multiple of ``ALIGNED``
+        octaves; around 1 where everything is zero."""
         ahead = np.moveaxis(counts, axis, 0)
-        low, high = self._occupied(ahead.reshape(len(ahead), -1).any(axis=1))
-        zero, magnitudes = self.steps, self.magnitudes
-        kept = np.concatenate(
-            [ahead[zero - high : zero - low], ahead[zero : zero + 1], ahead[zero + low + 1 : zero + high + 1]]
-        )
-        edges = np.concatenate([-magnitudes[low : high + 1][::-1], magnitudes[low : high + 1]])
-        return np.ascontiguousarray(np.moveaxis(kept, 0, axis)), edges
-
-    def _occupied(self, any_at: np.ndarray) -> tuple[int, int]:
-        """The first step and the one behind the last, aligned; around 1 where everything is zero."""
-        sizes = any_at[self.steps + 1 :] | any_at[: self.steps][::-1]
-        found = np.flatnonzero(sizes)
+        any_at = ahead.reshape(len(ahead), -1).any(axis=1)
+        found = np.flatnonzero(any_at[self.steps + 1 :] | any_at[: self.steps][::-1])
         one = max(0, min(self.steps - 1, -self.lowest * self.per_octave))
         first, last = (int(found[0]), int(found[-1])) if len(found) else (one, one)
-        width = ALIGNED * self.per_octave
-        shift = self.lowest % ALIGNED * self.per_octave  # powers of two that are multiples, whatever the lowest is
-        low = (first + shift) // width * width - shift
-        high = -(-(last + 1 + shift) // width) * width - shift
+        width, shift = ALIGNED * self.per_octave, self.lowest % ALIGNED * self.per_octave
+        low, high = (first + shift) // width * width - shift, -(-(last + 1 + shift) // width) * width - shift
         return max(low, 0), min(high, self.steps)
+
+    def trim(self, counts: np.ndarray, occupied: tuple[int, int], axis: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Those bins along an axis, and their edges. Bins between the smallest of them and zero are part of zero's."""
+        (low, high), zero, magnitudes = occupied, self.steps, self.magnitudes
+        ahead = np.moveaxis(counts, axis, 0)
+        around = ahead[zero - low : zero + low + 1].sum(axis=0, keepdims=True)
+        kept = np.concatenate([ahead[zero - high : zero - low], around, ahead[zero + low + 1 : zero + high + 1]])
+        edges = np.concatenate([-magnitudes[low : high + 1][::-1], magnitudes[low : high + 1]])
+        return np.ascontiguousarray(np.moveaxis(kept, 0, axis)), edges
 
 
 def _least_mantissa(j: int, per_octave: int, bits: int) -> int:
