@@ -19,7 +19,7 @@ class GradHist1d(Quantity):
     kind = "histogram1d"
     layerwise = True
     description = "Distribution of all elements of all individual gradients."
-    formula = "counts of all B D elements of all `g_n`; 100 bins on (-2, 2)"
+    formula = "counts of all B D elements of all `g_n`; 2 logarithmic bins per octave, or 100 even ones on (-2, 2)"
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class GradHist1d(Quantity):
         step = statistics.step
         found = network.histogram1d(step, quantity=self.name)
         self.follow(found.counts, found.below, found.above)
-        return Value(histograms=(found, {n: c.histogram1d(step, n, self.name) for n, c in layers.items()}))
+        return Value(histograms=(found, {n: c.histogram1d(step, n, self.name, network) for n, c in layers.items()}))
 
     def follow(self, counts, below: int, above: int) -> None:
         if self._adaptive:

@@ -22,7 +22,10 @@ class GradHist2d(Quantity):
     kind = "histogram2d"
     layerwise = True
     description = "Joint distribution of individual gradient elements and parameter values."
-    formula = "counts of all pairs (element of `g_n`, parameter); 40 bins on (-1, 1) times 50 on (-2, 2)"
+    formula = (
+        "counts of all pairs (element of `g_n`, parameter); 1 logarithmic bin per octave on both axes, "
+        "or 40 even ones on (-1, 1) times 50 on (-2, 2)"
+    )
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class GradHist2d(Quantity):
         step = statistics.step
         found = network.histogram2d(step, quantity=self.name)
         self.follow(found.counts, found.below, found.above)
-        return Value(histograms=(found, {n: c.histogram2d(step, n, self.name) for n, c in layers.items()}))
+        return Value(histograms=(found, {n: c.histogram2d(step, n, self.name, network) for n, c in layers.items()}))
 
     def follow(self, counts, below: int, above: int) -> None:
         if self._adaptive:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-DEFAULT_SCALE = "linear"
+DEFAULT_SCALE = "log"
 SCALES = ("log", "linear")
 
 
