@@ -93,7 +93,7 @@ class LogBins:
         """Which steps of magnitude a record holds: those with counts in either sign, from and to a multiple of ``ALIGNED``
         octaves; around 1 where everything is zero."""
         ahead = np.moveaxis(counts, axis, 0)
-        any_at = ahead.reshape(len(ahead), -1).any(axis=1)
+        any_at = np.asarray(ahead.reshape(len(ahead), -1).any(axis=1))
         found = np.flatnonzero(any_at[self.steps + 1 :] | any_at[: self.steps][::-1])
         one = max(0, min(self.steps - 1, -self.lowest * self.per_octave))
         first, last = (int(found[0]), int(found[-1])) if len(found) else (one, one)

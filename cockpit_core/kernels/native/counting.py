@@ -40,7 +40,9 @@ def count_values(values: Tensor, parameter: Tensor | None, gradient: AnyBins, ta
     for start in range(0, values.shape[0], rows):
         block = _dense(values[start : start + rows])
         if small is None:
-            table += reduce_block(block, None, 1.0, gradient).counts
+            counts = reduce_block(block, None, 1.0, gradient).counts
+            assert counts is not None
+            table += counts
         else:
             table += _count_pairs(block, small, gradient, tuple(table.shape))
 

@@ -41,7 +41,7 @@ def describe_rule(bins: AnyBins, double: bool) -> Tensor:
     else:
         rule = bins.rule(double)
         inner = bins.zero_edge is not None and 2 <= rule.offset <= rule.count - 2
-        bounds = [rule.anchor, rule.scale, rule.low, rule.high]
+        bounds = [float(x) for x in (rule.anchor, rule.scale, rule.low, rule.high)]
         numbers = [0.0, *bounds, rule.offset, rule.count, 1.0 if inner else 0.0, *[0.0] * 11]
     return torch.tensor([float(x) for x in numbers], dtype=torch.float64)
 
@@ -77,7 +77,7 @@ def add_up(shares: Sequence[Share]) -> Reduced:
     for other in shares[1:]:
         total.norms += other.norms
         total.dots += other.dots
-        if total.table is not None:
+        if total.table is not None and other.table is not None:
             total.table += other.table
     return Reduced(total.norms, total.dots, None if total.table is None else total.table.sum(0))
 
