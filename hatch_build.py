@@ -44,6 +44,7 @@ PLATFORMS = {
     "aarch64-macos.dylib": ("aarch64-macos", ARM),
     "x86_64-windows.dll": ("x86_64-windows-gnu", X86),
 }
+LINKED = {"x86_64-windows.dll": ["-rtlib=compiler-rt"]}  # brings the probing of large stack frames, and nothing else
 
 
 class BuildError(RuntimeError):
@@ -127,7 +128,7 @@ def name_library() -> str | None:
 
 def hash_native() -> str:
     sources = sorted((ROOT / NATIVE / "source").glob("*.[ch]"))
-    recipe = json.dumps([FLAGS, PLATFORMS]).encode()
+    recipe = json.dumps([FLAGS, PLATFORMS, LINKED]).encode()
     return hashlib.sha256(recipe + hash_files(sources).encode()).hexdigest()
 
 
@@ -158,7 +159,7 @@ def compile_library(name: str) -> None:
         for (source, _, flags), object_ in zip(jobs, objects, strict=True):
             run_zig(*common, *flags, "-c", source, "-o", object_)
         built = Path(scratch) / name
-        run_zig(*common, "-shared", "-nostdlib", "-s", "-o", str(built), *objects)
+        run_zig(*common, "-shared", "-nostdlib", *LINKED.get(name, []), "-s", "-o", str(built), *objects)
         built.replace(folder / name)
 
 

@@ -33,7 +33,7 @@ from cockpit_core.distributed import group as distributed
 from tests.core.test_broadcast import PROBLEMS as WITH_POSITIONS
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS, Problem
-from tests.training import OPTIMIZERS, QUANTITIES, quantities
+from tests.training import OPTIMIZERS, QUANTITIES, linear, quantities
 
 SCENARIOS: dict[str, Callable[[int, int, Path], Any]] = {}
 SIZE = 8  # of the joined batch
@@ -136,7 +136,7 @@ def truth(rank: int, processes: int, folder: Path) -> None:
     model, loss_fn, batches = PROBLEMS[name].make()
     wrapped = DistributedDataParallel(model)
     optim = OPTIMIZERS[optimizer](list(wrapped.parameters()))
-    with cockpit_core.track(wrapped, loss_fn, optim, folder / "truth", config="full", on_error="raise"):
+    with cockpit_core.track(wrapped, loss_fn, optim, folder / "truth", config=linear("full"), on_error="raise"):
         for inputs, targets in batches(3):
             optim.zero_grad()
             loss_fn(wrapped(inputs.split(sizes)[rank]), targets.split(sizes)[rank]).backward()

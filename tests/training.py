@@ -28,8 +28,18 @@ QUANTITIES = (
 ECONOMY = ("Distance", "UpdateSize", "ParamNorm", "GradNorm", "NormTest", "InnerTest", "OrthoTest", "Loss")
 
 
+HISTOGRAMS = ("GradHist1d", "GradHist2d")
+
+
 def quantities(*names: str) -> list:
-    return [getattr(cockpit_core.quantities, name)() for name in names]
+    """With the paper's bins, which the slow truth counts in."""
+    options = {name: {"scale": "linear"} if name in HISTOGRAMS else {} for name in names}
+    return [getattr(cockpit_core.quantities, name)(**options[name]) for name in names]
+
+
+def linear(configuration: str) -> list:
+    """A configuration with the paper's bins."""
+    return quantities(*(quantity.name for quantity in cockpit_core.quantities.configuration(configuration)))
 
 
 def loop(model: nn.Module, loss_fn: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable) -> list[Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from cockpit_core.engine.clock import Clock
 from cockpit_core.foundation.long_sums import row_products, row_squares
 from cockpit_core.foundation.sharded import whole
-from cockpit_core.kernels import Bins, Counts, ParameterBins, Spec, count_values
+from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_values
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_block
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.scratch import Scratch
@@ -152,7 +152,7 @@ def form_block(contribution: Contribution, lo: int, hi: int, scratch: Scratch, m
 
 
 def reduce_formed(
-    G: Tensor, scale: float, V: Tensor | None, names: list[str], waiting: set[str], bins: Bins | None, clock: Clock
+    G: Tensor, scale: float, V: Tensor | None, names: list[str], waiting: set[str], bins: AnyBins | None, clock: Clock
 ) -> Reduced:
     """``||g_n||^2``, ``g_n . V`` and (if there are bins and a kernel for that) counts of ``scale * G``, in one pass where
     possible."""

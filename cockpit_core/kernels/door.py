@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.kernels import plain
-from cockpit_core.kernels.bins import Bins, Spec
+from cockpit_core.kernels.bins import AnyBins, Spec
 from cockpit_core.kernels.counts import Counts
 from cockpit_core.kernels.native import find_library
 from cockpit_core.kernels.parameters import ParameterBins
@@ -61,9 +61,9 @@ def _run(kernel: str, path: str | None, device: torch.device, table: Tensor, *in
 
 def _histograms(
     into: Counts, parameter: ParameterBins | None, shape: tuple[int, ...]
-) -> list[tuple[Tensor | None, Bins, Tensor]]:
+) -> list[tuple[Tensor | None, AnyBins, Tensor]]:
     """What to fill: (parameter categories or None, gradient bins, table), after checking that the parameter fits."""
-    work: list[tuple[Tensor | None, Bins, Tensor]] = []
+    work: list[tuple[Tensor | None, AnyBins, Tensor]] = []
     if into.table2d is not None and into.spec.joint is not None:
         if parameter is None:
             raise ValueError("the 2D histogram needs the parameter's bins: pass prepare_parameter(parameter, spec)")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cockpit_core.kernels import Bins, Counts, ParameterBins, Spec, count_outer
+from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_outer
 from cockpit_core.kernels.native.reducing import Reduced
 from cockpit_core.layers.scratch import Scratch
 
@@ -65,7 +65,7 @@ class Contribution(ABC):
         """``sum_n g_n^2`` [*shape] if that is cheaper than forming the gradients, else None."""
         return None
 
-    def reduce(self, directions: list[Tensor], bins: Bins | None) -> Reduced | None:
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
         """``||g_n||^2``, ``g_n . V`` for each direction and, where there are bins, counts, all in one pass that stores no
         gradients; None if forming them is cheaper."""
         return None
@@ -301,7 +301,7 @@ class Tried(Contribution):
     def squares(self) -> Tensor | None:
         return self.part.squares()
 
-    def reduce(self, directions: list[Tensor], bins: Bins | None) -> Reduced | None:
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
         return self.part.reduce(directions, bins)
 
     def count(self, parameter: ParameterBins | None, spec: Spec, into: Counts) -> bool:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cockpit_core.kernels import Bins
+from cockpit_core.kernels import AnyBins
 from cockpit_core.kernels.native.convolving import can_walk, reduce_convolution
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce
 from cockpit_core.layers.contribution import Contribution, Rows
@@ -67,7 +67,7 @@ class Patches(Contribution):
         formed = scratch.take("gradients", (n * groups, left.shape[1], columns.shape[1]), left)
         return torch.bmm(left, columns.transpose(1, 2), out=formed).view(n, *self.shape)
 
-    def reduce(self, directions: list[Tensor], bins: Bins | None) -> Reduced | None:
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
         """From the nonzero entries of ``left`` alone, where they are few: behind a ReLU and a pooling one in eight."""
         if not can_reduce(self.left, len(directions)) or not can_walk(self.image, self.left):
             return None

@@ -83,6 +83,15 @@ def _is_drawable(edges: np.ndarray | None) -> bool:
     return edges is None or (edges.size > 1 and bool(np.isfinite(edges).all() and (np.diff(edges) > 0).all()))
 
 
+def set_scale(axes: Any, side: str, edges: np.ndarray) -> None:
+    """Bins by magnitude are drawn by magnitude: logarithmic on both sides of the bin around zero."""
+    middle = len(edges) // 2
+    if len(edges) % 2 or len(edges) < 8 or edges[middle] != -edges[middle - 1] or edges[middle] <= 0:
+        return
+    if edges[middle + 1] - edges[middle] < 0.5 * (edges[-1] - edges[-2]):  # even bins are all as wide
+        getattr(axes, f"set_{side}scale")("symlog", linthresh=edges[middle], linscale=0.5)
+
+
 def thin(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """At most about MAX_POINTS, the extremes of every stretch among them."""
     if len(steps) <= MAX_POINTS:
@@ -210,6 +219,8 @@ def draw_histogram(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> No
     counts = np.log10(1.0 + np.asarray(shown.counts, dtype=float))
     y, x = shown.edges, shown.parameter_edges
     axes.pcolormesh(x, y, np.where(counts > 0, counts, np.nan), cmap="viridis", rasterized=True)
+    set_scale(axes, "x", x)
+    set_scale(axes, "y", y)
     which = f" ({plain(run.header.name, 40)})" if len(runs) > 1 else ""
     axes.set_xlabel(f"parameter value{which}", fontsize=7, parse_math=False)
     axes.set_ylabel("gradient element", fontsize=7)
@@ -235,6 +246,7 @@ def _draw_strips(axes: Any, layers: list[tuple[str, Any]]) -> None:
         counts = np.log1p(counts.sum(axis=1) if counts.ndim == 2 else counts)
         heights = row + 0.9 * counts / max(1e-12, counts.max())
         axes.stairs(heights, h.edges, baseline=row, fill=True, color=COLORS[0], alpha=0.7)
+    set_scale(axes, "x", shown[0][1].edges)
     names = [plain(name, 22) for name, _ in reversed(shown)]
     axes.set_yticks([row + 0.4 for row in range(len(shown))], names, fontsize=6)
     for label in axes.get_yticklabels():

@@ -11,7 +11,7 @@ import torch
 import cockpit_core
 from tests import slow_truth
 from tests.networks import NETWORKS
-from tests.training import ECONOMY, OPTIMIZERS, assert_close, assert_true, by_step, loop, train_tracked
+from tests.training import ECONOMY, OPTIMIZERS, assert_close, assert_true, by_step, linear, loop, train_tracked
 
 CURVATURE = ("HessTrace", "HessMaxEV", "TICDiag")
 
@@ -19,7 +19,7 @@ CURVATURE = ("HessTrace", "HessMaxEV", "TICDiag")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_first_order_is_exact(name: str, tmp_path: Path) -> None:
     problem = NETWORKS[name]
-    data = train_tracked(problem, "momentum", 3, tmp_path / "run", config="economy")
+    data = train_tracked(problem, "momentum", 3, tmp_path / "run", config=linear("economy"))
     truth = slow_truth.truth_of_run(problem, OPTIMIZERS["momentum"], 3, None)
     assert data.header.covered == 1.0
     assert_true(data, truth, ECONOMY)

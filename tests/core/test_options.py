@@ -182,3 +182,30 @@ def test_what_stays_the_case_is_said_ever_more_rarely(tmp_path: Path) -> None:
         training.run(training.batches(9))
     network = [n.step for n in run.data.notices if n.kind == "outside_range" and not n.layer]
     assert network == [0, 1, 3, 7]
+
+
+def test_histograms_are_logarithmic_unless_bins_or_range_are_given(tmp_path: Path) -> None:
+    q = cockpit_core.quantities
+    assert (q.GradHist1d().scale, q.GradHist2d().scale) == ("log", "log")
+    assert (q.GradHist1d(bins=50).scale, q.GradHist2d(parameter_range=(-1, 1)).scale) == ("linear", "linear")
+    data, truth = measure([q.GradHist1d(), q.GradHist2d(per_octave=2)], folder=tmp_path)
+    G = slow_truth.matrix(truth.G[1], truth.names, 6)
+    theta = np.broadcast_to(slow_truth.matrix(truth.theta[1], truth.names, 1), G.shape)
+    one, two = data.histogram("GradHist1d", 1), data.histogram("GradHist2d", 1)
+    assert one.counts.sum() == two.counts.sum() == G.size
+    expected = slow_truth.histogram_by_magnitude([G], [one.edges])
+    assert np.abs(one.counts.astype(int) - expected).sum() <= 4  # sums in another order: what cancels is not quite zero
+    expected = slow_truth.histogram_by_magnitude([G, theta], [two.edges, two.parameter_edges])
+    assert np.abs(two.counts.astype(int) - expected).sum() <= 4
+    for layer in data.layers:
+        assert data.histogram("GradHist1d", 1, layer).edges.tolist() == one.edges.tolist()
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"scale": "log", "range": (-1, 1)}, "range cannot be set for logarithmic bins"),
+    ({"scale": "log", "bins": 10}, "bins cannot be set"), ({"scale": "logarithmic"}, "'log' or 'linear'"),
+    ({"scale": "linear", "per_octave": 3}, "scale='log'"), ({"per_octave": 99}, "from 1 to 8"),
+])  # fmt: skip
+def test_options_of_the_other_scale_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cockpit_core.quantities.GradHist1d(**options)

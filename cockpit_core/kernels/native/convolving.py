@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit_core.kernels.bins import Bins
+from cockpit_core.kernels.bins import AnyBins
 from cockpit_core.kernels.native import find_library
 from cockpit_core.kernels.native.reducing import Reduced, Share, add_up, find_rule
 from cockpit_core.kernels.threads import cut, share
@@ -67,7 +67,7 @@ def can_walk(image: Tensor, left: Tensor) -> bool:
 
 def reduce_convolution(
     left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes, scale: float,
-    directions: Sequence[Tensor], bins: Bins | None,
+    directions: Sequence[Tensor], bins: AnyBins | None,
 ) -> Reduced | None:  # fmt: skip
     """Of ``g_n[o, c, k] = scale * sum_s left_n[o, s] image_n[c, patch(k, s)]``: ``left`` [n, rows, *out], ``image``
     [n, channels, *space]. None if something is not finite: 0 * inf is NaN, which whoever skips zeros does not see."""

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit_core.kernels.bins import Bins
+from cockpit_core.kernels.bins import AnyBins
 from cockpit_core.kernels.native import Library, find_library
-from cockpit_core.kernels.native.reducing import find_rule, reduce_block
+from cockpit_core.kernels.native.reducing import TABLES, find_rule, reduce_block
 from cockpit_core.kernels.plain import widen
 from cockpit_core.kernels.threads import cut, share
 
@@ -32,7 +32,7 @@ def _dense(values: Tensor) -> Tensor:
     return values if values.stride(1) == 1 and values.stride(0) >= 0 else values.contiguous()
 
 
-def count_values(values: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+def count_values(values: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
     """``values`` is [n, D], ``parameter`` [D] categories or None."""
     _library()
     rows = values.shape[0] if values.dtype not in ROUNDING else max(1, BLOCK // values.shape[1])
@@ -40,7 +40,9 @@ def count_values(values: Tensor, parameter: Tensor | None, gradient: Bins, table
     for start in range(0, values.shape[0], rows):
         block = _dense(values[start : start + rows])
         if small is None:
-            table += reduce_block(block, None, 1.0, gradient).counts
+            counts = reduce_block(block, None, 1.0, gradient).counts
+            assert counts is not None
+            table += counts
         else:
             table += _count_pairs(block, small, gradient, tuple(table.shape))
 
@@ -59,7 +61,7 @@ def _add_up(
     return torch.from_numpy(tables[0] if len(tables) == 1 else np.sum(tables, axis=0))
 
 
-def _count_pairs(values: Tensor, parameter: Tensor, gradient: Bins, shape: tuple[int, ...]) -> Tensor:
+def _count_pairs(values: Tensor, parameter: Tensor, gradient: AnyBins, shape: tuple[int, ...]) -> Tensor:
     kernel, (rule, _) = _library().function("count_pairs", values.dtype), find_rule(gradient, values.dtype)
 
     def run(low: int, high: int, own: np.ndarray) -> None:
@@ -71,7 +73,7 @@ def _count_pairs(values: Tensor, parameter: Tensor, gradient: Bins, shape: tuple
     return _add_up(run, cut(values.shape[1], values.numel(), ALONE), shape)
 
 
-def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
     """The products ``b[n, i] * a[n, j]``; ``parameter`` is [out, in] or None."""
     kind = ROUNDING.get(b.dtype, 0)
     if a.shape[1] < b.shape[1] and (parameter is None or a.shape[1] < 64):  # the kernels want the longer side as ``a``
@@ -87,7 +89,7 @@ def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: Bins, 
         table += _count_outer_pairs(b[part], a[part], kind, small, gradient, tuple(table.shape))
 
 
-def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: Bins, size: int) -> Tensor:
+def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) -> Tensor:
     kernel, (rule, _) = _library().function("count_outer", b.dtype), find_rule(gradient, b.dtype)
     out, inner, each = b.shape[1], a.shape[1], b.element_size()
 
@@ -98,11 +100,11 @@ def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: Bins, size: int) -> 
             rule, own.ctypes.data, size, memory.ctypes.data, later.ctypes.data,
         )  # fmt: skip
 
-    return _add_up(run, cut(len(b), len(b) * out * inner, ALONE), (2, size)).sum(0)
+    return _add_up(run, cut(len(b), len(b) * out * inner, ALONE), (TABLES, size)).sum(0)
 
 
 def _count_outer_pairs(
-    b: Tensor, a: Tensor, kind: int, parameter: Tensor, gradient: Bins, shape: tuple[int, ...]
+    b: Tensor, a: Tensor, kind: int, parameter: Tensor, gradient: AnyBins, shape: tuple[int, ...]
 ) -> Tensor:
     library, (rule, _) = _library(), find_rule(gradient, b.dtype)
     kernel, describe = library.function("count_outer_pairs", b.dtype), library.function("describe_rows", b.dtype)

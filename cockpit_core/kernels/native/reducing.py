@@ -11,12 +11,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from cockpit_core.kernels.bins import GRADIENT_EXTRA, Bins
+from cockpit_core.kernels.bins import GRADIENT_EXTRA, AnyBins
+from cockpit_core.kernels.log_bins import LogBins
 from cockpit_core.kernels.native import TYPES, find_library
 from cockpit_core.kernels.threads import cut, share
 
 ALONE = 1 << 16  # elements: less work than this is not worth waking a thread
 MOST_DIRECTIONS = 2
+TABLES = 4  # that a kernel counts into in turn
 
 
 @dataclass
@@ -30,12 +32,18 @@ class Reduced:
 
 
 @lru_cache(maxsize=64)
-def describe_rule(bins: Bins, double: bool) -> Tensor:
+def describe_rule(bins: AnyBins, double: bool) -> Tensor:
     """The rule's constants in the order of ``read_rule`` in body.h."""
-    rule = bins.rule(double)
-    inner = bins.zero_edge is not None and 2 <= rule.offset <= rule.count - 2
-    numbers = [0.0, rule.anchor, rule.scale, rule.low, rule.high, rule.offset, rule.count, 1.0 if inner else 0.0]
-    return torch.tensor([*(float(x) for x in numbers), *[0.0] * 11], dtype=torch.float64)
+    if isinstance(bins, LogBins):
+        limits = bins.thresholds(double)
+        shape = [bins.per_octave, bins.lowest, bins.steps, *limits, *[0] * (8 - len(limits))]
+        numbers = [1.0, *[0.0] * 5, bins.count, 0.0, *shape]
+    else:
+        rule = bins.rule(double)
+        inner = bins.zero_edge is not None and 2 <= rule.offset <= rule.count - 2
+        bounds = [float(x) for x in (rule.anchor, rule.scale, rule.low, rule.high)]
+        numbers = [0.0, *bounds, rule.offset, rule.count, 1.0 if inner else 0.0, *[0.0] * 11]
+    return torch.tensor([float(x) for x in numbers], dtype=torch.float64)
 
 
 def can_reduce(like: Tensor, directions: int) -> bool:
@@ -50,14 +58,14 @@ class Share:
     def __init__(self, samples: int, counts: bool, size: int):
         self.norms = torch.zeros(samples, dtype=torch.float64)
         self.dots = torch.zeros(samples, 2, dtype=torch.float64)
-        self.table = torch.zeros(2, size, dtype=torch.int64) if counts else None
+        self.table = torch.zeros(TABLES, size, dtype=torch.int64) if counts else None
 
     @property
     def table_pointer(self) -> int:
         return 0 if self.table is None else self.table.data_ptr()
 
 
-def find_rule(bins: Bins | None, dtype: torch.dtype) -> tuple[int, int]:
+def find_rule(bins: AnyBins | None, dtype: torch.dtype) -> tuple[int, int]:
     """Where the rule's constants lie, and how many categories there are."""
     if bins is None:
         return 0, 0
@@ -69,12 +77,12 @@ def add_up(shares: Sequence[Share]) -> Reduced:
     for other in shares[1:]:
         total.norms += other.norms
         total.dots += other.dots
-        if total.table is not None:
+        if total.table is not None and other.table is not None:
             total.table += other.table
-    return Reduced(total.norms, total.dots, None if total.table is None else total.table[0] + total.table[1])
+    return Reduced(total.norms, total.dots, None if total.table is None else total.table.sum(0))
 
 
-def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: Bins | None) -> Reduced:
+def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: AnyBins | None) -> Reduced:
     """Of ``scale * G`` [n, D]; ``directions`` is [k, D], k at most 2."""
     library = find_library()
     assert library is not None

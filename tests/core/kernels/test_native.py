@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cockpit_core.kernels import Bins, Counts, Spec, count_values, native
+import cockpit_core
+from cockpit_core.kernels import Bins, Counts, Spec, count_values, door, native
 from cockpit_core.kernels.native import convolving, counting, reducing
 from cockpit_core.layers.conv import Patches
 from cockpit_core.layers.scratch import Scratch
@@ -29,6 +30,7 @@ from tests.core.kernels.cases import (
     find_differences,
     make_cases,
 )
+from tests.training import linear
 
 LEVELS = native.list_levels()
 WIDE = (torch.float32, torch.float64)
@@ -247,3 +249,45 @@ def test_names_of_libraries_are_those_that_the_build_writes() -> None:
     for name, (_, levels) in hook.PLATFORMS.items():
         assert tuple(levels) == native.LEVELS[name.split("-")[0]]
     assert sys.platform not in ("linux", "darwin", "win32") or native.name_library() is None or LEVELS
+
+
+def test_a_tracked_run_is_the_same_with_and_without_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In double precision and behind a ReLU and a pooling, where convolutions are walked over."""
+    walked = []
+    reduce = Patches.reduce
+    monkeypatch.setattr(Patches, "reduce", lambda *a: walked.append(reduce(*a)) or walked[-1])
+    runs = []
+    for library in (native.find_library(), None):
+        for module in (reducing, convolving, counting, door):
+            monkeypatch.setattr(module, "find_library", lambda library=library: library)
+        runs.append(train_a_little(tmp_path / f"{library is None}"))
+    assert any(found is not None for found in walked)
+    ours, plainly = runs
+    for name in ("GradNorm", "NormTest", "InnerTest", "OrthoTest", "Alpha"):
+        np.testing.assert_allclose(ours.scalars(name)[1], plainly.scalars(name)[1], rtol=1e-9, err_msg=name)
+    for step in range(3):
+        one, other = ours.histogram("GradHist1d", step), plainly.histogram("GradHist1d", step)
+        assert np.abs(one.counts.astype(int) - other.counts.astype(int)).sum() <= 2
+
+
+def train_a_little(logdir: Path) -> cockpit_core.RunData:
+    torch.manual_seed(0)
+    blocks = [
+        nn.Conv2d(3, 6, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2),
+        nn.Conv2d(6, 8, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
+    model = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(32, 4)).double()
+    loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+    config = linear("economy")
+    with cockpit_core.track(model, loss_fn, optimizer, logdir, config=config, on_error="raise") as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss_fn(model(torch.randn(12, 3, 13, 13, dtype=torch.float64)), torch.arange(12) % 4).backward()
+            optimizer.step()
+    return run.data

@@ -2,6 +2,10 @@
 typedef REAL NAME(V) __attribute__((ext_vector_type(LANES)));
 typedef WHOLE NAME(I) __attribute__((ext_vector_type(LANES)));
 typedef _Bool NAME(B) __attribute__((ext_vector_type(LANES)));
+#if LANES >= 4
+typedef uint16_t NAME(S) __attribute__((ext_vector_type(LANES)));
+typedef uint64_t NAME(Q) __attribute__((ext_vector_type(LANES / 4)));
+#endif
 typedef NAME(V) NAME(VU) __attribute__((aligned(sizeof(REAL))));
 typedef NAME(I) NAME(IU) __attribute__((aligned(sizeof(REAL))));
 #define V NAME(V)
@@ -84,11 +88,11 @@ INLINE I NAME(categories)(V v, const Rule *r) {
   return c;
 }
 
-// Counts of one share of the work. Two tables in turn, because a counter that is incremented twice in a row waits for
+// Counts of one share of the work. Four tables in turn, because a counter that is incremented twice in a row waits for
 // itself; numbers next to zero, most of all, are not looked up but compared.
 typedef struct {
   const Rule *rule;
-  int64_t *table;  // [2, size]
+  int64_t *table;  // [TABLES, size]
   int64_t size, near;
   I negative;  // minus the number of negative ones next to zero, lane by lane
 } NAME(Tally);
@@ -99,13 +103,24 @@ typedef struct {
 INLINE void NAME(look_up)(Tally *tally, V g, uint32_t lanes) {
   WHOLE found[LANES] __attribute__((aligned(64)));
   *(I *)found = NAME(categories)(g, tally->rule);
-  if (lanes == ALL_LANES) {
-    UNROLL for (int i = 0; i < LANES; i++) tally->table[(i & 1) * tally->size + found[i]]++;
+  int64_t *table = tally->table;  // a copy: writing to the table could change the tally, for all the compiler knows
+  const int64_t size = tally->size;
+#if LANES >= 4
+  if (lanes == ALL_LANES) {  // four 16-bit places to a register: reading back what was just stored takes longer
+    I own;
+    UNROLL for (int i = 0; i < LANES; i++) own[i] = (WHOLE)((i & (TABLES - 1)) * size);
+    NAME(S) places = __builtin_convertvector(*(I *)found + own, NAME(S));
+    NAME(Q) packed = __builtin_bit_cast(NAME(Q), places);
+    UNROLL for (int q = 0; q < LANES / 4; q++) {
+      uint64_t four = packed[q];
+      table[four & 0xFFFF]++, table[four >> 16 & 0xFFFF]++, table[four >> 32 & 0xFFFF]++, table[four >> 48]++;
+    }
     return;
   }
+#endif
   for (; lanes; lanes &= lanes - 1) {
     int lane = __builtin_ctz(lanes);
-    tally->table[(lane & 1) * tally->size + found[lane]]++;
+    table[(lane & (TABLES - 1)) * size + found[lane]]++;
   }
 }
 static __attribute__((noinline)) void NAME(add_cold)(Tally *tally, V g, uint32_t lanes) { NAME(look_up)(tally, g, lanes); }
@@ -169,7 +184,7 @@ INLINE void NAME(reduce_piece)(const REAL *g, const REAL *d0, const REAL *d1, in
 }
 
 // G [rows, columns] with `stride` between rows, D [directions, columns] with `apart` between them; adds to norms [rows],
-// dots [rows, 2] and, if there is a rule, to the table [2, size].
+// dots [rows, 2] and, if there is a rule, to the table [TABLES, size].
 EXPORT void NAME(reduce_block)(const REAL *G, int64_t stride, int64_t rows, int64_t columns, double scale, const REAL *D,
                                int64_t apart, int directions, const double *given, int64_t *table, int64_t size,
                                double *norms, double *dots) {

@@ -138,7 +138,7 @@ INLINE int64_t NAME(find_nonzero)(const REAL *left, const Shape *shape, REAL *we
 // image [samples, groups, image_size], left [samples, groups, channels, positions], D [directions][groups, channels,
 // groups_of_rows, rows, length]; sizes: groups, channels, image_size, positions, groups_of_rows, rows, row_step, length.
 // LANES numbers behind the image's and the directions' end must be readable. Adds to norms [samples], dots [samples, 2] and,
-// if there is a rule, to the table [2, size]. Returns 1, and nothing of use, if something is not finite: 0 * inf is NaN,
+// if there is a rule, to the table [TABLES, size]. Returns 1, and nothing of use, if something is not finite: 0 * inf is NaN,
 // which whoever skips zeros does not see.
 EXPORT int NAME(reduce_convolution)(const REAL *image, const REAL *left, int64_t samples, const int64_t *sizes,
                                     const int32_t *places, const int32_t *starts, double scale, const REAL *D,

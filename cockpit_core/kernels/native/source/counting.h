@@ -126,6 +126,7 @@ INLINE int64_t NAME(drop_zeros)(const REAL *values, int64_t size, REAL *row) {
 
 #define WORTH_SORTING 12  // rows that a sorted one would serve
 #define LONG_ROW 64
+#define MANY 16384  // products, for which buckets pay
 
 // Does a sorted row help? `price`: of one search, in elements that are counted one by one.
 INLINE int NAME(is_narrow)(REAL factor, const Row *row, int64_t kept, int kind, const Rule *r) {
@@ -135,6 +136,43 @@ INLINE int NAME(is_narrow)(REAL factor, const Row *row, int64_t kept, int kind, 
   return price * (span < 0 ? -span : span) <= kept;
 }
 
+#if MANTISSA == 23
+#include "products.h"
+
+// All products in logarithmic bins; what is not finite, or may leave the normal numbers, one by one.
+static void count_products(const float *b, const float *a, int64_t samples, int64_t out, int64_t in, int kind,
+                           const Rule *rule, int64_t *table, int64_t size, float *memory) {
+  Products plan;
+  Tally tally = {rule, table, size, 0, (I)0};
+  float *sorted = memory, *rest = memory + in + LANES;
+  plan_products(&plan, kind, rule);
+  for (int k = 0; k < 2 * rule->per_octave; k++)
+    for (int sum = 0; sum < SUMS; sum++) plan.sums[k][0][sum] = plan.sums[k][1][sum] = 0;
+  for (int64_t n = 0; n < samples; n++) {
+    const float *values = a + n * in;
+    Row row = NAME(look_at)(values, in);
+    int64_t kept = row.positive + row.negative, small = 0;
+    int top = (int)(__builtin_bit_cast(uint32_t, row.largest) >> 23);
+    int bottom = (int)(__builtin_bit_cast(uint32_t, row.smallest) >> 23);
+    bottom = bottom > top - OCTAVES + 1 ? bottom : top - OCTAVES + 1;
+    if (row.finite) small = sort_products(&plan, values, in, top, bottom, sorted, rest);
+    for (int64_t i = 0; i < out; i++) {
+      float factor = b[n * out + i];
+      if (!row.finite || factor - factor != 0) {
+        for (int64_t j = 0; j < in; j++) table[NAME(category)(factor, values[j], kind, rule)]++;
+        continue;
+      }
+      table[rule->zero] += factor == 0 ? in : in - kept;
+      if (factor == 0 || kept == 0) continue;
+      if (small) NAME(add_products)(&tally, factor, rest, small, kind, 2);
+      if (is_safe(factor, bottom, top, kind)) add_factor(&plan, factor, top, sorted, kind, &tally);
+      else NAME(add_products)(&tally, factor, sorted, kept - small, kind, 2);
+    }
+    flush_products(&plan, rule, table);
+  }
+}
+#endif
+
 // All products b[n, i] a[n, j]: b [samples, out], a [samples, in]; `memory` holds 3 in + 2 LANES numbers, `later` out.
 // Zeros are counted at once, rows whose products all lie next to zero too; long rows that fall into few bins by bisection,
 // if there are so many of them that sorting pays.
@@ -142,6 +180,12 @@ EXPORT void NAME(count_outer)(const REAL *b, const REAL *a, int64_t samples, int
                               const double *given, int64_t *table, int64_t size, REAL *memory, int32_t *later) {
   Rule rule = NAME(read_rule)(given);
   Tally tally = {&rule, table, size, 0, (I)0};
+#if MANTISSA == 23
+  if (rule.logarithmic && in > LONG_ROW && in * out > MANY) {
+    count_products(b, a, samples, out, in, kind, &rule, table, size, memory);
+    return;
+  }
+#endif
   int how = rule.near > 0 ? 1 : 2;
   WHOLE zero = NAME(categories)((V)0, &rule)[0];
   for (int64_t n = 0; n < samples; n++) {
@@ -186,6 +230,7 @@ EXPORT void NAME(count_outer)(const REAL *b, const REAL *a, int64_t samples, int
 }
 #undef WORTH_SORTING
 #undef LONG_ROW
+#undef MANY
 
 // ---- pairs of a gradient and its parameter
 

@@ -31,6 +31,8 @@
 #define REGISTERS 12  // of 16
 #endif
 
+#define TABLES 4
+
 #define TYPE f32
 #define REAL float
 #define WHOLE int32_t
