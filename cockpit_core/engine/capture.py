@@ -45,6 +45,10 @@ class Pass:
     by_parameter: dict[str, list[tuple[Captured, str]]] = field(default_factory=dict)
     bytes: int = 0
     """What has been captured so far: inputs and output gradients."""
+    unjudged: list[Any] = field(default_factory=list)
+    """Results of layers (``layer_result.LayerResult``) that are checked at the end of the pass, all at once."""
+    settled: int = 0
+    """How much had been captured when results were checked last."""
     arrived: list[str] = field(default_factory=list)
     """Parameters whose gradient is there, and whose individual gradients are still to be reduced."""
     forwards: list[Any] = field(default_factory=list)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +41,10 @@ class LayerResult:
     kept: list[Contribution] = field(default_factory=list)
     gram: Tensor | None = None
     norm: float | None = None
+
+    @property
+    def samples(self) -> int | None:
+        return None if self.statistics is None else self.statistics.samples
 
 
 @dataclass
@@ -86,23 +91,61 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
         result.gram = clock.timed("gram", gram_of, parts, formed, chosen, request.memory_budget, request.scratch)
 
 
-def check(result: LayerResult, gradient: Tensor, job: Job) -> str:
-    """Do the contributions add up to the gradient? ``mean(g_n . g) = ||g||^2`` costs nothing extra. "" if they do."""
+def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
+    """All vectors of these layers, and what else is wanted (``also`` [n]), with one transfer from the device.
+
+    From then on norms and projections lie on the CPU: quantities work on them without waiting.
+    """
+    vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
+    host = torch.cat([*vectors, also]).cpu().numpy()
+    ends = np.cumsum([len(vector) for vector in vectors])
+    parts = iter(torch.from_numpy(part) for part in np.split(host, ends))
+    for own in found:
+        own.norms = None if own.norms is None else next(parts)
+        own.projections = {key: next(parts) for key in own.projections}
+    return next(parts).tolist() if len(also) else []
+
+
+def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: Job) -> dict[str, str]:
+    """Do the contributions of each layer add up to its gradient? By name what is wrong, where something is.
+
+    ``mean(g_n . g) = ||g||^2`` costs nothing extra; all layers are looked at together, with one transfer.
+    """
+    if not results:
+        return {}
+    found = [result.statistics for result in results if result.statistics is not None]
+    asked = [result for result in results if has_dots(result, job)]
+    also = long_sums.norms([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
+    for result, norm in zip(asked, read_vectors(found, also), strict=True):
+        result.norm = norm
+        job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
+    return {result.name: problem for result in results if (problem := check(result, gradients[result.name], job))}
+
+
+def dots_of(result: LayerResult) -> Tensor | None:
     assert result.statistics is not None
-    dots = result.statistics.projections.get("gradient")
+    return result.statistics.projections.get("gradient")
+
+
+def has_dots(result: LayerResult, job: Job) -> bool:
+    dots = dots_of(result)
+    return dots is not None and len(dots) == job.samples
+
+
+def check(result: LayerResult, gradient: Tensor, job: Job) -> str:
+    """Of one layer, whose numbers are here. "" if they add up."""
+    dots = dots_of(result)
     if dots is None:
         return ""
-    if len(dots) != job.samples:
+    if result.norm is None:
         return f"{len(dots)} samples were seen, but the batch has {job.samples}"
-    mean, scale = float(dots.mean()), float(dots.abs().mean())
-    result.norm = long_sums.norm(gradient)
-    squared = result.norm * result.norm
-    job.longest = max(job.longest, result.norm) if math.isfinite(result.norm) else job.longest
+    values = dots.numpy()
+    mean, scale, squared = float(values.mean()), float(np.abs(values).mean()), result.norm * result.norm
     noise = (
         256 * torch.finfo(gradient.dtype).eps * job.longest
-    )  # the gradient of a bias before a normalisation is rounding
+    )  # a bias before a normalisation has a gradient of rounding
     allowed = tolerance_of(gradient, job.half) * (scale + squared) + noise**2
-    if not (abs(mean - squared) <= allowed) and torch.isfinite(dots).all():
+    if not (abs(mean - squared) <= allowed) and math.isfinite(scale):
         return USED_ELSEWHERE
     return "" if squared != 0 or cancels(result.parts, gradient, job) else USED_ELSEWHERE
 

@@ -44,5 +44,7 @@ def find_top_samples(norms: Mapping[str, Tensor]) -> tuple[list[int], dict[str, 
     total = sum(norms.values())
     assert isinstance(total, Tensor)
     values, order = torch.topk(total, min(TOP_SAMPLES, len(total)))
-    longest = float(values[0])
-    return order.tolist(), {"TopSampleNorm": longest if math.isnan(longest) else math.sqrt(max(longest, 0.0))}
+    longest = float(values.cpu().numpy()[0])
+    return order.cpu().numpy().tolist(), {
+        "TopSampleNorm": longest if math.isnan(longest) else math.sqrt(max(longest, 0.0))
+    }
