@@ -137,6 +137,7 @@ class BackwardSide(Centre):
                 if not self.step.passes:
                     self.discard()
                 return
+            found.read_losses()
             self._settle_pass(found)
             self.step.passes.append(found)
             self._note_gradients()

@@ -17,7 +17,7 @@ from cockpit_core.engine.gram import choose_samples, fits, gram_of
 from cockpit_core.engine.samples.replay import uneven
 from cockpit_core.engine.statistics import LayerStatistics, Request, join, project, reduce_layer
 from cockpit_core.foundation import long_sums
-from cockpit_core.kernels import prepare_parameter
+from cockpit_core.kernels import Counts, prepare_parameter
 from cockpit_core.layers.contribution import Contribution, Rows
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 5e-5}
@@ -96,6 +96,7 @@ def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
 
     From then on norms and projections lie on the CPU: quantities work on them without waiting.
     """
+    move_tables([own.counts for own in found if own.counts is not None])
     vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
     host = torch.cat([*vectors, also]).cpu().numpy()
     ends = np.cumsum([len(vector) for vector in vectors])
@@ -104,6 +105,19 @@ def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
         own.norms = None if own.norms is None else next(parts)
         own.projections = {key: next(parts) for key in own.projections}
     return next(parts).tolist() if len(also) else []
+
+
+def move_tables(found: Sequence[Counts]) -> None:
+    """Tables of histograms to the host, with one transfer, where they are on a device."""
+    away = [(own, key) for own in found for key in ("table1d", "table2d") if getattr(own, key, None) is not None]
+    away = [(own, key) for own, key in away if not getattr(own, key).is_cpu]
+    if not away:
+        return
+    tables = [getattr(own, key) for own, key in away]
+    parts = torch.cat([table.reshape(-1) for table in tables]).cpu().split([table.numel() for table in tables])
+    for (own, key), table, part in zip(away, tables, parts, strict=True):
+        setattr(own, key, part.reshape(table.shape))
+        own.touch()
 
 
 def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: Job) -> dict[str, str]:
