@@ -98,7 +98,8 @@ class BackwardSide(Centre):
         with self.guard("individual gradients"):
             while found.arrived:
                 name = found.arrived.pop(0)
-                job = self._job([found], found.batch_size, {name: self.gradient(name)})
+                found.gradients[name] = self.gradient(name)
+                job = self._job([found], found.batch_size, found.gradients)
                 for result in self.reducer.reduce(job, [name]):
                     drop_formed(found.unjudged, result, job.keep)
                     found.unjudged.append(result)
@@ -109,9 +110,9 @@ class BackwardSide(Centre):
     def _settle_pass(self, found: Pass) -> None:
         """Check what was reduced so far. Once a pass, unless what waits for it exceeds the memory budget."""
         results: list[LayerResult] = [r for r in found.unjudged if r.samples in (None, found.batch_size)]
+        gradients, found.gradients = found.gradients, {}
         found.unjudged, found.settled = [], found.bytes
         if results:
-            gradients = {result.name: self.gradient(result.name) for result in results}
             self._take_layers(self._job([found], found.batch_size, gradients), results)
 
     def _stops_waiting(self, found: Pass) -> bool:

@@ -51,6 +51,8 @@ class Pass:
     """What has been captured so far: inputs and output gradients."""
     unjudged: list[Any] = field(default_factory=list)
     """Results of layers (``layer_result.LayerResult``) that are checked at the end of the pass, all at once."""
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    """Of parameters whose results are checked at the end."""
     settled: int = 0
     """How much had been captured when results were checked last."""
     arrived: list[str] = field(default_factory=list)

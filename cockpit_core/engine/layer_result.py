@@ -98,9 +98,8 @@ def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
     """
     move_tables([own.counts for own in found if own.counts is not None])
     vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
-    host = torch.cat([*vectors, also]).cpu().numpy()
-    ends = np.cumsum([len(vector) for vector in vectors])
-    parts = iter(torch.from_numpy(part) for part in np.split(host, ends))
+    sizes = [len(vector) for vector in (*vectors, also)]
+    parts = iter(torch.cat([*vectors, also]).cpu().split(sizes))
     for own in found:
         own.norms = None if own.norms is None else next(parts)
         own.projections = {key: next(parts) for key in own.projections}
@@ -133,7 +132,10 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
     for result, norm in zip(asked, read_vectors(found, also), strict=True):
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
-    return {result.name: problem for result in results if (problem := check(result, gradients[result.name], job))}
+    dots = torch.stack([own for result in asked if (own := dots_of(result)) is not None]).numpy() if asked else ()
+    sums = {r.name: (float(own.mean()), float(np.abs(own).mean())) for r, own in zip(asked, dots, strict=True)}
+    problems = {r.name: check(r, gradients[r.name], *sums.get(r.name, (0.0, 0.0)), job) for r in results}
+    return {name: problem for name, problem in problems.items() if problem}
 
 
 def dots_of(result: LayerResult) -> Tensor | None:
@@ -146,15 +148,14 @@ def has_dots(result: LayerResult, job: Job) -> bool:
     return dots is not None and len(dots) == job.samples
 
 
-def check(result: LayerResult, gradient: Tensor, job: Job) -> str:
-    """Of one layer, whose numbers are here. "" if they add up."""
+def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job: Job) -> str:
+    """Of one layer, whose ``g_n . g`` have this mean and this mean size. "" if they add up."""
     dots = dots_of(result)
     if dots is None:
         return ""
     if result.norm is None:
         return f"{len(dots)} samples were seen, but the batch has {job.samples}"
-    values = dots.numpy()
-    mean, scale, squared = float(values.mean()), float(np.abs(values).mean()), result.norm * result.norm
+    squared = result.norm * result.norm
     noise = (
         256 * torch.finfo(gradient.dtype).eps * job.longest
     )  # a bias before a normalisation has a gradient of rounding

@@ -61,6 +61,8 @@ class Place:
 
 
 def as_array(part: Tensor) -> np.ndarray:
+    if part.is_cpu and part.dtype in (torch.float32, torch.float64):
+        return part.numpy().astype(np.float64)
     return (
         part.double().cpu().numpy()
         if not part.is_complex()

@@ -29,12 +29,12 @@ def norm(tensor: Tensor) -> float:
     return math.sqrt(float(row_squares(flat[None])))
 
 
+@torch.no_grad()
 def norms(tensors: Sequence[Tensor]) -> Tensor:
     """``||x||_2`` of each, [n] in double precision, where they lie: nobody waits for the device."""
-    flat = [tensor.detach() for tensor in tensors]
-    short = [t for t in flat if not is_long(t, t.numel())]
+    short = [t for t in tensors if not is_long(t, t.numel())]
     found = iter(torch._foreach_norm(short) if short else [])
-    each = [row_squares(t.reshape(1, -1)).sqrt_()[0] if is_long(t, t.numel()) else next(found) for t in flat]
+    each = [row_squares(t.reshape(1, -1)).sqrt_()[0] if is_long(t, t.numel()) else next(found) for t in tensors]
     same = len({(norm.dtype, norm.device) for norm in each}) == 1
     return torch.stack(each if same else [norm.double().to(each[0].device) for norm in each]).double()
 

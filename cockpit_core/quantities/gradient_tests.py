@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from cockpit_core.quantities.base import NoValue, Statistics, Value
@@ -36,7 +37,7 @@ def evaluate_test(statistics: Statistics, formula: Formula) -> Value:
 
 def as_arrays(vectors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     """On the host, where so few numbers are added faster than torch could be asked to."""
-    return {name: vector.numpy() if vector.is_cpu else vector.cpu().numpy() for name, vector in vectors.items()}
+    return dict(zip(vectors, torch.stack(list(vectors.values())).cpu().numpy(), strict=True)) if vectors else {}
 
 
 def add_up(vectors: Mapping[str, np.ndarray], names: list[str]) -> Any:

@@ -33,7 +33,8 @@ class Layer:
 
     @classmethod
     def of(cls, s: Tensor, g: Tensor, theta: Tensor, s_norm: float, g_norm: float) -> Layer:
-        return cls(whole(s).reshape(-1), whole(g).reshape(-1), whole(theta).reshape(-1), s_norm, g_norm)
+        s, g, theta = (t if t.dim() == 1 else t.reshape(-1) for t in (whole(s), whole(g), whole(theta)))
+        return cls(s, g, theta, s_norm, g_norm)
 
     @property
     def has_direction(self) -> bool:

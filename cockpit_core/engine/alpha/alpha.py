@@ -169,8 +169,7 @@ class Alpha:
             return self.never_repeats or taken.unmeasured or NOT_KEPT
         self.is_parallel = parallel
         length = combine({n: taken.norms[n] for n in slopes})
-        total = sum(slopes.values())
-        assert isinstance(total, Tensor)
+        total = torch.stack(list(slopes.values())).sum(0)
         start = observe_end(batch.losses, total / length if length > 0 else total)
         self.pending = Pending(taken.step, length, start, frozenset(slopes))
         self.update = {n: taken.update[n] for n in slopes}
@@ -248,9 +247,9 @@ def fit(pending: Pending, batch: Batch) -> AlphaFit | str:
     missing = [name for name in pending.layers if "step" not in found.get(name, {})]
     if missing:
         return f"{missing[0]} was not measured at the end of the step"
-    slopes = sum(found[name]["step"] for name in pending.layers)
-    if not isinstance(slopes, Tensor):
+    if not found:
         return "no layer has individual gradients"
+    slopes = torch.stack([own["step"] for own in found.values()]).sum(0)
     if len(slopes) != len(batch.losses):
         return f"{len(slopes)} individual gradients for {len(batch.losses)} losses"
     if pending.length > 0:
