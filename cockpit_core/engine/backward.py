@@ -19,9 +19,12 @@ from cockpit_core.engine.layer_result import Job, LayerResult, method_of
 from cockpit_core.engine.own_batch import OwnBatch
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
+from cockpit_core.layers.fallback import gradients_of
 from cockpit_core.layers.registry import Call
 from cockpit_core.quantities.norms import measure_norms
 
+WAITING = 4
+"""This part of the memory budget may be held by layers that are to be checked."""
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
 
 
@@ -95,9 +98,22 @@ class BackwardSide(Centre):
         with self.guard("individual gradients"):
             while found.arrived:
                 name = found.arrived.pop(0)
-                job = self._job([found], found.batch_size, {name: self.gradient(name)})
-                self._take_layers(job, [name])
+                found.gradients[name] = self.gradient(name)
+                job = self._job([found], found.batch_size, found.gradients)
+                for result in self.reducer.reduce(job, [name]):
+                    drop_formed(found.unjudged, result, job.keep)
+                    found.unjudged.append(result)
+            if found.bytes - found.settled > self.memory_budget // WAITING:
+                self._settle_pass(found)
         self.step.overhead += time.perf_counter() - start
+
+    def _settle_pass(self, found: Pass) -> None:
+        """Check what was reduced so far. Once a pass, unless what waits for it exceeds the memory budget."""
+        results: list[LayerResult] = [r for r in found.unjudged if r.samples in (None, found.batch_size)]
+        gradients, found.gradients = found.gradients, {}
+        found.unjudged, found.settled = [], found.bytes
+        if results:
+            self._take_layers(self._job([found], found.batch_size, gradients), results)
 
     def _stops_waiting(self, found: Pass) -> bool:
         """Whether the first step has one backward pass or several shows at its end; too much memory cannot wait for it.
@@ -122,6 +138,8 @@ class BackwardSide(Centre):
                 if not self.step.passes:
                     self.discard()
                 return
+            found.read_losses()
+            self._settle_pass(found)
             self.step.passes.append(found)
             self._note_gradients()
             if found.is_union:  # what was reduced before the second batch was seen has the scale of the first
@@ -178,9 +196,10 @@ class BackwardSide(Centre):
         step = self.alpha.direction(name) if plan.alpha_end else None
         return found if step is None else found | {"step": step}
 
-    def _take_layers(self, job: Job, names: list[str]) -> None:
+    def _take_layers(self, job: Job, results: list[LayerResult]) -> None:
+        self.reducer.settle(job, results)
         errors: list[Exception] = []
-        for result in self.reducer.reduce(job, names):
+        for result in results:
             self._take_layer(job, result)
             errors += [result.error] if result.error is not None else []
             for found in job.passes:
@@ -236,7 +255,11 @@ class BackwardSide(Centre):
             state.no_value["individual"] = CHANGED
         elif not state.reduced and not state.failures:
             names = [name for name in state.gradients if not self.cover.is_left_out(name)]
-            self._take_layers(self._job(state.passes, state.batch_size, state.gradients), names)
+            job, results = self._job(state.passes, state.batch_size, state.gradients), list[LayerResult]()
+            for result in self.reducer.reduce(job, names):
+                drop_formed(results, result, job.keep)
+                results.append(result)
+            self._take_layers(job, results)
 
     def _join_diagonals(self) -> None:
         state = self.step
@@ -339,6 +362,13 @@ class BackwardSide(Centre):
     def _batch(self) -> Batch:
         state = self.step
         return Batch(state.losses(), state.why_no_losses(), state.reduced, state.place)
+
+
+def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) -> None:
+    """Gradients that a module without a rule has formed are used by its own parameters only."""
+    last = gradients_of(known[-1].parts[0]) if known and known[-1].parts else None
+    if last is not None and not keep and (not following.parts or last is not gradients_of(following.parts[0])):
+        last.whole = None
 
 
 def keeps_graph() -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.loss.individual import NoIndividualLosses
+from cockpit_core.engine.loss.individual import NoIndividualLosses, describe_sum
 from cockpit_core.layers import random_state
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.module_state import ModuleState
@@ -38,6 +38,10 @@ class Pass:
     losses: Tensor | None = None
     loss: float = 0.0
     no_losses: str = ""
+    amounts: list[Tensor] = field(default_factory=list)
+    """Of the loss, not read yet."""
+    unchecked: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Individual losses, and the loss that they should average to."""
     curved: bool = False
     accumulated: bool = False
     """Some parameter's gradient was added to: False means the user called ``torch.autograd.grad``, no training."""
@@ -45,6 +49,12 @@ class Pass:
     by_parameter: dict[str, list[tuple[Captured, str]]] = field(default_factory=dict)
     bytes: int = 0
     """What has been captured so far: inputs and output gradients."""
+    unjudged: list[Any] = field(default_factory=list)
+    """Results of layers (``layer_result.LayerResult``) that are checked at the end of the pass, all at once."""
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    """Of parameters whose results are checked at the end."""
+    settled: int = 0
+    """How much had been captured when results were checked last."""
     arrived: list[str] = field(default_factory=list)
     """Parameters whose gradient is there, and whose individual gradients are still to be reduced."""
     forwards: list[Any] = field(default_factory=list)
@@ -102,6 +112,22 @@ class Pass:
         else:
             self.losses = None
             self.no_losses_yet = "one loss looks at several batches of different sizes, so its samples have no losses"
+
+    def read_losses(self) -> None:
+        """What the loss module gave, with one transfer from the device, and whether individual losses add up to it."""
+        numbers = [*self.amounts]
+        for losses, value in self.unchecked:
+            numbers += [value, losses.mean(), losses.abs().mean()]
+        if not numbers:
+            return
+        found = torch.stack([number.double() for number in numbers]).tolist()
+        self.loss += sum(found[: len(self.amounts)])
+        for k, (losses, _) in enumerate(self.unchecked):
+            value, mean, size = found[len(self.amounts) + 3 * k :][:3]
+            problem = describe_sum(mean, size, value, losses.dtype)
+            if problem and not self.no_losses:
+                self.no_losses, self.losses = problem, None
+        self.amounts, self.unchecked = [], []
 
     no_losses_yet: str = ""
     """Why there are none, unless more losses come."""

@@ -24,7 +24,7 @@ from cockpit_core.engine.curving.points import ModuleLoss, RootLoss
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import read_root
 from cockpit_core.engine.loss.graph import LOSS, covered_by_losses, roots_of, shared_gradients
-from cockpit_core.engine.loss.individual import NoIndividualLosses, check_sum, individual_losses, sum_per_sample
+from cockpit_core.engine.loss.individual import NoIndividualLosses, individual_losses, sum_per_sample
 from cockpit_core.engine.loss.prepared import Output, Prepared, correct_loss
 from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.survey import Survey, survey
@@ -209,7 +209,7 @@ class Engine(BackwardSide):
         self, found: Pass, call: int, again: LossAgain, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
     ) -> None:
         """Loss and individual losses of this pass, times the user's own factor (1/3 for ``loss / 3``)."""
-        found.loss += float((value * factor).sum())
+        found.amounts.append((value * factor).sum())
         if not ({"losses", "alpha"} & self.step.plan.needs or self.step.plan.alpha_end) or found.no_losses:
             return
         try:
@@ -218,8 +218,7 @@ class Engine(BackwardSide):
                 losses = sum_per_sample((value * factor).detach(), found.part, self.batch_dim, name) * found.part
             else:
                 losses = self.clock.timed("losses", individual_losses, again, args, kwargs, found.part, self.batch_dim)
-                if bool(torch.isfinite(value)):
-                    check_sum(losses, float(value))
+                found.unchecked.append((losses, value))
                 losses = losses * factor
             found.add_losses(call, losses)
         except NoIndividualLosses as reason:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from cockpit_core.engine.gram import choose_samples, fits, gram_of
 from cockpit_core.engine.samples.replay import uneven
 from cockpit_core.engine.statistics import LayerStatistics, Request, join, project, reduce_layer
 from cockpit_core.foundation import long_sums
-from cockpit_core.kernels import prepare_parameter
+from cockpit_core.kernels import Counts, prepare_parameter
 from cockpit_core.layers.contribution import Contribution, Rows
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 5e-5}
@@ -40,6 +41,10 @@ class LayerResult:
     kept: list[Contribution] = field(default_factory=list)
     gram: Tensor | None = None
     norm: float | None = None
+
+    @property
+    def samples(self) -> int | None:
+        return None if self.statistics is None else self.statistics.samples
 
 
 @dataclass
@@ -86,23 +91,76 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
         result.gram = clock.timed("gram", gram_of, parts, formed, chosen, request.memory_budget, request.scratch)
 
 
-def check(result: LayerResult, gradient: Tensor, job: Job) -> str:
-    """Do the contributions add up to the gradient? ``mean(g_n . g) = ||g||^2`` costs nothing extra. "" if they do."""
+def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
+    """All vectors of these layers, and what else is wanted (``also`` [n]), with one transfer from the device.
+
+    From then on norms and projections lie on the CPU: quantities work on them without waiting.
+    """
+    move_tables([own.counts for own in found if own.counts is not None])
+    vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
+    sizes = [len(vector) for vector in (*vectors, also)]
+    parts = iter(torch.cat([*vectors, also]).cpu().split(sizes))
+    for own in found:
+        own.norms = None if own.norms is None else next(parts)
+        own.projections = {key: next(parts) for key in own.projections}
+    return next(parts).tolist() if len(also) else []
+
+
+def move_tables(found: Sequence[Counts]) -> None:
+    """Tables of histograms to the host, with one transfer, where they are on a device."""
+    away = [(own, key) for own in found for key in ("table1d", "table2d") if getattr(own, key, None) is not None]
+    away = [(own, key) for own, key in away if not getattr(own, key).is_cpu]
+    if not away:
+        return
+    tables = [getattr(own, key) for own, key in away]
+    parts = torch.cat([table.reshape(-1) for table in tables]).cpu().split([table.numel() for table in tables])
+    for (own, key), table, part in zip(away, tables, parts, strict=True):
+        setattr(own, key, part.reshape(table.shape))
+        own.touch()
+
+
+def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: Job) -> dict[str, str]:
+    """Do the contributions of each layer add up to its gradient? By name what is wrong, where something is.
+
+    ``mean(g_n . g) = ||g||^2`` costs nothing extra; all layers are looked at together, with one transfer.
+    """
+    if not results:
+        return {}
+    found = [result.statistics for result in results if result.statistics is not None]
+    asked = [result for result in results if has_dots(result, job)]
+    also = long_sums.norms([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
+    for result, norm in zip(asked, read_vectors(found, also), strict=True):
+        result.norm = norm
+        job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
+    dots = torch.stack([own for result in asked if (own := dots_of(result)) is not None]).numpy() if asked else ()
+    sums = {r.name: (float(own.mean()), float(np.abs(own).mean())) for r, own in zip(asked, dots, strict=True)}
+    problems = {r.name: check(r, gradients[r.name], *sums.get(r.name, (0.0, 0.0)), job) for r in results}
+    return {name: problem for name, problem in problems.items() if problem}
+
+
+def dots_of(result: LayerResult) -> Tensor | None:
     assert result.statistics is not None
-    dots = result.statistics.projections.get("gradient")
+    return result.statistics.projections.get("gradient")
+
+
+def has_dots(result: LayerResult, job: Job) -> bool:
+    dots = dots_of(result)
+    return dots is not None and len(dots) == job.samples
+
+
+def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job: Job) -> str:
+    """Of one layer, whose ``g_n . g`` have this mean and this mean size. "" if they add up."""
+    dots = dots_of(result)
     if dots is None:
         return ""
-    if len(dots) != job.samples:
+    if result.norm is None:
         return f"{len(dots)} samples were seen, but the batch has {job.samples}"
-    mean, scale = float(dots.mean()), float(dots.abs().mean())
-    result.norm = long_sums.norm(gradient)
     squared = result.norm * result.norm
-    job.longest = max(job.longest, result.norm) if math.isfinite(result.norm) else job.longest
     noise = (
         256 * torch.finfo(gradient.dtype).eps * job.longest
-    )  # the gradient of a bias before a normalisation is rounding
+    )  # a bias before a normalisation has a gradient of rounding
     allowed = tolerance_of(gradient, job.half) * (scale + squared) + noise**2
-    if not (abs(mean - squared) <= allowed) and torch.isfinite(dots).all():
+    if not (abs(mean - squared) <= allowed) and math.isfinite(scale):
         return USED_ELSEWHERE
     return "" if squared != 0 or cancels(result.parts, gradient, job) else USED_ELSEWHERE
 

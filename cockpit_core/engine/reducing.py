@@ -16,7 +16,7 @@ from cockpit_core.distributed.group import Group, first_problem, reason_of
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.layer_result import Job, LayerResult, check, reduce_parts
+from cockpit_core.engine.layer_result import Job, LayerResult, judge, reduce_parts
 from cockpit_core.engine.making import Maker
 from cockpit_core.engine.statistics import LayerStatistics
 from cockpit_core.foundation.sharded import contains_sharded_modules, is_sharded, whole
@@ -32,21 +32,23 @@ class Reducer:
         self.cover, self.maker, self.group, self.clock = cover, maker, group, clock
 
     def reduce(self, job: Job, names: list[str]) -> Iterator[LayerResult]:
-        """One result for every layer of which something is asked."""
+        """One result for every layer of which something is asked; it is to be settled. What is ahead of the last one needs
+        no formed gradients any more."""
         if self.cover.sharded:
             lend_parameters(self.cover, job.passes)
         for some in self.group.rounds(names):
-            yield from self._reduce_round(job, some)
+            results = [result for name in some if (result := self._collect(job, name)) is not None]
+            self._reduce_each(job, results)
+            yield from results
 
-    def _reduce_round(self, job: Job, names: list[str]) -> Iterator[LayerResult]:
-        results = [result for name in names if (result := self._collect(job, name)) is not None]
+    def settle(self, job: Job, results: list[LayerResult]) -> None:
+        """Judge all of them at once, over the samples of all processes. What does not add up is tried the next way."""
         pending = results
         while pending:
-            self._reduce_each(job, pending)
             mine = {r.name: r.reason or vectors_of(r.statistics) for r in pending}
             pending = self._judge(job, pending, self.group.gather("layers", mine))
+            self._reduce_each(job, pending)
         self._add_sums([r.statistics for r in results if r.statistics is not None])
-        yield from results
 
     def _collect(self, job: Job, name: str) -> LayerResult | None:
         """Its parts, one per pass. What cannot be had is a reason."""
@@ -90,17 +92,16 @@ class Reducer:
 
     def _judge(self, job: Job, results: list[LayerResult], answers: list[dict[str, Any]]) -> list[LayerResult]:
         """The samples of all processes side by side, checked against the gradient; returns what is to be tried again."""
-        failed: dict[str, str] = {}
         for result in results:
             each = [answer.get(result.name, "it has no gradient there") for answer in answers]
             problem = first_problem([own if isinstance(own, str) else "" for own in each])
             if problem:
                 result.statistics, result.reason = None, result.reason or problem
-                continue
-            assert result.statistics is not None
-            result.statistics = join_vectors(result.statistics, each, job.samples)
-            failed[result.name] = check(result, as_long(job.gradient(result.name), job.lengths, result.name), job)
-        failed = {name: problem for name, problem in failed.items() if problem}
+            elif result.statistics is not None:
+                result.statistics = join_vectors(result.statistics, each, job.samples)
+        there = [result for result in results if result.statistics is not None]
+        gradients = {r.name: as_long(job.gradient(r.name), job.lengths, r.name) for r in there}
+        failed = judge(there, gradients, job)
         if not failed:
             return []
         can = self.group.gather("ways", {r.name: use_next_way(r.parts) for r in results if r.name in failed})

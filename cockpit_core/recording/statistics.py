@@ -23,7 +23,7 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         loss=state.loss,
         losses=state.losses(),
         backward_seen=bool(state.passes),
-        parameters={n: state.theta.get(n, parameters[n].detach()) for n in state.gradient_norms},
+        parameters={n: state.theta[n] if n in state.theta else parameters[n].detach() for n in state.gradient_norms},
         gradients=state.gradients,
         gradient_norms=state.gradient_norms,
         norms={n: s.norms for n, s in reduced.items() if s.norms is not None},
@@ -61,7 +61,8 @@ def copy_before(state: StepState, plan: Plan, parameters: Mapping[str, Tensor]) 
     """``theta_t``, where the step will be compared with it. With a closure all: who gets a gradient is not known yet."""
     if not (plan.alpha_start or "update" in plan.needs or state.in_closure):
         return {}
-    return {n: p.detach().clone() for n, p in parameters.items() if state.in_closure or p.grad is not None}
+    with torch.no_grad():
+        return {n: p.clone() for n, p in parameters.items() if state.in_closure or p.grad is not None}
 
 
 def find_update(state: StepState, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

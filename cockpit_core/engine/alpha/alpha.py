@@ -12,11 +12,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from cockpit_core.distributed.group import Group
 from cockpit_core.distributed.joining import join_slopes
-from cockpit_core.engine.alpha.ends import along_gradient, observe_end, project_on_update
+from cockpit_core.engine.alpha.along import Layer, find_factors
+from cockpit_core.engine.alpha.ends import observe_end, project_on_update
 from cockpit_core.engine.alpha.kept import Kept
 from cockpit_core.engine.alpha.repetition import Repetition, check_mean, join_passes
 from cockpit_core.engine.capture import Pass
@@ -167,8 +169,7 @@ class Alpha:
             return self.never_repeats or taken.unmeasured or NOT_KEPT
         self.is_parallel = parallel
         length = combine({n: taken.norms[n] for n in slopes})
-        total = sum(slopes.values())
-        assert isinstance(total, Tensor)
+        total = torch.stack(list(slopes.values())).sum(0)
         start = observe_end(batch.losses, total / length if length > 0 else total)
         self.pending = Pending(taken.step, length, start, frozenset(slopes))
         self.update = {n: taken.update[n] for n in slopes}
@@ -177,8 +178,10 @@ class Alpha:
         return ""
 
     def _project(self, batch: Batch, taken: Taken) -> tuple[dict[str, Tensor], bool]:
-        factors = {n: find_factor(n, taken) for n in batch.reduced if n in taken.update and n in taken.gradients}
-        return project_on_update(batch.reduced, taken.update, factors, self.kept.parts)
+        names = [n for n in batch.reduced if n in taken.update and n in taken.gradients]
+        factors = find_factors({n: layer_of(n, taken) for n in names})
+        slopes, parallel = project_on_update(batch.reduced, taken.update, factors, self.kept.parts)
+        return to_host(slopes), parallel
 
     def _repeat(self, slopes: dict[str, Tensor], taken: Taken) -> None:
         """What was not kept, because it would exceed the memory budget, is computed again at the parameters before."""
@@ -215,10 +218,18 @@ class Alpha:
         return slopes
 
 
-def find_factor(name: str, taken: Taken) -> float | None:
-    """c, where the step of this layer is c times its gradient."""
+def layer_of(name: str, taken: Taken) -> Layer:
     lengths = taken.norms[name], taken.gradient_norms[name]
-    return along_gradient(taken.update[name], taken.gradients[name], taken.theta[name], *lengths)
+    return Layer.of(taken.update[name], taken.gradients[name], taken.theta[name], *lengths)
+
+
+def to_host(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those that are not there yet, with one transfer."""
+    away = [name for name, vector in vectors.items() if not vector.is_cpu]
+    if away:
+        parts = torch.cat([vectors[name] for name in away]).cpu().split([len(vectors[name]) for name in away])
+        return vectors | dict(zip(away, parts, strict=True))
+    return vectors
 
 
 def find_uncovered(reduced: Mapping[str, LayerStatistics], taken: Taken) -> str:
@@ -236,9 +247,9 @@ def fit(pending: Pending, batch: Batch) -> AlphaFit | str:
     missing = [name for name in pending.layers if "step" not in found.get(name, {})]
     if missing:
         return f"{missing[0]} was not measured at the end of the step"
-    slopes = sum(found[name]["step"] for name in pending.layers)
-    if not isinstance(slopes, Tensor):
+    if not found:
         return "no layer has individual gradients"
+    slopes = torch.stack([own["step"] for own in found.values()]).sum(0)
     if len(slopes) != len(batch.losses):
         return f"{len(slopes)} individual gradients for {len(batch.losses)} losses"
     if pending.length > 0:

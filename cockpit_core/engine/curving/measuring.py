@@ -222,7 +222,8 @@ class Curvature:
                 found.reasons[f"{need} {kind}"] = str(reason)
 
     def _diagonal(self, point: Point, kind: str, operator: list[Any]) -> Diagonal:
-        limits = Limits(memory_budget=self.memory_budget, **({"max_columns": 0} if self.quiet.packed else {}))
+        none: dict[str, Any] = {"max_columns": 0} if self.quiet.packed else {}
+        limits = Limits(memory_budget=self.memory_budget, **none)
         shared = operator[0] if operator and kind != "ggn_mc" else None
         return diagonal(point, kind, self.generator, operator=shared, limits=limits)
 
