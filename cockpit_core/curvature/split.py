@@ -220,8 +220,8 @@ def make_individuals(point: Point, sites: Sites, memory_budget: int) -> tuple[di
     total = sum(p.numel() for p in point.trainable.values())
     without = sum(point.trainable[name].numel() for name in uncovered)
     if without > UNCOVERED * total:
-        name, reason = next(iter(uncovered.items()))
-        raise NoCurvature(f"{name}: {reason}")
+        name, why = next(iter(uncovered.items()))
+        raise NoCurvature(f"{name}: {why}")
     return made, uncovered
 
 
@@ -235,7 +235,7 @@ def estimate_split(
     *,
     elements: bool = False,
     target: float = 0.05,
-    max_probes: int = 16,
+    max_probes: int = 8,
     memory_budget: int = 2**27,
 ) -> Split:
     """Traces of the Hessian, with standard errors; NoCurvature with the reason where samples are mixed.
@@ -312,7 +312,7 @@ def estimate_in_parts(
     *,
     elements: bool = False,
     target: float = 0.05,
-    max_probes: int = 16,
+    max_probes: int = 8,
     memory_budget: int = 2**27,
 ) -> Split:
     """The same, on a few samples at a time where the graph of the gradient would not fit into the memory budget."""
