@@ -22,7 +22,7 @@ from .columns import Squares, add_activation_columns, add_loss_columns, column_c
 from .loss_hessian import LossHessian, Seeds
 from .operators import Operator, flatten, make_operator, unflatten
 from .point import NoCurvature, Point, explained
-from .split import estimate_in_parts
+from .split import estimate_in_parts, refuse_fused_attention
 from .symmetry import refuse_asymmetry
 from .trace import estimate_diagonal
 
@@ -107,7 +107,7 @@ class Limits:
     max_columns: int = 512
     max_dimension: int = 2000
     max_products: int = 60
-    max_probes: int = 8
+    max_probes: int = 5
     target: float = 0.05
     elements: bool = True
 
@@ -137,6 +137,8 @@ def diagonal(
         return _by_columns(point, kind, limits)
     except NoCurvature as obstacle:
         note = str(obstacle)
+    if kind == "hessian":
+        refuse_fused_attention(point)
     dimension = sum(p.numel() for p in point.trainable.values())
     if kind == "hessian" and dimension > limits.max_dimension and limits.max_probes:
         try:
