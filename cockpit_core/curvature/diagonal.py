@@ -11,7 +11,8 @@ In this order:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from .columns import Squares, add_activation_columns, add_loss_columns, column_c
 from .loss_hessian import LossHessian, Seeds
 from .operators import Operator, flatten, make_operator, unflatten
 from .point import NoCurvature, Point, explained
-from .split import estimate_in_parts
+from .split import estimate_in_parts, refuse_fused_attention
 from .symmetry import refuse_asymmetry
 from .trace import estimate_diagonal
 
@@ -61,6 +62,39 @@ class Diagonal:
     def trace(self) -> float:
         return sum(self.traces.values())
 
+    @property
+    def names(self) -> list[str]:
+        return sorted({*self.values, *self.rest})
+
+    def scaled(self, factor: float) -> Diagonal:
+        return replace(
+            self,
+            values={name: v * factor for name, v in self.values.items()},
+            rest={name: v * factor for name, v in self.rest.items()},
+            trace_error=None if self.trace_error is None else self.trace_error * abs(factor),
+            trace_errors={name: e * abs(factor) for name, e in self.trace_errors.items()},
+            errors=None if self.errors is None else {name: e * abs(factor) for name, e in self.errors.items()},
+        )
+
+    def plus(self, other: Diagonal) -> Diagonal:
+        """Micro-batches: curvatures of a sum of losses add up, and so do the variances of their estimates."""
+        if not self.names or not other.names:
+            return self if self.names else other
+        same = self.elements == other.elements and set(self.values) == set(other.values)
+        values = {name: v + other.values[name] for name, v in self.values.items()} if same else {}
+        traces = {name: trace + other.traces.get(name, 0.0) for name, trace in self.traces.items()}
+        left = {name: t - float(values[name].sum(dtype=torch.float64)) if values else t for name, t in traces.items()}
+        errors = [e for e in (self.trace_error, other.trace_error) if e is not None]
+        return replace(
+            self if not self.exact else other,
+            values=values,
+            rest={n: torch.tensor(t, dtype=torch.float64) for n, t in left.items()} if self.rest or not same else {},
+            exact=self.exact and other.exact,
+            trace_error=math.sqrt(sum(e * e for e in errors)) if errors else None,
+            errors=None,
+            trace_errors={},
+        )
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -73,7 +107,7 @@ class Limits:
     max_columns: int = 512
     max_dimension: int = 2000
     max_products: int = 60
-    max_probes: int = 16
+    max_probes: int = 5
     target: float = 0.05
     elements: bool = True
 
@@ -103,8 +137,10 @@ def diagonal(
         return _by_columns(point, kind, limits)
     except NoCurvature as obstacle:
         note = str(obstacle)
+    if kind == "hessian":
+        refuse_fused_attention(point)
     dimension = sum(p.numel() for p in point.trainable.values())
-    if kind == "hessian" and dimension > limits.max_dimension:
+    if kind == "hessian" and dimension > limits.max_dimension and limits.max_probes:
         try:
             return _by_split(point, generator, limits, note)
         except NoCurvature as obstacle:
@@ -210,7 +246,7 @@ def _by_split(point: Point, generator: torch.Generator, limits: Limits, note: st
         memory_budget=limits.memory_budget,
     )
     rest = {
-        name: torch.tensor(trace - float(found.ggn[name].sum(dtype=torch.float64)) if name in found.ggn else trace)
+        name: torch.tensor(trace - _sum(found.ggn.get(name)), dtype=torch.float64)
         for name, trace in found.traces.items()
     }
     how = "Gauss-Newton diagonal" if found.ggn_exact else f"Gauss-Newton diagonal from {found.columns} random columns"
@@ -218,6 +254,10 @@ def _by_split(point: Point, generator: torch.Generator, limits: Limits, note: st
         found.ggn, False, "Gauss-Newton and probes per sample", "hessian", found.trace_error, found.errors,
         products=found.probes, columns=found.columns, note=note, rest=rest, elements=how if found.ggn else "",
     )  # fmt: skip
+
+
+def _sum(values: Tensor | None) -> float:
+    return 0.0 if values is None else float(values.sum(dtype=torch.float64))
 
 
 def _by_estimate(

@@ -79,9 +79,11 @@ class LossHessian:
         ):
             self._decompose(probes[0], images[0])
 
-    def _close(self, found: Tensor, image: Tensor) -> bool:
+    def _close(self, found: Tensor, image: Tensor, rounding: Tensor | None = None) -> bool:
+        """rounding: what is subtracted from each other in ``image``; where little is left of it, rounding is."""
         tolerance = 1e-9 if image.dtype == torch.float64 else 1e-4
-        return float((found - image).norm()) <= tolerance * float(image.norm())
+        floor = 0.0 if rounding is None else 8 * torch.finfo(image.dtype).eps * float(rounding.norm())
+        return float((found - image).norm()) <= tolerance * float(image.norm()) + floor
 
     def _try_softmax(self, probes: list[Tensor], images: list[Tensor]) -> bool:
         """Cross entropy in all its variants: ``c (diag(p) - p p^T)`` over dimension 1, c per sample and position."""
@@ -94,7 +96,9 @@ class LossHessian:
         expected = (-p * (1 - top) * (p * top).sum(1, keepdim=True)).sum(1, keepdim=True)
         scale = torch.where(expected < 0, there / expected.clamp_max(-torch.finfo(p.dtype).tiny), 0.0)
         directions = [p * (v - (p * v).sum(1, keepdim=True)) for v in probes]
-        if not all(self._close(scale * d, i) for d, i in zip(directions, images, strict=True)):
+        if not all(
+            self._close(scale * d, i, scale * p * v) for d, i, v in zip(directions, images, probes, strict=True)
+        ):
             return False
         self._root, self._scale = p.sqrt(), scale
         self.form, self.count = "softmax", (self.shape[1] - 1) * (self._per_sample // self.shape[1])

@@ -26,6 +26,7 @@ from .factors import Factors, Outer
 from .individual import Individual, merge, products
 from .operators import refuse_once_differentiable
 from .point import NoCurvature, Point, explained
+from .symmetry import refuse_asymmetric
 
 
 class RestProbes:
@@ -45,12 +46,15 @@ class RestProbes:
             self._slopes: list[Tensor | None] = list(
                 torch.autograd.grad(point.outputs, self._inputs, slope.detach(), create_graph=True, allow_unused=True)
             )
+        self._first: tuple[list[Tensor | None], list[Tensor | None]] | None = None
+        self._probed = 0
         self._again = {name: one for name, one in individuals.items() if _needs_further_term(one)}
 
     def probe(self, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """One draw: of the covered parameters [P, B], and per element of the others."""
         seeds = [None if s is None else random_signs(s, generator) for s in self._slopes]
         images = self._image(seeds)
+        self._check_symmetry(seeds, images)
         at = {node: i for i, node in enumerate(self._nodes)}
         rows = []
         for one in self._individuals.values():
@@ -68,6 +72,18 @@ class RestProbes:
         if not bool(torch.isfinite(drawn).all()):
             raise NoCurvature("the Hessian is not finite at this step")
         return drawn, others
+
+    def _check_symmetry(self, seeds: list[Tensor | None], images: list[Tensor | None]) -> None:
+        """Of the second probe with the first: ``u . K v = v . K u``, which holds for every Hessian."""
+        self._probed += 1
+        if self._probed == 1:
+            self._first = seeds, images
+        elif self._first is not None:
+            ours, first = (seeds, images), self._first
+            table = [[_dot(v[0], w[1]) for w in (first, ours)] for v in (first, ours)]
+            dtype = next((v.dtype for v in seeds if v is not None), torch.float32)
+            refuse_asymmetric(torch.tensor(table, dtype=torch.float64), dtype)
+            self._first = None
 
     def _image(self, seeds: Sequence[Tensor | None]) -> list[Tensor | None]:
         """``K v``"""
@@ -123,7 +139,13 @@ class RestProbes:
         return found
 
     def close(self) -> None:
+        self._first = None
         self._slopes, self._inputs, self._nodes, self._leaves = [], [], [], {}
+
+
+def _dot(vs: list[Tensor | None], ws: list[Tensor | None]) -> float:
+    pairs = [(v, w) for v, w in zip(vs, ws, strict=True) if v is not None and w is not None]
+    return float(torch.stack([(v * w).sum(dtype=torch.float64) for v, w in pairs]).sum()) if pairs else 0.0
 
 
 def random_signs(like: Tensor, generator: torch.Generator) -> Tensor:

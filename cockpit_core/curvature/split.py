@@ -30,7 +30,9 @@ EXACT_COLUMNS = 6
 """Up to so many columns Gauss-Newton is exact; of more, a few random mixtures have an error well below that of the rest."""
 UNCOVERED = 0.3
 """Share of the parameters that may lack a rule; they get random signs of their own, which are far noisier."""
-LEAST_DRAWS, LEAST_DRAWS_FOR_ELEMENTS, MOST_DRAWS = 2, 3, 32
+LEAST_DRAWS, MOST_DRAWS = 2, 32
+CLEAR = 2
+"""Where outputs and parameters differ by more than this factor, there is no need to try both kinds of probes."""
 LEAST_FREEDOM = 12
 """Of the variance: samples times draws. Below it, a small spread may be chance."""
 
@@ -220,8 +222,8 @@ def make_individuals(point: Point, sites: Sites, memory_budget: int) -> tuple[di
     total = sum(p.numel() for p in point.trainable.values())
     without = sum(point.trainable[name].numel() for name in uncovered)
     if without > UNCOVERED * total:
-        name, reason = next(iter(uncovered.items()))
-        raise NoCurvature(f"{name}: {reason}")
+        name, why = next(iter(uncovered.items()))
+        raise NoCurvature(f"{name}: {why}")
     return made, uncovered
 
 
@@ -235,7 +237,7 @@ def estimate_split(
     *,
     elements: bool = False,
     target: float = 0.05,
-    max_probes: int = 16,
+    max_probes: int = 5,
     memory_budget: int = 2**27,
 ) -> Split:
     """Traces of the Hessian, with standard errors; NoCurvature with the reason where samples are mixed.
@@ -245,8 +247,7 @@ def estimate_split(
     """
     ggn = _Estimate(point, generator, memory_budget, elements)
     ggn.add_fixed_columns()
-    columns = max(least_draws(point), LEAST_DRAWS_FOR_ELEMENTS) if elements else least_draws(point)
-    for _ in range(columns if ggn.draws_columns else 0):
+    for _ in range(least_draws(point) if ggn.draws_columns else 0):
         ggn.draw_column()
     rest = _choose_probes(point, ggn, generator, target)
     try:
@@ -274,14 +275,17 @@ def _is_enough(ggn: _Estimate, rest: _Rest, target: float) -> bool:
 def _choose_probes(point: Point, ggn: _Estimate, generator: torch.Generator, target: float) -> _Rest:
     """Per sample, or in the space of the parameters: there signs are shared by all samples, which is far noisier where the
     network is wide, and better where a sample has more outputs of linear maps than the network has parameters. Which
-    one is tried first goes by these numbers; the other one is tried too if the first is not good enough by then.
+    one is tried first goes by these numbers; where they are not far apart, the other one is tried too if the first is not
+    good enough by then.
     """
     numbers = sum(math.prod(output_shape(node)) for node in _nodes_of(ggn.individuals)) // point.batch_size
+    parameters = sum(p.numel() for p in point.trainable.values())
     per_sample = lambda: _Rest(point, ggn.individuals, ggn.leaves)  # noqa: E731
     shared = lambda: _Rest(point, {}, dict(point.trainable))  # noqa: E731
-    wide = numbers <= sum(p.numel() for p in point.trainable.values())
     tried: list[_Rest] = []
-    for make in (per_sample, shared) if wide else (shared, per_sample):
+    ways = (per_sample, shared) if numbers <= parameters else (shared, per_sample)
+    clear = max(numbers, parameters) > CLEAR * min(numbers, parameters)
+    for make in ways[:1] if clear else ways:
         rest = make()
         tried.append(rest)
         least = LEAST_FREEDOM if ggn.leaves and make is per_sample else least_draws(point)
@@ -312,11 +316,10 @@ def estimate_in_parts(
     *,
     elements: bool = False,
     target: float = 0.05,
-    max_probes: int = 16,
+    max_probes: int = 5,
     memory_budget: int = 2**27,
 ) -> Split:
     """The same, on a few samples at a time where the graph of the gradient would not fit into the memory budget."""
-    refuse_fused_attention(point)
     parts = parts_needed(point, memory_budget)
     if parts == 1 or point.part is None:
         return estimate_split(
@@ -340,6 +343,5 @@ def estimate_in_parts(
 
 def refuse_fused_attention(point: Point) -> None:
     """Before anything is computed for nothing: its second derivative does not exist."""
-    assert point.outputs is not None
-    if any(kind_of(node).startswith("ScaledDotProduct") for node in reachable([point.outputs.grad_fn])):
+    if any(kind_of(node).startswith("ScaledDotProduct") for node in reachable([point.loss.grad_fn])):
         raise NoCurvature("fused attention has no second derivative; use the plain ('math') attention kernel")

@@ -84,4 +84,13 @@ class Elements:
         if self.count < 2:
             return traces, dict.fromkeys(traces, math.inf)
         share = 2 / ((self.count - 1) * self.count)
-        return traces, {name: math.sqrt(share * float(spread.sum())) for name, spread in self._spread.items()}
+        return traces, {name: _error_of_sum(spread, share, self.count) for name, spread in self._spread.items()}
+
+
+def _error_of_sum(spread: Tensor, share: float, count: int) -> float:
+    """Elements are not independent of each other: half of the degrees of freedom that they would have."""
+    total = float(spread.sum())
+    if total <= 0:
+        return 0.0
+    freedom = (count - 1) / 2 * total**2 / float(spread.square().sum())
+    return widening(max(freedom, 1.0)) * math.sqrt(share * total)

@@ -85,19 +85,25 @@ def join_diagonal(group: Group, mine: Diagonal | None, answers: list[Any]) -> Di
     if problem or mine is None:
         return problem
     values = {name: group.own(mine.values[name]) for name in sorted(mine.values)}
-    group.add(list(values.values()))
+    rest = {name: group.own(mine.rest[name]) for name in sorted(mine.rest)}
+    group.add([*values.values(), *rest.values()])
     errors = [answer[2] for answer in answers]
     estimated = any(error is not None for error in errors)
     error = math.sqrt(sum(e * e for e in errors if e is not None)) / group.size if estimated else None
     exact = all(answer[3] for answer in answers)
-    shared = {name: value / group.size for name, value in values.items()}
-    return replace(mine, values=shared, exact=exact, trace_error=error, trace_errors={}, errors=None)
+    shared, left = ({name: value / group.size for name, value in some.items()} for some in (values, rest))
+    return replace(mine, values=shared, rest=left, exact=exact, trace_error=error, trace_errors={}, errors=None)
 
 
 def describe_diagonal(
     kind: str, diagonals: Mapping[str, Diagonal], reasons: Mapping[str, str]
 ) -> tuple[str, list[str], float | None, bool]:
     found = diagonals.get(kind)
-    if found is None or not found.values:
+    if found is None or not found.names:
         return reasons.get(f"diagonal {kind}", "no diagonal was measured"), [], None, False
-    return "", sorted(found.values), found.trace_error, found.exact
+    measured = [
+        found.elements.rstrip(" 0123456789"),
+        *sorted(found.values),
+        *(f"rest {name}" for name in sorted(found.rest)),
+    ]
+    return "", measured, found.trace_error, found.exact

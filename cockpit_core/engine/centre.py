@@ -16,7 +16,7 @@ from cockpit_core.engine.capture import BeforeCall
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.curving.measuring import Asked, Curvature, Found, add_diagonals
+from cockpit_core.engine.curving.measuring import Asked, Curvature, Found
 from cockpit_core.engine.curving.points import Scene, mixes_samples
 from cockpit_core.engine.fallback_costs import FallbackCosts
 from cockpit_core.engine.hooks import Handles, Hook, LayerHook
@@ -210,7 +210,7 @@ class Centre:
         curved = state.open is not None and state.open.curved
         several = bool(state.passes) or curved or self.group.most_passes(self.passes_per_step) >= 2
         rough = forward is not None and bool(forward.autocast)
-        return Asked(state.plan.curvature_kinds, several, not state.passes, rough)
+        return Asked(state.plan.curvature_kinds, several, not state.passes, rough, "squares" in state.plan.needs)
 
     def scene(self) -> Scene:
         calls = self.calls
@@ -243,7 +243,7 @@ class Centre:
         state = self.step
         for kind, diagonal in found.diagonals.items():
             known = state.diagonals.get(kind)
-            state.diagonals[kind] = diagonal if known is None else add_diagonals(known, diagonal)
+            state.diagonals[kind] = diagonal if known is None else known.plus(diagonal)
         state.eigenpairs |= found.eigenpairs
         for name, reason in found.reasons.items():
             state.no_value[name] = reason

@@ -99,9 +99,7 @@ class StepState:
             found.losses = None if found.losses is None else found.losses / scale
         self.gradient_norms = {name: norm / scale for name, norm in self.gradient_norms.items()}
         self.gradients = {name: gradient / scale for name, gradient in self.gradients.items()}
-        for kind, found_diagonal in self.diagonals.items():
-            values = {name: v / scale for name, v in found_diagonal.values.items()}
-            self.diagonals[kind] = replace(found_diagonal, values=values)
+        self.diagonals = {kind: diagonal.scaled(1 / scale) for kind, diagonal in self.diagonals.items()}
         for kind, pair in self.eigenpairs.items():
             self.eigenpairs[kind] = replace(pair, value=pair.value / scale, residual=pair.residual / scale)
 

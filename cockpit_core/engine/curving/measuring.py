@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import Diagonal, Eigenpair, Limits, NoCurvature, Point, diagonal, make_operator
+from cockpit_core.curvature.recurrence import has_fused_recurrence, plain_recurrence
 from cockpit_core.curvature.symmetry import roughly
 from cockpit_core.distributed.eigenvalue import find_largest
 from cockpit_core.distributed.group import Group
@@ -49,6 +49,8 @@ class Asked:
     is_first: bool
     rough: bool
     """The forward pass ran in mixed precision."""
+    elements: bool = True
+    """Is the diagonal itself looked at, or only its sums?"""
 
 
 @dataclass
@@ -133,7 +135,7 @@ class Curvature:
         """On the user's graph; or on a forward pass of our own, if the graph gives its tensors once only, for some of the
         samples, and with the plain kernels where fused attention has no second derivative."""
         apart = self.quiet.packed or (samples is not None and samples < places.B)
-        self._attempt_fill(asked, places.separate if apart else places.plain, found)
+        self._attempt_fill(asked, places.separate if apart else partial(self._unfused, asked, places), found)
         again = {name for name, reason in found.reasons.items() if "attention" in reason}
         if again and asked.is_first:
             with sdpa_kernel(SDPBackend.MATH):
@@ -145,6 +147,19 @@ class Curvature:
                 self.due = self._eigenvalues(replace(asked, kinds=kinds))
                 self._attempt_fill(replace(asked, kinds=kinds), places.separate, found)
         found.part = places.part
+
+    def _unfused(self, asked: Asked, places: Places) -> Point:
+        """The user's graph; but where recurrent layers are one node of it, a forward pass of our own, step by step: probes
+        per sample need to see where each weight is used."""
+        point = places.plain()
+        hessian = "hessian" in {kind or self.kind for kind in asked.kinds.get("diagonal", ())}
+        if not hessian or not asked.is_first or not has_fused_recurrence(point):
+            return point
+        try:
+            with plain_recurrence():
+                return places.separate()
+        except NoCurvature:
+            return point
 
     def _attempt_fill(self, asked: Asked, make: Callable[[], Point], found: Found) -> None:
         try:
@@ -209,7 +224,7 @@ class Curvature:
             elif kind in eigenvalues:
                 self._attempt(found, "eigenvalue", kind, partial(self._eigenpair, point, kind, operator, found))
             if kind in diagonals:
-                self._attempt(found, "diagonal", kind, partial(self._diagonal, point, kind, operator))
+                self._attempt(found, "diagonal", kind, partial(self._diagonal, asked, point, kind, operator))
             for made in operator:
                 made.close()
 
@@ -221,9 +236,9 @@ class Curvature:
             except NoCurvature as reason:
                 found.reasons[f"{need} {kind}"] = str(reason)
 
-    def _diagonal(self, point: Point, kind: str, operator: list[Any]) -> Diagonal:
-        none: dict[str, Any] = {"max_columns": 0} if self.quiet.packed else {}
-        limits = Limits(memory_budget=self.memory_budget, **none)
+    def _diagonal(self, asked: Asked, point: Point, kind: str, operator: list[Any]) -> Diagonal:
+        once: dict[str, Any] = {"max_columns": 0, "max_probes": 0} if self.quiet.packed else {}
+        limits = Limits(memory_budget=self.memory_budget, elements=asked.elements, **once)
         shared = operator[0] if operator and kind != "ggn_mc" else None
         return diagonal(point, kind, self.generator, operator=shared, limits=limits)
 
@@ -268,18 +283,6 @@ class Curvature:
             return {name: squares_of(part, self.memory_budget, scratch) for name, part in joined.items()}
         except NotCovered as reason:
             raise NoCurvature(str(reason)) from reason
-
-
-def add_diagonals(first: Diagonal, second: Diagonal) -> Diagonal:
-    """Micro-batches: curvatures of a sum of losses add up, and so do the variances of their estimates."""
-    if not first.values or not second.values:
-        return first if first.values else second
-    values = {name: first.values[name] + second.values[name] for name in first.values}
-    errors = [e for e in (first.trace_error, second.trace_error) if e is not None]
-    error = math.sqrt(sum(e * e for e in errors)) if errors else None
-    return replace(
-        first, values=values, exact=first.exact and second.exact, trace_error=error, errors=None, trace_errors={}
-    )
 
 
 def squares_of(contribution: Any, memory_budget: int, scratch: Scratch) -> Tensor:
