@@ -15,7 +15,7 @@ class AdamEpsTooLarge(Diagnosis):
     name = "adam_eps_too_large"
     title = "Adam's eps is too large"
     needs = ("UpdateSize",)
-    hold, after, least = 3, 10, 5
+    hold, after, least = 1, 3, 2
     confidence = 0.8
     explains = ("learning_rate_too_low", "not_learning", "labels_random", "label_noise")
 

@@ -15,13 +15,14 @@ class BatchTooSmall(Diagnosis):
     name = "batch_too_small"
     title = "the batch is too small"
     needs = ("NormTest",)
-    hold, after, least = 3, 10, 6
+    hold, after, least = 1, 30, 4
     confidence = 0.7
     explains = ("data_not_shuffled", "label_noise", "labels_random", "batchnorm_few_samples")
 
     def test(self, view: View) -> Found | None:
         few = view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > view.batch
-        if not few or not view.noise > 0.6 * view.batch / 2 or not view.level > 0.3:
+        poor = view.level > 0.3 or (view.level != view.level and view.drop < 0.3)
+        if not few or not view.noise > 0.6 * view.batch / 2 or not poor or view.drop > 0.6:
             return None
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
         text = (

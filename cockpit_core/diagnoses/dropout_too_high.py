@@ -15,7 +15,7 @@ class DropoutTooHigh(Diagnosis):
     name = "dropout_too_high"
     title = "dropout is too high"
     needs = ("static_dropout",)
-    hold, after, least = 3, 15, 5
+    hold, after, least = 1, 0, 2
     confidence = 0.85
     explains = (
         "label_noise",
@@ -32,6 +32,8 @@ class DropoutTooHigh(Diagnosis):
     def test(self, view: View) -> Found | None:
         p = view.static("static_dropout")
         if not p >= limit("dropout") or view.now("eval_dropout") > 0 or view.level < 0.25:
+            return None
+        if p < 0.95 and (view.t < 40 or view.thrives):
             return None
         text = (
             f"Dropout of {p:g} is too high: {number(100 * p)} % of a layer are missing at every step, and the "

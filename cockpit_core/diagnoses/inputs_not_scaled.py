@@ -15,7 +15,7 @@ class InputsNotScaled(Diagnosis):
     name = "inputs_not_scaled"
     title = "inputs are not scaled"
     needs = ("input_rms",)
-    hold, after, least = 2, 0, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.85
     explains = (
         "learning_rate_too_high",
@@ -43,7 +43,8 @@ class InputsNotScaled(Diagnosis):
         suffers = (
             view.level0 > 2 or view.spike > 3 or view.update_max > 0.3 or view.edge > 1.5 or view.typical("dead") > 0.6
         )
-        suffers = suffers or view.broken or (view.t >= 40 and view.drop < 0.3) or view.typical("saturated") > 0.5
+        far = view.first("output_spread") > 5 * view.first("target_std") or view.first("output_rms") > 20
+        suffers = suffers or far or view.broken or (view.t >= 40 and view.drop < 0.3) or view.typical("saturated") > 0.5
         what = (
             f"have a root mean square of {number(size)}"
             if large

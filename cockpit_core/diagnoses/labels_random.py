@@ -19,7 +19,7 @@ class LabelsRandom(Diagnosis):
     explains = ("not_learning", "label_noise")
 
     def test(self, view: View) -> Found | None:
-        if not view.stuck or view.history.resumed or view.broken or view.update > 0.05:
+        if view.level != view.level or not view.stuck or view.history.resumed or view.broken or view.update > 0.05:
             return None
         moved = view.travelled > 0.15 or view.edge > 0.01
         healthy_step = not view.edge > 1.2 and view.rate_fall > 0.2 and not view.clipped < 0.5 and not view.silent

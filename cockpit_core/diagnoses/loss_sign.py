@@ -15,7 +15,7 @@ class LossSign(Diagnosis):
     title = "the loss has the wrong sign"
     severity = "broken"
     needs = ("Loss",)
-    hold, after, least = 2, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.97
     explains = (
         "learning_rate_too_high",
@@ -35,7 +35,8 @@ class LossSign(Diagnosis):
         from cockpit_core.diagnosis.facts import NEVER_NEGATIVE
 
         last = [seen.get("Loss") for seen in view.late[-2:]]
-        if view.facts.loss not in NEVER_NEGATIVE or not view.facts.single or not all(loss < 0 for loss in last):
+        always = all(loss < 0 for loss in last) and (view.very_first < 0 or view.history.resumed)  # no bonus that grew
+        if view.facts.loss not in NEVER_NEGATIVE or not view.facts.single or not always:
             return None
         if view.facts.loss.startswith("BCE") and not view.typical("target_max") <= 1:
             return None

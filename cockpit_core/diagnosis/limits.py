@@ -162,6 +162,9 @@ LIMITS: dict[str, Limit] = {
         "spread of the outputs over samples, at the first step",
         "the output does not depend on the input",
     ),
+    "weight_scale": Limit(
+        0.4, 0.4, 5, "", "length of the first weights over that of torch's default", "signals shrink at every layer"
+    ),
     "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
     "label_top_share": Limit(0.9, 0, 0.8, "", "share of the commonest label", "always giving it is right so often"),
 }

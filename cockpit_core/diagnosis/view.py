@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
 from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES, Facts
-from cockpit_core.diagnosis.history import SIGNAL, History, Observation
+from cockpit_core.diagnosis.history import FRESH, SIGNAL, History
 
 RECENT = 6
 nan = math.nan
@@ -43,31 +44,53 @@ class View:
         self.t = history.late[-1].step if history.late else 0
         self.n = history.count
         self.late = list(history.late)
-        self.recent = self.late[-RECENT:]
+        self.latest = next((seen for seen in reversed(self.late) if SIGNAL + "training" in seen.scalars), None)
+        self._values: dict[tuple[str, int], list[float]] = {}
         self.batch = max(1, self.late[-1].batch_size) if self.late else 1
 
-    # ---- reading columns ----
+    # ---- reading columns: each where it was recorded, for quantities may have paces of their own ----
 
     def static(self, name: str) -> float:
         return self.history.static.get(name, nan)
 
+    def values(self, name: str, count: int = RECENT) -> list[float]:
+        """The last values of a column, oldest first."""
+        known = self._values.get((name, count))
+        if known is None:
+            known = []
+            if name in self.history.names:
+                for seen in reversed(self.late):
+                    if (value := seen.get(name)) == value:
+                        known.append(value)
+                        if len(known) == count:
+                            break
+                known.reverse()
+            self._values[name, count] = known
+        return known
+
     def last(self, name: str) -> float:
-        return next((v for seen in reversed(self.late) if (v := seen.get(name)) == v), nan)
+        found = self.values(name, 1)
+        return found[0] if found else nan
 
     def now(self, name: str) -> float:
-        """The signal at this step."""
-        return self.late[-1].get(SIGNAL + name) if self.late else nan
+        """The signal at the last step that had signals; NaN where it was left out there (a count of nothing)."""
+        return self.latest.get(SIGNAL + name) if self.latest is not None else nan
 
     def typical(self, name: str) -> float:
-        """Median of a signal over the last tracked steps."""
-        return median(seen.get(SIGNAL + name) for seen in self.recent)
+        """Median of a signal over the last steps that had it."""
+        return median(self.values(SIGNAL + name))
 
     def first(self, name: str) -> float:
-        """A signal at the first tracked step of the run."""
-        return self.history.early[0].get(SIGNAL + name) if self.history.early else nan
+        """A signal at the start of the run."""
+        return self.history.first.get(SIGNAL + name, nan)
 
     def every(self, name: str, count: int = RECENT) -> list[float]:
-        return [v for seen in self.late[-count:] if (v := seen.get(SIGNAL + name)) == v]
+        return self.values(SIGNAL + name, count)
+
+    def ratios(self, above: str, below: str, count: int = RECENT) -> list[float]:
+        """The last quotients of two columns that come together."""
+        found = [r for seen in self.late if (r := ratio(seen.get(above), seen.get(below))) == r]
+        return found[-count:]
 
     # ---- the loss ----
 
@@ -89,7 +112,9 @@ class View:
 
     @cached_property
     def loss0(self) -> float:
-        return mean(seen.get("Loss") for seen in self.history.early[:3])
+        """Of the first tracked steps; not of later ones, where few are tracked."""
+        early = [seen for seen in self.history.early[:3] if seen.step <= self.history.began + FRESH]
+        return mean(seen.get("Loss") for seen in early)
 
     @cached_property
     def very_first(self) -> float:
@@ -101,7 +126,9 @@ class View:
 
     @cached_property
     def drop(self) -> float:
-        """Share of the first loss that is gone."""
+        """Share of the first loss that is gone; NaN where the loss may have any sign and begins around zero."""
+        if self.level != self.level and abs(self.loss0) < 0.3 * median(self.values(SIGNAL + "loss_std", 12)):
+            return nan
         return (self.loss0 - self.loss) / (abs(self.loss0) + 1e-12)
 
     @cached_property
@@ -170,7 +197,7 @@ class View:
         if len(recent) < 12:
             return nan
         bends = [abs(recent[i - 1] - 2 * recent[i] + recent[i + 1]) for i in range(1, len(recent) - 1)]
-        own = median(seen.get(SIGNAL + "loss_std") for seen in self.recent) / math.sqrt(self.batch)
+        own = self.typical("loss_std") / math.sqrt(self.batch)
         return median(bends) / 0.6745 / math.sqrt(6) / own if own > 0 else nan
 
     @cached_property
@@ -193,6 +220,16 @@ class View:
         return self.drop > 0.5 or self.level < 0.7 or self.hits > 4 or (self.significance > 6 and self.drop > 0.05)
 
     @cached_property
+    def thrives(self) -> bool:
+        """Learning goes well: whatever else is found does no harm that can be seen."""
+        return self.n >= 3 and (self.drop > 0.5 if self.level != self.level else self.level < 0.6)
+
+    @cached_property
+    def lasting(self) -> bool:
+        """The loss is still far above where it began: not a spike that came back."""
+        return self.broken or self.loss > 3 * abs(self.loss0) or median(self.finite[-2:]) > 3 * abs(self.loss0)
+
+    @cached_property
     def stuck(self) -> bool:
         """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
         if self.hits > 3 or self.significance > 4 or self.trend < -3:
@@ -210,7 +247,7 @@ class View:
     @cached_property
     def update(self) -> float:
         """Length of a step over the length of all parameters."""
-        return median(ratio(seen.get("UpdateSize"), seen.get("ParamNorm")) for seen in self.recent)
+        return median(self.ratios("UpdateSize", "ParamNorm"))
 
     @cached_property
     def update_max(self) -> float:
@@ -220,12 +257,12 @@ class View:
     def starts_small(self) -> bool:
         """The first weights are far shorter than usual initialisations make them: relative steps are long by that alone."""
         usual = math.sqrt(sum(shape[0] / 3 for shape in self.facts.shapes if len(shape) > 1))
-        return bool(self.history.early) and self.history.early[0].get("ParamNorm") < 0.3 * usual
+        return self.norm0 < 0.3 * usual
 
     @cached_property
     def clipped(self) -> float:
         """The gradient as the optimizer gets it over that of the backward pass."""
-        return median(ratio(seen.get("GradNormClipped"), seen.get("GradNorm")) for seen in self.recent)
+        return median(self.ratios("GradNormClipped", "GradNorm"))
 
     @cached_property
     def rate_fall(self) -> float:
@@ -236,6 +273,15 @@ class View:
         """Mean learning rate over its maximum: a half for cosine and linear decay, a third for exponential decay."""
         pool = self.history.pools.get("rate")
         return ratio(pool[1] / pool[0], self.history.highest.get("LearningRate", nan)) if pool else nan
+
+    @cached_property
+    def rate_life(self) -> float:
+        """Steps in which the learning rate halves, where it falls by the same factor at every step; else NaN."""
+        past = [(seen.step, v) for seen in self.late[-8:] if (v := seen.get("LearningRate")) > 0]
+        falls = [math.log(a / b) / (j - i) for (i, a), (j, b) in pairwise(past) if j > i]
+        if len(falls) < 3 or min(falls) <= 0 or max(falls) > 1.05 * min(falls):
+            return nan
+        return math.log(2) / median(falls)
 
     @cached_property
     def rate_rises(self) -> bool:
@@ -250,12 +296,16 @@ class View:
 
     @cached_property
     def weight_fall(self) -> float:
-        return ratio(self.last("ParamNorm"), self.history.early[0].get("ParamNorm")) if self.history.early else nan
+        return ratio(self.last("ParamNorm"), self.norm0)
+
+    @cached_property
+    def norm0(self) -> float:
+        return self.history.first.get("ParamNorm", nan)
 
     @cached_property
     def travelled(self) -> float:
         """Distance from the start over the length of the parameters there."""
-        return ratio(self.last("Distance"), self.history.early[0].get("ParamNorm")) if self.history.early else nan
+        return ratio(self.last("Distance"), self.norm0)
 
     @cached_property
     def decay_share(self) -> float:
@@ -264,17 +314,15 @@ class View:
         if not decay > 0:
             return nan
         if self.facts.decoupled:
-            return median(
-                ratio(o.get("LearningRate") * decay * o.get("ParamNorm"), o.get("UpdateSize")) for o in self.recent
-            )
-        return median(ratio(decay * o.get("ParamNorm"), o.get("GradNormClipped")) for o in self.recent)
+            return self.rate * decay * median(self.ratios("ParamNorm", "UpdateSize"))
+        return decay * median(self.ratios("ParamNorm", "GradNormClipped"))
 
     @cached_property
     def amplification(self) -> float:
         """Length of a step over lr times the gradient: 1 for plain SGD, up to 1 / (1 - momentum)."""
         if self.facts.optimizer != "SGD":
             return nan
-        return median(ratio(o.get("UpdateSize"), o.get("LearningRate") * o.get("GradNormClipped")) for o in self.recent)
+        return median(self.ratios("UpdateSize", "GradNormClipped")) / self.rate
 
     @cached_property
     def steps_to_go_min(self) -> float:
@@ -285,7 +333,7 @@ class View:
     @cached_property
     def noise(self) -> float:
         """Noise scale over the batch size: tr(Sigma) / (B ||g||^2), the square of the norm test."""
-        return median(seen.get("NormTest") ** 2 for seen in self.recent)
+        return median(self.values("NormTest")) ** 2
 
     @cached_property
     def edge(self) -> float:
@@ -298,12 +346,31 @@ class View:
 
     @cached_property
     def alpha(self) -> float:
-        return median(seen.get("Alpha") for seen in self.late[-8:])
+        return median(self.values("Alpha", 8))
 
     # ---- layers ----
 
-    def stack(self, name: str, observations: list[Observation]) -> np.ndarray:
-        rows = [seen.layers[name] for seen in observations if name in seen.layers]
+    def gradient_share(self, names: Iterable[str]) -> float:
+        """Share of the squared gradient that belongs to these tensors."""
+        rows, chosen = self.stack("GradNorm"), set(names)
+        if not len(rows):
+            return nan
+        squares = np.nan_to_num(rows, nan=0.0, posinf=0.0) ** 2
+        own = squares[:, [i for i, layer in enumerate(self.facts.layers) if layer in chosen]].sum(1)
+        return median(ratio(float(a), float(b)) for a, b in zip(own, squares.sum(1), strict=True))
+
+    @cached_property
+    def weight_scale(self) -> float:
+        """Median over the matrices: length of the first weights over that of torch's default initialisation."""
+        rows = self.stack("ParamNorm", start=True)
+        chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]
+        if not len(rows) or not chosen:
+            return nan
+        return median(float(rows[0][i]) / math.sqrt(self.facts.shapes[i][0] / 3) for i in chosen)
+
+    def stack(self, name: str, start: bool = False) -> np.ndarray:
+        """[steps, layers]: the last few vectors of a quantity, or those of the start."""
+        rows: Iterable[np.ndarray] = (self.history.first_vectors if start else self.history.vectors).get(name, ())
         width = len(self.facts.layers)
         rows = [row for row in rows if row.size == width]
         return np.array(rows) if rows else np.empty((0, width))
@@ -311,8 +378,8 @@ class View:
     @cached_property
     def still(self) -> list[str]:
         """Tensors that get a gradient and did not move at any of the last tracked steps, while others did."""
-        gradients, updates = self.stack("GradNorm", self.recent), self.stack("UpdateSize", self.recent)
-        if len(gradients) < 3 or len(updates) < 3:
+        gradients, updates = self.stack("GradNorm"), self.stack("UpdateSize")
+        if len(gradients) < 2 or len(updates) < 2:
             return []
         with np.errstate(invalid="ignore"):
             idle = (gradients > 0).all(0) & (updates == 0).all(0)
@@ -322,7 +389,7 @@ class View:
     @cached_property
     def silent(self) -> list[str]:
         """Tensors whose gradient is exactly zero at all of the last tracked steps, while others have one."""
-        gradients = self.stack("GradNorm", self.recent)
+        gradients = self.stack("GradNorm")
         if len(gradients) < 3:
             return []
         zero = (gradients == 0).all(0)
@@ -333,7 +400,7 @@ class View:
     @cached_property
     def vanishing(self) -> tuple[float, str]:
         """The smallest over the largest gradient per element (root mean square) of early weights, and whose it is."""
-        gradients = self.stack("GradNorm", [seen for seen in self.history.early if seen.layers])
+        gradients = self.stack("GradNorm", start=True)
         if not len(gradients):
             return nan, ""
         chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]

@@ -76,7 +76,7 @@ CASES = {
     "gradients_not_zeroed": case(change=put(leftover=1, GradNormClipped=3.0)),
     "parameters_not_optimized": case(
         static={"static_unoptimized": 1},
-        layers=vectors(UpdateSize=[0, 0.1, 0.1, 0.1, 0.1, 0.1]),
+        layers=vectors(UpdateSize=[0, 0.1, 0.1, 0.1, 0.1, 0.1], GradNorm=[3, 0.4, 0.4, 0.4, 0.4, 0.4]),
     ),
     "graph_detached": case(change=put(ungraded_prefix=2, ungraded_none=2, ungraded_where=1, ungraded=2)),
     "batch_repeated": case(change=put(batch_checksum=0.5)),
@@ -101,7 +101,9 @@ CASES = {
     "dead_units": case(change=put(**STUCK, dead=1.0)),
     "init_constant": case(static={"static_constant": 3}, change=put(**STUCK)),
     "init_too_large": case(change=put(Loss=lambda i: 20 * math.exp(-i) + 1)),
-    "init_too_small": case(change=put(**STUCK, output_spread=1e-5, activation_last=1e-6)),
+    "init_too_small": case(
+        change=put(**STUCK, output_spread=1e-5, activation_last=1e-6), layers=vectors(ParamNorm=[0.05] * 6)
+    ),
     "vanishing_gradients": case(change=put(**STUCK), layers=vectors(GradNorm=[1e-6, 1e-6, 1e-3, 1e-3, 1, 1])),
     "dropout_too_high": case(static={"static_dropout": 0.97}, change=put(Loss=lambda i: 2.0 + noise(i), accuracy=0.2)),
     "eval_mode": case(static={"static_mode_dependent": 2}, change=put(training=0, eval_batchnorm=2)),
