@@ -28,7 +28,7 @@ class LearningRateTooLow(Diagnosis):
         tiny = tiny and not view.steps_to_go_min < 300 and not view.level < 0.9
         long_way = late and view.steps_to_go_min > limit("steps_to_go") and view.drop < 0.2
         gentle = late and view.edge < limit("edge_low") and view.drop < 0.5 and view.noise < 10
-        short = (late and view.update < limit("update_low") and view.stuck and view.noise < 3) or tiny
+        short = (late and view.update < limit("update_low") and view.stuck and view.noise < 1.5) or tiny
         if long_way:
             factor, why = (
                 view.steps_to_go_min / 100,

@@ -136,20 +136,46 @@ class View:
         """The highest loss over the first; one that is no worse than chance is no spike (fine-tuning begins low), and
         individual losses set the scale of a loss that begins near zero."""
         highest = self.history.highest.get("Loss", nan)
-        if highest < 1.5 * self.chance * self.summed:
+        if highest < 1.5 * self.guess * self.summed:
             return min(1.0, highest / (abs(self.loss0) + 1e-12))
         own = median(seen.get(SIGNAL + "loss_std") for seen in self.history.early)
         return highest / max(abs(self.loss0), own if own == own else 0.0, 1e-12)
 
     @cached_property
-    def chance(self) -> float:
-        """The loss of an answer that does not look at the input: ln C, or the variance of the targets."""
+    def guess(self) -> float:
+        """The loss of a network that knows nothing: ln C, or the variance of the targets."""
         loss = self.facts.loss
         if loss in CLASS_LOSSES:
             classes = self.last(SIGNAL + "classes")
             return math.log(classes) if classes > 1 else nan
+        return math.log(2) if loss in BINARY_LOSSES else self.chance
+
+    @cached_property
+    def top_share(self) -> float:
+        """How often always giving the commonest label is right. Of few samples one label is the commonest by accident:
+        1 / C, unless the share is far above that."""
+        share = mean(seen.get(SIGNAL + "label_top_share") for seen in self.late)
+        if self.facts.loss in BINARY_LOSSES:
+            return share
+        classes, count = self.last(SIGNAL + "classes"), max(1.0, self.typical("label_count"))
+        if not classes > 1 or share != share:
+            return nan
+        even = 1 / classes
+        accident = 2 * math.sqrt(2 * math.log(classes) * even * (1 - even) / count)
+        return share if share - even > accident else even
+
+    @cached_property
+    def chance(self) -> float:
+        """The loss of an answer that does not look at the input: entropy of the labels, or variance of the targets."""
+        loss, share = self.facts.loss, self.top_share
+        if loss in CLASS_LOSSES:
+            classes = self.last(SIGNAL + "classes")
+            if not classes > 1 or not share > 1 / classes:
+                return self.guess
+            rest = (1 - share) / (classes - 1)  # the others as even as can be: the most that such labels hide
+            return -share * math.log(share) - (1 - share) * math.log(rest) if share < 1 else self.guess
         if loss in BINARY_LOSSES:
-            return math.log(2)
+            return -share * math.log(share) - (1 - share) * math.log(1 - share) if 0.5 < share < 0.999 else math.log(2)
         if loss == "MSELoss":
             return median(seen.get(SIGNAL + "target_std") ** 2 for seen in self.late)
         return nan
@@ -164,7 +190,7 @@ class View:
 
     @cached_property
     def level0(self) -> float:
-        return ratio(self.very_first, self.chance * self.summed)
+        return ratio(self.very_first, self.guess * self.summed)
 
     @cached_property
     def summed(self) -> float:
@@ -203,11 +229,10 @@ class View:
     @cached_property
     def hits(self) -> float:
         """How many standard errors the share of right answers is above always giving the commonest label."""
-        even = median(seen.get(SIGNAL + "label_entropy") for seen in self.late)
-        classes = self.last(SIGNAL + "classes")
-        balanced = even > 0.85 * math.log(min(classes, self.batch)) if classes > 1 and self.batch > 1 else False
-        pairs = [(a, 1 / classes if balanced else b) for seen in self.late if (a := seen.get(SIGNAL + "accuracy")) == a
-                 and (b := seen.get(SIGNAL + "label_top_share")) == b]  # fmt: skip
+        usual = self.top_share
+        pairs = [(a, usual) for seen in self.late if (a := seen.get(SIGNAL + "accuracy")) == a]
+        if usual != usual:
+            return nan
         if len(pairs) < 4:
             return nan
         pairs = pairs[-15:]
@@ -230,9 +255,18 @@ class View:
         return self.broken or self.loss > 3 * abs(self.loss0) or median(self.finite[-2:]) > 3 * abs(self.loss0)
 
     @cached_property
+    def rests_at_chance(self) -> bool:
+        """The loss came down from above to that of ignoring the input, and no further."""
+        half = max(3, self.window)
+        before, after = mean(self.finite[-2 * half : -half]), mean(self.finite[-half:])
+        from_above = self.very_first > 1.03 * self.chance * self.summed
+        return from_above and 0.97 < self.level < 1.08 and abs(before - after) < 0.03 * abs(after)
+
+    @cached_property
     def stuck(self) -> bool:
         """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
-        if self.hits > 3 or self.significance > 4 or self.trend < -3:
+        falls = self.significance > 4 or self.trend < -3
+        if self.hits > 3 or (falls and not self.rests_at_chance):
             return False
         if self.level != self.level:
             return self.drop < 0.03

@@ -38,7 +38,8 @@ def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) 
 
 
 def measure_targets(y: Tensor) -> dict[str, float]:
-    """Real targets. ``target_scale`` is the median of their sizes: heavy tails do not move it."""
+    """Real targets. ``target_scale`` is the median of their sizes: heavy tails do not move it. ``target_std`` is that over
+    samples, output by output: what is left of a squared error when each output is always its mean."""
     rows = as_rows(y)
     if not bool(torch.isfinite(rows).all()):
         return {"target_not_finite": float((~torch.isfinite(rows)).sum())}
@@ -46,7 +47,7 @@ def measure_targets(y: Tensor) -> dict[str, float]:
     flat = rows.reshape(-1)
     middle = flat.median()
     numbers = torch.stack(
-        [flat.abs().median(), flat.std(correction=0), (flat - middle).abs().median(), flat.min(), flat.max(),
+        [flat.abs().median(), rows.var(0, correction=0).mean().sqrt(), (flat - middle).abs().median(), flat.min(), flat.max(),
          per_sample.mean(), per_sample.var(correction=0)]
     ).tolist()  # fmt: skip
     names = ("scale", "std", "spread", "min", "max", "mean", "variance")
