@@ -28,6 +28,8 @@ from cockpit_widget.poster_panels import (
     scalars,
 )
 
+WITHOUT_PICTURE = {"Time", "ParamNorm"}
+MOST_OTHERS = 12
 MAX_PNG_BYTES = 600_000  # in a saved notebook it stands beside the widget's own state
 
 
@@ -79,7 +81,7 @@ def draw_poster(runs: Sequence[Any], file_format: str = "png") -> bytes:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("The poster is drawn with matplotlib: pip install 'torch-cockpit[poster]'.") from error
-    panels = [panel for panel in (_with_names(p, runs) for p in PANELS) if panel is not None]
+    panels = [panel for panel in (_with_names(p, runs) for p in (*PANELS, *_others(runs))) if panel is not None]
     rows = max(1, -(-len(panels) // 3))
     style: Any = {
         "font.family": ["DejaVu Sans"],
@@ -128,6 +130,13 @@ def _with_names(panel: Panel, runs: Sequence[Any]) -> Panel | None:
     wants = has_histogram if panel.draw in (draw_histogram, draw_layers) else has_scalars
     names = tuple(name for name in panel.names if any(wants(run, name) for run in runs))
     return Panel(panel.title, names, panel.draw) if names else None
+
+
+def _others(runs: Sequence[Any]) -> list[Panel]:
+    """A curve for every quantity without a picture of its own, as the headers name them."""
+    claimed = {name for panel in PANELS for name in panel.names} | WITHOUT_PICTURE
+    tracked = {info.name: info for run in runs for info in run.header.quantities if info.kind == "scalar"}
+    return [Panel(plain(name), (name,), draw_curves) for name in tracked if name not in claimed][:MOST_OTHERS]
 
 
 def _write_titles(figure: Any, runs: Sequence[Any]) -> None:

@@ -152,7 +152,7 @@ class RunSource(Source):
             super().read()
             return
         fresh = [self._written.popleft() for _ in range(len(self._written))]  # another thread may be appending
-        self.data.feed_written(self._run.writer.path, fresh)
+        self.data.feed_written(self._run._writer.path, fresh)
 
     @property
     def state(self) -> str:
@@ -171,7 +171,7 @@ class RunSource(Source):
 
     def subscribe(self, callback: Callable[[], object], pace: Pace) -> Callable[[], None] | None:
         ends: list[Callable[[], None]] = []
-        listen = getattr(getattr(self._run, "writer", None), "listen", None)
+        listen = getattr(getattr(self._run, "_writer", None), "listen", None)
         if listen is not None:  # on other ranks of a distributed run nothing is written
             ends.append(listen(self._written.append))
             super().read()  # what was written before that; where both overlap, nothing happens twice

@@ -59,8 +59,8 @@ def faults(rank: int, processes: int, folder: Path) -> dict[str, dict[str, Any]]
         start = time.monotonic()
         with replaced(*make(rank)):
             run, *_ = train("mlp", rank, processes, folder / f"fault {name}", config="full", on_error="warn")
-        assert run is not None and run.group is not None
-        results[name] = {"seconds": time.monotonic() - start, "broken": run.group.broken}
+        assert run is not None and run._tracker.group is not None
+        results[name] = {"seconds": time.monotonic() - start, "broken": run._tracker.group.broken}
     return results
 
 
@@ -70,5 +70,5 @@ def silence(rank: int, processes: int, folder: Path) -> dict[str, Any]:
     measure = Curvature.measure if rank == 0 else lambda *args: None
     with replaced(distributed, "ANSWER_SECONDS", 2.0), replaced(Curvature, "measure", measure):
         run, *_ = train("mlp", rank, processes, folder / "silence", config="full", on_error="warn")
-    assert run is not None and run.group is not None
-    return {"broken": run.group.broken, "step": run.step}
+    assert run is not None and run._tracker.group is not None
+    return {"broken": run._tracker.group.broken, "step": run.step}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cockpit_core
+from cockpit_core.quantities.needs import is_joined
 from tests.distributed_worker import scenario, train
 from tests.training import quantities
 
 NETWORKS = ("cnn", "encoder_layer")
-TOGETHER = (
-    *("SignalShare", "NoiseScale", "UpdateCosine", "UpdateRatio", "LayerProgress", "EpsilonShare", "Coherence"),
-    *("AlphaOwnBatch", "BatchSharpness", "DirectionalSharpness", "DeadUnits", "ActivationScale", "HardSamples"),
-)
-REFUSED = ("ConflictShare", "EffectiveRank", "ClassInterference", "PreconditionedSharpness")
+INSTRUMENTS = {name: cls for name, cls in cockpit_core.quantities.ALL.items() if cls.question}
+TOGETHER = tuple(name for name, cls in INSTRUMENTS.items() if is_joined(cls.needs))
+REFUSED = tuple(name for name in INSTRUMENTS if name not in TOGETHER)
 
 
 @scenario

@@ -53,7 +53,7 @@ def measure(name: str, pairs: int) -> tuple[float, float, float]:
     rules: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         run = cockpit_core.track(model, loss_fn, optimizer, Path(folder) / "run")
-        begin, collect, see = run.signals.begin, run.signals.collect, run.live.see
+        begin, collect, see = run._tracker.signals.begin, run._tracker.signals.collect, run._tracker.log.live.see
 
         def timed_see(header, record):
             start = time.process_time()
@@ -63,8 +63,8 @@ def measure(name: str, pairs: int) -> tuple[float, float, float]:
 
         for i in range(2 * pairs + 6):
             whole = i % 2 == 0
-            run.signals.collect = collect if whole else lambda parts: {}
-            run.live.see = timed_see if whole else lambda header, record: []
+            run._tracker.signals.collect = collect if whole else lambda parts: {}
+            run._tracker.log.live.see = timed_see if whole else lambda header, record: []
             begin(whole)
             start = time.process_time()
             optimizer.zero_grad()

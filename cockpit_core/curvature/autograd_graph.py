@@ -78,7 +78,9 @@ class Network:
 
 
 def kind_of(node: Node) -> str:
-    return node.name().rsplit("::", 1)[-1].split("Backward")[0]
+    """Tanh for TanhBackward0. A derivative of a derivative (TanhBackwardBackward0) is a kind of its own."""
+    name: str = node.name().rsplit("::", 1)[-1]
+    return name if "BackwardBackward" in name else name.split("Backward")[0]
 
 
 def output_shape(node: Node) -> tuple[int, ...]:

@@ -8,34 +8,9 @@ from cockpit_core.engine.statistics import Request
 from cockpit_core.kernels import Spec
 from cockpit_core.layers.scratch import Scratch
 from cockpit_core.quantities import Quantity
-from cockpit_core.quantities.grad_hist_1d import GradHist1d
-from cockpit_core.quantities.grad_hist_2d import GradHist2d
-
-INDIVIDUAL = frozenset({"norms", "dots", "squares", "histogram", "alpha", "gram"})
-
-REPEATED = frozenset({"far_end", "gradient_curvature", "update_curvature", "preconditioned"})
-"""What takes the samples of the step once more (``own_batch``)."""
+from cockpit_core.quantities.needs import INDIVIDUAL, REPEATED, WATCHED, Moment, moment_of, work_of
 
 EVERY_SAMPLE = 2**31
-WATCHED = frozenset({"units", "attention", "scales"})
-"""What the layers and their activations do in the forward pass (``activations``)."""
-
-WORK_OF_NEED = {
-    "norms": ("norms",),
-    "dots": ("project gradient",),
-    "squares": ("squares",),
-    "histogram": ("histogram",),
-    "alpha": ("project step", "losses", "alpha"),
-    "losses": ("losses",),
-    "eigenvalue": ("eigenvalue",),
-    "diagonal": ("diagonal",),
-    "update": ("update",),
-    "start": ("distance",),
-    "gram": ("gram",),
-    **dict.fromkeys(REPEATED, ("own batch",)),
-    "preconditioned": ("own batch", "preconditioned"),
-    **dict.fromkeys(WATCHED, ("activations",)),
-}
 
 
 @dataclass
@@ -58,9 +33,15 @@ class Plan:
         self.active = self.record or self.alpha_end  # an attribute, because every idle step asks
 
     def _make_spec(self) -> Spec | None:
-        one = next((q.bins_now() for q in self.quantities if isinstance(q, GradHist1d)), None)
-        two = next((q.bins_now() for q in self.quantities if isinstance(q, GradHist2d)), None)
+        """One pass counts for all: of several that count alike, the first has its bins."""
+        wanted = [spec for quantity in self.quantities if (spec := quantity.counted()) is not None]
+        one = next((spec.gradient for spec in wanted if spec.gradient), None)
+        two = next((spec.joint for spec in wanted if spec.joint), None)
         return Spec(gradient=one, joint=two) if one or two else None
+
+    def measured_at(self, moment: Moment) -> list[Quantity]:
+        """Those whose statistics are complete then, and not sooner."""
+        return [quantity for quantity in self.quantities if moment_of(quantity.needs) == moment]
 
     @property
     def individual(self) -> bool:
@@ -108,9 +89,8 @@ class Plan:
         """Which quantities asked for which work; forming gradients is shared by all that read their elements."""
         users: dict[str, list[str]] = {}
         for quantity in self.quantities:
-            for need in quantity.needs:
-                for work in WORK_OF_NEED.get(need, ()):
-                    users.setdefault(work, []).append(quantity.name)
+            for work in work_of(quantity.needs):
+                users.setdefault(work, []).append(quantity.name)
         readers = [q.name for q in self.quantities if INDIVIDUAL & set(q.needs)]
         if readers:
             users["form"] = readers

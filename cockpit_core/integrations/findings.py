@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cockpit_core.foundation.records import Finding
+from cockpit_core.tracking.run import Run
 
 
 def with_printing(options: dict[str, Any]) -> dict[str, Any]:
@@ -26,6 +27,13 @@ def describe(finding: Finding) -> str:
     state = "retracted" if finding.retracted else finding.severity
     text = " ".join(f"{finding.text} {finding.remedy if not finding.retracted else ''}".split())
     return f"cockpit, step {finding.step}, {state}: {text}"[:400]
+
+
+def take_latest(run: Run) -> dict[str, float]:
+    """Headline scalars of the last record, once, under the names that the library's logger shows."""
+    log = run._tracker.log
+    latest, log.latest = log.latest, {}
+    return {f"cockpit/{name}": value for name, value in latest.items()}
 
 
 def count_findings(findings: Sequence[Finding]) -> dict[str, float]:

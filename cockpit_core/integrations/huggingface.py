@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.loss.handed_over import attach_function_loss
-from cockpit_core.integrations.findings import count_findings, with_printing
+from cockpit_core.integrations.findings import count_findings, take_latest, with_printing
 from cockpit_core.integrations.folders import choose_folder, continue_at
 from cockpit_core.tracking.run import Run
 from cockpit_core.tracking.track import track
@@ -54,7 +54,7 @@ class CockpitCallback(TrainerCallback):
         options = with_printing(continue_at(step, folder, self.options))
         self.run = track(model, None, optimizer, folder, **options)
         if self.individual_losses is not None:
-            self.handles.add(self.run.model.register_forward_hook(Hook(self, "on_forward"), with_kwargs=True))
+            self.handles.add(self.run._tracker.model.register_forward_hook(Hook(self, "on_forward"), with_kwargs=True))
 
     def _move_to_front(self) -> None:
         """What is added to the logs must be there before the reporters read them; ours was added behind them."""
@@ -68,31 +68,31 @@ class CockpitCallback(TrainerCallback):
 
     def on_forward(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         run = self.run
-        if run is None or run.closed or run.engine.muted or not torch.is_grad_enabled():
+        if run is None or run._tracker.closed or run._tracker.engine.muted or not torch.is_grad_enabled():
             return
         loss = output.get("loss") if hasattr(output, "get") else output[0] if isinstance(output, tuple) else None
         if not isinstance(loss, Tensor) or loss.dim() != 0 or not loss.requires_grad:
             return
         individual = None
-        if self.individual_losses is not None and run.engine.step.plan.active:
+        if self.individual_losses is not None and run._tracker.engine.step.plan.active:
             with torch.no_grad():
                 individual = self.individual_losses(output, kwargs)
                 individual = individual * (loss.detach() / individual.mean())
-        attach_function_loss(run, loss, individual)
+        attach_function_loss(loss, individual)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.run is not None and state.epoch is not None:
-            self.run.epoch = float(state.epoch)
+            self.run._tracker.log.epoch = float(state.epoch)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.run is not None and self.run.should_stop:
             control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
-        if self.run is not None and self.log and logs is not None and self.run.latest:
-            logs.update({f"cockpit/{name}": value for name, value in self.run.latest.items()})
+        latest = {} if self.run is None or not self.log or logs is None else take_latest(self.run)
+        if latest and self.run is not None and logs is not None:
+            logs.update(latest)
             logs.update(count_findings(self.run.findings))
-            self.run.latest = {}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._end("finished")

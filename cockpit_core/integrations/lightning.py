@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 from cockpit_core.engine.capture import find_batch_size
-from cockpit_core.integrations.findings import count_findings, with_printing
+from cockpit_core.integrations.findings import count_findings, take_latest, with_printing
 from cockpit_core.integrations.folders import choose_folder, continue_at
 from cockpit_core.tracking.run import Run
 from cockpit_core.tracking.track import track
@@ -80,22 +80,25 @@ class CockpitCallback(pl.Callback):
     ) -> None:
         """``training_step`` may call a part of the module, so that the module's own inputs are never seen."""
         run = self.run
-        if run is None or run.closed:
+        if run is None or run._tracker.closed:
             return
-        run.engine.forward_size = find_batch_size(batch, run.engine.batch_dim)
+        engine = run._tracker.engine
+        engine.forward_size = find_batch_size(batch, engine.batch_dim)
         batches = trainer.num_training_batches
-        run.epoch = trainer.current_epoch + (batch_idx / batches if batches and batches != float("inf") else 0.0)
+        run._tracker.log.epoch = trainer.current_epoch + (
+            batch_idx / batches if batches and batches != float("inf") else 0.0
+        )
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         run = self.run
-        if run is None or run.closed:
+        if run is None or run._tracker.closed:
             return
-        if self.log and run.latest and run.step - 1 != self.logged_step:
+        latest = take_latest(run) if self.log and run.step - 1 != self.logged_step else {}
+        if latest:
             self.logged_step = run.step - 1
-            values = {f"cockpit/{name}": value for name, value in run.latest.items()} | count_findings(run.findings)
-            run.latest = {}
+            values = latest | count_findings(run.findings)
             pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=1)
         if run.should_stop:
             trainer.should_stop = True

@@ -17,9 +17,23 @@ ALL: dict[str, type[Quantity]] = {
 }
 globals().update(ALL)
 
+HEADLINES = (*(name for name, cls in ALL.items() if cls.headline), "LearningRate")
+"""Written as plain scalars too; the learning rate is no quantity, but comes with every step."""
+
 CONFIGURATIONS = ("economy", "business", "full")
 
-__all__ = ["ALL", "CONFIGURATIONS", "NoValue", "Quantity", "Statistics", "Value", "configuration", "named", *ALL]
+__all__ = [
+    "ALL",
+    "CONFIGURATIONS",
+    "HEADLINES",
+    "NoValue",
+    "Quantity",
+    "Statistics",
+    "Value",
+    "configuration",
+    "named",
+    *ALL,
+]
 
 
 def configuration(name: str) -> list[Quantity]:

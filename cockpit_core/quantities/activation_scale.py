@@ -18,6 +18,10 @@ class ActivationScale(Quantity):
     needs = ("scales",)
     layerwise = True
     description = "Root mean square of each layer's outputs, and of the network's."
+    question = "do signals fade or explode?"
+    formula = "RMS of the outputs of each layer, and of the model; `/largest`"
+    cost = "the same"
+    default_panel = True
 
     def measure(self, statistics: Statistics) -> Value:
         found = find_activations(statistics)

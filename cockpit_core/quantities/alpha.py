@@ -24,6 +24,7 @@ class Alpha(Quantity):
     configurations = ("economy", "business", "full")
     kind = "alpha"
     description = "Where the step lands: -1 stands still, 0 valley floor, +1 the opposite wall."
+    formula = "where the step lands on a fitted parabola: -1 stands still, 0 valley floor, +1 opposite wall"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ class AlphaOwnBatch(Quantity):
 
     needs = ("gradients", "update", "far_end")
     description = "Where the step lands on its own batch: -1 stands still, 0 valley floor, +1 the opposite wall."
+    question = "does the step overshoot on its own samples?"
+    formula = "see below; `/loss_end` is the loss after the step"
+    cost = "a forward and a backward pass"
 
     def measure(self, statistics: Statistics) -> Value:
         own = statistics.own_batch

@@ -20,6 +20,10 @@ class AttentionEntropy(Quantity):
     layerwise = True
     unit = "nats"
     description = "Mean entropy of the attention weights: near 0 each query looks at a single key."
+    question = "does attention still look around?"
+    formula = "mean entropy of its weights, nats; `/largest_logit`"
+    cost = "the same"
+    default_panel = True
 
     def measure(self, statistics: Statistics) -> Value:
         found = find_activations(statistics)

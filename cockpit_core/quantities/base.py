@@ -1,28 +1,7 @@
 """The contract of a quantity: it declares what statistics it needs and turns them into numbers.
 
-A quantity programs no hooks, buffers or caches. ``needs`` may name
-
-=============  ================================================================================================
-"losses"       individual losses ``l_n`` [B]
-"gradients"    the gradient ``g``, one tensor per layer, before the user's clipping
-"parameters"   the parameters ``theta_t``
-"start"        the parameters ``theta_0`` at the beginning of the run
-"update"       the step ``s_t = theta_{t+1} - theta_t``; the quantity is then measured after the step
-"norms"        ``||g_n||^2`` [B] per layer
-"dots"         ``g_n . g`` [B] per layer (each layer's own part of the scalar product)
-"squares"      ``sum_n g_n^2``, one tensor per layer
-"diagonal"     the diagonal of the curvature
-"eigenvalue"   its largest eigenvalue
-"far_end"      the loss of this batch and its slope along the step where the step ended (one more pass)
-"gradient_curvature", "update_curvature"  ``v' H v / v'v`` of this batch along g, along s (a double backward pass)
-"preconditioned"  the largest eigenvalue of the curvature as the optimizer's denominators scale it
-"gram"         the Gram matrix of individual gradients, ``g_n . g_m`` [B, B]
-"ids"          who the samples are (``run.batch(ids=...)``), None where nobody said
-"units"        what the units of activation functions did on this batch
-"attention"    entropies of attention, and its largest logits
-"scales"       sizes of the outputs of layers and of the model
-"optimizer"    what the optimizer keeps of each parameter (options of its group, moments), after the step
-=============  ================================================================================================
+A quantity programs no hooks, buffers or caches. ``needs`` names rows of the table in ``needs.py``; "losses", "gradients" and
+so on are then in the ``Statistics`` that ``measure`` gets, once they are complete.
 """
 
 from __future__ import annotations
@@ -40,14 +19,9 @@ if TYPE_CHECKING:
     from cockpit_core.engine.gram import Gram
     from cockpit_core.engine.optimizer_state import ParameterState
     from cockpit_core.engine.own_batch import OwnBatch
-    from cockpit_core.kernels import Counts
+    from cockpit_core.foundation.records import Histogram
+    from cockpit_core.kernels import Counts, Spec
     from cockpit_core.schedules import Schedule
-
-
-NEEDS = frozenset(
-    "losses gradients parameters start update norms dots squares diagonal eigenvalue histogram alpha optimizer "
-    "far_end gradient_curvature update_curvature preconditioned units attention scales gram ids".split()
-)
 
 
 class NoValue(Exception):
@@ -116,7 +90,7 @@ class Value:
 
     ``reason``: why there is no network-wide number. ``parts``: further numbers of the same measurement; "angle" of
     UpdateRatio is recorded as "UpdateRatio/angle". ``table``: numbers that are looked at one step at a time, stored like a
-    histogram (``run.data.histogram(name).counts``).
+    histogram (``run.data.histogram(name).counts``). ``histograms``: what is stored that way, of the network and by layer.
     """
 
     network: float | None = None
@@ -126,6 +100,7 @@ class Value:
     reason: str = ""
     parts: dict[str, Value] = field(default_factory=dict)
     table: np.ndarray | None = None
+    histograms: tuple[Histogram, dict[str, Histogram]] | None = None
 
 
 class Quantity:
@@ -138,6 +113,16 @@ class Quantity:
     unit: ClassVar[str] = ""
     description: ClassVar[str] = ""
     defined_for_sgd: ClassVar[bool] = False
+    formula: ClassVar[str] = ""
+    """The value at step t, as the table of the documentation has it (Markdown)."""
+    question: ClassVar[str] = ""
+    """Which it answers; what has one stands among the instruments beyond the paper."""
+    cost: ClassVar[str] = ""
+    """In words, beside a question."""
+    default_panel: ClassVar[bool] = False
+    """A curve will do: it has no panel of its own on purpose."""
+    headline: ClassVar[bool] = False
+    """Written as a plain scalar too, for TensorBoard's own tab and other trackers."""
 
     def __init__(self, *, schedule: int | Schedule | None = None):
         self.schedule = schedule
@@ -148,6 +133,10 @@ class Quantity:
 
     def measure(self, statistics: Statistics) -> float | Value:
         raise NoValue(f"{self.name} defines no measure()")
+
+    def counted(self) -> Spec | None:
+        """What is to be counted of the elements of individual gradients, for those that need "histogram"."""
+        return None
 
     def options(self) -> dict[str, str]:
         """What the header says about this instance."""

@@ -15,6 +15,9 @@ class BatchSharpness(Quantity):
 
     needs = ("gradients", "update", "gradient_curvature")
     description = "Curvature of the batch loss along its own gradient; plain SGD settles at 2 / learning rate."
+    question = "how curved is the loss along its gradient?"
+    formula = "`g' H g / g'g`; `/ratio` is that times lr / 2"
+    cost = "a forward, a backward, a double backward pass"
 
     def measure(self, statistics: Statistics) -> Value:
         kappa = find_curvature(statistics, "gradient")

@@ -13,6 +13,7 @@ class CABS(Quantity):
     unit = "samples"
     defined_for_sgd = True
     description = "Batch size that suits the gradient noise at this learning rate."
+    formula = "`lr ( (1/B) sum_n ||g_n||^2 - ||g||^2 ) / L`, a batch size"
 
     def measure(self, statistics: Statistics) -> float:
         if not statistics.norms:

@@ -19,6 +19,9 @@ class ClassInterference(Quantity):
 
     needs = ("gram",)
     description = "Mean cosine between gradients of different classes: below 0 they harm each other."
+    question = "do classes harm each other?"
+    formula = "mean cosine between classes; `/same`, `/worst`"
+    cost = "a Gram matrix"
 
     def __init__(self, *, samples: int | None = 32, schedule=None):
         super().__init__(schedule=schedule)

@@ -15,6 +15,9 @@ class Coherence(Quantity):
     needs = ("norms", "dots")
     layerwise = True
     description = "Agreement of individual gradients: 1 all the same, 1/B orthogonal, 0 they cancel."
+    question = "how far do samples agree?"
+    formula = "`||g||^2 / ((1/B) sum_n ||g_n||^2)`"
+    cost = "nothing"
 
     def measure(self, statistics: Statistics) -> Value:
         names, B = [n for n in statistics.norms if n in statistics.dots], statistics.batch_size

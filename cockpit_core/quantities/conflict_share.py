@@ -16,6 +16,9 @@ class ConflictShare(Quantity):
     needs = ("gram",)
     layerwise = True
     description = "Share of pairs of samples whose gradients point against each other."
+    question = "how many work against each other?"
+    formula = "share of pairs with `g_n . g_m < 0`; `/lowest` cosine"
+    cost = "a Gram matrix"
 
     def __init__(self, *, samples: int | None = 32, schedule=None):
         super().__init__(schedule=schedule)

@@ -17,6 +17,9 @@ class DeadUnits(Quantity):
     needs = ("units",)
     layerwise = True
     description = "Share of ReLU units that are zero for every sample of the batch."
+    question = "which units do nothing?"
+    formula = "share of ReLU units that are zero for all samples; `/dormant`"
+    cost = "below 5 % of an economy step"
 
     def __init__(self, *, threshold: float = 0.025, schedule=None):
         super().__init__(schedule=schedule)

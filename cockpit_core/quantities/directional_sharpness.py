@@ -15,6 +15,9 @@ class DirectionalSharpness(Quantity):
 
     needs = ("gradients", "update", "update_curvature")
     description = "Curvature of the batch loss along the step that the optimizer took."
+    question = "how curved is it where the optimizer goes?"
+    formula = "`s' H s / s's`; `/share` is `(s' H s / 2) / (-g.s)`"
+    cost = "the same; both together hardly more"
 
     def measure(self, statistics: Statistics) -> Value:
         sharpness = find_curvature(statistics, "update")

@@ -13,6 +13,8 @@ class Distance(Quantity):
     configurations = ("economy", "business", "full")
     layerwise = True
     description = "Distance of the parameters from where the run began."
+    formula = "length of `theta_t - theta_0`"
+    headline = True
 
     def measure(self, statistics: Statistics) -> Value:
         names = [name for name in statistics.parameters if name in statistics.start]

@@ -12,6 +12,7 @@ class EarlyStopping(Quantity):
     needs = ("squares", "gradients")
     defined_for_sgd = True
     description = "Evidence-based criterion: above 0 the gradient is indistinguishable from noise."
+    formula = "`1 - (B/D) sum_j g_j^2 / ( (sum_n g_nj^2 - B g_j^2)/(B-1) + eps )`; stop above 0"
 
     def __init__(self, *, epsilon: float = 1e-5, schedule=None):
         super().__init__(schedule=schedule)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from cockpit_core.kernels import Bins
-from cockpit_core.quantities.base import Quantity
+from cockpit_core.kernels import Bins, Spec
+from cockpit_core.quantities.base import Quantity, Statistics, Value
 from cockpit_core.quantities.histogram_range import AdaptiveRange, check_range
+from cockpit_core.quantities.histogram_values import join_counts
 
 
 class GradHist2d(Quantity):
@@ -16,6 +17,7 @@ class GradHist2d(Quantity):
     kind = "histogram2d"
     layerwise = True
     description = "Joint distribution of individual gradient elements and parameter values."
+    formula = "counts of all pairs (element of `g_n`, parameter); 40 bins on (-1, 1) times 50 on (-2, 2)"
 
     def __init__(
         self,
@@ -35,6 +37,16 @@ class GradHist2d(Quantity):
     def bins_now(self) -> tuple[Bins, Bins]:
         low, high = self._adaptive.bounds if self._adaptive else self.range
         return Bins(low, high, self.bins[0]), Bins(self.parameter_range[0], self.parameter_range[1], self.bins[1])
+
+    def counted(self) -> Spec:
+        return Spec(joint=self.bins_now())
+
+    def measure(self, statistics: Statistics) -> Value:
+        network, layers = join_counts(statistics)
+        step = statistics.step
+        found = network.histogram2d(step, quantity=self.name)
+        self.follow(found.counts, found.below, found.above)
+        return Value(histograms=(found, {n: c.histogram2d(step, n, self.name) for n, c in layers.items()}))
 
     def follow(self, counts, below: int, above: int) -> None:
         if self._adaptive:

@@ -10,6 +10,8 @@ class GradNorm(Quantity):
     configurations = ("economy", "business", "full")
     layerwise = True
     description = "Length of the mini-batch gradient, before the user's clipping."
+    formula = "length of `g`, before your clipping (`GradNormClipped`: as the optimizer saw it)"
+    headline = True
 
     def measure(self, statistics: Statistics) -> Value:
         return norm_value(dict(statistics.gradient_norms))

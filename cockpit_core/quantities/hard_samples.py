@@ -37,6 +37,10 @@ class HardSamples(Quantity):
 
     needs = ("norms", "dots", "ids")
     description = "Share of the five largest individual gradients in the squared norms of the batch."
+    question = "which samples own the gradient?"
+    formula = "share of the five largest in `sum ||g_n||^2`; a table by id"
+    cost = "nothing"
+    default_panel = True
 
     def __init__(self, *, top: int = 20, capacity: int = 20_000, schedule=None):
         super().__init__(schedule=schedule)

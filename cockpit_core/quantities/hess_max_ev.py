@@ -13,6 +13,8 @@ class HessMaxEV(Quantity):
     needs = ("eigenvalue",)
     configurations = ("full",)
     description = "Largest eigenvalue of the Hessian of the mini-batch loss."
+    formula = "its algebraically largest eigenvalue"
+    headline = True
 
     def __init__(self, *, curvature: str | None = None, schedule=None):
         super().__init__(schedule=schedule)

@@ -11,6 +11,8 @@ class HessTrace(Quantity):
     configurations = ("business", "full")
     layerwise = True
     description = "Trace of the Hessian of the mini-batch loss."
+    formula = "trace of the Hessian"
+    headline = True
 
     def __init__(self, *, curvature: str | None = None, schedule=None):
         super().__init__(schedule=schedule)

@@ -16,6 +16,7 @@ class InnerTest(Quantity):
     configurations = ("economy", "business", "full")
     layerwise = True
     description = "Relative spread of individual gradients along the mean gradient."
+    formula = "`sqrt( (1/(B(B-1))) ( sum_n (g_n.g)^2 / ||g||^4 - B ) )`"
 
     def measure(self, statistics: Statistics) -> Value:
         return evaluate_test(statistics, under_root)

@@ -15,6 +15,10 @@ class LayerProgress(Quantity):
     layerwise = True
     unit = "loss"
     description = "Decrease of the loss that the step promises, by layer."
+    question = "which layer does the work?"
+    formula = "`-s_t . g`, in units of the loss"
+    cost = "next to nothing"
+    default_panel = True
 
     def measure(self, statistics: Statistics) -> Value:
         products = statistics.products_of("update", "gradients")

@@ -8,6 +8,8 @@ class Loss(Quantity):
 
     configurations = ("economy", "business", "full")
     description = "The mini-batch loss that is differentiated at this step."
+    formula = "`L_t`"
+    headline = True
 
     def measure(self, statistics: Statistics) -> float:
         if not statistics.batch_size and not statistics.backward_seen:

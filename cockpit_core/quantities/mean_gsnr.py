@@ -12,6 +12,7 @@ class MeanGSNR(Quantity):
 
     needs = ("squares", "gradients")
     description = "Mean ratio of squared gradient to gradient variance, over all elements."
+    formula = "`(1/D) sum_j g_j^2 / ( (1/B) sum_n g_nj^2 - g_j^2 + eps )`"
 
     def __init__(self, *, epsilon: float = 1e-5, schedule=None):
         super().__init__(schedule=schedule)

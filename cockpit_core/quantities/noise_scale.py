@@ -22,6 +22,9 @@ class NoiseScale(Quantity):
     layerwise = True
     unit = "samples"
     description = "Batch size up to which a larger batch pays: noise of individual gradients over their signal."
+    question = "up to which batch size do larger batches pay?"
+    formula = "`mean tr(Sigma) / mean ||G||^2` samples, an estimate with its error"
+    cost = "next to nothing"
 
     def __init__(self, *, window: int = 200, schedule=None):
         super().__init__(schedule=schedule)

@@ -16,6 +16,8 @@ class NormTest(Quantity):
     configurations = ("economy", "business", "full")
     layerwise = True
     description = "Relative radius of the noise ball around the mean gradient; above 0.9 noise dominates."
+    formula = "`sqrt( (1/(B(B-1))) ( sum_n ||g_n||^2 / ||g||^2 - B ) )`"
+    headline = True
 
     def measure(self, statistics: Statistics) -> Value:
         return evaluate_test(statistics, under_root)

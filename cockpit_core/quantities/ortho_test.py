@@ -16,6 +16,7 @@ class OrthoTest(Quantity):
     configurations = ("economy", "business", "full")
     layerwise = True
     description = "Relative spread of individual gradients across the mean gradient."
+    formula = "`sqrt( (1/(B(B-1))) sum_n ( ||g_n||^2/||g||^2 - (g_n.g)^2/||g||^4 ) )`"
 
     def measure(self, statistics: Statistics) -> Value:
         return evaluate_test(statistics, under_root)

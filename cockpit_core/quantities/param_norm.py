@@ -11,6 +11,8 @@ class ParamNorm(Quantity):
     configurations = ("economy", "business", "full")
     layerwise = True
     description = "Length of the parameter vector before the step."
+    formula = "length of `theta_t`"
+    headline = True
 
     def measure(self, statistics: Statistics) -> Value:
         return norm_value(statistics.norms_of("parameters"))

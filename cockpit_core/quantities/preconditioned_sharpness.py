@@ -24,6 +24,9 @@ class PreconditionedSharpness(Quantity):
 
     needs = ("gradients", "update", "optimizer", "preconditioned")
     description = "Largest eigenvalue of the Hessian as Adam sees it, with its edge of stability."
+    question = "is Adam at its edge of stability?"
+    formula = "largest eigenvalue of `P^-1 H`; `/ratio` to its limit"
+    cost = "ten to thirty double backward passes"
 
     def measure(self, statistics: Statistics) -> Value:
         own = statistics.own_batch

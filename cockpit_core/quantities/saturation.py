@@ -15,6 +15,9 @@ class Saturation(Quantity):
     needs = ("units",)
     layerwise = True
     description = "Share of tanh and sigmoid outputs at their flat ends, where no gradient passes."
+    question = "are activations at their flat ends?"
+    formula = "share of tanh and sigmoid outputs that are"
+    cost = "the same"
 
     def measure(self, statistics: Statistics) -> Value:
         found = find_activations(statistics)

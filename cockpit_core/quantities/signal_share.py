@@ -16,6 +16,9 @@ class SignalShare(Quantity):
     needs = ("norms", "dots")
     layerwise = True
     description = "Share of signal in the batch gradient: 1 is all signal, 0 all noise."
+    question = "how much of the gradient is signal?"
+    formula = "`mean ||G||^2 / mean ||g||^2`, an estimate with its error"
+    cost = "next to nothing"
 
     def __init__(self, *, window: int = 200, schedule=None):
         super().__init__(schedule=schedule)

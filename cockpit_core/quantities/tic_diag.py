@@ -14,6 +14,8 @@ class TICDiag(Quantity):
     needs = ("diagonal", "squares")
     configurations = ("business", "full")
     description = "Takeuchi's information criterion, diagonal approximation."
+    formula = "`sum_j ( (1/B) sum_n g_nj^2 ) / ( H_jj + eps )`"
+    headline = True
 
     def __init__(self, *, epsilon: float = 1e-7, curvature: str | None = None, schedule=None):
         super().__init__(schedule=schedule)

@@ -9,6 +9,7 @@ class TICTrace(Quantity):
 
     needs = ("diagonal", "norms")
     description = "Takeuchi's information criterion, ratio of traces."
+    formula = "`( (1/B) sum_n ||g_n||^2 ) / ( Tr(H) + eps )`"
 
     def __init__(self, *, epsilon: float = 1e-7, curvature: str | None = None, schedule=None):
         super().__init__(schedule=schedule)

@@ -8,6 +8,7 @@ class Time(Quantity):
 
     unit = "s"
     description = "Seconds since the run began."
+    formula = "seconds since the run began"
 
     def measure(self, statistics: Statistics) -> float:
         return statistics.time

@@ -19,6 +19,9 @@ class UpdateCosine(Quantity):
     needs = ("gradients", "update")
     layerwise = True
     description = "Cosine between the step and the negative gradient: 1 for plain SGD."
+    question = "does the step go where the gradient points?"
+    formula = "`cos(s_t, -g)`; `/last` is `cos(s_t, s_{t-1})`"
+    cost = "next to nothing"
 
     def __init__(self, *, schedule=None):
         super().__init__(schedule=schedule)

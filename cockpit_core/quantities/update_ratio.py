@@ -19,6 +19,10 @@ class UpdateRatio(Quantity):
     needs = ("parameters", "update")
     layerwise = True
     description = "Length of the step over the length of the weights; often near 0.001."
+    question = "is the step in proportion to the weights?"
+    formula = "`||s_t|| / ||theta_t||`; `/angle` between `theta_t` and `theta_{t+1}`, degrees"
+    cost = "next to nothing"
+    default_panel = True
 
     def measure(self, statistics: Statistics) -> Value:
         steps, lengths = statistics.norms_of("update"), statistics.norms_of("parameters")

@@ -11,6 +11,8 @@ class UpdateSize(Quantity):
     configurations = ("economy", "business", "full")
     layerwise = True
     description = "Length of the step that the optimizer took."
+    formula = "length of `s_t`"
+    headline = True
 
     def measure(self, statistics: Statistics) -> Value:
         return norm_value(statistics.norms_of("update"))

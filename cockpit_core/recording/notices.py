@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from cockpit_core.foundation.records import Histogram, Notice, Record
+from cockpit_core.recording.values import Heavy
 
 OUTSIDE = 0.01
 MOST_NAMES = 4
@@ -78,3 +79,18 @@ def check_histogram(histogram: Histogram) -> Iterator[Notice]:
     if broken:
         text = f"{broken} gradient elements are NaN or infinite"
         yield Notice(histogram.step, "not_finite", text, histogram.quantity, histogram.layer)
+
+
+def find_all(record: Record, heavy: Iterable[Heavy], gradient_norms: Mapping[str, float]) -> Iterator[Notice]:
+    """Of a record and the histograms that go with it. What has no edges is no histogram, but stored like one."""
+    pairs = list(heavy)
+    networks = [network for network, _ in pairs if network.edges.size]
+    layers = [h for _, by_layer in pairs for h in by_layer if h is not None and h.edges.size]
+    yield from find_notices(record, networks, gradient_norms)
+    yield from worst_layers(layers)
+
+
+def worst_layers(histograms: list[Histogram], most: int = 3) -> list[Notice]:
+    """Of the layers that are out of range only the worst: a notice per layer and step would drown the page."""
+    found = [(h.below + h.above + h.nan, notice) for h in histograms for notice in check_histogram(h)]
+    return [notice for _, notice in sorted(found, key=lambda pair: -pair[0])[:most]]

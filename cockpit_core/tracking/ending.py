@@ -9,12 +9,12 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cockpit_core.tracking.run import Run
+    from cockpit_core.tracking.tracker import Tracker
 
 
 class Ending:
-    def __init__(self, run: Run):
-        self.run = weakref.ref(run)
+    def __init__(self, tracker: Tracker):
+        self.tracker = weakref.ref(tracker)
         self.process = os.getpid()
         atexit.register(self.at_exit)
 
@@ -22,8 +22,7 @@ class Ending:
         atexit.unregister(self.at_exit)
 
     def at_exit(self) -> None:
-        run = self.run()
-        if run is None or os.getpid() != self.process:  # a fork of the training ends, not the training
+        tracker = self.tracker()
+        if tracker is None or os.getpid() != self.process:  # a fork of the training ends, not the training
             return
-        error = getattr(sys, "last_value", None)
-        run.__exit__(type(error), error, None)
+        tracker.end(getattr(sys, "last_value", None))

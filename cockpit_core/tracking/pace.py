@@ -8,11 +8,9 @@ from cockpit_core.distributed.group import Group
 from cockpit_core.distributed.together import Wish, agree, rest_until
 from cockpit_core.engine.plan import Plan
 from cockpit_core.quantities import Quantity
+from cockpit_core.quantities.needs import CHEAP
 from cockpit_core.schedules import Schedule, as_schedule
 from cockpit_core.tracking.spikes import Spikes
-
-CHEAP = {"parameters", "start", "update"}
-"""What can still be had at a step whose forward pass was not watched."""
 
 
 class Pace:
@@ -67,7 +65,7 @@ class Pace:
 
     def plan_for_spike(self, ends_alpha: bool) -> Plan:
         """The loss of a step that nobody scheduled has broken: what can be had without its individual gradients."""
-        cheap = [q for q in self.quantities if set(q.needs) <= CHEAP and q.kind == "scalar"]
+        cheap = [q for q in self.quantities if set(q.needs) <= CHEAP]
         return Plan(cheap, True, False, ends_alpha, True, not ends_alpha, self.memory_budget)
 
     def agree(self, group: Group, step: int, elapsed: float) -> Wish:

@@ -18,11 +18,14 @@ from cockpit_core.distributed.group import Group, find_group
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
 from cockpit_core.foundation.records import Finding
 from cockpit_core.quantities import Quantity, configuration, named
-from cockpit_core.quantities.base import NEEDS
 from cockpit_core.quantities.curvature_values import check_curvature
+from cockpit_core.quantities.needs import NEEDS
 from cockpit_core.schedules import Schedule, as_schedule
 from cockpit_core.tracking import arguments
-from cockpit_core.tracking.run import ALIVE, Run
+from cockpit_core.tracking.alive import refuse_second_run
+from cockpit_core.tracking.run import Run
+from cockpit_core.tracking.settings import Settings
+from cockpit_core.tracking.tracker import Tracker
 
 
 def track(
@@ -89,26 +92,29 @@ def track(
     arguments.check_budget(budget)
     quantities, name = choose_quantities(config)
     whole, folder = arguments.check_whole, arguments.check_logdir(logdir)
-    options: dict[str, Any] = {
-        "schedule": as_schedule(schedule),
-        "layers": arguments.check_layers(layers),
-        "curvature": check_curvature(curvature) or "hessian",
-        "curvature_samples": None if curvature_samples is None else whole("curvature_samples", curvature_samples, 1),
-        "batch_dim": whole("batch_dim", batch_dim, 0),
-        "memory_budget": arguments.check_bytes("memory_budget", memory_budget),
-        "keep_start": arguments.check_bytes("keep_start", keep_start),
-        "steps_per_epoch": arguments.check_steps_per_epoch(steps_per_epoch),
-        "resume": arguments.check_flag("resume", resume),
-        "step": arguments.check_step(step),
-        "seed": whole("seed", seed, -(2**63)),
-    }
+    settings = Settings(
+        quantities=quantities,
+        config=name,
+        schedule=as_schedule(schedule),
+        budget=budget,
+        layers=arguments.check_layers(layers),
+        curvature=check_curvature(curvature) or "hessian",
+        curvature_samples=None if curvature_samples is None else whole("curvature_samples", curvature_samples, 1),
+        batch_dim=whole("batch_dim", batch_dim, 0),
+        memory_budget=arguments.check_bytes("memory_budget", memory_budget),
+        on_error=on_error,
+        keep_start=arguments.check_bytes("keep_start", keep_start),
+        steps_per_epoch=arguments.check_steps_per_epoch(steps_per_epoch),
+        resume=arguments.check_flag("resume", resume),
+        step=arguments.check_step(step),
+        seed=whole("seed", seed, -(2**63)),
+        on_finding=check_callback(on_finding),
+        stop_on=check_stop(stop_on),
+    )
     optimizers = arguments.choose_optimizers(optimizer, model)
     model, group, compiled = unwrap(model)
-    return _start(
-        model, loss_fn, optimizers, folder or make_logdir(), quantities=quantities, config=name, budget=budget,
-        on_error=on_error, group=group, compiled=compiled, on_finding=check_callback(on_finding),
-        stop_on=check_stop(stop_on), **options,
-    )  # fmt: skip
+    refuse_second_run(model)
+    return Run(Tracker.open(model, loss_fn, optimizers, folder or make_logdir(), settings, group, compiled))
 
 
 def check_callback(on_finding: Any) -> Any:
@@ -136,21 +142,6 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
     return model, group, compiled
 
 
-def _start(model: nn.Module, *args: Any, **options: Any) -> Run:
-    refuse_second_run(model)
-    run = Run.open(model, *args, **options)
-    ALIVE.add(run)
-    return run
-
-
-def refuse_second_run(model: nn.Module) -> None:
-    for other in list(ALIVE):
-        if not other.closed and other.model is model:
-            raise RuntimeError(
-                f"this model is being tracked already, into {other.logdir}; call close() on that run first"
-            )
-
-
 def make_logdir() -> Path:
     """``runs/<time>``, with a number behind it if there is one of that second already."""
     base = Path("runs") / time.strftime("%Y-%m-%d_%H-%M-%S")
@@ -171,7 +162,7 @@ def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity],
             item = item()
         if not isinstance(item, Quantity):
             raise TypeError(f"config takes quantities, got {item!r}; subclass cockpit_core.quantities.Quantity")
-        unknown = set(item.needs) - NEEDS
+        unknown = set(item.needs) - NEEDS.keys()
         if unknown:
             raise ValueError(
                 f"{item.name}.needs names {', '.join(sorted(unknown))}; known are {', '.join(sorted(NEEDS))}"

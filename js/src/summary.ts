@@ -11,14 +11,15 @@ export interface Summary {
   words: { text: string; title?: string }[];
 }
 
-const stateWords: Record<string, [Summary["tone"], string]> = {
-  waiting: ["wait", "waiting for the first step"],
-  running: ["live", "live"],
-  finished: ["done", "finished"],
-  stopped: ["done", "stopped"],
-  failed: ["bad", "failed"],
-  crashed: ["bad", "crashed"],
-};
+// A map, because a file may name a state as it likes: every object has a "constructor".
+const stateWords = new Map<string, [Summary["tone"], string]>([
+  ["waiting", ["wait", "waiting for the first step"]],
+  ["running", ["live", "live"]],
+  ["finished", ["done", "finished"]],
+  ["stopped", ["done", "stopped"]],
+  ["failed", ["bad", "failed"]],
+  ["crashed", ["bad", "crashed"]],
+]);
 
 // Sums of other columns: what the whole step took, and what tracking took since the run began.
 export const costSums = ["cost/step", "cost/run"];
@@ -83,7 +84,7 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
     return { tone: status.connection === "disconnected" ? "bad" : "wait", words };
   }
   const { data } = run;
-  let [tone, state] = stateWords[data.status.state] ?? ["idle", data.status.state];
+  let [tone, state] = stateWords.get(data.status.state) ?? ["idle", data.status.state];
   if (tone === "done" && healthOf(run).tone === "broken") tone = "bad"; // what ended sick did not end well
   if (status.connection === "disconnected") tone = "bad";
   else if (ctx.state.paused && tone === "live") [tone, state] = ["idle", "paused"];

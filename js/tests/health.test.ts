@@ -248,4 +248,12 @@ describe("the state of training", () => {
     expect(healthOf(ctx.runs[0]).tone).toBe("broken");
     expect(summarize(ctx, { connection: "static" }, 0).tone).toBe("bad");
   });
+
+  it("takes any word for a state", () => {
+    for (const state of ["constructor", "__proto__", "toString"]) {
+      const status = { state, error: "", last_wall_time: 0, records: 20, expected: 20, broken: 0 };
+      const ctx = start([{ ...makeBatch({ to: 5 }), status }]).app.context();
+      expect(summarize(ctx, { connection: "static" }, 0).tone).toBe("idle");
+    }
+  });
 });

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import cockpit_core
-from cockpit_core.tracking.track import run as run_module
+from cockpit_core.tracking import opening, tracker
 from tests.own_optimizers import ByHand
 from tests.training import Training, by_step, start
 
@@ -93,7 +93,7 @@ def test_error_at_any_place_of_the_beginning_is_undone(
 
     training = start("mlp")
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, where, fail)
+        patch.setattr(tracker if where == "Ending" else opening, where, fail)
         with pytest.raises(ZeroDivisionError):
             training.track(tmp_path / "run")
     assert is_untouched(training)

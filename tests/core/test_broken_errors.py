@@ -63,7 +63,7 @@ def test_quantity_that_fails_takes_nothing_with_it(error: Callable[[], BaseExcep
     for name in ("Loss", "GradNorm", "UpdateSize"):
         assert list(by_step(data, name)) == [0, 1, 2]
     assert data.status == "finished"
-    assert run.closed
+    assert run._tracker.closed
     assert data.broken == 0
     told = [notice.quantity for notice in data.notices] + [missing.name for missing in data.missing]
     assert "Failing" in told
@@ -110,7 +110,7 @@ def test_subscriber_that_fails_takes_nothing_with_it(error: type[BaseException],
         run.subscribe(fail)
         training.run(training.batches(2))
     assert list(by_step(run.data, "Loss")) == [0, 1]
-    assert run.subscriber_errors == 3
+    assert run._tracker.log.subscriber_errors == 3
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -118,7 +118,7 @@ def test_whoever_wants_to_stop_is_heard(error: type[BaseException], tmp_path: Pa
     training = start("mlp")
     with training.track(tmp_path / "run", config=[failing(error)], on_error="warn") as run, pytest.raises(error):
         training.run(training.batches(1))
-    assert run.closed
+    assert run._tracker.closed
 
 
 class Alarm(Exception):

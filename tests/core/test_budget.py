@@ -23,11 +23,11 @@ def test_budget_is_compared_with_what_tracking_has_cost(tmp_path: Path) -> None:
     batches = list(training.batches(4))
     with training.track(tmp_path / "run", config="economy", budget=0.5) as run:
         training.run(batches[:1])
-        run.pace.seconds = 1e9
-        run.begin(run.make_plan())
+        run._tracker.pace.seconds = 1e9
+        run._tracker.begin(run._tracker.make_plan())
         training.run(batches[1:3])  # the first of them ends step 0's Alpha, and no more
-        run.pace.seconds = 0.0
-        run.begin(run.make_plan())
+        run._tracker.pace.seconds = 0.0
+        run._tracker.begin(run._tracker.make_plan())
         training.run(batches[3:])
         assert list(by_step(run.data, "Loss")) == [0, 3]
 

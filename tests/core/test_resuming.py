@@ -16,7 +16,7 @@ from torch import nn
 import cockpit_core
 from cockpit_core.events import logfile, writer
 from cockpit_core.events.writer import EventWriter
-from cockpit_core.tracking.track import start as start_module
+from cockpit_core.tracking import start as start_module
 from tests.training import Training, by_step, quantities, start
 
 # ---- a writer that lives ---------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ def test_run_that_did_no_step_is_resumed_at_its_first(
     run = training.track(tmp_path / "run")
     run.log(note=1)
     if ends == "killed":
-        run.writer.close()
-        monkeypatch.setattr(run.writer, "write_record", lambda record: 0)
+        run._writer.close()
+        monkeypatch.setattr(run._writer, "write_record", lambda record: 0)
     run.close()
     with training.track(tmp_path / "run", resume=True) as again:
         training.run(training.batches(2))

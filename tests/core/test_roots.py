@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import cockpit_core
-import cockpit_core.tracking.run
+import cockpit_core.tracking.alive
 from tests import slow_truth
 from tests.slow_truth import Objective, truth_of_objective
 from tests.training import assert_alphas_close, assert_true, by_step, start, truth_of
@@ -23,7 +23,7 @@ OWN = torch.autograd.backward
 @pytest.fixture(autouse=True)
 def nobody_else() -> None:
     """Runs that other tests of this process left open listen too."""
-    for run in list(cockpit_core.tracking.run.ALIVE):
+    for run in list(cockpit_core.tracking.alive.ALIVE):
         run.close()
     gc.collect()
     assert torch.autograd.backward is OWN

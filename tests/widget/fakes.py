@@ -77,7 +77,7 @@ class FakeRun:
 
     def __init__(self, logdir: Path, layers: int = 2, resume: bool = False) -> None:
         self.logdir = logdir
-        self.writer = EventWriter(logdir, resume=resume)
+        self.writer = self._writer = EventWriter(logdir, resume=resume)
         self.should_stop = False
         self.status = "running"
         self.callbacks: list[Callable[[], Any]] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -11,11 +9,8 @@ from cockpit_core.engine.loss.differentiated import Given
 from cockpit_core.engine.loss.graph import GIVEN, mark
 from cockpit_core.engine.loss.individual import NoIndividualLosses, check_sum
 
-if TYPE_CHECKING:
-    from cockpit_core.tracking.run import Run
 
-
-def attach_function_loss(run: Run, loss: Tensor, individual: Tensor | None) -> None:
+def attach_function_loss(loss: Tensor, individual: Tensor | None) -> None:
     """These are the individual losses of this loss, wherever it is differentiated. The wrong shape is the caller's
     mistake and is said at once."""
     if not isinstance(loss, Tensor) or loss.dim() != 0:

@@ -40,6 +40,8 @@ CHANNELS_FIRST = (
 BEHIND = "BatchNorm in training mode mixes samples behind this layer"
 MIXED = "rows of its output belong to several samples at once: they share it, or see each other behind it"
 
+NESTED = "a call of the model depends on what another call gave, which had other samples"
+
 
 @dataclass
 class Finding:
@@ -216,7 +218,8 @@ def look(
     if best is None:
         return Finding([{} for _ in calls], [("", "") for _ in calls], [True for _ in entries])
     dims, seen = best
-    finding = Finding(interacts=why_not_a_sum(root, dims, samples, batch_dim, careful=careful) if dims else "")
+    reason = why_not_a_sum(root, dims, samples, batch_dim, careful=careful) if dims else ""
+    finding = Finding(interacts=reason or (NESTED if others and is_nested(nodes, calls) else ""))
     normalised = below_batch_norm(nodes)
     for call in calls:
         own = seen.layouts.get(id(call), {})
@@ -238,6 +241,17 @@ def reachable(root: Any) -> set[Any]:
             seen.add(node)
             waiting += [child for child, _ in node.next_functions if child is not None]
     return seen
+
+
+def is_nested(nodes: set[Any], calls: list[Call]) -> bool:
+    """Does one call of the model lie behind another one of another size? An inner training step (MAML) does."""
+    sizes = {call.forward: call.batch_size for call in calls}
+    given = [(n, {sizes.get(forward) for forward, _ in n.metadata[GIVEN]}) for n in nodes if GIVEN in n.metadata]
+    for node, own in given:
+        below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
+        if any(other in below and size != own for other, size in given if other is not node):
+            return True
+    return False
 
 
 def below_batch_norm(nodes: set[Any]) -> set[int]:

@@ -45,7 +45,7 @@ function row(ctx: Context, { run, notice, count, layers, names }: Line): HTMLEle
   const kind = h(
     "span",
     { class: isHint(notice) ? "ck-kind ck-hint" : "ck-kind" },
-    words[notice.kind] ?? shorten(notice.kind, 24),
+    Object.hasOwn(words, notice.kind) ? words[notice.kind] : shorten(notice.kind, 24),
   );
   const single = layers.size === 1 ? notice.layer : "";
   const where = [notice.quantity, single].filter(Boolean).map((name) => ` · ${shorten(name, 40)}`);

@@ -150,7 +150,7 @@ def test_odd_structures_are_measured_or_silent(tmp_path: Path) -> None:
         loss_fn(scores, ids[:, 0] % 3).backward()
         optimizer.step()
     run.close()
-    assert run.signals.failed == {}
+    assert run._tracker.signals.failed == {}
     assert len(run.data.scalars("signal/dead")[0]) == 4
     assert run.data.scalars("signal/classes")[1].tolist() == [3] * 4
 
@@ -160,6 +160,6 @@ def test_a_signal_that_fails_is_silent(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(collector, "measure_inputs", lambda x: 1 / 0)
     run = train(tmp_path / "a", steps=3, on_error="warn")
-    assert "ZeroDivisionError" in run.signals.failed["inputs"]
+    assert "ZeroDivisionError" in run._tracker.signals.failed["inputs"]
     assert "signal/input_rms" not in run.data.table.columns
     assert "signal/dead" in run.data.table.columns

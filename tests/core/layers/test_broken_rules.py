@@ -86,5 +86,7 @@ def test_attention_that_adds_up_has_a_rule(tmp_path: Path) -> None:
             return self.layer(x, memory)
 
     with cockpit_core.track(Decoder(), loss_fn, optimizer, tmp_path / "run", on_error="raise") as run:
-        loop(run.model, loss_fn, optimizer, [(torch.randn(5, 3, 4).double(), torch.zeros(5, 3, 4).double())] * 2)
+        loop(
+            run._tracker.model, loss_fn, optimizer, [(torch.randn(5, 3, 4).double(), torch.zeros(5, 3, 4).double())] * 2
+        )
     assert {layer.method for layer in run.data.header.layers} == {"rule"}

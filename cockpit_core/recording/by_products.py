@@ -1,0 +1,48 @@
+"""What comes with every tracked step: learning rates, the gradient as the optimizer gets it, the loudest samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from cockpit_core.engine.step import StepState
+from cockpit_core.quantities.norms import combine, measure_norms
+
+TOP_SAMPLES = 5
+
+
+def read_rates(optimizers: Iterable[torch.optim.Optimizer]) -> tuple[float, ...]:
+    """Of all groups, in their order."""
+    return tuple(float(g["lr"]) for optimizer in optimizers for g in optimizer.param_groups if "lr" in g)
+
+
+def name_rates(rates: Sequence[float]) -> dict[str, float]:
+    return {"LearningRate" if index == 0 else f"LearningRate/{index}": rate for index, rate in enumerate(rates)}
+
+
+def measure_clipped(
+    state: StepState, parameters: Mapping[str, Tensor], is_unchanged: Callable[[str], bool]
+) -> dict[str, float]:
+    """The norm of ``p.grad`` as the optimizer gets it. Where nobody wrote into it since the backward pass, it is known."""
+    known = {
+        n: norm
+        for n, norm in state.gradient_norms.items()
+        if is_unchanged(n) and state.before.get(n) is None and state.loss_scale == 1
+    }
+    gradients = {n: p.grad for n, p in parameters.items() if p.grad is not None}
+    rest = {n: g for n, g in gradients.items() if n not in known and not g.is_sparse}
+    return {"GradNormClipped": combine(known | measure_norms(rest))}
+
+
+def find_top_samples(norms: Mapping[str, Tensor]) -> tuple[list[int], dict[str, float]]:
+    """The samples with the longest gradients, longest first, and the length of the longest."""
+    if not norms:
+        return [], {}
+    total = sum(norms.values())
+    assert isinstance(total, Tensor)
+    values, order = torch.topk(total, min(TOP_SAMPLES, len(total)))
+    longest = float(values[0])
+    return order.tolist(), {"TopSampleNorm": longest if math.isnan(longest) else math.sqrt(max(longest, 0.0))}

@@ -1,0 +1,76 @@
+"""What quantities are given: the statistics of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.step import StepState
+from cockpit_core.foundation.sharded import whole_of_each
+from cockpit_core.quantities import Quantity, Statistics
+
+FROM_GRADIENTS = {"norms", "dots", "squares", "histogram"}
+
+
+def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Tensor], **more: Any) -> Statistics:
+    """``more``: what the step itself does not know (its number, the time, the optimizer's own numbers)."""
+    reduced = {n: s for n, s in state.reduced.items() if "gradient" in s.projections}
+    return Statistics(
+        batch_size=state.batch_size,
+        loss=state.loss,
+        losses=state.losses(),
+        backward_seen=bool(state.passes),
+        parameters={n: state.theta.get(n, parameters[n].detach()) for n in state.gradient_norms},
+        gradients=state.gradients,
+        gradient_norms=state.gradient_norms,
+        norms={n: s.norms for n, s in reduced.items() if s.norms is not None},
+        dots={n: s.projections["gradient"] for n, s in reduced.items()},
+        squares={n: s.squares for n, s in reduced.items() if s.squares is not None},
+        counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
+        diagonals=state.diagonals,
+        eigenpairs=state.eigenpairs,
+        curvature_part=state.curvature_part,
+        activations=state.activations if plan.watched else None,
+        gram=state.gram,
+        labels=state.labels(),
+        no_value=find_reasons(state, plan, bool(reduced)),
+        **more,
+    )
+
+
+def find_reasons(state: StepState, plan: Plan, is_reduced: bool) -> dict[str, str]:
+    """Why statistics are not there. Where no layer could be reduced, the first failure stands for all."""
+    if not (plan.needs & FROM_GRADIENTS) or is_reduced or not state.failures:
+        return state.no_value
+    return {"individual": next(iter(state.failures.values())), **state.no_value}
+
+
+def show_whole(statistics: Statistics, quantity: Quantity) -> Statistics:
+    """A sharded tensor may answer arithmetic with this process's part of the number. Ours that only take norms know
+    that; every other quantity is given whole tensors."""
+    if type(quantity).__module__.startswith("cockpit_core.") and not {"gradients", "squares"} & set(quantity.needs):
+        return statistics
+    chosen = [name for name in ("gradients", "parameters", "start", "update") if name in quantity.needs]
+    changes: dict[str, Any] = {name: whole_of_each(getattr(statistics, name)) for name in chosen}
+    return replace(statistics, **changes)
+
+
+def copy_before(state: StepState, plan: Plan, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``theta_t``, where the step will be compared with it. With a closure all: who gets a gradient is not known yet."""
+    if not (plan.alpha_start or "update" in plan.needs or state.in_closure):
+        return {}
+    return {n: p.detach().clone() for n, p in parameters.items() if state.in_closure or p.grad is not None}
+
+
+def find_update(state: StepState, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``s_t``, of the parameters that have a gradient."""
+    names = [n for n in state.theta if n in state.gradient_norms]
+    if not names:
+        return {}
+    now = [parameters[n].detach() for n in names]
+    return dict(zip(names, torch._foreach_sub(now, [state.theta[n] for n in names]), strict=True))

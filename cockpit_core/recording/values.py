@@ -1,0 +1,65 @@
+"""What a quantity gave, as the record stores it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cockpit_core.foundation.records import Histogram, Record
+from cockpit_core.quantities import Value
+
+Heavy = tuple[Histogram, list[Histogram | None]]
+"""Of the network, and one for each layer of the header."""
+
+
+@dataclass
+class Taken:
+    """One quantity at one step: numbers for the light record, arrays for heavy ones."""
+
+    scalars: dict[str, float] = field(default_factory=dict)
+    layers: dict[str, np.ndarray] = field(default_factory=dict)
+    layers_missing: dict[str, np.ndarray] = field(default_factory=dict)
+    estimates: dict[str, tuple[float, str]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    heavy: list[Heavy] = field(default_factory=list)
+
+
+def take_value(name: str, value: float | Value | Any, step: int, layers: Sequence[str]) -> Taken:
+    """``layers`` are those of the header, in their order."""
+    if not isinstance(value, Value):
+        value = Value(float(value))
+    taken = Taken()
+    if value.network is not None:
+        taken.scalars[name] = float(value.network)
+    if value.layers:
+        taken.layers[name] = np.array([value.layers.get(n, math.nan) for n in layers], dtype=np.float64)
+        taken.layers_missing[name] = np.array([n not in value.layers for n in layers])
+    if value.error is not None or value.method:
+        taken.estimates[name] = (math.nan if value.error is None else float(value.error), value.method)
+    if value.reason:
+        taken.missing[name] = value.reason
+    if value.table is not None:
+        taken.heavy.append((Histogram(name, step, value.table, np.zeros(0)), []))
+    if value.histograms is not None:
+        network, by_layer = value.histograms
+        taken.heavy.append((network, [by_layer.get(n) for n in layers]))
+    for part, more in value.parts.items():
+        join(taken, take_value(f"{name}/{part}", more, step, layers))
+    return taken
+
+
+def join(taken: Taken, more: Taken) -> None:
+    add_to_record(taken, more)
+    taken.heavy += more.heavy
+
+
+def add_to_record(record: Record | Taken, taken: Taken) -> None:
+    record.scalars |= taken.scalars
+    record.layers |= taken.layers
+    record.layers_missing |= taken.layers_missing
+    record.estimates |= taken.estimates
+    record.missing |= taken.missing

@@ -1,0 +1,346 @@
+"""A run at work, inside the ``Run`` that the user holds. One step, in order: the ``Listener`` hears the loss; ``before_step``
+makes the ``Measurement`` of a tracked step, ``after_step`` finishes it, and the plan of the next step is made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cockpit_core.distributed.group import Group
+from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.hooks import Hook
+from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.samples.identity import as_ids
+from cockpit_core.engine.step import StepState
+from cockpit_core.foundation.faults import Faults, describe_error
+from cockpit_core.recording.measure import Measurement
+from cockpit_core.tracking import opening
+from cockpit_core.tracking.alive import ALIVE
+from cockpit_core.tracking.attaching import Attachments
+from cockpit_core.tracking.ending import Ending
+from cockpit_core.tracking.listening import Listener
+from cockpit_core.tracking.obstacles import NO_LOSS, why_alone, why_unclear
+from cockpit_core.tracking.rounds import Rounds, has_closure
+from cockpit_core.tracking.settings import Settings
+from cockpit_core.tracking.start import forget_start
+from cockpit_core.tracking.writing import StepWriter
+
+
+class Tracker:
+    """Made by ``track``; ``closed`` when all its hooks are off."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Any,
+        optimizers: Sequence[torch.optim.Optimizer],
+        logdir: Path,
+        settings: Settings,
+        group: Group | None = None,
+        compiled: Sequence[nn.Module] = (),
+    ):
+        self.model, self.loss_fn, self.optimizers, self.group = model, loss_fn, list(optimizers), group
+        self.closed = self.should_stop = False
+        self.measurement: Measurement | None = None
+        self.step = 0
+        self.faults, self.cover = Faults(settings.on_error, Hook(self, "note_error")), Cover(model, settings.layers)
+        self.pace = opening.make_pace(settings, group)
+        self.log = opening.open_own_log(
+            model, loss_fn, self.optimizers, logdir, settings, self.cover, self.faults, self.pace, group
+        )
+        past = self.log.writer.past
+        self.step = settings.step if settings.step is not None else past.last_step + 1 if past else 0
+        self.engine = opening.make_engine(self.cover, loss_fn, settings, self.faults, group, compiled)
+        self.signals = opening.make_signals(model, loss_fn, self.engine, settings.on_error)
+        self.instruments = opening.make_instruments(
+            self.engine, self.optimizers, loss_fn, self.faults, Hook(self, "note_uncovered")
+        )
+        if settings.asks("start"):
+            self.instruments.start, self.instruments.no_start = opening.find_start(
+                past, self.step, self.cover, self.log, settings.keep_start
+            )
+        self.alpha = self.instruments.alpha
+        self.rounds, self.writing = (
+            Rounds(self.optimizers),
+            StepWriter(self.log, self.engine, self.signals, self.faults),
+        )
+        self.step_began = time.perf_counter()
+        self._attach()
+
+    @classmethod
+    def open(cls, *args: Any, **options: Any) -> Tracker:
+        """A new run; if it cannot begin, nothing of it is left on the model, on the optimizer or on the disk."""
+        tracker = cls.__new__(cls)
+        try:
+            tracker.__init__(*args, **options)  # type: ignore[misc]
+        except BaseException:
+            tracker._undo()
+            raise
+        ALIVE.add(tracker)
+        return tracker
+
+    def _undo(self) -> None:
+        parts = vars(self)
+        self.closed = True
+        if "attachments" in parts:
+            self.attachments.remove()
+        if "engine" in parts:
+            self.engine.layer_handles.remove()
+        if "ending" in parts:
+            self.ending.done()
+        if "log" in parts:
+            if self.log.writer.past is None:
+                forget_start(self.log.logdir)
+            self.log.writer.abandon()
+
+    def _attach(self) -> None:
+        """Two light hooks for the whole run, on the loss and behind the optimizer; ``begin`` adds what a plan needs."""
+        by_module = isinstance(self.loss_fn, nn.Module)
+        self.listener = Listener(
+            self.engine, self.pace, self.signals, self.faults, self.optimizers, by_module=by_module,
+            looks_for_steps=self.group is None, on_spike=Hook(self, "note_spike"), on_unseen=Hook(self, "note_unseen"),
+        )  # fmt: skip
+        self.attachments = Attachments(
+            self.loss_fn, self.listener, self.rounds.watched.values(),
+            Hook(self, "before_step"), Hook(self, "after_step", keeps=True),
+        )  # fmt: skip
+        self.attachments.attach()
+        self.engine.noticed_loss = Hook(self.listener, "notice_loss")
+        self.engine.loss_scale = Hook(self.listener, "loss_scale")
+        self.engine.owned = Hook(self.rounds, "owned_parameters")
+        self.ending = Ending(self)
+        start = opening.make_first_record(self.model, self.loss_fn, self.optimizers, self.step, self.log, self.faults)
+        self.log.begin(start, self.cover)
+        if self.log.announce(start.findings):
+            self.request_stop()
+        self.begin(self.make_plan())
+
+    # ---- when ---------------------------------------------------------------------------------------------------
+
+    def make_plan(self) -> Plan:
+        return self.pace.plan(self.step, self.log.elapsed, self.alpha.pending is not None)
+
+    def begin(self, plan: Plan) -> None:
+        """Carry out this plan at the coming step."""
+        engine = self.engine
+        engine.begin(plan)
+        eager = bool(engine.layer_handles) or not engine.compiled  # hooks would make torch.compile start anew
+        self.signals.begin(plan.record and not plan.by_products_only and eager)
+        self.attachments.follow(plan.active, not self.rounds.single)
+
+    def trigger(self, reason: str) -> None:
+        if self.group is not None:
+            self.pace.wish.trigger = reason
+            return
+        self.pace.trigger = reason
+        if not self.closed and not self.listener.loss_seen and not self.engine.step.passes:
+            self.begin(self.make_plan())
+            self.pace.trigger = ""
+            self.log.note(self.step, "trigger", f"tracked off schedule: {reason}")
+
+    def request_stop(self) -> None:
+        if self.group is not None:
+            self.pace.wish.stop = True
+        else:
+            self.should_stop = True
+
+    # ---- what is noticed ----------------------------------------------------------------------------------------
+
+    def note_error(self, where: str, message: str) -> None:
+        self.log.note(self.step, "error", message, where)
+
+    def note_uncovered(self, name: str, reason: str) -> None:
+        self.log.note(self.step, "coverage", f"{name} is not covered: {reason}", layer=name)
+        text = f"Cockpit: individual gradients of {name} are left out: {reason}."
+        self.faults.warn(f"coverage {name}", text)
+
+    def note_unseen(self, message: str) -> None:
+        message = message.format(name=type(self.optimizers[0]).__name__)
+        self.faults.warn("no step", message)
+        self.log.note(self.step, "error", message, "step")
+
+    def note_spike(self, reason: str) -> None:
+        """The step that breaks is put on record as far as it can be had by now, and the next one in full."""
+        if self.group is not None:  # the other processes have seen another loss, and would not follow
+            self.pace.wish.trigger = self.pace.wish.trigger or reason
+            return
+        self.pace.trigger = reason
+        self.log.note(self.step, "trigger", f"{reason}; this step and the next are on record")
+        if not self.engine.step.plan.record:
+            plan = self.engine.step.plan = self.pace.plan_for_spike(self.engine.step.plan.alpha_end)
+            self.attachments.follow(plan.active, not self.rounds.single)
+
+    def note_ids(self, ids: Any) -> None:
+        if not self.closed and self.engine.step.plan.record:
+            self.engine.step.ids.append(as_ids(ids))
+
+    def note_settings(self, settings: dict[str, str]) -> None:
+        self.log.check_open()
+        self.log.header.options.update(settings)
+        self.log.told = None
+        self.log.write_header(self.cover)
+
+    def _note_no_loss(self) -> None:
+        self.faults.warn("no loss", NO_LOSS)
+        self.engine.step.no_value["individual"] = "no backward pass was seen before the step"
+
+    # ---- the step -----------------------------------------------------------------------------------------------
+
+    def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        """With several optimizers a step is one round: from the first one's step to the last one's."""
+        rounds, state = self.rounds, self.engine.step
+        if (rounds.single and not state.plan.active) or rounds.is_inside(args):
+            return
+        if rounds.breaks(optimizer):  # a round that not all of them took part in
+            self._end_round()
+            state = self.engine.step
+        if rounds.has_begun or not state.plan.active:
+            return
+        with self.faults.guard("before the step"):
+            start = time.perf_counter()
+            if self._is_refused(state):
+                return
+            self.listener.find_scaler()
+            # With a closure the (last) backward pass is still to come; where there was none yet, step() may do its own.
+            state.in_closure = has_closure(args, kwargs) or (not state.passes and self.group is None)
+            if not state.passes and not state.in_closure:
+                self._note_no_loss()
+            if not state.in_closure and (state.passes or self.group is not None):
+                self.engine.measure()
+            epoch = self.log.epoch_at(self.step)
+            self.measurement = Measurement(self.instruments, self.step, self.log.elapsed, epoch)
+            state.overhead += time.perf_counter() - start
+
+    def _is_refused(self, state: StepState) -> bool:
+        """Nothing can be measured at this step, and that is said."""
+        alone = why_alone(self.group)
+        if alone:
+            self.begin(Plan())
+            self.alpha.pending = None
+            self.faults.warn(alone, f"Cockpit: {alone}.")
+            return True
+        reason = why_unclear(state)
+        if reason:
+            self.faults.warn(reason, f"Cockpit: a step is not recorded: {reason}.")
+            self.log.note(self.step, "error", f"not recorded: {reason}", "step")
+        return bool(reason)
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        if self.closed:
+            yield
+            return
+        with self.rounds.one_step() as (optimizer, marker):
+            self.before_step(optimizer, marker, {})
+            yield
+            self.rounds.expect_only(optimizer)
+            self.after_step(optimizer, marker, {})
+
+    def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        rounds = self.rounds
+        if rounds.asks and rounds.is_inside(args):
+            return
+        if rounds.single and not self.engine.step.plan.active:
+            if not self._stays_idle():
+                self._next_step(False)
+        elif rounds.completes(optimizer):
+            self._end_round()
+
+    def _end_round(self) -> None:
+        self.rounds.begin()
+        state = self.engine.step
+        try:
+            self._finish_measurement(state)
+        finally:  # also if somebody interrupts: the optimizer has taken this step
+            self._next_step(state.plan.active)
+
+    def _finish_measurement(self, state: StepState) -> None:
+        measurement, self.measurement = self.measurement, None
+        if state.plan.active and measurement is not None:
+            start = time.perf_counter()
+            with self.faults.guard("after the step"):
+                if state.in_closure and not state.passes and self.group is None:
+                    self._note_no_loss()
+                self._finish(measurement, start)
+            self.pace.seconds += state.overhead + time.perf_counter() - start
+        if self.group is not None and state.plan.active:
+            with self.faults.guard("agreeing with the other processes"):
+                agreed = self.pace.agree(self.group, self.step, self.log.elapsed)
+                self.should_stop = self.should_stop or agreed.stop
+                if agreed.trigger:
+                    self.log.note(self.step, "trigger", f"{agreed.trigger}; the next step is on record")
+
+    def _finish(self, measurement: Measurement, began: float) -> None:
+        try:
+            measurement.finish()
+        finally:
+            if measurement.fit is not None:
+                self.log.alphas.append(measurement.fit)
+        if measurement.plan.record:
+            before, step = self.pace.seconds, self.step_began
+            if self.writing.write(measurement, began, spent_before=before, step_began=step):
+                self.request_stop()
+
+    def _next_step(self, was_active: bool) -> None:
+        self.step += 1
+        engine, state = self.engine, self.engine.step
+        seen = len(state.passes) or (self.listener.backward_passes if engine.passes_per_step == 0 else 0)
+        measured = len(state.passes) or 1  # a closure may be called again; only its first backward pass counts
+        engine.passes_per_step = measured if state.in_closure else seen or engine.passes_per_step
+        self.listener.forget()
+        with self.faults.guard("planning"):
+            plan = self.make_plan()
+            self.pace.trigger = ""
+            if plan.active or was_active:
+                self.begin(plan)
+        self.step_began = time.perf_counter()
+
+    def _stays_idle(self) -> bool:
+        """Nothing was due and nothing will be: on to the next step, in a microsecond, if that is all there is to do."""
+        pace, listener = self.pace, self.listener
+        if pace.trigger or listener.backward_passes or self.alpha.pending is not None or self.engine.step.passes:
+            return False
+        following = self.step + 1
+        try:
+            if pace.is_due(following):
+                return False
+        except Exception:
+            return False  # the long way asks again, and reports it
+        self.step = following
+        listener.loss_seen = False
+        listener.losses_seen = 0
+        self.step_began = time.perf_counter()
+        return True
+
+    # ---- the end ------------------------------------------------------------------------------------------------
+
+    def close(self, status: str = "finished", error: str = "") -> None:
+        """Write what is pending and take all hooks off. Closing twice does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        ALIVE.discard(self)
+        self.attachments.remove()
+        self.engine.layer_handles.remove()
+        self.signals.close()
+        self.engine.step.plan = Plan()
+        self.ending.done()
+        self.log.end("stopped" if self.should_stop and status == "finished" else status, error, max(self.step - 1, 0))
+        # A closed run is a way to its log; it must not keep the network alive.
+        self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
+        self.instruments = self.alpha = self.writing = self.measurement = None  # type: ignore[assignment]
+        self.listener.close()
+        self.rounds.close()
+
+    def end(self, error: BaseException | None) -> None:
+        """The training has ended, by itself or by an exception."""
+        if error is None:
+            self.close()
+        else:
+            self.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", describe_error(error))

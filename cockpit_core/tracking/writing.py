@@ -1,0 +1,52 @@
+"""From a finished measurement to its record in the log: signals, notices, findings, costs."""
+
+from __future__ import annotations
+
+import time
+
+from cockpit_core.engine.engine import Engine
+from cockpit_core.engine.step import StepState
+from cockpit_core.foundation.faults import Faults
+from cockpit_core.foundation.records import Record
+from cockpit_core.recording.costs import bill
+from cockpit_core.recording.measure import Measurement
+from cockpit_core.recording.notices import find_all
+from cockpit_core.recording.signals import list_parts
+from cockpit_core.signals.collector import Collector
+from cockpit_core.tracking.log import Log
+
+
+class StepWriter:
+    """One for each run."""
+
+    def __init__(self, log: Log, engine: Engine, signals: Collector, faults: Faults):
+        self.log, self.engine, self.signals, self.faults = log, engine, signals, faults
+
+    def write(self, measured: Measurement, began: float, *, spent_before: float, step_began: float) -> bool:
+        """``began``: since when this step's own work goes on. True: a finding asks the training to end."""
+        log, clock, record, state = self.log, self.engine.clock, measured.record, measured.state
+        clock.timed("signals", self._add_signals, record, state)
+        self._write_header(state)
+        log.take_waiting(record)
+        found = find_all(record, measured.heavy, state.gradient_norms)
+        record.notices = [*record.notices, *log.repeats.thin(found, state.loss)]
+        with self.faults.guard("diagnosis"):
+            record.findings = clock.timed("diagnosis", log.live.see, log.header, record)
+        now = time.perf_counter()
+        total = state.overhead + now - began
+        record.costs = bill(clock.reset(), measured.plan, total, step=now - step_began, before=spent_before)
+        return log.write_step(record, measured.heavy)
+
+    def _add_signals(self, record: Record, state: StepState) -> None:
+        """The numbers that diagnoses rest on; see ``cockpit_core.signals``."""
+        fit = self.log.alphas[-1] if self.log.alphas else None
+        parts = list_parts(state, fit, list(self.signals.called), self.engine.cover.parameters)
+        record.scalars |= self.signals.collect(parts)
+        if self.signals.activity_names:
+            self.log.header.options["activations"] = "\n".join(self.signals.activity_names)
+
+    def _write_header(self, state: StepState) -> None:
+        header, cover = self.log.header, self.engine.cover
+        header.batch_size = header.batch_size or state.batch_size
+        header.notes = list(self.engine.cost_notes.values())
+        self.log.write_header(cover, {n for n in cover.trainable() if n not in state.gradient_norms})
