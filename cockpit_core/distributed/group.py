@@ -30,6 +30,7 @@ from cockpit_core.curvature import NoCurvature
 from cockpit_core.events.resume import Past
 from cockpit_core.events.writer import EventWriter
 from cockpit_core.foundation.faults import describe_error
+from cockpit_core.foundation.records import Record
 from cockpit_core.foundation.sharded import find_mesh
 from cockpit_core.layers.registry import NotCovered
 
@@ -182,6 +183,9 @@ class SilentWriter:
 
     def __init__(self, past: Past | None):
         self.past = past
+
+    def preview(self, record: Record) -> Record:
+        return record
 
     def _ignore(self, *args: Any, **kwargs: Any) -> bool:
         return False

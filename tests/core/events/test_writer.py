@@ -15,7 +15,7 @@ import pytest
 from cockpit_core.events import writer as writing
 from cockpit_core.events.data import load
 from cockpit_core.events.reader import read_events
-from cockpit_core.events.writer import EventWriter, Thinning
+from cockpit_core.events.writer import EventWriter, Thinning, choose_names
 from cockpit_core.foundation import records
 from tests import synthetic
 
@@ -122,6 +122,15 @@ def test_many_layers_are_stored_in_every_tenth_record_and_the_header_says_so(log
     assert data.scalars("GradNorm", layer="l7")[0].tolist() == [0, 10, 13, 20]
     assert len(data.scalars("Loss")[0]) == 25
     assert "every 10th" in data.header.notes[0]
+
+
+def test_vectors_of_many_layers_stand_in_records_in_turn() -> None:
+    names = [f"q{i}" for i in range(7)]
+    rounds = [choose_names(names, turn, 600) for turn in range(10)]
+    assert rounds[:4] == [["q0", "q1"], ["q2", "q3"], ["q4", "q5"], ["q6"]]
+    assert sum(rounds, []) == names
+    assert sum((choose_names(names * 3, turn, 600) for turn in range(10)), []) == names * 3, "none is forgotten"
+    assert [len(choose_names(names, turn, 5000)) for turn in range(10)] == [1] * 7 + [0] * 3
 
 
 def test_few_layers_are_stored_in_every_record(logdir: Path) -> None:
