@@ -53,3 +53,19 @@ def measure_targets(y: Tensor) -> dict[str, float]:
     names = ("scale", "std", "spread", "min", "max", "mean", "variance")
     found = {f"target_{name}": value for name, value in zip(names, numbers, strict=True)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def measure_likeness(x: Tensor, y: Tensor) -> dict[str, float]:
+    """The largest correlation of one input feature with the target [B], and which it is. 1: the target is among the
+    inputs. Not of reconstructions, whose targets have the shape of the inputs, nor of inputs too wide to look at whole."""
+    y = y.reshape(len(y), -1) if y.dim() else y.reshape(1, 1)
+    if x.dim() != 2 or y.shape[1] != 1 or len(y) != len(x) or len(x) < 8 or x.shape[1] < 2 or x.numel() > 65536:
+        return {}
+    rows, goal = x.double(), y[:, 0].double()
+    rows, goal = rows - rows.mean(0), goal - goal.mean()
+    lengths = rows.norm(dim=0) * goal.norm()
+    likeness = torch.where(lengths > 0, (goal @ rows).abs() / lengths, torch.zeros_like(lengths))
+    if not bool(torch.isfinite(likeness).all()):
+        return {}
+    top = likeness.max(0)
+    return {"input_target": float(top.values), "input_target_where": float(top.indices)}

@@ -124,12 +124,21 @@ CASES = {
     "batchnorm_momentum": case(static={"static_batchnorm_momentum": 1.0}),
     "batch_too_large": case(change=put(NormTest=0.05), batch=4096),
     "clipped_before_unscaled": case(change=put(loss_scale=65536, GradNormClipped=1e-5)),
+    "weights_not_tied": case(static={"static_copies": 2}),
+    "schedule_before_step": case(static={"static_rate": 0.2, "static_scheduled": 1}),
+    "half_precision_underflow": case(
+        change=put(output_half=1), layers=vectors(GradNorm=[0, 0, 0.4, 0.4, 0.4, 0.4]), n=20
+    ),
+    "target_in_inputs": case(change=put(input_target=1.0, input_target_where=3)),
+    "attention_too_sharp": case(
+        change=both(put(**STUCK), lambda i, scalars: scalars.update({"AttentionEntropy": 0.05})), n=30
+    ),
     "optimizer_holds_others": case(static={"static_foreign": 2, "static_unoptimized": 2}),
 }
 CASES["adam_eps_too_large"]["header"].optimizers[0].groups[0]["eps"] = "0.1"
 ADVICE = {
     "label_noise", "class_imbalance", "labels_off_by_one", "constant_feature", "missing_nonlinearity", "batchnorm_momentum",
-    "batch_too_large", "optimizer_holds_others",
+    "batch_too_large", "optimizer_holds_others", "weights_not_tied", "schedule_before_step",
 }  # fmt: skip
 
 
