@@ -17,7 +17,11 @@ class BatchTooSmall(Diagnosis):
     needs = ("NormTest",)
     hold, after, least = 1, 30, 4
     confidence = 0.7
-    explains = ("data_not_shuffled", "label_noise", "labels_random", "batchnorm_few_samples")
+    explains = (
+        "data_not_shuffled",
+        "label_noise",
+        "labels_random",
+    )
 
     def test(self, view: View) -> Found | None:
         few = view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > view.batch

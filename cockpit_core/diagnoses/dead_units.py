@@ -23,7 +23,6 @@ class DeadUnits(Diagnosis):
         "labels_random",
         "vanishing_gradients",
         "learning_rate_too_low",
-        "init_too_small",
         "label_noise",
     )
 

@@ -34,7 +34,7 @@ class InitTooSmall(Diagnosis):
             view.history.resumed
             or view.learns
             or view.drop > 0.3
-            or view.first("dead") >= limit("dead0")
+            or (view.first("dead") >= limit("dead0") and not view.weight_scale < 0.1)
             or not (flat or fading)
         ):
             return None

@@ -28,7 +28,6 @@ class InputsNotScaled(Diagnosis):
         "vanishing_gradients",
         "saturated_units",
         "not_finite",
-        "input_outliers",
         "batch_too_small",
         "learning_rate_too_low",
         "targets_not_scaled",

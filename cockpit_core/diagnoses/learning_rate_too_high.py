@@ -23,12 +23,10 @@ class LearningRateTooHigh(Diagnosis):
         "not_learning",
         "labels_random",
         "label_noise",
-        "data_not_shuffled",
         "dead_units",
         "graph_detached",
         "vanishing_gradients",
         "saturated_units",
-        "momentum_too_high",
     )
 
     def test(self, view: View) -> Found | None:
@@ -86,7 +84,8 @@ class LearningRateTooHigh(Diagnosis):
         """Steps as long as the weights. Longer than all of them: at once. Half as long: where little is learned by it."""
         if view.starts_small or view.thrives:
             return False
-        if view.update_max > 2 * limit("update"):
+        rises = not sum(view.finite[-2:]) < 1.8 * view.very_first
+        if view.update_max > 2 * limit("update") and (rises or view.update_max > 4 * limit("update")):
             return True
         if view.drop != view.drop:  # a loss around zero says nothing of progress
             return view.update_max > limit("update") and view.update > 0.02 and view.t >= 20

@@ -22,7 +22,7 @@ class MomentumTooHigh(Diagnosis):
     def test(self, view: View) -> Found | None:
         inertia = view.facts.inertia
         high = inertia >= limit("momentum") and view.t < 10 / max(1e-9, 1 - inertia)
-        piled = view.amplification > limit("amplification")
+        piled = inertia >= 0.97 and view.amplification > limit("amplification")
         suffers = view.drop < 0.8 or view.spike > 1.5 or view.broken
         if not (high or piled) or not suffers:
             return None

@@ -280,8 +280,9 @@ class View:
 
     @cached_property
     def update(self) -> float:
-        """Length of a step over the length of all parameters."""
-        return median(self.ratios("UpdateSize", "ParamNorm"))
+        """Length of a step over the length of all parameters: typical of the last ones, and of now where few are known."""
+        last = self.ratios("UpdateSize", "ParamNorm")
+        return min(median(last), last[-1]) if last else nan
 
     @cached_property
     def update_max(self) -> float:
@@ -348,7 +349,8 @@ class View:
         if not decay > 0:
             return nan
         if self.facts.decoupled:
-            return self.rate * decay * median(self.ratios("ParamNorm", "UpdateSize"))
+            shares = [ratio(o.get("LearningRate") * o.get("ParamNorm"), o.get("UpdateSize")) for o in self.late]
+            return decay * median([share for share in shares if share == share][-RECENT:])
         return decay * median(self.ratios("ParamNorm", "GradNormClipped"))
 
     @cached_property
@@ -356,7 +358,8 @@ class View:
         """Length of a step over lr times the gradient: 1 for plain SGD, up to 1 / (1 - momentum)."""
         if self.facts.optimizer != "SGD":
             return nan
-        return median(self.ratios("UpdateSize", "GradNormClipped")) / self.rate
+        longer = [ratio(o.get("UpdateSize"), o.get("LearningRate") * o.get("GradNormClipped")) for o in self.late]
+        return median([value for value in longer if value == value][-RECENT:])
 
     @cached_property
     def steps_to_go_min(self) -> float:
