@@ -31,8 +31,8 @@ class BatchTooSmall(Diagnosis):
         harmful = view.drop < 0.15 or view.level > 1
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
         text = (
-            f"The batch of {view.batch} is too small: the noise of its gradient is {number(view.noise)} times as "
-            "strong as what its samples have in common."
+            f"The batch of {view.batch} is too small: the noise in its gradient is {number(view.noise)} times as "
+            "strong as what its samples agree on."
         )
         remedy = (
             f"Use batches of about {size} (or accumulate gradients), or divide the learning rate by "

@@ -36,7 +36,7 @@ class DeadUnits(Diagnosis):
         where = view.name_activation("dead_where")
         when = "from the first step on" if first >= limit("dead0") else "by now"
         text = (
-            f"{number(100 * dead)} % of the units of {where} are dead, {when}: they give the same for every "
+            f"{number(100 * dead)} % of the units of module {where} are dead, {when}: they give the same for every "
             "sample, and learn nothing."
         )
         remedy = (

@@ -37,7 +37,7 @@ class DropoutTooHigh(Diagnosis):
             return None
         text = (
             f"Dropout of {p:g} is too high: {number(100 * p)} % of a layer are missing at every step, and the "
-            f"loss is still {number(100 * view.level)} % of chance."
+            f"loss is still {number(100 * view.level)} % of what ignoring the input gives."
         )
         remedy = "Use 0.1 to 0.5."
         return Found(text, remedy, [evidence("dropout", p), evidence("level", view.level)])

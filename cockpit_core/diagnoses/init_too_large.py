@@ -50,7 +50,7 @@ class InitTooLarge(Diagnosis):
             what = f"the outputs of the fresh network spread {number(start)} times as far as the targets"
         elif not view.facts.is_value and start > (1.5 if large else limit("level0")):
             what = f"the first loss is {number(start)} times that of a guess"
-        elif large and start > 2:
+        elif (large and start > 2) or (view.weight_scale > 2.8 and start > 8):
             what = f"the first loss is {number(start)} times that of always giving the mean"
         else:
             return None

@@ -27,8 +27,8 @@ class LabelsRandom(Diagnosis):
             return None
         text = (
             f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(100 * view.level)} % of "
-            "chance, though the steps are neither too long nor too short, and the samples never agree (noise "
-            f"{number(view.noise)} times the signal)."
+            "what ignoring the input gives, though the steps are neither too long nor too short, and the samples never "
+            f"agree (noise {number(view.noise)} times the signal)."
         )
         remedy = (
             "Look at twenty samples with their labels as the loop sees them; look for inputs and labels that are "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, fallen, number
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ class ScheduleTooFast(Diagnosis):
             return None
         life = view.rate_life
         if life < 20 and view.rate_fall < 0.5 and not view.thrives:
-            text = (
-                f"The schedule is too fast: the learning rate halves every {number(life)} steps, and the loss has "
-                f"fallen by {number(100 * max(0.0, view.drop))} % only."
-            )
+            text = f"The schedule is too fast: the learning rate halves every {number(life)} steps, and {fallen(view.drop)}."
             remedy = "Let the rate fall over the whole run, or keep it constant until the loss no longer falls."
             return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("level", view.level)])
         if not view.rate_fall < limit("rate_fall"):
@@ -40,7 +37,7 @@ class ScheduleTooFast(Diagnosis):
             return None
         text = (
             f"The schedule is too fast: at step {view.t} the learning rate is {number(100 * view.rate_fall)} % of "
-            f"its maximum, and the loss has fallen by {number(100 * max(0.0, view.drop))} % only."
+            f"its maximum, and {fallen(view.drop)}."
         )
         remedy = (
             f"Let the rate fall {number(max(3.0, 300 / max(1, view.t)))} times more slowly, or keep it constant "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, fallen, number
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class VanishingGradients(Diagnosis):
         if view.typical("dead") >= limit("dead") or (view.t < 20 and ratio > 0.01 * limit("vanishing")):
             return None
         text = (
-            f"Gradients vanish: that of {where} is {number(1 / ratio)} times smaller than the largest, and the "
-            f"loss has fallen by {number(100 * max(0.0, view.drop))} % only."
+            f"Gradients vanish: that of {where} is {number(1 / ratio)} times smaller than the largest, and "
+            f"{fallen(view.drop)}."
         )
         remedy = (
             "Use ReLU or GELU in place of sigmoid or tanh, add normalisation or skip connections, and look at "

@@ -40,7 +40,7 @@ class WeightDecayTooHigh(Diagnosis):
             return None
         decay = view.facts.weight_decay
         text = (
-            f"Weight decay {number(decay)} is too high: it makes up {number(100 * share)} % of a step, and the "
+            f"Weight decay {number(decay)} is too high: it pulls {number(share)} times as hard as the gradient, and the "
             f"weights have shrunk to {number(100 * view.weight_fall)} % of their first length."
         )
         remedy = (
