@@ -22,7 +22,7 @@ class LabelsRandom(Diagnosis):
         if view.level != view.level or not view.stuck or view.history.resumed or view.broken or view.update > 0.05:
             return None
         moved = view.travelled > 0.15 or view.edge > 0.01
-        healthy_step = not view.edge > 1.2 and view.rate_fall > 0.2 and not view.clipped < 0.5 and not view.silent
+        healthy_step = not view.edge > 1.2 and view.rate_fall > 0.4 and not view.clipped < 0.5 and not view.silent
         if not moved or not healthy_step or not view.noise > 0.7 or view.typical("dead") > 0.6 or view.level > 1.15:
             return None
         text = (

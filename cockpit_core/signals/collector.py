@@ -18,7 +18,7 @@ from cockpit_core.signals.outputs import (
     measure_outputs,
     measure_sums,
 )
-from cockpit_core.signals.targets import measure_labels, measure_likeness, measure_targets
+from cockpit_core.signals.targets import measure_constant, measure_labels, measure_likeness, measure_targets
 from cockpit_core.signals.tensors import find_tensor, list_tensors
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
 
@@ -168,6 +168,8 @@ class Collector:
             self.numbers |= measure_binary_hits(z, y, 0.5 if isinstance(self.loss_fn, nn.BCELoss) else 0.0)
         if y.is_floating_point():
             self.numbers |= measure_targets(y) if y.numel() else {}
+            if y.dim() and z.shape == y.shape and isinstance(self.loss_fn, nn.Module):
+                self.numbers |= measure_constant(self.loss_fn, y)
         elif y.numel():
             self.numbers |= measure_labels(y, size, getattr(self.loss_fn, "ignore_index", None))
             self.numbers |= measure_hits(z, y)

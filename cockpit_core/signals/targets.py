@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from cockpit_core.signals.tensors import as_rows
 
@@ -69,3 +70,17 @@ def measure_likeness(x: Tensor, y: Tensor) -> dict[str, float]:
         return {}
     top = likeness.max(0)
     return {"input_target": float(top.values), "input_target_where": float(top.indices)}
+
+
+def measure_constant(loss_fn: nn.Module, y: Tensor) -> dict[str, float]:
+    """``target_chance``: what L1, smooth L1 and Huber losses are when each output is always the median of its targets."""
+    if len(y) < 4:
+        return {}
+    rows = y.reshape(len(y), -1)[:, :256].float()
+    gap = rows - rows.median(0).values
+    zero = torch.zeros_like(gap)
+    if isinstance(loss_fn, nn.SmoothL1Loss):
+        return {"target_chance": float(functional.smooth_l1_loss(gap, zero, beta=loss_fn.beta))}
+    if isinstance(loss_fn, nn.HuberLoss):
+        return {"target_chance": float(functional.huber_loss(gap, zero, delta=loss_fn.delta))}
+    return {"target_chance": float(gap.abs().mean())} if isinstance(loss_fn, nn.L1Loss) else {}

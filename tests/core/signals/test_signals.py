@@ -22,7 +22,7 @@ from cockpit_core.signals.outputs import (
     measure_outputs,
     measure_sums,
 )
-from cockpit_core.signals.targets import measure_labels, measure_likeness, measure_targets
+from cockpit_core.signals.targets import measure_constant, measure_labels, measure_likeness, measure_targets
 from cockpit_core.signals.tensors import as_rows, find_tensor, list_tensors
 from cockpit_core.signals.wiring import (
     check_wiring,
@@ -234,3 +234,11 @@ def test_the_rate_before_the_first_step() -> None:
     assert read_rate([optimizer]) == {"static_rate": 0.5, "static_scheduled": 0.0}
     torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     assert read_rate([optimizer])["static_scheduled"] == 1.0
+
+
+@pytest.mark.parametrize("loss_fn", [nn.L1Loss(), nn.SmoothL1Loss(beta=0.5), nn.HuberLoss(delta=2.0)])
+def test_the_loss_of_always_giving_the_median(loss_fn: nn.Module) -> None:
+    y = 3 * torch.randn(15, 2, generator=torch.Generator().manual_seed(0))
+    centre = torch.tensor([middle(y[:, j].tolist()) for j in range(2)])
+    assert measure_constant(loss_fn, y)["target_chance"] == pytest.approx(float(loss_fn(centre.expand_as(y), y)))
+    assert measure_constant(nn.MSELoss(), y) == {}
