@@ -19,6 +19,7 @@ from benchmarks.diagnosis.programs import PROGRAMS
 
 FOLDER = Path("runs/diagnosis")
 Case = tuple[str, str, int]
+QUICK = ("mlp", "regression")
 
 
 def list_cases(seeds: int, healthy: int, programs: list[str]) -> list[Case]:
@@ -39,10 +40,11 @@ def list_cases(seeds: int, healthy: int, programs: list[str]) -> list[Case]:
 
 
 def small_cases() -> list[Case]:
-    """A few healthy runs and one fault of each family, on the quickest programs."""
-    faults = ("lr_high", "lr_low", "not_zeroed", "not_optimized", "double_softmax", "dead_units")
-    cases: list[Case] = [(program, "healthy", seed) for program in ("mlp", "regression") for seed in (0, 1)]
-    return cases + [("mlp", f"severe/{name}", 0) for name in faults]
+    """Sixty runs on the two quickest programs: healthy ones, awkward ones, and most faults."""
+    cases: list[Case] = [(program, "healthy", seed) for program in QUICK for seed in range(5)]
+    cases += [(program, f"awkward/{name}", 0) for program, name in names_of_awkward() if program in QUICK][:12]
+    severe = [(p, f"severe/{name}", 0) for name in FAULTS for p in QUICK if fits(name, PROGRAMS[p])]
+    return (cases + severe)[:60]
 
 
 def folder_of(case: Case, root: Path) -> Path:

@@ -15,7 +15,7 @@ class AdamEpsTooLarge(Diagnosis):
     name = "adam_eps_too_large"
     title = "Adam's eps is too large"
     needs = ("UpdateSize",)
-    hold, after, least = 3, 10, 5
+    hold, after, least = 1, 3, 2
     confidence = 0.8
     explains = ("learning_rate_too_low", "not_learning", "labels_random", "label_noise")
 
@@ -25,7 +25,8 @@ class AdamEpsTooLarge(Diagnosis):
             return None
         count = sum(view.facts.sizes)
         steps = view.last("UpdateSize") / (view.rate * math.sqrt(max(1, count)))  # about 0.3 to 1 where Adam adapts
-        if not steps < 0.05 or view.learns:
+        slow = steps < 0.15 and view.t >= 15 and eps >= 1e-3 and not view.thrives
+        if not (steps < 0.05 or slow) or view.learns:
             return None
         text = (
             f"Adam's eps of {eps:g} is larger than the gradients: its steps are {number(100 * steps)} % of what "

@@ -68,7 +68,19 @@ def number(value: float) -> str:
     if value != value:
         return "unknown"
     text = f"{value:.2g}"
+    if 1e6 <= abs(value) < 1e15:
+        size, word = (
+            (1e6, "million") if abs(value) < 1e9 else (1e9, "billion") if abs(value) < 1e12 else (1e12, "trillion")
+        )
+        return f"{float(text) / size:g} {word}"
     return f"{float(text):,.0f}" if 100 <= abs(value) < 1e6 else text
+
+
+def fallen(drop: float) -> str:
+    """How far the loss has come, in words; a loss around zero has no share that could be gone."""
+    if drop != drop:
+        return "how far the loss has come cannot be told"
+    return f"the loss has fallen by {number(100 * drop)} % only" if drop > 0.005 else "the loss has not fallen"
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

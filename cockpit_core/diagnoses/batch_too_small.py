@@ -15,21 +15,27 @@ class BatchTooSmall(Diagnosis):
     name = "batch_too_small"
     title = "the batch is too small"
     needs = ("NormTest",)
-    hold, after, least = 3, 10, 6
+    hold, after, least = 1, 30, 4
     confidence = 0.7
-    explains = ("data_not_shuffled", "label_noise", "labels_random", "batchnorm_few_samples")
+    explains = (
+        "data_not_shuffled",
+        "label_noise",
+        "labels_random",
+    )
 
     def test(self, view: View) -> Found | None:
         few = view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > view.batch
-        if not few or not view.noise > 0.6 * view.batch / 2 or not view.level > 0.3:
+        poor = view.level > 0.3 or (view.level != view.level and view.drop < 0.3)
+        if not few or not view.noise > 0.6 * view.batch / 2 or not poor or view.drop > 0.6:
             return None
+        harmful = view.drop < 0.15 or view.level > 1
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
         text = (
-            f"The batch of {view.batch} is too small: the noise of its gradient is {number(view.noise)} times as "
-            "strong as what its samples have in common."
+            f"The batch of {view.batch} is too small: the noise in its gradient is {number(view.noise)} times as "
+            "strong as what its samples agree on."
         )
         remedy = (
             f"Use batches of about {size} (or accumulate gradients), or divide the learning rate by "
             f"{number(max(2.0, math.sqrt(view.noise)))}."
         )
-        return Found(text, remedy, [evidence("noise", view.noise)])
+        return Found(text, remedy, [evidence("noise", view.noise)], severity="likely" if harmful else "advice")

@@ -15,13 +15,14 @@ class ClippingTooHard(Diagnosis):
     name = "clipping_too_hard"
     title = "gradients are clipped too hard"
     needs = ("GradNormClipped",)
-    hold, after, least = 3, 12, 4
+    hold, after, least = 1, 4, 2
     confidence = 0.9
     explains = ("learning_rate_too_low", "not_learning", "labels_random", "label_noise")
 
     def test(self, view: View) -> Found | None:
-        hard = (view.clipped < limit("clipped") and not view.learns) or (
-            view.clipped < 0.1 and view.drop < 0.1 and view.t > 20
+        short = not view.update > 2e-3  # a high learning rate may make up for it
+        hard = (view.clipped < limit("clipped") and not view.learns and short) or (
+            view.clipped < 0.1 and view.drop < 0.1 and view.t > 20 and short
         )
         indifferent = view.facts.adaptive and not (view.stuck and view.t >= 60)  # to a factor on all gradients
         if not hard or indifferent or self.now_scaled(view):

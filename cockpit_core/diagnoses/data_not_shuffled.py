@@ -15,13 +15,13 @@ class DataNotShuffled(Diagnosis):
     name = "data_not_shuffled"
     title = "the data are not shuffled"
     needs = ("target_mean",)
-    hold, after, least = 3, 8, 8
+    hold, after, least = 1, 0, 3
     confidence = 0.9
     explains = ("not_learning", "learning_rate_too_high", "labels_random", "label_noise", "not_finite")
 
     def test(self, view: View) -> Found | None:
         means, within = view.history.pools.get("target_mean"), view.history.pools.get("target_variance")
-        if not means or not within or means[0] < 8:
+        if not means or not within or means[0] < 3:
             return None
         samples = view.typical("samples")  # of one pass, where a step has several
         if not samples >= 8:
@@ -33,7 +33,7 @@ class DataNotShuffled(Diagnosis):
         if not total > 0:
             return None
         share = between * samples / total  # 1 for independent samples, the batch size for batches of one kind
-        if not share > limit("between") or not share > 0.15 * samples:
+        if not share > limit("between") or not share > (0.15 if count >= 8 else 0.5) * samples:
             return None
         text = (
             f"The data are not shuffled: targets of different batches differ {number(share)} times as much as "

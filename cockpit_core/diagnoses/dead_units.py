@@ -15,7 +15,7 @@ class DeadUnits(Diagnosis):
     name = "dead_units"
     title = "a layer is dead"
     needs = ("dead",)
-    hold, after, least = 2, 0, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.95
     explains = (
         "graph_detached",
@@ -23,7 +23,6 @@ class DeadUnits(Diagnosis):
         "labels_random",
         "vanishing_gradients",
         "learning_rate_too_low",
-        "init_too_small",
         "label_noise",
     )
 
@@ -37,7 +36,7 @@ class DeadUnits(Diagnosis):
         where = view.name_activation("dead_where")
         when = "from the first step on" if first >= limit("dead0") else "by now"
         text = (
-            f"{number(100 * dead)} % of the units of {where} are dead, {when}: they give the same for every "
+            f"{number(100 * dead)} % of the units of module {where} are dead, {when}: they give the same for every "
             "sample, and learn nothing."
         )
         remedy = (

@@ -27,7 +27,7 @@ class DoubleSoftmax(Diagnosis):
     title = "softmax is taken twice"
     severity = "broken"
     needs = ("row_sum_error", "output_min")
-    hold, after, least = 2, 0, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.97
     explains = (
         "not_learning",
@@ -39,19 +39,19 @@ class DoubleSoftmax(Diagnosis):
     )
 
     def test(self, view: View) -> Found | None:
-        errors, lows, highs = view.every("row_sum_error", 3), view.every("output_min", 3), view.every("output_max", 3)
-        if len(lows) < 3:
+        errors, lows, highs = view.every("row_sum_error", 2), view.every("output_min", 2), view.every("output_max", 2)
+        if len(lows) < 2:
             return None
         binary = view.facts.loss == "BCEWithLogitsLoss" and view.batch >= 8 and is_squashed(view)
         twice = (
             view.facts.loss == "CrossEntropyLoss"
-            and len(errors) == 3
+            and len(errors) == 2
             and max(errors) < limit("row_sum_error")
             and min(lows) >= 0
         )
         logless = (
             view.facts.loss == "NLLLoss"
-            and len(errors) == 3
+            and len(errors) == 2
             and max(errors) < limit("row_sum_error")
             and min(lows) >= 0
         )

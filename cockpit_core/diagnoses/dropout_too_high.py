@@ -15,7 +15,7 @@ class DropoutTooHigh(Diagnosis):
     name = "dropout_too_high"
     title = "dropout is too high"
     needs = ("static_dropout",)
-    hold, after, least = 3, 15, 5
+    hold, after, least = 1, 0, 2
     confidence = 0.85
     explains = (
         "label_noise",
@@ -33,9 +33,11 @@ class DropoutTooHigh(Diagnosis):
         p = view.static("static_dropout")
         if not p >= limit("dropout") or view.now("eval_dropout") > 0 or view.level < 0.25:
             return None
+        if p < 0.95 and (view.t < 40 or view.thrives):
+            return None
         text = (
             f"Dropout of {p:g} is too high: {number(100 * p)} % of a layer are missing at every step, and the "
-            f"loss is still {number(100 * view.level)} % of chance."
+            f"loss is still {number(100 * view.level)} % of what ignoring the input gives."
         )
         remedy = "Use 0.1 to 0.5."
         return Found(text, remedy, [evidence("dropout", p), evidence("level", view.level)])

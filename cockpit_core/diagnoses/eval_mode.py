@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -14,17 +14,17 @@ class EvalMode(Diagnosis):
     name = "eval_mode"
     title = "the model trains in eval mode"
     needs = ("training",)
-    hold, after, least = 2, 0, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.95
     explains = ("data_not_shuffled",)
 
     def test(self, view: View) -> Found | None:
-        modes = view.every("training", 3)
-        if len(modes) < 3 or max(modes) > 0 or not view.static("static_mode_dependent") > 0:
+        modes = view.every("training", 2)
+        if len(modes) < 2 or max(modes) > 0 or not view.static("static_mode_dependent") > 0:
             return None
         idle, norms = view.now("eval_dropout"), view.now("eval_batchnorm")
-        parts = ([f"{number(idle)} dropout layers do nothing"] if idle > 0 else []) + (
-            [f"{number(norms)} BatchNorm layers keep old statistics"] if norms > 0 else []
+        parts = (["dropout does nothing"] if idle > 0 else []) + (
+            ["BatchNorm uses its old statistics and learns no new ones"] if norms > 0 else []
         )
         if not parts:
             return None

@@ -15,7 +15,7 @@ class GradientsNotZeroed(Diagnosis):
     title = "gradients are not zeroed"
     severity = "broken"
     needs = ("leftover",)
-    hold, least = 2, 4
+    hold, after, least = 1, 1, 2
     confidence = 0.99
     explains = (
         "learning_rate_too_high",
@@ -32,8 +32,9 @@ class GradientsNotZeroed(Diagnosis):
     )
 
     def test(self, view: View) -> Found | None:
-        left = [seen.get("signal/leftover") for seen in view.late[-4:] if seen.step > 0]
-        if len(left) < 3 or any(value != 1 for value in left) or not view.facts.single or view.still:
+        left = [v for seen in view.late[-8:] if seen.step > 0 and (v := seen.get("signal/leftover")) == v][-4:]
+        enough = 1 if view.clipped > 1.5 else 3
+        if len(left) < enough or any(value != 1 for value in left) or not view.facts.single or view.still:
             return None
         if view.clipped == 1:  # what the optimizer got is this step's gradient alone
             return None

@@ -16,14 +16,14 @@ class GraphDetached(Diagnosis):
     title = "the graph is cut"
     severity = "broken"
     needs = ("ungraded_prefix",)
-    hold, least = 3, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.9
     explains = ("not_learning", "labels_random", "label_noise", "vanishing_gradients", "learning_rate_too_low")
 
     def test(self, view: View) -> Found | None:
-        cut = view.every("ungraded_prefix", 3)
-        none = view.every("ungraded_none", 3)
-        if len(cut) < 3 or min(cut) < 1 or not none or min(none) < 1 or view.typical("dead") >= limit("dead"):
+        cut = view.every("ungraded_prefix", 2)
+        none = view.every("ungraded_none", 2)
+        if len(cut) < 2 or min(cut) < 1 or not none or min(none) < 1 or view.typical("dead") >= limit("dead"):
             return None
         found = view.last("signal/ungraded_where")
         place = int(found) if found == found else -1
@@ -33,8 +33,11 @@ class GraphDetached(Diagnosis):
             f"No gradient reaches the first {number(cut[-1])} tensors, up to {where}: they are used, but the "
             "graph is cut behind them."
         )
+        cut_off, whole = sum(view.facts.sizes[: place + 1]), sum(view.facts.sizes)
+        harmful = cut_off > 0.5 * whole or (view.t >= 30 and not view.thrives)  # random first layers often do
         remedy = (
             f"Look behind {where} for .detach(), .data, .item(), numpy(), torch.no_grad() or an argmax; if the "
             "layers shall stay as they are, freeze them with requires_grad_(False)."
         )
-        return Found(text, remedy, [evidence("tensors without a gradient", cut[-1])], behind)
+        return Found(text, remedy, [evidence("tensors without a gradient", cut[-1])], behind,
+                     severity="broken" if harmful else "advice")  # fmt: skip

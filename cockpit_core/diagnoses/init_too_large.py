@@ -38,16 +38,24 @@ class InitTooLarge(Diagnosis):
         if view.now("passes") > 1:
             return None
         start = view.level0
-        if view.facts.is_value:
-            size, scale = view.first("output_spread"), max(view.first("target_std"), view.first("target_scale"))
-            if not size > 4 * scale or not view.typical("target_scale") < limit("target_scale"):
-                return None
+        large = view.weight_scale > 4  # of the usual size: then little else need be wrong
+        size, scale = view.first("output_spread"), max(view.first("target_std"), view.first("target_scale"))
+        far = size > (8 if view.level0 != view.level0 else 1.5 if large else 4) * scale
+        if (
+            (view.facts.is_value or view.level0 != view.level0)
+            and far
+            and view.typical("target_scale") < limit("target_scale")
+        ):
             start = size / scale
             what = f"the outputs of the fresh network spread {number(start)} times as far as the targets"
-        elif start > limit("level0"):
+        elif not view.facts.is_value and start > (1.5 if large else limit("level0")):
             what = f"the first loss is {number(start)} times that of a guess"
+        elif (large and start > 2) or (view.weight_scale > 2.8 and start > 8):
+            what = f"the first loss is {number(start)} times that of always giving the mean"
         else:
             return None
+        if large:
+            what += f", and the weights are {number(view.weight_scale)} times as long as torch makes them"
         text = f"The initialisation is too large: {what}."
         remedy = (
             f"Divide the initial weights by about {number(max(2.0, start**0.5))} (torch's default, Kaiming or "

@@ -15,7 +15,7 @@ class InitTooSmall(Diagnosis):
     name = "init_too_small"
     title = "the initialisation is too small"
     needs = ("output_spread",)
-    hold, after, least = 2, 10, 4
+    hold, after, least = 1, 0, 2
     confidence = 0.8
     explains = (
         "not_learning",
@@ -34,11 +34,14 @@ class InitTooSmall(Diagnosis):
             view.history.resumed
             or view.learns
             or view.drop > 0.3
-            or view.first("dead") >= limit("dead0")
+            or (view.first("dead") >= limit("dead0") and not view.weight_scale < 0.1)
             or not (flat or fading)
         ):
             return None
-        if view.static("static_constant") > 0.7 * view.static("static_matrices"):
+        # Weights of the usual size whose signal fades are too many layers: vanishing_gradients says so.
+        if view.static("static_constant") > 0.7 * view.static("static_matrices") or not view.weight_scale < 0.4:
+            return None
+        if view.t < 15 and not view.weight_scale < 0.1:
             return None
         text = (
             "The initialisation is too small: at the first step the outputs of different samples differ by "
@@ -48,4 +51,5 @@ class InitTooSmall(Diagnosis):
             "Initialise with the scale of Kaiming or Xavier, 1 / sqrt(inputs of a unit); in deep networks add "
             "normalisation or skip connections."
         )
-        return Found(text, remedy, [evidence("output_spread", spread), evidence("output_rms", size)])
+        found = [evidence("weight_scale", view.weight_scale), evidence("output_spread", spread)]
+        return Found(text, remedy, [*found, evidence("output_rms", size)])

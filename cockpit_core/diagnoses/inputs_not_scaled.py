@@ -15,7 +15,7 @@ class InputsNotScaled(Diagnosis):
     name = "inputs_not_scaled"
     title = "inputs are not scaled"
     needs = ("input_rms",)
-    hold, after, least = 2, 0, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.85
     explains = (
         "learning_rate_too_high",
@@ -28,7 +28,6 @@ class InputsNotScaled(Diagnosis):
         "vanishing_gradients",
         "saturated_units",
         "not_finite",
-        "input_outliers",
         "batch_too_small",
         "learning_rate_too_low",
         "targets_not_scaled",
@@ -40,10 +39,11 @@ class InputsNotScaled(Diagnosis):
         large, uneven = size > limit("input_rms"), spread > limit("input_ratio") and not sparse and size > 1
         if not (large or uneven) or view.typical("input_tail") > limit("input_tail"):
             return None
-        suffers = (
-            view.level0 > 2 or view.spike > 3 or view.update_max > 0.3 or view.edge > 1.5 or view.typical("dead") > 0.6
-        )
-        suffers = suffers or view.broken or (view.t >= 40 and view.drop < 0.3) or view.typical("saturated") > 0.5
+        at_once = view.level0 > 10 or view.spike > 3 or view.update_max > 0.5 or view.edge > 5
+        by_now = view.level0 > 2 or view.update_max > 0.3 or view.edge > 1.5 or view.typical("dead") > 0.6
+        suffers = at_once or (by_now and view.t >= 20 and not view.thrives)
+        far = view.first("output_spread") > 5 * view.first("target_std") or view.first("output_rms") > 20
+        suffers = suffers or far or view.broken or (view.t >= 40 and view.drop < 0.3) or view.typical("saturated") > 0.5
         what = (
             f"have a root mean square of {number(size)}"
             if large

@@ -19,16 +19,16 @@ class LabelsRandom(Diagnosis):
     explains = ("not_learning", "label_noise")
 
     def test(self, view: View) -> Found | None:
-        if not view.stuck or view.history.resumed or view.broken or view.update > 0.05:
+        if view.level != view.level or not view.stuck or view.history.resumed or view.broken or view.update > 0.05:
             return None
         moved = view.travelled > 0.15 or view.edge > 0.01
-        healthy_step = not view.edge > 1.2 and view.rate_fall > 0.2 and not view.clipped < 0.5 and not view.silent
+        healthy_step = not view.edge > 1.2 and view.rate_fall > 0.4 and not view.clipped < 0.5 and not view.silent
         if not moved or not healthy_step or not view.noise > 0.7 or view.typical("dead") > 0.6 or view.level > 1.15:
             return None
         text = (
             f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(100 * view.level)} % of "
-            "chance, though the steps are neither too long nor too short, and the samples never agree (noise "
-            f"{number(view.noise)} times the signal)."
+            "what ignoring the input gives, though the steps are neither too long nor too short, and the samples never "
+            f"agree (noise {number(view.noise)} times the signal)."
         )
         remedy = (
             "Look at twenty samples with their labels as the loop sees them; look for inputs and labels that are "

@@ -16,19 +16,17 @@ class LearningRateTooHigh(Diagnosis):
     name = "learning_rate_too_high"
     title = "the learning rate is too high"
     needs = ("UpdateSize", "HessMaxEV", "Alpha")
-    span = 8  # a spike of a few steps that comes back is no harm
+    hold, after, least = 1, 0, 2
     confidence = 0.9
     explains = (
         "not_finite",
         "not_learning",
         "labels_random",
         "label_noise",
-        "data_not_shuffled",
         "dead_units",
         "graph_detached",
         "vanishing_gradients",
         "saturated_units",
-        "momentum_too_high",
     )
 
     def test(self, view: View) -> Found | None:
@@ -53,25 +51,23 @@ class LearningRateTooHigh(Diagnosis):
                 f"it killed units, and {len(view.silent)} of {len(view.facts.layers)} tensors get no gradient any more"
             )
             signs.append((words, evidence("dead", view.typical("dead"))))
-        if view.spike > limit("spike") and poor:
+        if view.spike > limit("spike") and poor and view.lasting:
             signs.append(
                 (f"the loss rose to {number(view.spike)} times its first value", evidence("spike", view.spike))
             )
-        long_step = (view.update_max > limit("update") and poor) or view.update > 0.3 * limit("update")
-        # The first steps of Adagrad and RMSprop are long by construction.
-        if long_step and (view.t >= 20 or view.update > limit("update")) and not view.starts_small:
+        if LearningRateTooHigh._is_long(view):
             worst = max(view.update_max, view.update)
             signs.append(
                 (f"a step was {number(100 * worst)} % of the length of all weights", evidence("update", worst))
             )
-        if view.travelled > limit("travelled") and poor and view.update > 0.02 and not view.starts_small:
+        if view.travelled > limit("travelled") and none and view.update > 0.02 and not view.starts_small:
             signs.append(
                 (
                     f"the weights are {number(view.travelled)} times their first length away",
                     evidence("travelled", view.travelled),
                 )
             )
-        if view.edge > limit("edge") and none and view.n >= 4 and view.t >= 15:
+        if view.edge > limit("edge") and view.drop < 0.15 and view.n >= 4 and view.t >= 25:
             words = f"the largest eigenvalue is {number(view.edge)} times the limit at which steps grow"
             signs.append((words, evidence("edge", view.edge)))
         if view.alpha > limit("alpha") and view.drop < 0.2 and view.n >= 8 and view.level > 0.8 and view.t >= 40:
@@ -82,6 +78,19 @@ class LearningRateTooHigh(Diagnosis):
                 )
             )
         return signs
+
+    @staticmethod
+    def _is_long(view: View) -> bool:
+        """Steps as long as the weights. Longer than all of them: at once. Half as long: where little is learned by it."""
+        if view.starts_small or view.thrives:
+            return False
+        rises = not sum(view.finite[-2:]) < 1.8 * view.very_first
+        if view.update_max > 2 * limit("update") and (rises or view.update_max > 4 * limit("update")):
+            return True
+        if view.drop != view.drop:  # a loss around zero says nothing of progress
+            return view.update_max > limit("update") and view.update > 0.02 and view.t >= 20
+        once = view.update_max > limit("update") and view.drop < 0.15 and view.t >= 20
+        return once or (view.update > 0.3 * limit("update") and view.drop < 0.3 and view.t >= 20)
 
     @staticmethod
     def _suggest(view: View) -> tuple[float, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, fallen, number
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ class LearningRateTooLow(Diagnosis):
     name = "learning_rate_too_low"
     title = "the learning rate is too low"
     needs = ("Alpha", "HessMaxEV")
-    hold, after, least = 3, 40, 8
+    hold, after, least = 1, 8, 3
     confidence = 0.9
     explains = ("not_learning", "labels_random", "label_noise")
 
@@ -23,9 +23,13 @@ class LearningRateTooLow(Diagnosis):
         held_back = view.rate_fall < 0.5 or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
         if held_back or view.learns or view.travelled > 0.1 or view.history.resumed or view.broken:
             return None
-        long_way = view.steps_to_go_min > limit("steps_to_go") and view.drop < 0.2
-        gentle = view.edge < limit("edge_low") and view.drop < 0.5 and view.noise < 10
-        short = view.update < limit("update_low") and view.stuck and view.noise < 3
+        late = view.t >= 45 and view.n >= 9
+        tiny = view.update < 0.1 * limit("update_low") and view.noise < 10 and not view.drop > 0.2
+        tiny = tiny and not view.level < 0.9
+        long_way = late and view.steps_to_go_min > limit("steps_to_go") and view.drop < 0.2
+        gentle = late and view.edge < limit("edge_low") and view.drop < 0.5 and view.noise < 10
+        short = (late and view.update < limit("update_low") and view.stuck and view.noise < 1.5) or tiny
+        short = short and not view.steps_to_go_min < 200
         if long_way:
             factor, why = (
                 view.steps_to_go_min / 100,
@@ -41,10 +45,7 @@ class LearningRateTooLow(Diagnosis):
         else:
             return None
         factor = min(100.0, max(3.0, factor))
-        text = (
-            f"The learning rate {number(view.rate)} is too low: after {view.t} steps the loss has fallen by "
-            f"{number(100 * max(view.drop, 0))} %, and {why}."
-        )
+        text = f"The learning rate {number(view.rate)} is too low: after {view.t} steps {fallen(view.drop)}, and {why}."
         remedy = f"Multiply the learning rate by about {number(factor)}, to {number(view.rate * factor)}."
         found = [
             evidence("steps_to_go", view.steps_to_go_min),

@@ -15,7 +15,7 @@ class LossSign(Diagnosis):
     title = "the loss has the wrong sign"
     severity = "broken"
     needs = ("Loss",)
-    hold, after, least = 2, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.97
     explains = (
         "learning_rate_too_high",
@@ -35,8 +35,11 @@ class LossSign(Diagnosis):
         from cockpit_core.diagnosis.facts import NEVER_NEGATIVE
 
         last = [seen.get("Loss") for seen in view.late[-2:]]
-        if view.facts.loss not in NEVER_NEGATIVE or not view.facts.single or not all(loss < 0 for loss in last):
+        always = all(loss < 0 for loss in last) and (view.very_first < 0 or view.history.resumed)  # no bonus that grew
+        if not always or not view.facts.single:
             return None
+        if view.facts.loss not in NEVER_NEGATIVE:
+            return self._runs_away(view)
         if view.facts.loss.startswith("BCE") and not view.typical("target_max") <= 1:
             return None
         text = (
@@ -45,3 +48,16 @@ class LossSign(Diagnosis):
         )
         remedy = "Remove the minus in front of the loss."
         return Found(text, remedy, [evidence("Loss", last[-1])])
+
+    @staticmethod
+    def _runs_away(view: View) -> Found | None:
+        """A loss that we do not know: below zero for every sample from the start, and falling without end."""
+        top = view.first("loss_max")
+        if not view.loss < (10 if top != top else 3) * view.very_first or top > 0 or view.history.resumed:
+            return None
+        text = (
+            f"The loss runs away below zero: it began at {number(view.very_first)} and is {number(view.loss)}. Either its "
+            "sign is wrong, or it has no lower bound."
+        )
+        remedy = "Look for a minus too many (or too few) in the loss; a loss that can be minimised has a least value."
+        return Found(text, remedy, [evidence("Loss", view.loss)], severity="likely")

@@ -14,7 +14,7 @@ class LossSummed(Diagnosis):
     name = "loss_summed"
     title = "the loss is summed, not averaged"
     needs = ("static_sum",)
-    hold, least = 2, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.9
     explains = (
         "learning_rate_too_high",

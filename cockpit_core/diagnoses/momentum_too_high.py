@@ -15,17 +15,20 @@ class MomentumTooHigh(Diagnosis):
     name = "momentum_too_high"
     title = "momentum is too high"
     needs = ("UpdateSize",)
-    hold, after, least = 3, 8, 4
+    hold, after, least = 2, 4, 2
     confidence = 0.8
     explains = ("learning_rate_too_high", "data_not_shuffled", "not_finite", "dead_units")
 
     def test(self, view: View) -> Found | None:
         inertia = view.facts.inertia
         high = inertia >= limit("momentum") and view.t < 10 / max(1e-9, 1 - inertia)
-        piled = view.amplification > limit("amplification")
+        piled = inertia >= 0.97 and view.amplification > limit("amplification")
         suffers = view.drop < 0.8 or view.spike > 1.5 or view.broken
         if not (high or piled) or not suffers:
             return None
+        # Adam divides by the gradient's own size: its steps do not grow, they only follow where the slope once was.
+        behind = view.t >= 40 and view.alpha < -0.6 and not view.thrives
+        harmful = not view.facts.adaptive or behind or view.spike > 3 or view.broken
         text = (
             f"Momentum {inertia:g} is too high: it adds up about {number(1 / max(1e-9, 1 - inertia))} steps, and "
             f"the run has {view.t} so far."
@@ -34,4 +37,4 @@ class MomentumTooHigh(Diagnosis):
         found = [evidence("momentum", inertia)]
         if view.amplification == view.amplification:
             found.append(evidence("amplification", view.amplification))
-        return Found(text, remedy, found)
+        return Found(text, remedy, found, severity="likely" if harmful else "advice")

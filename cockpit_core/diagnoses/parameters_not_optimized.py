@@ -15,7 +15,7 @@ class ParametersNotOptimized(Diagnosis):
     title = "some parameters are not optimised"
     severity = "broken"
     needs = ("UpdateSize", "static_unoptimized")
-    hold, least = 2, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.97
     explains = ("gradients_not_zeroed", "not_learning", "labels_random", "label_noise", "learning_rate_too_low")
 
@@ -35,5 +35,8 @@ class ParametersNotOptimized(Diagnosis):
             "Make the optimizer of model.parameters(), after the model is complete; freeze what shall stay with "
             "requires_grad_(False)."
         )
+        lost = view.gradient_share(still)
         found = [evidence("UpdateSize", 0.0, "length of the step of these tensors", layer=still[0])]
-        return Found(text, remedy, found, still)
+        found.append(evidence("lost gradient", lost, "share of the squared gradient that is not followed"))
+        harmful = lost > 0.5 or (view.t >= 40 and not view.thrives)
+        return Found(text, remedy, found, still, severity="broken" if harmful else "advice")

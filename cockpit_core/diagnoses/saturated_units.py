@@ -24,7 +24,7 @@ class SaturatedUnits(Diagnosis):
             return None
         where = view.name_activation("saturated_where")
         text = (
-            f"{number(100 * share)} % of the values of {where} are at the end of their range, where the slope is "
+            f"{number(100 * share)} % of the values of module {where} are at the end of their range, where the slope is "
             "almost zero."
         )
         remedy = "Scale the inputs, lower the learning rate, or initialise smaller weights."

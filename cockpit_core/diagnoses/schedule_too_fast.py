@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, fallen, number
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -15,12 +15,20 @@ class ScheduleTooFast(Diagnosis):
     name = "schedule_too_fast"
     title = "the learning rate decays too fast"
     needs = ("LearningRate",)
-    hold, after, least = 3, 15, 5
+    hold, after, least = 2, 15, 4
     confidence = 0.85
     explains = ("learning_rate_too_low", "not_learning", "label_noise", "labels_random")
 
     def test(self, view: View) -> Found | None:
-        if not view.rate_fall < limit("rate_fall") or not view.level > 0.25 or view.history.resumed or view.drop > 0.8:
+        much_left = view.level > 0.25 or (view.level != view.level and not view.drop > 0.5)
+        if not much_left or view.history.resumed or view.drop > 0.8:
+            return None
+        life = view.rate_life
+        if life < 20 and view.rate_fall < 0.5 and not view.thrives:
+            text = f"The schedule is too fast: the learning rate halves every {number(life)} steps, and {fallen(view.drop)}."
+            remedy = "Let the rate fall over the whole run, or keep it constant until the loss no longer falls."
+            return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("level", view.level)])
+        if not view.rate_fall < limit("rate_fall"):
             return None
         # Cosine and linear schedules end at zero too, and are meant so: they have spent half of their time above a half.
         # Rates that fall in a few large steps are meant so too.
@@ -29,7 +37,7 @@ class ScheduleTooFast(Diagnosis):
             return None
         text = (
             f"The schedule is too fast: at step {view.t} the learning rate is {number(100 * view.rate_fall)} % of "
-            f"its maximum, and the loss is still {number(100 * view.level)} % of chance."
+            f"its maximum, and {fallen(view.drop)}."
         )
         remedy = (
             f"Let the rate fall {number(max(3.0, 300 / max(1, view.t)))} times more slowly, or keep it constant "

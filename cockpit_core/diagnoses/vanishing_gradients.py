@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, fallen, number
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -15,19 +15,19 @@ class VanishingGradients(Diagnosis):
     name = "vanishing_gradients"
     title = "gradients vanish on their way back"
     needs = ("GradNorm",)
-    hold, after, least = 2, 20, 4
+    hold, after, least = 1, 0, 2
     confidence = 0.85
-    explains = ("not_learning", "labels_random", "label_noise", "learning_rate_too_low", "init_too_small")
+    explains = ("not_learning", "labels_random", "label_noise", "learning_rate_too_low")
 
     def test(self, view: View) -> Found | None:
         ratio, where = view.vanishing
         if not 0 < ratio < limit("vanishing") or view.drop > 0.3 or view.learns or view.silent or view.history.resumed:
             return None
-        if view.typical("dead") >= limit("dead"):
+        if view.typical("dead") >= limit("dead") or (view.t < 20 and ratio > 0.01 * limit("vanishing")):
             return None
         text = (
-            f"Gradients vanish: that of {where} is {number(1 / ratio)} times smaller than the largest, and the "
-            f"loss has fallen by {number(100 * max(0.0, view.drop))} % only."
+            f"Gradients vanish: that of {where} is {number(1 / ratio)} times smaller than the largest, and "
+            f"{fallen(view.drop)}."
         )
         remedy = (
             "Use ReLU or GELU in place of sigmoid or tanh, add normalisation or skip connections, and look at "

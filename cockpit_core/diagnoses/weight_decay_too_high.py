@@ -15,7 +15,7 @@ class WeightDecayTooHigh(Diagnosis):
     name = "weight_decay_too_high"
     title = "weight decay is too high"
     needs = ("ParamNorm",)
-    hold, after, least = 3, 8, 4
+    hold, after, least = 1, 3, 2
     confidence = 0.9
     explains = (
         "learning_rate_too_high",
@@ -31,14 +31,16 @@ class WeightDecayTooHigh(Diagnosis):
     def test(self, view: View) -> Found | None:
         share = view.decay_share
         strong = share > limit("decay_share") and view.weight_fall < 0.9 and not view.drop > 0.9
-        shrinking = share > 0.3 and view.weight_fall < 0.7
+        strong = strong or (share > 1 and view.weight_fall < 0.97)
+        shrinking = share > 0.3 and view.weight_fall < 0.7 and view.t >= 15
         # At a minimum decay and gradient balance: that is what decay is for.
         settled = view.learns if view.level != view.level else view.level < 0.5
-        if not (strong or shrinking) or settled:
+        shrunk = share > 0.25 and view.weight_fall < 0.6 and view.t >= 20 and not view.level < 0.12
+        if not ((strong or shrinking) and not settled) and not shrunk:
             return None
         decay = view.facts.weight_decay
         text = (
-            f"Weight decay {number(decay)} is too high: it makes up {number(100 * share)} % of a step, and the "
+            f"Weight decay {number(decay)} is too high: it pulls {number(share)} times as hard as the gradient, and the "
             f"weights have shrunk to {number(100 * view.weight_fall)} % of their first length."
         )
         remedy = (

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 EARLY, LATE, LAYERS = 4, 48, 6
+FRESH = 10  # training steps within which a value is one of the start
 SIGNAL = "signal/"
+CARRIED = ("ParamNorm", "LearningRate")  # change slowly: where a step has none, the last one stands in
 
 
 @dataclass
@@ -36,6 +38,11 @@ class History:
         self.late: deque[Observation] = deque(maxlen=LATE)
         self.count = 0
         self.resumed = False
+        self.first: dict[str, float] = {}  # the first value of each column, if it is one of the start
+        self.began = -1  # step of the first record
+        self.carried: dict[str, float] = {}
+        self.vectors: dict[str, deque[np.ndarray]] = {}  # one number per layer, the last few of each name
+        self.first_vectors: dict[str, list[np.ndarray]] = {}
         self.names: set[str] = set()
         self.highest: dict[str, float] = {}
         self.lowest: dict[str, float] = {}
@@ -50,13 +57,13 @@ class History:
         self.resumed = self.resumed or generation > 0 or step > 0
 
     def add(self, seen: Observation) -> None:
+        """Quantities may come at different steps: each column is looked up where it is."""
+        seen = self._keep(seen)
         self.count += 1
         if len(self.early) < EARLY:
             self.early.append(seen)
-        if self.count > EARLY + LAYERS:
-            self.late[-LAYERS].layers = {}  # vectors of many layers are not kept longer
         self.late.append(seen)
-        self.names |= seen.scalars.keys()
+        self.names |= {name for name, value in seen.scalars.items() if value == value or name not in CARRIED}
         loss = seen.get("Loss")
         if not math.isfinite(loss) and "Loss" in seen.scalars and self.first_not_finite < 0:
             self.first_not_finite = seen.step
@@ -76,6 +83,22 @@ class History:
         checksum = seen.get(SIGNAL + "batch_checksum")
         if not math.isnan(checksum):
             self.checksums.append(checksum)
+
+    def _keep(self, seen: Observation) -> Observation:
+        """Vectors are kept apart, the last few; what changes slowly is carried on."""
+        self.began = seen.step if self.began < 0 else self.began
+        for name, vector in seen.layers.items():
+            self.vectors.setdefault(name, deque(maxlen=LAYERS)).append(vector)
+            start = self.first_vectors.setdefault(name, [])
+            if len(start) < EARLY and seen.step <= self.began + 2 * FRESH:
+                start.append(vector)
+        scalars = dict(seen.scalars)
+        if seen.step <= self.began + FRESH:
+            for name, value in scalars.items():
+                self.first.setdefault(name, value)
+        for name in CARRIED:
+            self.carried[name] = scalars.setdefault(name, self.carried.get(name, math.nan))
+        return Observation(seen.step, scalars, {}, seen.batch_size, seen.generation)
 
     def _note_extremes(self, seen: Observation) -> None:
         ratio = seen.get("UpdateSize") / (seen.get("ParamNorm") or math.nan)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from cockpit_core.diagnoses import Diagnosis, Found, all_diagnoses
+from cockpit_core.diagnosis.confidence import confidence_of
 from cockpit_core.diagnosis.facts import Facts
 from cockpit_core.diagnosis.history import History, Observation
 from cockpit_core.diagnosis.view import View
@@ -119,7 +120,8 @@ def make_finding(rule: Diagnosis, found: Found, since: int, step: int, known: Fi
     """Numbers and words are those of the first time, unless the finding has become worse or comes back."""
     severity = found.severity or rule.severity
     made = Finding(
-        rule.name, severity, found.text, since, list(found.layers)[:100], found.evidence, found.remedy, rule.confidence,
+        rule.name, severity, found.text, since, list(found.layers)[:100], found.evidence, found.remedy,
+        confidence_of(rule.name, rule.confidence),
         step=step,
     )  # fmt: skip
     if known is None or known.retracted or SEVERITIES.index(severity) < SEVERITIES.index(known.severity):

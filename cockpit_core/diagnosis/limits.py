@@ -162,6 +162,14 @@ LIMITS: dict[str, Limit] = {
         "spread of the outputs over samples, at the first step",
         "the output does not depend on the input",
     ),
+    "weight_scale": Limit(
+        0.4, 0.4, 5, "", "length of the first weights over that of torch's default", "signals shrink at every layer"
+    ),
+    "attention_logit": Limit(
+        20, 0, 10, "", "largest scaled product of a query and a key, first step", "exp(20) leaves room for one key only"
+    ),
+    "attention_entropy": Limit(0.2, 0.2, _inf, "nats", "entropy of the attention weights, first step", "1.2 keys"),
+    "input_target": Limit(0.9999, 0, 0.9999, "", "largest correlation of a feature with the target", "1 = the same"),
     "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
     "label_top_share": Limit(0.9, 0, 0.8, "", "share of the commonest label", "always giving it is right so often"),
 }

@@ -1,205 +1,22 @@
 """Features of a run up to one tracked step, each computed when a rule asks for it, once. NaN: not known.
 
-A comparison with NaN is False, so a rule that lacks evidence is silent.
+A comparison with NaN is False, so a rule that lacks evidence is silent. ``reading`` looks columns up, ``progress`` has what
+the loss says, ``tensors`` what single tensors say; here are steps, noise and curvature.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise
 
-import numpy as np
-
-from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES, Facts
-from cockpit_core.diagnosis.history import SIGNAL, History, Observation
-
-RECENT = 6
-nan = math.nan
+from cockpit_core.diagnosis.history import SIGNAL
+from cockpit_core.diagnosis.reading import RECENT, median, nan, ratio
+from cockpit_core.diagnosis.tensors import Tensors
 
 
-def median(values: Iterable[float]) -> float:
-    ordered = sorted(value for value in values if value == value)
-    if not ordered:
-        return nan
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def mean(values: Iterable[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else nan
-
-
-def ratio(a: float, b: float) -> float:
-    return a / b if b else nan
-
-
-class View:
-    """What a rule sees. ``t``: this step; ``n``: tracked steps so far."""
-
-    def __init__(self, history: History, facts: Facts):
-        self.history, self.facts = history, facts
-        self.t = history.late[-1].step if history.late else 0
-        self.n = history.count
-        self.late = list(history.late)
-        self.recent = self.late[-RECENT:]
-        self.batch = max(1, self.late[-1].batch_size) if self.late else 1
-
-    # ---- reading columns ----
-
-    def static(self, name: str) -> float:
-        return self.history.static.get(name, nan)
-
-    def last(self, name: str) -> float:
-        return next((v for seen in reversed(self.late) if (v := seen.get(name)) == v), nan)
-
-    def now(self, name: str) -> float:
-        """The signal at this step."""
-        return self.late[-1].get(SIGNAL + name) if self.late else nan
-
-    def typical(self, name: str) -> float:
-        """Median of a signal over the last tracked steps."""
-        return median(seen.get(SIGNAL + name) for seen in self.recent)
-
-    def first(self, name: str) -> float:
-        """A signal at the first tracked step of the run."""
-        return self.history.early[0].get(SIGNAL + name) if self.history.early else nan
-
-    def every(self, name: str, count: int = RECENT) -> list[float]:
-        return [v for seen in self.late[-count:] if (v := seen.get(SIGNAL + name)) == v]
-
-    # ---- the loss ----
-
-    @cached_property
-    def losses(self) -> list[float]:
-        return [seen.get("Loss") for seen in self.late]
-
-    @cached_property
-    def finite(self) -> list[float]:
-        return [loss for loss in self.losses if math.isfinite(loss)]
-
-    @cached_property
-    def broken(self) -> bool:
-        return self.history.first_not_finite >= 0
-
-    @cached_property
-    def window(self) -> int:
-        return max(3, min(15, self.n // 4))
-
-    @cached_property
-    def loss0(self) -> float:
-        return mean(seen.get("Loss") for seen in self.history.early[:3])
-
-    @cached_property
-    def very_first(self) -> float:
-        return self.history.early[0].get("Loss") if self.history.early else nan
-
-    @cached_property
-    def loss(self) -> float:
-        return mean(self.finite[-self.window :])
-
-    @cached_property
-    def drop(self) -> float:
-        """Share of the first loss that is gone."""
-        return (self.loss0 - self.loss) / (abs(self.loss0) + 1e-12)
-
-    @cached_property
-    def spike(self) -> float:
-        """The highest loss over the first; one that is no worse than chance is no spike (fine-tuning begins low), and
-        individual losses set the scale of a loss that begins near zero."""
-        highest = self.history.highest.get("Loss", nan)
-        if highest < 1.5 * self.chance * self.summed:
-            return min(1.0, highest / (abs(self.loss0) + 1e-12))
-        own = median(seen.get(SIGNAL + "loss_std") for seen in self.history.early)
-        return highest / max(abs(self.loss0), own if own == own else 0.0, 1e-12)
-
-    @cached_property
-    def chance(self) -> float:
-        """The loss of an answer that does not look at the input: ln C, or the variance of the targets."""
-        loss = self.facts.loss
-        if loss in CLASS_LOSSES:
-            classes = self.last(SIGNAL + "classes")
-            return math.log(classes) if classes > 1 else nan
-        if loss in BINARY_LOSSES:
-            return math.log(2)
-        if loss == "MSELoss":
-            return median(seen.get(SIGNAL + "target_std") ** 2 for seen in self.late)
-        return nan
-
-    @cached_property
-    def level(self) -> float:
-        """The loss over that of chance; a sum is first divided by what it was summed over."""
-        if self.facts.loss == "MSELoss":  # step by step: a heavy tail is in both
-            pairs = [ratio(o.get("Loss"), o.get(SIGNAL + "target_std") ** 2) for o in self.late[-self.window :]]
-            return median(pairs) / self.summed
-        return ratio(self.loss, self.chance * self.summed)
-
-    @cached_property
-    def level0(self) -> float:
-        return ratio(self.very_first, self.chance * self.summed)
-
-    @cached_property
-    def summed(self) -> float:
-        return float(self.batch) if self.static("static_sum") == 1 else 1.0
-
-    @cached_property
-    def spread(self) -> float:
-        """Standard error of a batch's loss as its individual losses predict it."""
-        return median(seen.get(SIGNAL + "loss_std") for seen in self.late) / math.sqrt(self.batch)
-
-    @cached_property
-    def significance(self) -> float:
-        """The drop in units of that standard error."""
-        return (self.loss0 - self.loss) / (self.spread * math.sqrt(1 / 3 + 1 / self.window) + 1e-30)
-
-    @cached_property
-    def trend(self) -> float:
-        """Slope of a straight line through all losses in units of its standard error: below -3 it falls for sure."""
-        n, i, loss, ii, i_loss, loss2 = self.history.line
-        if n < 8:
-            return nan
-        spread_i, cross, spread = ii - i * i / n, i_loss - i * loss / n, loss2 - loss * loss / n
-        left = max(spread - cross * cross / spread_i, 1e-12 * abs(loss2) + 1e-300) / (n - 2)
-        return cross / math.sqrt(left * spread_i)
-
-    @cached_property
-    def fluctuation(self) -> float:
-        """Of batch losses over what independent batches must show: 1 = independent batches."""
-        recent = self.finite[-40:]
-        if len(recent) < 12:
-            return nan
-        bends = [abs(recent[i - 1] - 2 * recent[i] + recent[i + 1]) for i in range(1, len(recent) - 1)]
-        own = median(seen.get(SIGNAL + "loss_std") for seen in self.recent) / math.sqrt(self.batch)
-        return median(bends) / 0.6745 / math.sqrt(6) / own if own > 0 else nan
-
-    @cached_property
-    def hits(self) -> float:
-        """How many standard errors the share of right answers is above always giving the commonest label."""
-        even = median(seen.get(SIGNAL + "label_entropy") for seen in self.late)
-        classes = self.last(SIGNAL + "classes")
-        balanced = even > 0.85 * math.log(min(classes, self.batch)) if classes > 1 and self.batch > 1 else False
-        pairs = [(a, 1 / classes if balanced else b) for seen in self.late if (a := seen.get(SIGNAL + "accuracy")) == a
-                 and (b := seen.get(SIGNAL + "label_top_share")) == b]  # fmt: skip
-        if len(pairs) < 4:
-            return nan
-        pairs = pairs[-15:]
-        above = mean(a - b for a, b in pairs)
-        return above / (0.5 / math.sqrt(len(pairs) * self.batch))
-
-    @cached_property
-    def learns(self) -> bool:
-        """Something has been learned beyond doubt."""
-        return self.drop > 0.5 or self.level < 0.7 or self.hits > 4 or (self.significance > 6 and self.drop > 0.05)
-
-    @cached_property
-    def stuck(self) -> bool:
-        """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
-        if self.hits > 3 or self.significance > 4 or self.trend < -3:
-            return False
-        if self.level != self.level:
-            return self.drop < 0.03
-        return self.level > (0.97 if self.facts.is_value else 0.93)
+class View(Tensors):
+    """What a rule sees."""
 
     # ---- steps ----
 
@@ -209,8 +26,9 @@ class View:
 
     @cached_property
     def update(self) -> float:
-        """Length of a step over the length of all parameters."""
-        return median(ratio(seen.get("UpdateSize"), seen.get("ParamNorm")) for seen in self.recent)
+        """Length of a step over the length of all parameters: typical of the last ones, and of now where few are known."""
+        last = self.ratios("UpdateSize", "ParamNorm")
+        return min(median(last), last[-1]) if last else nan
 
     @cached_property
     def update_max(self) -> float:
@@ -220,12 +38,12 @@ class View:
     def starts_small(self) -> bool:
         """The first weights are far shorter than usual initialisations make them: relative steps are long by that alone."""
         usual = math.sqrt(sum(shape[0] / 3 for shape in self.facts.shapes if len(shape) > 1))
-        return bool(self.history.early) and self.history.early[0].get("ParamNorm") < 0.3 * usual
+        return self.norm0 < 0.3 * usual
 
     @cached_property
     def clipped(self) -> float:
         """The gradient as the optimizer gets it over that of the backward pass."""
-        return median(ratio(seen.get("GradNormClipped"), seen.get("GradNorm")) for seen in self.recent)
+        return median(self.ratios("GradNormClipped", "GradNorm"))
 
     @cached_property
     def rate_fall(self) -> float:
@@ -236,6 +54,15 @@ class View:
         """Mean learning rate over its maximum: a half for cosine and linear decay, a third for exponential decay."""
         pool = self.history.pools.get("rate")
         return ratio(pool[1] / pool[0], self.history.highest.get("LearningRate", nan)) if pool else nan
+
+    @cached_property
+    def rate_life(self) -> float:
+        """Steps in which the learning rate halves, where it falls by the same factor at every step; else NaN."""
+        past = [(seen.step, v) for seen in self.late[-8:] if (v := seen.get("LearningRate")) > 0]
+        falls = [math.log(a / b) / (j - i) for (i, a), (j, b) in pairwise(past) if j > i]
+        if len(falls) < 3 or min(falls) <= 0 or max(falls) > 1.05 * min(falls):
+            return nan
+        return math.log(2) / median(falls)
 
     @cached_property
     def rate_rises(self) -> bool:
@@ -250,12 +77,16 @@ class View:
 
     @cached_property
     def weight_fall(self) -> float:
-        return ratio(self.last("ParamNorm"), self.history.early[0].get("ParamNorm")) if self.history.early else nan
+        return ratio(self.last("ParamNorm"), self.norm0)
+
+    @cached_property
+    def norm0(self) -> float:
+        return self.history.first.get("ParamNorm", nan)
 
     @cached_property
     def travelled(self) -> float:
         """Distance from the start over the length of the parameters there."""
-        return ratio(self.last("Distance"), self.history.early[0].get("ParamNorm")) if self.history.early else nan
+        return ratio(self.last("Distance"), self.norm0)
 
     @cached_property
     def decay_share(self) -> float:
@@ -264,17 +95,17 @@ class View:
         if not decay > 0:
             return nan
         if self.facts.decoupled:
-            return median(
-                ratio(o.get("LearningRate") * decay * o.get("ParamNorm"), o.get("UpdateSize")) for o in self.recent
-            )
-        return median(ratio(decay * o.get("ParamNorm"), o.get("GradNormClipped")) for o in self.recent)
+            shares = [ratio(o.get("LearningRate") * o.get("ParamNorm"), o.get("UpdateSize")) for o in self.late]
+            return decay * median([share for share in shares if share == share][-RECENT:])
+        return decay * median(self.ratios("ParamNorm", "GradNormClipped"))
 
     @cached_property
     def amplification(self) -> float:
         """Length of a step over lr times the gradient: 1 for plain SGD, up to 1 / (1 - momentum)."""
         if self.facts.optimizer != "SGD":
             return nan
-        return median(ratio(o.get("UpdateSize"), o.get("LearningRate") * o.get("GradNormClipped")) for o in self.recent)
+        longer = [ratio(o.get("UpdateSize"), o.get("LearningRate") * o.get("GradNormClipped")) for o in self.late]
+        return median([value for value in longer if value == value][-RECENT:])
 
     @cached_property
     def steps_to_go_min(self) -> float:
@@ -285,7 +116,7 @@ class View:
     @cached_property
     def noise(self) -> float:
         """Noise scale over the batch size: tr(Sigma) / (B ||g||^2), the square of the norm test."""
-        return median(seen.get("NormTest") ** 2 for seen in self.recent)
+        return median(self.values("NormTest")) ** 2
 
     @cached_property
     def edge(self) -> float:
@@ -298,51 +129,4 @@ class View:
 
     @cached_property
     def alpha(self) -> float:
-        return median(seen.get("Alpha") for seen in self.late[-8:])
-
-    # ---- layers ----
-
-    def stack(self, name: str, observations: list[Observation]) -> np.ndarray:
-        rows = [seen.layers[name] for seen in observations if name in seen.layers]
-        width = len(self.facts.layers)
-        rows = [row for row in rows if row.size == width]
-        return np.array(rows) if rows else np.empty((0, width))
-
-    @cached_property
-    def still(self) -> list[str]:
-        """Tensors that get a gradient and did not move at any of the last tracked steps, while others did."""
-        gradients, updates = self.stack("GradNorm", self.recent), self.stack("UpdateSize", self.recent)
-        if len(gradients) < 3 or len(updates) < 3:
-            return []
-        with np.errstate(invalid="ignore"):
-            idle = (gradients > 0).all(0) & (updates == 0).all(0)
-            moving = (updates > 0).any()
-        return [self.facts.layers[i] for i in np.flatnonzero(idle)] if moving else []
-
-    @cached_property
-    def silent(self) -> list[str]:
-        """Tensors whose gradient is exactly zero at all of the last tracked steps, while others have one."""
-        gradients = self.stack("GradNorm", self.recent)
-        if len(gradients) < 3:
-            return []
-        zero = (gradients == 0).all(0)
-        with np.errstate(invalid="ignore"):
-            any_left = (gradients > 0).any()
-        return [self.facts.layers[i] for i in np.flatnonzero(zero)] if any_left else []
-
-    @cached_property
-    def vanishing(self) -> tuple[float, str]:
-        """The smallest over the largest gradient per element (root mean square) of early weights, and whose it is."""
-        gradients = self.stack("GradNorm", [seen for seen in self.history.early if seen.layers])
-        if not len(gradients):
-            return nan, ""
-        chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]
-        if len(chosen) < 3:
-            return nan, ""
-        sizes = np.sqrt(np.array([max(1, self.facts.sizes[i]) for i in chosen], dtype=float))
-        with np.errstate(all="ignore"):
-            typical = np.median(gradients[:, chosen], axis=0) / sizes
-        if not np.isfinite(typical).all() or not typical.max() > 0:
-            return nan, ""
-        least = int(typical[:-1].argmin())
-        return float(typical[least] / typical.max()), self.facts.layers[chosen[least]]
+        return median(self.values("Alpha", 8))

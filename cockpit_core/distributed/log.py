@@ -9,6 +9,7 @@ from cockpit_core.distributed.group import Group, first_problem
 from cockpit_core.events.resume import Past
 from cockpit_core.events.writer import EventWriter
 from cockpit_core.foundation.faults import describe_error
+from cockpit_core.foundation.records import Record
 
 
 class SilentWriter:
@@ -18,6 +19,9 @@ class SilentWriter:
 
     def __init__(self, past: Past | None):
         self.past = past
+
+    def preview(self, record: Record) -> Record:
+        return record
 
     def _ignore(self, *args: Any, **kwargs: Any) -> bool:
         return False

@@ -27,7 +27,7 @@ from cockpit_core.schema import tags, wire
 
 RECORDS_PER_TAG = 4096  # TensorBoard can only re-read a whole tag
 MANY_LAYERS = 200
-MANY_VECTOR_BYTES = 6000  # of one record; with its scalars it stays under 8 kB
+MANY_VECTOR_BYTES = 4800  # of one record; with its scalars it stays under 8 kB
 LAYERS_EVERY = 10
 LONGEST_TEXT = 2000  # characters
 LARGE_RUN = 1_000_000_000
@@ -73,7 +73,7 @@ class EventWriter:
         self._bytes = sum(path.stat().st_size for path in earlier)
         self._size_told = self._bytes > LARGE_RUN
         self._told: set[str] = set()
-        self._layers_every = 1
+        self._layers_every, self._layer_count = 1, 0
         self._step_records = 0
         self._tags: set[str]
         self._listeners: list[Callable[[bytes | Written], object]] = []
@@ -112,10 +112,10 @@ class EventWriter:
     def write_header(self, header: records.Header) -> None:
         """Again whenever something in it changes: the last one counts. A resumed run keeps its id and birthday."""
         notes = list(header.notes)
-        self._layers_every = _choose_layers_every(header)
+        self._layers_every, self._layer_count = _choose_layers_every(header), len(header.layers)
         if self._layers_every > 1:
             notes.append(
-                f"{len(header.layers)} layers: layer-wise values are stored in every {LAYERS_EVERY}th record only"
+                f"{len(header.layers)} layers: each layer-wise quantity is stored in every {LAYERS_EVERY}th record only"
             )
         header = replace(header, notes=notes, revision=max(header.revision, self._revision))
         if self.past and self.past.header:
@@ -203,12 +203,18 @@ class EventWriter:
 
     # ---- how it gets there ----
 
-    def _thin_layers(self, record: records.Record) -> records.Record:
-        if record.kind != "step" or not record.layers:
+    def preview(self, record: records.Record) -> records.Record:
+        """The record as it would be stored now, for those who must see what a reader of the log will see."""
+        if record.kind != "step" or not record.layers or self._layers_every == 1 or record.triggered:
             return record
-        turn = self._step_records % self._layers_every == 0
-        self._step_records += 1
-        return record if turn or record.triggered else replace(record, layers={}, layers_missing={})
+        names = choose_names(list(record.layers), self._step_records % self._layers_every, self._layer_count)
+        absent = {name: record.layers_missing[name] for name in names if name in record.layers_missing}
+        return replace(record, layers={name: record.layers[name] for name in names}, layers_missing=absent)
+
+    def _thin_layers(self, record: records.Record) -> records.Record:
+        thinned = self.preview(record)
+        self._step_records += record.kind == "step" and bool(record.layers)
+        return thinned
 
     def _tell_size(self, record: records.Record) -> records.Record:
         if self._size_told or self._bytes <= LARGE_RUN:
@@ -310,6 +316,14 @@ def _choose_layers_every(header: records.Header) -> int:
     layerwise = sum(q.layerwise and q.kind == "scalar" for q in header.quantities)
     many = len(header.layers) > MANY_LAYERS or 4 * layerwise * len(header.layers) > MANY_VECTOR_BYTES
     return LAYERS_EVERY if many else 1
+
+
+def choose_names(names: list[str], turn: int, layers: int) -> list[str]:
+    """Which vectors stand in this record, of ``LAYERS_EVERY`` in a row: as many as leave it light, one after the other.
+    Where all of them do not fit into so many records, the last one takes the rest."""
+    each = max(1, MANY_VECTOR_BYTES // (4 * max(1, layers)))
+    last = turn == LAYERS_EVERY - 1
+    return names[turn * each :] if last else names[turn * each : (turn + 1) * each]
 
 
 def _make_folder(folder: Path) -> list[Path]:

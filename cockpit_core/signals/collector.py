@@ -18,7 +18,7 @@ from cockpit_core.signals.outputs import (
     measure_outputs,
     measure_sums,
 )
-from cockpit_core.signals.targets import measure_labels, measure_targets
+from cockpit_core.signals.targets import measure_constant, measure_labels, measure_likeness, measure_targets
 from cockpit_core.signals.tensors import find_tensor, list_tensors
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
 
@@ -61,6 +61,7 @@ class Collector:
         self.inputs: set[int] = set()
         self.batch_size = 0
         self.has_loss = False
+        self.features: Tensor | None = None
 
     def begin(self, wanted: bool) -> None:
         self.forget()
@@ -120,7 +121,7 @@ class Collector:
             self.numbers |= measure_inputs(x)
         if x is not None or tokens is not None:
             self.numbers |= measure_checksum(x if x is not None else tokens)  # type: ignore[arg-type]
-        self.tokens = tokens
+        self.tokens, self.features = tokens, x
 
     def _take_activity(self, module: nn.Module, args: tuple, output: Any) -> None:
         path, at_output = self.watched[module]
@@ -150,18 +151,25 @@ class Collector:
         size = self.batch_size or (z.shape[0] if z.dim() else 0)
         if z.is_floating_point() and z.dim():
             self.numbers |= measure_outputs(z)
+        if z.dtype == torch.float16:
+            self.numbers["output_half"] = 1.0
         if isinstance(self.loss_fn, _CLASSES):
             self.numbers |= measure_sums(z, isinstance(self.loss_fn, nn.NLLLoss))
             if z.dim() > 1:
                 self.numbers["classes"] = float(z.shape[1])
+        features, self.features = self.features, None
         if y is None:
             return
+        if features is not None and y.numel() == len(features):
+            self.numbers |= measure_likeness(features, y)
         if isinstance(self.loss_fn, _ELEMENTWISE):
             self.numbers |= measure_broadcast(z, y)
         if isinstance(self.loss_fn, (nn.BCELoss, nn.BCEWithLogitsLoss)):
             self.numbers |= measure_binary_hits(z, y, 0.5 if isinstance(self.loss_fn, nn.BCELoss) else 0.0)
         if y.is_floating_point():
             self.numbers |= measure_targets(y) if y.numel() else {}
+            if y.dim() and z.shape == y.shape and isinstance(self.loss_fn, nn.Module):
+                self.numbers |= measure_constant(self.loss_fn, y)
         elif y.numel():
             self.numbers |= measure_labels(y, size, getattr(self.loss_fn, "ignore_index", None))
             self.numbers |= measure_hits(z, y)

@@ -63,6 +63,34 @@ def find_linear_pairs(model: nn.Module) -> list[str]:
     return found
 
 
+def find_copies(model: nn.Module) -> list[str]:
+    """Embeddings and linear layers of the same shape and numbers that are different parameters: a tie that is none.
+    Matrices whose elements are all equal are not copies of one another."""
+    seen: dict[tuple[int, ...], tuple[str, Tensor]] = {}
+    for path, module in model.named_modules():
+        weight = module._parameters.get("weight")
+        if not isinstance(module, (nn.Embedding, nn.Linear)) or not isinstance(weight, Tensor) or weight.numel() < 16:
+            continue
+        if hasattr(weight, "full_tensor") or not weight.requires_grad or weight.device.type == "meta":
+            continue
+        first, one = seen.setdefault(tuple(weight.shape), (f"{path}.weight", weight))
+        if one is not weight and one.device == weight.device and is_copy(one.detach(), weight.detach()):
+            return [first, f"{path}.weight"]
+    return []
+
+
+def is_copy(one: Tensor, other: Tensor) -> bool:
+    head, part = one.reshape(-1)[:1024], other.reshape(-1)[:1024]
+    return bool((head != head[0]).any()) and torch.equal(head, part) and torch.equal(one, other)
+
+
+def read_rate(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, float]:
+    """The learning rate before the first step, and whether a scheduler has set it."""
+    group = next((group for o in optimizers for group in o.param_groups), {})
+    rate = group.get("lr", 0.0)
+    return {"static_rate": float(rate), "static_scheduled": float("initial_lr" in group)}
+
+
 def ends_in_softmax(model: nn.Module) -> bool:
     """The last module of the (outermost) sequence is a softmax."""
     leaves = [m for m in model.modules() if not any(True for _ in m.children())]
@@ -110,6 +138,8 @@ def check_wiring(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.opti
         "static_mode_dependent": len(find_mode_dependent(model)),
         "static_training": model.training,
         "static_frozen": sum(not p.requires_grad for p in model.parameters()),
+        "static_copies": len(find_copies(model)),
+        **read_rate(optimizers),
     }
     return {name: float(value) for name, value in numbers.items()}
 
@@ -120,5 +150,6 @@ def name_wiring(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
         "not optimized": find_unoptimised(model, optimizers),
         "constant weights": find_constant(model)[0],
         "linear pairs": find_linear_pairs(model),
+        "copied weights": find_copies(model),
     }
     return {key: "\n".join(found[:50]) for key, found in names.items() if found}

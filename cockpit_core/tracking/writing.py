@@ -31,7 +31,7 @@ class StepWriter:
         found = find_all(record, measured.heavy, state.gradient_norms)
         record.notices = [*record.notices, *log.repeats.thin(found, state.loss)]
         with self.faults.guard("diagnosis"):
-            record.findings = clock.timed("diagnosis", log.live.see, log.header, record)
+            record.findings = clock.timed("diagnosis", log.live.see, log.header, log.writer.preview(record))
         now = time.perf_counter()
         total = state.overhead + now - began
         record.costs = bill(clock.reset(), measured.plan, total, step=now - step_began, before=spent_before)

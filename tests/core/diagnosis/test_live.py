@@ -12,6 +12,7 @@ from torch import nn
 import cockpit_core
 from cockpit_core.commands import cli
 from cockpit_core.foundation.records import Record
+from cockpit_core.schema import wire
 
 
 def make_data(seed: int = 0):
@@ -163,3 +164,41 @@ def test_a_signal_that_fails_is_silent(tmp_path: Path, monkeypatch: pytest.Monke
     assert "ZeroDivisionError" in run._tracker.signals.failed["inputs"]
     assert "signal/input_rms" not in run.data.table.columns
     assert "signal/dead" in run.data.table.columns
+
+
+class Sum(nn.Module):
+    """Many tensors side by side, so that gradients reach all of them."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(3, 3) for _ in range(count)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([part(x) for part in self.parts]).mean(0)
+
+
+@pytest.mark.parametrize("pairs", [100, 300])
+def test_a_light_record_of_many_tensors_stays_under_8_kb(
+    tmp_path: Path, pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 and 600 tensors; and what is judged while training is what the log will tell."""
+    encode = wire.encode_record
+
+    def note(sizes: list[int], data: bytes) -> bytes:
+        sizes.append(len(data))
+        return data
+
+    torch.manual_seed(0)
+    model = Sum(pairs)
+    optimizer, loss_fn = torch.optim.SGD(model.parameters(), lr=0.1), nn.MSELoss()
+    run = cockpit_core.track(model, loss_fn, optimizer, tmp_path / "a", config=CHEAP, on_error="raise")
+    sizes: list[int] = []
+    monkeypatch.setattr(wire, "encode_record", lambda record: note(sizes, encode(record)))
+    for _ in range(14):
+        loss_fn(model(torch.randn(8, 3)), torch.randn(8, 3)).backward()
+        optimizer.step()
+    run.close()
+    assert len(sizes) >= 14
+    assert max(sizes) < 8000
+    assert run.findings == cockpit_core.diagnose(tmp_path / "a")
+    assert "gradients_not_zeroed" in {finding.name for finding in run.findings}

@@ -16,7 +16,7 @@ from cockpit_core.events import writer as writing
 from cockpit_core.events.data import load
 from cockpit_core.events.reader import read_events
 from cockpit_core.events.thinning import Thinning
-from cockpit_core.events.writer import EventWriter
+from cockpit_core.events.writer import EventWriter, choose_names
 from cockpit_core.foundation import records
 from tests import synthetic
 
@@ -125,6 +125,15 @@ def test_many_layers_are_stored_in_every_tenth_record_and_the_header_says_so(log
     assert "every 10th" in data.header.notes[0]
 
 
+def test_vectors_of_many_layers_stand_in_records_in_turn() -> None:
+    names = [f"q{i}" for i in range(7)]
+    rounds = [choose_names(names, turn, 600) for turn in range(10)]
+    assert rounds[:4] == [["q0", "q1"], ["q2", "q3"], ["q4", "q5"], ["q6"]]
+    assert sum(rounds, []) == names
+    assert sum((choose_names(names * 3, turn, 600) for turn in range(10)), []) == names * 3, "none is forgotten"
+    assert [len(choose_names(names, turn, 5000)) for turn in range(10)] == [1] * 7 + [0] * 3
+
+
 def test_few_layers_are_stored_in_every_record(logdir: Path) -> None:
     with EventWriter(logdir) as writer:
         writer.write_header(make_header(200))
@@ -222,7 +231,7 @@ def test_short_writes_are_completed(logdir: Path, monkeypatch: pytest.MonkeyPatc
 KILLED = """
 import sys
 from cockpit_core.foundation import records
-from cockpit_core.events.writer import EventWriter
+from cockpit_core.events.writer import EventWriter, choose_names
 writer = EventWriter(sys.argv[1])
 writer.write_header(records.Header("id", "run", 1.0))
 for step in range(1_000_000):

@@ -6,6 +6,7 @@ import math
 from collections import namedtuple
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,9 +22,16 @@ from cockpit_core.signals.outputs import (
     measure_outputs,
     measure_sums,
 )
-from cockpit_core.signals.targets import measure_labels, measure_targets
+from cockpit_core.signals.targets import measure_constant, measure_labels, measure_likeness, measure_targets
 from cockpit_core.signals.tensors import as_rows, find_tensor, list_tensors
-from cockpit_core.signals.wiring import check_wiring, find_constant, find_linear_pairs, find_unoptimised
+from cockpit_core.signals.wiring import (
+    check_wiring,
+    find_constant,
+    find_copies,
+    find_linear_pairs,
+    find_unoptimised,
+    read_rate,
+)
 
 
 def rms(values: list[float]) -> float:
@@ -191,3 +199,46 @@ def test_the_wiring_of_a_network() -> None:
     assert find_unoptimised(net, [optimizer])[0] == "1.weight"
     assert find_constant(net) == (["4.weight"], 3)
     assert find_linear_pairs(nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 64))) == [], "a low-rank factor"
+
+
+def test_a_feature_that_is_the_target() -> None:
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(16, 5, generator=g), torch.randint(0, 3, (16,), generator=g)
+    assert measure_likeness(x, y)["input_target"] < 0.99
+    x[:, 2] = 7 - 2 * y
+    found = measure_likeness(x, y)
+    assert found["input_target"] == pytest.approx(1)
+    assert found["input_target_where"] == 2
+    truth = np.corrcoef(x[:, 4].numpy(), y.numpy())[0, 1]
+    assert measure_likeness(x[:, [4, 4]], y)["input_target"] == pytest.approx(abs(truth))
+    assert measure_likeness(x, x) == {}
+    assert measure_likeness(x[:4], y[:4]) == {}
+
+
+def test_a_tie_that_is_a_copy() -> None:
+    model = nn.ModuleDict({"embed": nn.Embedding(9, 4), "head": nn.Linear(4, 9, bias=False)})
+    assert find_copies(model) == []
+    with torch.no_grad():
+        model["head"].weight.copy_(model["embed"].weight)
+    assert find_copies(model) == ["embed.weight", "head.weight"]
+    model["head"].weight = model["embed"].weight
+    assert find_copies(model) == []
+    zeros = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
+    for p in zeros.parameters():
+        nn.init.zeros_(p)
+    assert find_copies(zeros) == []
+
+
+def test_the_rate_before_the_first_step() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.5)
+    assert read_rate([optimizer]) == {"static_rate": 0.5, "static_scheduled": 0.0}
+    torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    assert read_rate([optimizer])["static_scheduled"] == 1.0
+
+
+@pytest.mark.parametrize("loss_fn", [nn.L1Loss(), nn.SmoothL1Loss(beta=0.5), nn.HuberLoss(delta=2.0)])
+def test_the_loss_of_always_giving_the_median(loss_fn: nn.Module) -> None:
+    y = 3 * torch.randn(15, 2, generator=torch.Generator().manual_seed(0))
+    centre = torch.tensor([middle(y[:, j].tolist()) for j in range(2)])
+    assert measure_constant(loss_fn, y)["target_chance"] == pytest.approx(float(loss_fn(centre.expand_as(y), y)))
+    assert measure_constant(nn.MSELoss(), y) == {}

@@ -1,0 +1,39 @@
+"""Products of queries and keys are so large that the softmax of attention picks a single key."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class AttentionTooSharp(Diagnosis):
+    name = "attention_too_sharp"
+    title = "attention is too sharp from the start"
+    needs = ("AttentionEntropy",)
+    hold, after, least = 2, 0, 3
+    confidence = 0.7
+    explains = ("vanishing_gradients", "not_learning", "labels_random", "label_noise")
+
+    def test(self, view: View) -> Found | None:
+        logit, entropy = (
+            view.history.first.get(f"AttentionEntropy{part}", float("nan")) for part in ("/largest_logit", "")
+        )
+        if not (logit > limit("attention_logit") or entropy < limit("attention_entropy")) or view.history.resumed:
+            return None
+        text = (
+            f"Attention is too sharp from the start: the largest product of a query and a key is {number(logit)}, and each "
+            f"query looks at {number(math.exp(entropy))} keys on average."
+        )
+        remedy = (
+            "Divide the products by sqrt(d) of a head, initialise smaller projections, or normalise queries and keys."
+        )
+        harmful = view.t >= 20 and not view.thrives
+        found = [evidence("attention_logit", logit), evidence("attention_entropy", entropy)]
+        found = [item for item in found if item.value == item.value]
+        return Found(text, remedy, found, severity="likely" if harmful else "advice")

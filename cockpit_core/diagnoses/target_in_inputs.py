@@ -1,0 +1,33 @@
+"""One of the inputs is the target itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+
+class TargetInInputs(Diagnosis):
+    name = "target_in_inputs"
+    title = "the target is among the inputs"
+    needs = ("input_target",)
+    hold, after, least = 2, 0, 5
+    confidence = 0.5
+
+    def test(self, view: View) -> Found | None:
+        likeness, places = view.every("input_target", 5), view.every("input_target_where", 5)
+        if len(likeness) < 5 or min(likeness) < limit("input_target") or len(set(places)) > 1 or view.batch < 8:
+            return None
+        text = (
+            f"Feature {number(places[-1])} of the inputs gives the target away: over {len(likeness)} batches their "
+            "correlation is 1."
+        )
+        remedy = (
+            "Look where that column comes from. Either it was made of the target and will be missing in use, or the "
+            "task is as simple as that: a network without the column decides."
+        )
+        return Found(text, remedy, [evidence("input_target", min(likeness))])

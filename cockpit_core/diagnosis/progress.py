@@ -1,0 +1,192 @@
+"""What the loss says: how far it has come, whether anything is learned, what ignoring the input would give."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES
+from cockpit_core.diagnosis.history import FRESH, SIGNAL
+from cockpit_core.diagnosis.reading import Reading, mean, median, nan, ratio
+
+
+class Progress(Reading):
+    """Features of the loss."""
+
+    @cached_property
+    def losses(self) -> list[float]:
+        return [seen.get("Loss") for seen in self.late]
+
+    @cached_property
+    def finite(self) -> list[float]:
+        return [loss for loss in self.losses if math.isfinite(loss)]
+
+    @cached_property
+    def broken(self) -> bool:
+        return self.history.first_not_finite >= 0
+
+    @cached_property
+    def window(self) -> int:
+        return max(3, min(15, self.n // 4))
+
+    @cached_property
+    def loss0(self) -> float:
+        """Of the first tracked steps; not of later ones, where few are tracked."""
+        early = [seen for seen in self.history.early[:3] if seen.step <= self.history.began + FRESH]
+        return mean(seen.get("Loss") for seen in early)
+
+    @cached_property
+    def very_first(self) -> float:
+        return self.history.early[0].get("Loss") if self.history.early else nan
+
+    @cached_property
+    def loss(self) -> float:
+        return mean(self.finite[-self.window :])
+
+    @cached_property
+    def drop(self) -> float:
+        """Share of the first loss that is gone; NaN where the loss may have any sign and begins around zero."""
+        if self.level != self.level and abs(self.loss0) < 0.3 * median(self.values(SIGNAL + "loss_std", 12)):
+            return nan
+        return (self.loss0 - self.loss) / (abs(self.loss0) + 1e-12)
+
+    @cached_property
+    def spike(self) -> float:
+        """The highest loss over the first; one that is no worse than chance is no spike (fine-tuning begins low), and
+        individual losses set the scale of a loss that begins near zero."""
+        highest = self.history.highest.get("Loss", nan)
+        if highest < 1.5 * self.guess * self.summed:
+            return min(1.0, highest / (abs(self.loss0) + 1e-12))
+        own = median(seen.get(SIGNAL + "loss_std") for seen in self.history.early)
+        return highest / max(abs(self.loss0), own if own == own else 0.0, 1e-12)
+
+    @cached_property
+    def guess(self) -> float:
+        """The loss of a network that knows nothing: ln C, or the variance of the targets."""
+        loss = self.facts.loss
+        if loss in CLASS_LOSSES:
+            classes = self.last(SIGNAL + "classes")
+            return math.log(classes) if classes > 1 else nan
+        return math.log(2) if loss in BINARY_LOSSES else self.chance
+
+    @cached_property
+    def top_share(self) -> float:
+        """How often always giving the commonest label is right. Of few samples one label is the commonest by accident:
+        1 / C, unless the share is far above that."""
+        share = mean(seen.get(SIGNAL + "label_top_share") for seen in self.late)
+        if self.facts.loss in BINARY_LOSSES:
+            return share
+        classes, count = self.last(SIGNAL + "classes"), max(1.0, self.typical("label_count"))
+        if not classes > 1 or share != share:
+            return nan
+        even = 1 / classes
+        accident = 2 * math.sqrt(2 * math.log(classes) * even * (1 - even) / count)
+        return share if share - even > accident else even
+
+    @cached_property
+    def chance(self) -> float:
+        """The loss of an answer that does not look at the input: entropy of the labels, or variance of the targets."""
+        loss, share = self.facts.loss, self.top_share
+        if loss in CLASS_LOSSES:
+            classes = self.last(SIGNAL + "classes")
+            if not classes > 1 or not share > 1 / classes:
+                return self.guess
+            rest = (1 - share) / (classes - 1)  # the others as even as can be: the most that such labels hide
+            return -share * math.log(share) - (1 - share) * math.log(rest) if share < 1 else self.guess
+        if loss in BINARY_LOSSES:
+            return -share * math.log(share) - (1 - share) * math.log(1 - share) if 0.5 < share < 0.999 else math.log(2)
+        if loss == "MSELoss":
+            return median(seen.get(SIGNAL + "target_std") ** 2 for seen in self.late)
+        return median(self.values(SIGNAL + "target_chance", 48))
+
+    @cached_property
+    def level(self) -> float:
+        """The loss over that of chance; a sum is first divided by what it was summed over."""
+        if self.facts.loss == "MSELoss":  # step by step: a heavy tail is in both
+            pairs = [ratio(o.get("Loss"), o.get(SIGNAL + "target_std") ** 2) for o in self.late[-self.window :]]
+            return median(pairs) / self.summed
+        return ratio(self.loss, self.chance * self.summed)
+
+    @cached_property
+    def level0(self) -> float:
+        return ratio(self.very_first, self.guess * self.summed)
+
+    @cached_property
+    def summed(self) -> float:
+        return float(self.batch) if self.static("static_sum") == 1 else 1.0
+
+    @cached_property
+    def spread(self) -> float:
+        """Standard error of a batch's loss as its individual losses predict it."""
+        return median(seen.get(SIGNAL + "loss_std") for seen in self.late) / math.sqrt(self.batch)
+
+    @cached_property
+    def significance(self) -> float:
+        """The drop in units of that standard error."""
+        return (self.loss0 - self.loss) / (self.spread * math.sqrt(1 / 3 + 1 / self.window) + 1e-30)
+
+    @cached_property
+    def trend(self) -> float:
+        """Slope of a straight line through all losses in units of its standard error: below -3 it falls for sure."""
+        n, i, loss, ii, i_loss, loss2 = self.history.line
+        if n < 8:
+            return nan
+        spread_i, cross, spread = ii - i * i / n, i_loss - i * loss / n, loss2 - loss * loss / n
+        left = max(spread - cross * cross / spread_i, 1e-12 * abs(loss2) + 1e-300) / (n - 2)
+        return cross / math.sqrt(left * spread_i)
+
+    @cached_property
+    def fluctuation(self) -> float:
+        """Of batch losses over what independent batches must show: 1 = independent batches."""
+        recent = self.finite[-40:]
+        if len(recent) < 12:
+            return nan
+        bends = [abs(recent[i - 1] - 2 * recent[i] + recent[i + 1]) for i in range(1, len(recent) - 1)]
+        own = self.typical("loss_std") / math.sqrt(self.batch)
+        return median(bends) / 0.6745 / math.sqrt(6) / own if own > 0 else nan
+
+    @cached_property
+    def hits(self) -> float:
+        """How many standard errors the share of right answers is above always giving the commonest label."""
+        usual = self.top_share
+        pairs = [(a, usual) for seen in self.late if (a := seen.get(SIGNAL + "accuracy")) == a]
+        if usual != usual:
+            return nan
+        if len(pairs) < 4:
+            return nan
+        pairs = pairs[-15:]
+        above = mean(a - b for a, b in pairs)
+        return above / (0.5 / math.sqrt(len(pairs) * self.batch))
+
+    @cached_property
+    def learns(self) -> bool:
+        """Something has been learned beyond doubt."""
+        return self.drop > 0.5 or self.level < 0.7 or self.hits > 4 or (self.significance > 6 and self.drop > 0.05)
+
+    @cached_property
+    def thrives(self) -> bool:
+        """Learning goes well: whatever else is found does no harm that can be seen."""
+        return self.n >= 3 and (self.drop > 0.5 if self.level != self.level else self.level < 0.6)
+
+    @cached_property
+    def lasting(self) -> bool:
+        """The loss is still far above where it began: not a spike that came back."""
+        return self.broken or self.loss > 3 * abs(self.loss0) or median(self.finite[-2:]) > 3 * abs(self.loss0)
+
+    @cached_property
+    def rests_at_chance(self) -> bool:
+        """The loss came down from above to that of ignoring the input, and no further."""
+        half = max(3, self.window)
+        before, after = mean(self.finite[-2 * half : -half]), mean(self.finite[-half:])
+        from_above = self.very_first > 1.03 * self.chance * self.summed
+        return from_above and 0.97 < self.level < 1.08 and abs(before - after) < 0.03 * abs(after)
+
+    @cached_property
+    def stuck(self) -> bool:
+        """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
+        falls = self.significance > 4 or self.trend < -3
+        if self.hits > 3 or (falls and not self.rests_at_chance):
+            return False
+        if self.level != self.level:
+            return self.drop < 0.03
+        return self.level > (0.97 if self.facts.is_value else 0.93)

@@ -1,0 +1,86 @@
+"""Columns of a run up to one tracked step, each looked up where it was recorded. NaN: not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from cockpit_core.diagnosis.facts import Facts
+from cockpit_core.diagnosis.history import SIGNAL, History
+
+RECENT = 6
+nan = math.nan
+
+
+def median(values: Iterable[float]) -> float:
+    ordered = sorted(value for value in values if value == value)
+    if not ordered:
+        return nan
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def mean(values: Iterable[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else nan
+
+
+def ratio(a: float, b: float) -> float:
+    return a / b if b else nan
+
+
+class Reading:
+    """``t``: this step; ``n``: tracked steps so far."""
+
+    def __init__(self, history: History, facts: Facts):
+        self.history, self.facts = history, facts
+        self.t = history.late[-1].step if history.late else 0
+        self.n = history.count
+        self.late = list(history.late)
+        self.latest = next((seen for seen in reversed(self.late) if SIGNAL + "training" in seen.scalars), None)
+        self._values: dict[tuple[str, int], list[float]] = {}
+        self.batch = max(1, self.late[-1].batch_size) if self.late else 1
+
+    # ---- reading columns: each where it was recorded, for quantities may have paces of their own ----
+
+    def static(self, name: str) -> float:
+        return self.history.static.get(name, nan)
+
+    def values(self, name: str, count: int = RECENT) -> list[float]:
+        """The last values of a column, oldest first."""
+        known = self._values.get((name, count))
+        if known is None:
+            known = []
+            if name in self.history.names:
+                for seen in reversed(self.late):
+                    if (value := seen.get(name)) == value:
+                        known.append(value)
+                        if len(known) == count:
+                            break
+                known.reverse()
+            self._values[name, count] = known
+        return known
+
+    def last(self, name: str) -> float:
+        found = self.values(name, 1)
+        return found[0] if found else nan
+
+    def now(self, name: str) -> float:
+        """The signal at the last step that had signals; NaN where it was left out there (a count of nothing)."""
+        return self.latest.get(SIGNAL + name) if self.latest is not None else nan
+
+    def typical(self, name: str) -> float:
+        """Median of a signal over the last steps that had it."""
+        return median(self.values(SIGNAL + name))
+
+    def first(self, name: str) -> float:
+        """A signal at the start of the run."""
+        return self.history.first.get(SIGNAL + name, nan)
+
+    def every(self, name: str, count: int = RECENT) -> list[float]:
+        return self.values(SIGNAL + name, count)
+
+    def ratios(self, above: str, below: str, count: int = RECENT) -> list[float]:
+        """The last quotients of two columns that come together."""
+        found = [r for seen in self.late if (r := ratio(seen.get(above), seen.get(below))) == r]
+        return found[-count:]

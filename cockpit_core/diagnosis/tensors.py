@@ -1,0 +1,80 @@
+"""What single tensors say: which stand still, which get no gradient, where gradients vanish."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+
+from cockpit_core.diagnosis.progress import Progress
+from cockpit_core.diagnosis.reading import median, nan, ratio
+
+
+class Tensors(Progress):
+    """Features of the layers' vectors."""
+
+    def gradient_share(self, names: Iterable[str]) -> float:
+        """Share of the squared gradient that belongs to these tensors."""
+        rows, chosen = self.stack("GradNorm"), set(names)
+        if not len(rows):
+            return nan
+        squares = np.nan_to_num(rows, nan=0.0, posinf=0.0) ** 2
+        own = squares[:, [i for i, layer in enumerate(self.facts.layers) if layer in chosen]].sum(1)
+        return median(ratio(float(a), float(b)) for a, b in zip(own, squares.sum(1), strict=True))
+
+    @cached_property
+    def weight_scale(self) -> float:
+        """Median over the matrices: length of the first weights over that of torch's default initialisation."""
+        rows = self.stack("ParamNorm", start=True)
+        chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]
+        if not len(rows) or not chosen:
+            return nan
+        return median(float(rows[0][i]) / math.sqrt(self.facts.shapes[i][0] / 3) for i in chosen)
+
+    def stack(self, name: str, start: bool = False) -> np.ndarray:
+        """[steps, layers]: the last few vectors of a quantity, or those of the start."""
+        rows: Iterable[np.ndarray] = (self.history.first_vectors if start else self.history.vectors).get(name, ())
+        width = len(self.facts.layers)
+        rows = [row for row in rows if row.size == width]
+        return np.array(rows) if rows else np.empty((0, width))
+
+    @cached_property
+    def still(self) -> list[str]:
+        """Tensors that get a gradient and did not move at any of the last tracked steps, while others did."""
+        gradients, updates = self.stack("GradNorm"), self.stack("UpdateSize")
+        if len(gradients) < 2 or len(updates) < 2:
+            return []
+        with np.errstate(invalid="ignore"):
+            idle = (gradients > 0).all(0) & (updates == 0).all(0)
+            moving = (updates > 0).any()
+        return [self.facts.layers[i] for i in np.flatnonzero(idle)] if moving else []
+
+    @cached_property
+    def silent(self) -> list[str]:
+        """Tensors whose gradient is exactly zero at all of the last tracked steps, while others have one."""
+        gradients = self.stack("GradNorm")
+        if len(gradients) < 3:
+            return []
+        zero = (gradients == 0).all(0)
+        with np.errstate(invalid="ignore"):
+            any_left = (gradients > 0).any()
+        return [self.facts.layers[i] for i in np.flatnonzero(zero)] if any_left else []
+
+    @cached_property
+    def vanishing(self) -> tuple[float, str]:
+        """The smallest over the largest gradient per element (root mean square) of early weights, and whose it is."""
+        gradients = self.stack("GradNorm", start=True)
+        if not len(gradients):
+            return nan, ""
+        chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]
+        if len(chosen) < 3:
+            return nan, ""
+        sizes = np.sqrt(np.array([max(1, self.facts.sizes[i]) for i in chosen], dtype=float))
+        with np.errstate(all="ignore"):
+            typical = np.median(gradients[:, chosen], axis=0) / sizes
+        if not np.isfinite(typical).all() or not typical.max() > 0:
+            return nan, ""
+        least = int(typical[:-1].argmin())
+        return float(typical[least] / typical.max()), self.facts.layers[chosen[least]]
