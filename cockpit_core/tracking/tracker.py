@@ -139,7 +139,7 @@ class Tracker:
             self.pace.wish.trigger = reason
             return
         self.pace.trigger = reason
-        if not self.closed and not self.listener.loss_seen and not self.engine.step.passes:
+        if not self.closed and not self.listener.losses_seen and not self.engine.step.passes:
             self.begin(self.make_plan())
             self.pace.trigger = ""
             self.log.note(self.step, "trigger", f"tracked off schedule: {reason}")
@@ -173,6 +173,7 @@ class Tracker:
         self.pace.trigger = reason
         self.log.note(self.step, "trigger", f"{reason}; this step and the next are on record")
         if not self.engine.step.plan.record:
+            self.step_began = time.perf_counter()  # idle steps do not look at the clock
             plan = self.engine.step.plan = self.pace.plan_for_spike(self.engine.step.plan.alpha_end)
             self.attachments.follow(plan.active, not self.rounds.single)
 
@@ -307,15 +308,14 @@ class Tracker:
         if pace.trigger or listener.backward_passes or self.alpha.pending is not None or self.engine.step.passes:
             return False
         following = self.step + 1
-        try:
-            if pace.is_due(following):
-                return False
-        except Exception:
-            return False  # the long way asks again, and reports it
+        if following >= pace.idle_until:
+            try:
+                if pace.is_due(following):
+                    return False
+            except Exception:
+                return False  # the long way asks again, and reports it
         self.step = following
-        listener.loss_seen = False
         listener.losses_seen = 0
-        self.step_began = time.perf_counter()
         return True
 
     # ---- the end ------------------------------------------------------------------------------------------------
