@@ -70,8 +70,9 @@ class Tracker:
             Rounds(self.optimizers),
             StepWriter(self.log, self.engine, self.signals, self.faults),
         )
-        self.step_began = time.perf_counter()
+        self.step_began, self.known_cost = time.perf_counter(), 0.0
         self._attach()
+        self.pace.open(self.step, time.perf_counter())
 
     @classmethod
     def open(cls, *args: Any, **options: Any) -> Tracker:
@@ -124,7 +125,7 @@ class Tracker:
     # ---- when ---------------------------------------------------------------------------------------------------
 
     def make_plan(self) -> Plan:
-        return self.pace.plan(self.step, self.log.elapsed, self.alpha.pending is not None)
+        return self.pace.plan(self.step, self.alpha.pending is not None)
 
     def begin(self, plan: Plan) -> None:
         """Carry out this plan at the coming step."""
@@ -170,7 +171,7 @@ class Tracker:
         if self.group is not None:  # the other processes have seen another loss, and would not follow
             self.pace.wish.trigger = self.pace.wish.trigger or reason
             return
-        self.pace.trigger = reason
+        self.pace.trigger, self.pace.by_spike = reason, True
         self.log.note(self.step, "trigger", f"{reason}; this step and the next are on record")
         if not self.engine.step.plan.record:
             self.step_began = time.perf_counter()  # idle steps do not look at the clock
@@ -269,7 +270,7 @@ class Tracker:
                 if state.in_closure and not state.passes and self.group is None:
                     self._note_no_loss()
                 self._finish(measurement, start)
-            self.pace.seconds += state.overhead + time.perf_counter() - start
+            self.known_cost = state.overhead + time.perf_counter() - start
         if self.group is not None and state.plan.active:
             with self.faults.guard("agreeing with the other processes"):
                 agreed = self.pace.agree(self.group, self.step, self.log.elapsed)
@@ -291,6 +292,8 @@ class Tracker:
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
         engine, state = self.engine, self.engine.step
+        seconds, known, self.known_cost = self.writing.take_seconds(), self.known_cost, 0.0
+        self.pace.book(self.step, state.plan, seconds, known, time.perf_counter())
         seen = len(state.passes) or (self.listener.backward_passes if engine.passes_per_step == 0 else 0)
         measured = len(state.passes) or 1  # a closure may be called again; only its first backward pass counts
         engine.passes_per_step = measured if state.in_closure else seen or engine.passes_per_step
@@ -300,7 +303,9 @@ class Tracker:
             self.pace.trigger = ""
             if plan.active or was_active:
                 self.begin(plan)
+            self.writing.note_left_out(self.pace.describe())
         self.step_began = time.perf_counter()
+        self.pace.account.book_planning(self.step_began)
 
     def _stays_idle(self) -> bool:
         """Nothing was due and nothing will be: on to the next step, in a microsecond, if that is all there is to do."""

@@ -105,7 +105,14 @@ def test_lightning_is_measured_as_a_plain_loop(tmp_path: Path) -> None:
     from cockpit_core.integrations.lightning import CockpitCallback
 
     logger = pl.loggers.CSVLogger(tmp_path, name="csv")
-    fit(pl, module, training.batches(4), tmp_path, [CockpitCallback(tmp_path / "run", on_error="raise")], logger=logger)
+    fit(
+        pl,
+        module,
+        training.batches(4),
+        tmp_path,
+        [CockpitCallback(tmp_path / "run", config="economy", on_error="raise")],
+        logger=logger,
+    )
     data = cockpit_core.load(tmp_path / "run")
     assert data.status == "finished"
     assert_true(data, rename(truth_of(start("mlp", "momentum"), training.batches(4)), "net."))
@@ -120,7 +127,14 @@ def test_lightning_with_accumulation_and_clipping(tmp_path: Path) -> None:
     from cockpit_core.integrations.lightning import CockpitCallback
 
     options = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.01, "logger": False}
-    fit(pl, module, training.batches(6), tmp_path, [CockpitCallback(tmp_path / "run", on_error="raise")], **options)
+    fit(
+        pl,
+        module,
+        training.batches(6),
+        tmp_path,
+        [CockpitCallback(tmp_path / "run", config="economy", on_error="raise")],
+        **options,
+    )
     data = cockpit_core.load(tmp_path / "run")
     model = start("mlp").model
     batches = list(training.batches(6))[:2]
@@ -142,7 +156,7 @@ def test_lightning_loss_that_is_a_function(tmp_path: Path) -> None:
     pl, module, training = make_lightning("mlp", as_function=True)
     from cockpit_core.integrations.lightning import CockpitCallback
 
-    fit(pl, module, training.batches(2), tmp_path, [CockpitCallback(tmp_path / "run")], logger=False)
+    fit(pl, module, training.batches(2), tmp_path, [CockpitCallback(tmp_path / "run", config="economy")], logger=False)
     data = cockpit_core.load(tmp_path / "run")
     truth = truth_of(start("mlp", "momentum"), training.batches(2))
     assert_true(data, rename(truth, "net."))
@@ -152,7 +166,7 @@ def test_lightning_stops_when_asked_and_records_a_failure(tmp_path: Path) -> Non
     pl, module, training = make_lightning("mlp")
     from cockpit_core.integrations.lightning import CockpitCallback
 
-    ours = CockpitCallback(tmp_path / "run")
+    ours = CockpitCallback(tmp_path / "run", config="economy")
 
     class Asks(pl.Callback):
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
@@ -169,7 +183,14 @@ def test_lightning_stops_when_asked_and_records_a_failure(tmp_path: Path) -> Non
 
     pl, module, training = make_lightning("mlp")
     with pytest.raises(ValueError, match="the user's own"):
-        fit(pl, module, training.batches(2), tmp_path, [CockpitCallback(tmp_path / "failed"), Fails()], logger=False)
+        fit(
+            pl,
+            module,
+            training.batches(2),
+            tmp_path,
+            [CockpitCallback(tmp_path / "failed", config="economy"), Fails()],
+            logger=False,
+        )
     assert cockpit_core.load(tmp_path / "failed").status == "failed"
 
 
@@ -179,7 +200,7 @@ def test_lightning_that_resumes_from_a_checkpoint_goes_on_at_its_step(tmp_path: 
 
     pl, module, training = make_lightning("mlp")
     batches = list(training.batches(8))
-    ours = CockpitCallback(tmp_path / "run", on_error="raise")
+    ours = CockpitCallback(tmp_path / "run", config="economy", on_error="raise")
 
     class Saves(pl.Callback):
         def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
@@ -187,7 +208,10 @@ def test_lightning_that_resumes_from_a_checkpoint_goes_on_at_its_step(tmp_path: 
                 trainer.save_checkpoint(tmp_path / "at4.ckpt")
 
     fit(pl, module, batches[:6], tmp_path, [ours, Saves()], logger=False)
-    for callback in (CockpitCallback(tmp_path / "run", on_error="raise"), ours):  # a new process, and the same one
+    for callback in (
+        CockpitCallback(tmp_path / "run", config="economy", on_error="raise"),
+        ours,
+    ):  # a new process, and the same one
         pl, module, _ = make_lightning("mlp")
         fit(pl, module, batches, tmp_path, [callback], logger=False, ckpt_path=tmp_path / "at4.ckpt")
         data = cockpit_core.load(tmp_path / "run")
@@ -202,7 +226,7 @@ def test_lightning_counts_rounds_where_a_checkpoint_does_not_know_us(tmp_path: P
     from cockpit_core.integrations.lightning import CockpitCallback
 
     trainer: Any = types.SimpleNamespace(global_step=12, optimizers=[1, 2, 3])
-    ours = CockpitCallback(tmp_path / "run")
+    ours = CockpitCallback(tmp_path / "run", config="economy")
     assert ours._find_step(trainer) == 4
     ours.load_state_dict({"step": 5})
     assert ours._find_step(trainer) == 5
@@ -334,7 +358,7 @@ def test_hugging_face_trainer_is_measured_and_logs_the_headlines(tmp_path: Path)
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
             seen.append(dict(logs))
 
-    ours = CockpitCallback(individual_losses=gpt2_losses, on_error="raise")
+    ours = CockpitCallback(config="economy", individual_losses=gpt2_losses, on_error="raise")
     train_with_trainer(tmp_path, [Reporter(), ours])
     data = cockpit_core.load(tmp_path / "cockpit")
     assert data.status == "finished"
@@ -377,12 +401,14 @@ def test_hugging_face_trainer_that_resumes_goes_on_at_its_step(tmp_path: Path) -
         train_with_trainer(tmp_path, [ours], **options)
     assert by_step(ours.run.data, "Loss").keys() == {0, 1, 2}
     ours.run.close("failed")
-    again = CockpitCallback(individual_losses=gpt2_losses, on_error="raise")
+    again = CockpitCallback(config="economy", individual_losses=gpt2_losses, on_error="raise")
     train_with_trainer(tmp_path, [again], resume=True, **options)
     data = cockpit_core.load(tmp_path / "cockpit")
     assert data.scalars("Loss")[0].tolist() == [0, 1, 2, 3]
     assert data.status == "finished"
-    train_with_trainer(tmp_path / "whole", [CockpitCallback(individual_losses=gpt2_losses, on_error="raise")])
+    train_with_trainer(
+        tmp_path / "whole", [CockpitCallback(config="economy", individual_losses=gpt2_losses, on_error="raise")]
+    )
     whole = cockpit_core.load(tmp_path / "whole" / "cockpit")
     for name in ("Loss", "Distance", "UpdateSize", "NormTest"):
         assert by_step(data, name) == pytest.approx(by_step(whole, name), rel=1e-9), name
@@ -437,7 +463,9 @@ def test_hugging_face_trainer_on_two_processes_is_one_batch(two_processes: Path,
     together = cockpit_core.load(two_processes / "huggingface")
     assert len(list((two_processes / "huggingface").glob("events*"))) == 1, "one rank writes"
     train_with_trainer(
-        tmp_path, [CockpitCallback(tmp_path / "run", individual_losses=gpt2_losses, on_error="raise")], size=6
+        tmp_path,
+        [CockpitCallback(tmp_path / "run", config="economy", individual_losses=gpt2_losses, on_error="raise")],
+        size=6,
     )
     alone = cockpit_core.load(tmp_path / "run")
     assert together.header.batch_size == alone.header.batch_size == 6

@@ -160,7 +160,7 @@ def test_mistakes_are_answered_with_the_remedy(options: dict, words: str, tmp_pa
 def test_loss_and_optimizer_in_the_wrong_order(tmp_path: Path) -> None:
     training = start("mlp")
     with pytest.raises(TypeError, match=r"the order is track\(model, loss_fn, optimizer\)"):
-        cockpit_core.track(training.model, training.optimizer, training.loss_fn, tmp_path / "run")
+        cockpit_core.track(training.model, training.optimizer, training.loss_fn, tmp_path / "run", config="economy")
 
 
 def test_layers_that_learn_nothing_are_noticed(tmp_path: Path) -> None:
