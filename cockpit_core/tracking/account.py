@@ -59,7 +59,13 @@ class Account:
         long it took."""
         taken, self.mark = now - self.mark, now
         usual = self.step_time * steps
-        cost = LATER * (max(known, min(taken - usual, 2 * known)) if usual else UNSEEN * known)
+        longer = max(0.0, taken - usual)
+        if not usual:
+            cost = LATER * UNSEEN * known
+        elif not known:  # it was to be measured, and was not
+            cost = longer
+        else:
+            cost = LATER * max(known, min(longer, 2 * known))
         self._earn(usual or max(0.0, taken - cost), steps)
         self.spent += cost + (steps - 1) * self.hooks
         return cost

@@ -284,21 +284,19 @@ class Tracker:
         finally:
             if measurement.fit is not None:
                 self.log.alphas.append(measurement.fit)
-        if measurement.plan.record:
-            before, step = self.pace.seconds, self.step_began
-            if self.writing.write(measurement, began, spent_before=before, step_began=step):
-                self.request_stop()
+        spent = self.pace.seconds
+        if measurement.plan.record and self.writing.write(measurement, began, spent, self.step_began):
+            self.request_stop()
 
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
         engine, state = self.engine, self.engine.step
-        seconds, known, self.known_cost = self.writing.take_seconds(), self.known_cost, 0.0
-        self.pace.book(self.step, state.plan, seconds, known, time.perf_counter())
         seen = len(state.passes) or (self.listener.backward_passes if engine.passes_per_step == 0 else 0)
-        measured = len(state.passes) or 1  # a closure may be called again; only its first backward pass counts
-        engine.passes_per_step = measured if state.in_closure else seen or engine.passes_per_step
+        engine.passes_per_step = (len(state.passes) or 1) if state.in_closure else seen or engine.passes_per_step
         self.listener.forget()
+        known, self.known_cost = self.known_cost, 0.0
         with self.faults.guard("planning"):
+            self.pace.book(self.step, state.plan, self.writing.take_seconds(), known, time.perf_counter())
             plan = self.make_plan()
             self.pace.trigger = ""
             if plan.active or was_active:

@@ -33,7 +33,7 @@ class StepWriter:
         if text != self.log.header.options.get("left out", ""):
             self.log.header.options["left out"] = text
 
-    def write(self, measured: Measurement, began: float, *, spent_before: float, step_began: float) -> bool:
+    def write(self, measured: Measurement, began: float, spent_before: float, step_began: float) -> bool:
         """``began``: since when this step's own work goes on. True: a finding asks the training to end."""
         log, clock, record, state = self.log, self.engine.clock, measured.record, measured.state
         clock.timed("signals", self._add_signals, record, state)

@@ -148,7 +148,7 @@ def test_quantities_by_name(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"config": ["Loss", "GradNrm"]}, "no quantity 'GradNrm'; there are ActivationScale"),
-        ({"config": None}, "'full' or a list of quantities, got None"),
+        ({"config": 7}, "'full' or a list of quantities, got 7"),
         ({"schedule": 0}, "schedule is an interval of at least 1 step, got 0"),
     ],
 )
