@@ -4,7 +4,9 @@ In this order:
 1. ``columns``: sums of squares of columns (see columns.py), if the rules know every node of the network and at most
    ``max_columns`` columns are needed. Gauss-Newton of other networks: the same with ``point.sum_of_squares``.
 2. ``products``: one product per parameter, for networks of at most ``max_dimension`` parameters.
-3. ``XTrace`` or ``Hutchinson``: an estimate with its standard error.
+3. ``Gauss-Newton and probes per sample`` (split.py), an estimate of the traces with its standard error, and the diagonal of
+   Gauss-Newton: for the Hessian of networks that keep samples apart.
+4. ``XTrace`` or ``Hutchinson``: an estimate with its standard error.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from .columns import Squares, add_activation_columns, add_loss_columns, column_c
 from .loss_hessian import LossHessian, Seeds
 from .operators import Operator, flatten, make_operator, unflatten
 from .point import NoCurvature, Point, explained
+from .split import estimate_in_parts
 from .symmetry import refuse_asymmetry
 from .trace import estimate_diagonal
 
@@ -32,6 +35,8 @@ class Diagonal:
     ``trace_errors`` per parameter and ``trace_error`` of the whole; ``errors`` per element where the method has them
     (the single elements of an estimate are mostly noise: sums over many are meant to be used).
     ``note`` says why an exact way was not taken.
+    ``rest``: where the diagonal of the Hessian cannot be had, ``values`` are those of Gauss-Newton (or none, if only traces
+    were asked for), ``elements`` says how they were found, and ``rest`` is what the trace has besides, per parameter.
     """
 
     values: dict[str, Tensor]
@@ -44,10 +49,13 @@ class Diagonal:
     products: int = 0
     columns: int = 0
     note: str = ""
+    rest: dict[str, Tensor] = field(default_factory=dict)
+    elements: str = ""
 
     @property
     def traces(self) -> dict[str, float]:
-        return {name: float(v.sum(dtype=torch.float64)) for name, v in self.values.items()}
+        found = {name: float(v.sum(dtype=torch.float64)) for name, v in self.values.items()}
+        return found | {name: found.get(name, 0.0) + float(v) for name, v in self.rest.items()}
 
     @property
     def trace(self) -> float:
@@ -56,13 +64,18 @@ class Diagonal:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the diagonal may cost: bytes beyond the user's own graph, columns, parameters, products, relative error."""
+    """What the diagonal may cost: bytes beyond the user's own graph, columns, parameters, products, relative error.
+
+    elements: is the diagonal itself looked at, or only its sums?
+    """
 
     memory_budget: int = 128 * 2**20
     max_columns: int = 512
     max_dimension: int = 2000
     max_products: int = 60
+    max_probes: int = 16
     target: float = 0.05
+    elements: bool = True
 
 
 def diagonal(
@@ -90,11 +103,17 @@ def diagonal(
         return _by_columns(point, kind, limits)
     except NoCurvature as obstacle:
         note = str(obstacle)
+    dimension = sum(p.numel() for p in point.trainable.values())
+    if kind == "hessian" and dimension > limits.max_dimension:
+        try:
+            return _by_split(point, generator, limits, note)
+        except NoCurvature as obstacle:
+            note = str(obstacle)
     own = operator is None
     matrix = operator or make_operator(point, kind, limits.memory_budget)
     note += f"; its products take {matrix.note}" if matrix.note else ""
     try:
-        if sum(p.numel() for p in point.trainable.values()) <= limits.max_dimension:
+        if dimension <= limits.max_dimension:
             return _by_products(point, kind, matrix, limits, note)
         return _by_estimate(point, kind, matrix, generator, limits, note)
     finally:
@@ -179,6 +198,26 @@ def _by_products(point: Point, kind: str, matrix: Operator, limits: Limits, note
     refuse_asymmetry(float((image - image_of_transpose).norm()), float(image.norm()), like.dtype)
     values = dict(zip(point.trainable, unflatten(found, matrix.parameters), strict=True))
     return Diagonal(values, True, "products", kind, products=like.numel(), note=note)
+
+
+def _by_split(point: Point, generator: torch.Generator, limits: Limits, note: str) -> Diagonal:
+    found = estimate_in_parts(
+        point,
+        generator,
+        elements=limits.elements,
+        target=limits.target,
+        max_probes=limits.max_probes,
+        memory_budget=limits.memory_budget,
+    )
+    rest = {
+        name: torch.tensor(trace - float(found.ggn[name].sum(dtype=torch.float64)) if name in found.ggn else trace)
+        for name, trace in found.traces.items()
+    }
+    how = "Gauss-Newton diagonal" if found.ggn_exact else f"Gauss-Newton diagonal from {found.columns} random columns"
+    return Diagonal(
+        found.ggn, False, "Gauss-Newton and probes per sample", "hessian", found.trace_error, found.errors,
+        products=found.probes, columns=found.columns, note=note, rest=rest, elements=how if found.ggn else "",
+    )  # fmt: skip
 
 
 def _by_estimate(

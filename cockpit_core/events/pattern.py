@@ -12,9 +12,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from cockpit_core.schema import wire
+from cockpit_core.schema.varint import read_varint
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
-_ALPHA_FIELDS = wire.ALPHA_DOUBLES  # number: name
+_RECORD, _SCALARS, _LAYER, _ARRAY, _ALPHA, _ESTIMATE, _COST = (
+    wire.field_names(kind) for kind in ("Record", "Scalars", "LayerVector", "Array", "AlphaFit", "Estimate", "Cost")
+)
+_SMALL, _DOUBLES = ("seq", "step", "batch_size"), ("wall_time", "time", "epoch")
+_SAME = {"kind": _VARINT, "generation": _VARINT, "missing": _BYTES, "triggered": _VARINT}
+"""Must not differ between records that are read together: nothing in them is a number that changes."""
 Span = tuple[int, int]
 
 
@@ -41,7 +47,7 @@ class Pattern:
         self.estimates: list[int | None] = []
         self.costs: list[int | None] = []
         self.top_samples: list[Span] = []
-        self._seen: set[int] = set()
+        self._seen: set[str] = set()
         self._data = payload
         for number, kind, start, end in _walk(payload, 0, len(payload)):
             self._take(number, kind, start, end)
@@ -53,32 +59,38 @@ class Pattern:
         return ((matrix & self.care) == self.key).all(axis=1)
 
     def _take(self, number: int, kind: int, start: int, end: int) -> None:
-        repeated = {10: self._take_layer, 11: self._take_alpha, 14: self._take_estimate, 15: self._take_cost}
-        if number in repeated and kind == _BYTES:
-            repeated[number](start, end)
+        name = _RECORD.get(number, "")
+        repeated = {
+            "layers": self._take_layer,
+            "alphas": self._take_alpha,
+            "estimates": self._take_estimate,
+            "costs": self._take_cost,
+        }
+        if name in repeated and kind == _BYTES:
+            repeated[name](start, end)
             return
-        if number in self._seen and number != 13:  # "missing" is text only: the same in all that fit
+        if name in self._seen and name != "missing":  # text only: the same in all that fit
             raise UnusualError
-        self._seen.add(number)
-        if number in (1, 3, 8) and kind == _VARINT:
-            self.small[{1: "seq", 3: "step", 8: "batch_size"}[number]] = self._free_small(start, end)
-        elif number in (5, 6, 7) and kind == _FIXED64:
-            self.doubles[{5: "wall_time", 6: "time", 7: "epoch"}[number]] = self._free(start, end)
-        elif number == 9 and kind == _BYTES:
-            span = self._free_field(start, end, 2, _BYTES)
+        self._seen.add(name)
+        if name in _SMALL and kind == _VARINT:
+            self.small[name] = self._free_small(start, end)
+        elif name in _DOUBLES and kind == _FIXED64:
+            self.doubles[name] = self._free(start, end)
+        elif name == "scalars" and kind == _BYTES:
+            span = self._free_field(start, end, _SCALARS, "values", _BYTES)
             if span is None or span[1] - span[0] != 8 * len(self.record.scalars):
                 raise UnusualError  # a name twice: the last counts
             self.scalars = span[0]
-        elif number == 16 and kind == _BYTES:
+        elif name == "top_samples" and kind == _BYTES:
             self.top_samples = [self._free_small(*span) for span in _walk_packed(self._data, start, end)]
-        elif (number, kind) not in ((2, _VARINT), (4, _VARINT), (13, _BYTES), (19, _VARINT)):
+        elif _SAME.get(name) != kind:
             raise UnusualError
 
     def _take_layer(self, start: int, end: int) -> None:
-        array = [(a, b) for number, _, a, b in _walk(self._data, start, end) if number == 2]
-        if len(array) != 1 or any(number == 3 for number, _, _, _ in _walk(self._data, *array[0])):
+        array = [(a, b) for number, _, a, b in _walk(self._data, start, end) if _LAYER.get(number) == "values"]
+        if len(array) != 1 or any(_ARRAY.get(number) == "codec" for number, _, _, _ in _walk(self._data, *array[0])):
             raise UnusualError  # more than one, or compressed
-        span = self._free_field(*array[0], 4, _BYTES)
+        span = self._free_field(*array[0], _ARRAY, "data", _BYTES)
         if span is None:
             raise UnusualError
         self.layers.append(span[0])
@@ -86,29 +98,30 @@ class Pattern:
     def _take_alpha(self, start: int, end: int) -> None:
         step, numbers = None, {}
         for number, kind, a, b in _walk(self._data, start, end):
-            if number == 1 and kind == _VARINT and step is None:
+            name = _ALPHA.get(number, "")
+            if name == "step" and kind == _VARINT and step is None:
                 step = self._free_small(a, b)
-            elif number in _ALPHA_FIELDS and kind == _FIXED64 and _ALPHA_FIELDS[number] not in numbers:
-                numbers[_ALPHA_FIELDS[number]] = self._free(a, b)
-            elif (number, kind) != (3, _VARINT):
+            elif name in wire.ALPHA_DOUBLES and kind == _FIXED64 and name not in numbers:
+                numbers[name] = self._free(a, b)
+            elif (name, kind) != ("has_alpha", _VARINT):
                 raise UnusualError
         if not numbers:
             raise UnusualError
         self.alphas.append((step, numbers))
 
     def _take_estimate(self, start: int, end: int) -> None:
-        self.estimates.append(self._free_double(start, end))
+        self.estimates.append(self._free_double(start, end, _ESTIMATE, "error"))
 
     def _take_cost(self, start: int, end: int) -> None:
-        self.costs.append(self._free_double(start, end))
+        self.costs.append(self._free_double(start, end, _COST, "seconds"))
 
-    def _free_double(self, start: int, end: int) -> int | None:
-        span = self._free_field(start, end, 2, _FIXED64)
+    def _free_double(self, start: int, end: int, names: dict[int, str], name: str) -> int | None:
+        span = self._free_field(start, end, names, name, _FIXED64)
         return span[0] if span else None
 
-    def _free_field(self, start: int, end: int, number: int, kind: int) -> Span | None:
+    def _free_field(self, start: int, end: int, names: dict[int, str], name: str, kind: int) -> Span | None:
         """Where the numbers of one field of a message stand; None = absent, which means zero."""
-        found = [field for field in _walk(self._data, start, end) if field[0] == number]
+        found = [field for field in _walk(self._data, start, end) if names.get(field[0]) == name]
         if len(found) > 1 or any(field[1] != kind for field in found):
             raise UnusualError
         for _, _, a, b in found:
@@ -162,15 +175,15 @@ def read_numbers(matrix: np.ndarray, start: int | None, count: int = 1, dtype: s
 def _walk(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Number, wire type, first and last byte (exclusive) of the value of each field."""
     while position < end:
-        key, position = _read_varint(data, position, end)
+        key, position = read_varint(data, position, end)
         kind = key & 7
         start = position
         if kind == _VARINT:
-            position = _read_varint(data, position, end)[1]
+            position = read_varint(data, position, end)[1]
         elif kind == _FIXED64:
             position += 8
         elif kind == _BYTES:
-            size, start = _read_varint(data, position, end)
+            size, start = read_varint(data, position, end)
             position = start + size
         else:
             raise UnusualError
@@ -182,17 +195,5 @@ def _walk(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int,
 def _walk_packed(data: bytes, position: int, end: int) -> Iterator[Span]:
     while position < end:
         start = position
-        position = _read_varint(data, position, end)[1]
+        position = read_varint(data, position, end)[1]
         yield start, position
-
-
-def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < end and shift < 35:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise UnusualError

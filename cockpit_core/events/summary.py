@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cockpit_core.schema import tags
+from cockpit_core.schema.varint import encode_varint, read_varint
 
 PLUGIN = "cockpit"
 CLASS_TENSOR = 2
@@ -23,15 +24,6 @@ _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
 _DT_STRING = 7
 _FLOAT_MAX = 3.4028234663852886e38
-
-
-def encode_varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 def encode_bytes(number: int, value: bytes) -> bytes:
@@ -124,32 +116,19 @@ class Event:
         return (_decode_value(raw) for key, raw in read_fields(self.summary) if key == 1 and isinstance(raw, bytes))
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if position >= len(data) or shift > 63:
-            raise ValueError("a number runs past its message")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-
-
 def read_fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
     """All fields of one message, in order; raises ValueError where it is none."""
     position, end = 0, len(data)
     while position < end:
-        key, position = _read_varint(data, position)
+        key, position = read_varint(data, position, end)
         kind = key & 7
         value: int | float | bytes
         if kind == _VARINT:
-            value, position = _read_varint(data, position)
+            value, position = read_varint(data, position, end)
         elif kind in (_BYTES, _FIXED64, _FIXED32):
             size = {_FIXED64: 8, _FIXED32: 4}.get(kind, 0)
             if kind == _BYTES:
-                size, position = _read_varint(data, position)
+                size, position = read_varint(data, position, end)
             if size > end - position:
                 raise ValueError("a field runs past its message")
             raw = data[position : position + size]

@@ -47,6 +47,12 @@ class Counts:
         """Forget what was read; a kernel calls it whenever it adds to the tables."""
         self._host = None
 
+    def add(self, table: Tensor) -> None:
+        """Add a table of the 1D histogram that a kernel has filled apart."""
+        assert self.table1d is not None, "the 1D histogram is not counted apart"
+        self.table1d += table
+        self.touch()
+
     def merge(self, other: Counts) -> Counts:
         """Add another layer's or micro-batch's counts to these, in place."""
         if other.spec != self.spec:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 
 class Moment(IntEnum):
@@ -130,21 +131,29 @@ WATCHED = frozenset(name for name, need in NEEDS.items() if need.watched)
 CHEAP = frozenset(name for name, need in NEEDS.items() if need.cheap)
 
 
-def is_joined(needs: Iterable[str]) -> bool:
+BACKPACK = Need("an extension of BackPACK", ("backpack",), joined=False, bundle="squares")
+"""Any instance of ``backpack.extensions`` that a quantity names beside words."""
+
+
+def find_need(need: Any) -> Need:
+    return NEEDS[need] if isinstance(need, str) else BACKPACK
+
+
+def is_joined(needs: Iterable[Any]) -> bool:
     """With several processes, does it have a value of the global batch?"""
-    return all(NEEDS[need].joined for need in needs)
+    return all(find_need(need).joined for need in needs)
 
 
-def moment_of(needs: Iterable[str]) -> Moment:
-    return max((NEEDS[need].moment for need in needs), default=Moment.BEFORE)
+def moment_of(needs: Iterable[Any]) -> Moment:
+    return max((find_need(need).moment for need in needs), default=Moment.BEFORE)
 
 
-def work_of(needs: Iterable[str]) -> set[str]:
-    return {work for need in needs for work in NEEDS[need].work}
+def work_of(needs: Iterable[Any]) -> set[str]:
+    return {work for need in needs for work in find_need(need).work}
 
 
-def bundle_of(needs: Iterable[str]) -> str:
-    return max((NEEDS[need].bundle for need in needs), key=price_of, default=BASE)
+def bundle_of(needs: Iterable[Any]) -> str:
+    return max((find_need(need).bundle for need in needs), key=price_of, default=BASE)
 
 
 def price_of(bundle: str) -> float:

@@ -14,8 +14,6 @@ from cockpit_core.engine.step import StepState
 from cockpit_core.foundation.sharded import whole_of_each
 from cockpit_core.quantities import Quantity, Statistics
 
-FROM_GRADIENTS = {"norms", "dots", "squares", "histogram"}
-
 
 def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Tensor], **more: Any) -> Statistics:
     """``more``: what the step itself does not know (its number, the time, the optimizer's own numbers)."""
@@ -38,16 +36,15 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         activations=state.activations if plan.watched else None,
         gram=state.gram,
         labels=state.labels(),
-        no_value=find_reasons(state, plan, bool(reduced)),
+        no_value=find_reasons(state),
         **more,
     )
 
 
-def find_reasons(state: StepState, plan: Plan, is_reduced: bool) -> dict[str, str]:
-    """Why statistics are not there. Where no layer could be reduced, the first failure stands for all."""
-    if not (plan.needs & FROM_GRADIENTS) or is_reduced or not state.failures:
-        return state.no_value
-    return {"individual": next(iter(state.failures.values())), **state.no_value}
+def find_reasons(state: StepState) -> dict[str, str]:
+    """Why statistics are not there."""
+    reason = state.why_unmeasured()
+    return {"individual": reason, **state.no_value} if reason else state.no_value
 
 
 def show_whole(statistics: Statistics, quantity: Quantity) -> Statistics:

@@ -49,6 +49,11 @@ def parse(kind: type[M], data: bytes) -> M:
         raise ValueError(f"not a {kind.__name__}: {error}") from None
 
 
+def field_names(message: str) -> dict[int, str]:
+    """Number: name, of each field of a message of the schema."""
+    return {field.number: field.name for field in pb.DESCRIPTOR.message_types_by_name[message].fields}
+
+
 # ---- header ----------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +229,7 @@ def read_alpha(message: pb.AlphaFit) -> records.AlphaFit:
     return records.AlphaFit(alpha=message.alpha if message.has_alpha else None, **rest)
 
 
-ALPHA_DOUBLES = {x.number: x.name for x in pb.AlphaFit.DESCRIPTOR.fields if x.type == x.TYPE_DOUBLE}
+ALPHA_DOUBLES = {x.name for x in pb.AlphaFit.DESCRIPTOR.fields if x.type == x.TYPE_DOUBLE}
 _ALPHA_PLAIN = [name for name in pb.AlphaFit.DESCRIPTOR.fields_by_name if name not in ("alpha", "has_alpha")]
 
 

@@ -156,7 +156,7 @@ class Listener:
         if self.scaler is None:
             self.scaler = find_scaler()
             if self.scaler is not None and self.engine is not None and self.engine.step.loss_scale == 1:
-                self.engine.step.unscale(float(self.scaler.get_scale()))
+                self.engine.unscale(float(self.scaler.get_scale()))
 
     def loss_scale(self) -> float:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cockpit_core.distributed.agreement import Wish, agree, rest_until
 from cockpit_core.distributed.group import Group
-from cockpit_core.distributed.together import Wish, agree, rest_until
 from cockpit_core.engine.plan import Plan
 from cockpit_core.quantities import Quantity
 from cockpit_core.quantities.needs import CHEAP
@@ -25,7 +25,7 @@ class Pace:
         *,
         budget: float | None,
         memory_budget: int,
-        group: Group | None,
+        group: Group,
     ):
         self.quantities, self.schedule = quantities, schedule
         self.budget, self.memory_budget, self.group = budget, memory_budget, group
@@ -37,7 +37,7 @@ class Pace:
         self.wish = Wish("", False, 0.0, 0.0)  # what this process would like the others to agree to
         self.rests_until = 0
         self.by_spike = False  # the trigger is a loss out of line, no wish of the user's
-        self.pacer = None if budget is None or group is not None else Pacer(quantities, budget)
+        self.pacer = None if budget is None or group.is_joint else Pacer(quantities, budget)
         self.account = Account(budget or 0.0) if self.pacer is None else self.pacer.account
         self.booked = 0  # the first step that is not in the account yet
 
@@ -81,7 +81,7 @@ class Pace:
     def plan(self, step: int, ends_alpha: bool) -> Plan:
         """What to measure at the coming step. ``ends_alpha``: the step before waits for its far end."""
         group, trigger = self.group, self.trigger
-        if group is not None and (group.broken or (step < self.rests_until and not trigger)):
+        if group.broken or (step < self.rests_until and not trigger):
             return Plan([], False, False, ends_alpha and not group.broken, memory_budget=self.memory_budget)
         due = self._due(step)
         alpha = any("alpha" in q.needs for q in due)
@@ -102,9 +102,10 @@ class Pace:
         cheap = [q for q in self.quantities if set(q.needs) <= CHEAP]
         return Plan(cheap, True, False, ends_alpha, True, not ends_alpha, self.memory_budget)
 
-    def agree(self, group: Group, step: int, elapsed: float) -> Wish:
-        """Triggers, stops and the budget: what one process wants, all of them do, from the next step on."""
-        self.wish.seconds, self.wish.elapsed = self.seconds, elapsed
+    def agree(self, group: Group, step: int, elapsed: float, known: float) -> Wish:
+        """Triggers, stops and the budget: what one process wants, all of them do, from the next step on. ``known``: what this
+        step has cost, which is not in the account yet."""
+        self.wish.seconds, self.wish.elapsed = self.seconds + known, elapsed
         agreed, self.wish = agree(group, self.wish), Wish("", False, 0.0, 0.0)
         self.rests_until = rest_until(agreed, step, self.budget) if self.budget is not None else 0
         self.trigger = agreed.trigger or self.trigger

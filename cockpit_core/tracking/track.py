@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cockpit_core.diagnosis.live import check_stop
 from cockpit_core.distributed.group import Group, find_group
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
+from cockpit_core.engine.extensions import check_extensions
 from cockpit_core.foundation.records import Finding
 from cockpit_core.quantities import Quantity, configuration, everything, named
 from cockpit_core.quantities.curvature_values import check_curvature
@@ -125,7 +126,7 @@ def track(
     )
     optimizers = arguments.choose_optimizers(optimizer, model)
     model, group, compiled = unwrap(model)
-    if by_budget and group is not None:  # paces of its own would have to be agreed upon, step by step
+    if by_budget and group.is_joint:  # paces of its own would have to be agreed upon, step by step
         settings = replace(settings, quantities=configuration("economy"), config="economy")
     refuse_second_run(model)
     if settings.budget is not None:
@@ -141,7 +142,7 @@ def open_for_warming(
         curvature_samples=None, batch_dim=0, memory_budget=2**28, on_error="raise", steps_per_epoch=None, keep_start=0,
         resume=False, step=None, seed=0,
     )  # fmt: skip
-    return Tracker.open(model, loss_fn, optimizers, folder, settings)
+    return Tracker.open(model, loss_fn, optimizers, folder, settings, Group())
 
 
 def check_callback(on_finding: Any) -> Any:
@@ -150,17 +151,17 @@ def check_callback(on_finding: Any) -> Any:
     return on_finding
 
 
-def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
+def unwrap(model: nn.Module) -> tuple[nn.Module, Group, list[nn.Module]]:
     """The module whose parameters have the user's own names, the processes that train it, its compiled wrappers."""
-    compiled, group = find_compiled_wrappers(model), None
+    compiled, group = find_compiled_wrappers(model), Group()
     while is_wrapper(model) or isinstance(model, DistributedDataParallel):
         if is_wrapper(model):
             compiled.append(model)
         else:
             group = find_group(model)
         model = model._orig_mod if is_wrapper(model) else model.module  # type: ignore[assignment]
-    group = group or find_group(model)
-    if group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    group = group if group.is_joint else find_group(model)
+    if not group.is_joint and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         warnings.warn(
             f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
             "the numbers are those of this process alone. Wrap (or fully_shard) the model first, then call track(...) on it.",
@@ -189,12 +190,13 @@ def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity],
             item = item()
         if not isinstance(item, Quantity):
             raise TypeError(f"config takes quantities, got {item!r}; subclass cockpit_core.quantities.Quantity")
-        unknown = set(item.needs) - NEEDS.keys()
+        unknown = {need for need in item.needs if isinstance(need, str)} - NEEDS.keys()
         if unknown:
             raise ValueError(
                 f"{item.name}.needs names {', '.join(sorted(unknown))}; known are {', '.join(sorted(NEEDS))}"
             )
         quantities.append(item)
+    check_extensions(quantities)
     names = [q.name for q in quantities]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

@@ -38,7 +38,7 @@ class StepWriter:
         log, clock, record, state = self.log, self.engine.clock, measured.record, measured.state
         clock.timed("signals", self._add_signals, record, state)
         self._write_header(state)
-        log.take_waiting(record)
+        log.take_waiting(record, self.engine.alpha.take_fits())
         found = find_all(record, measured.heavy, state.gradient_norms)
         record.notices = [*record.notices, *log.repeats.thin(found, state.loss)]
         with self.faults.guard("diagnosis"):
@@ -51,7 +51,8 @@ class StepWriter:
 
     def _add_signals(self, record: Record, state: StepState) -> None:
         """The numbers that diagnoses rest on; see ``cockpit_core.signals``."""
-        fit = self.log.alphas[-1] if self.log.alphas else None
+        fits = self.engine.alpha.fits
+        fit = fits[-1] if fits else None
         parts = list_parts(state, fit, list(self.signals.called), self.engine.cover.parameters)
         record.scalars |= self.signals.collect(parts)
         if self.signals.activity_names:

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { drawnRecords, tilesOf, visibleRecords } from "../src/detail.ts";
-import type { Batch } from "../src/wire.ts";
+import type { Batch } from "../src/data/wire.ts";
+import { drawnRecords, tilesOf, visibleRecords } from "../src/view/detail.ts";
 import { type Cockpit, makeBatch, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;

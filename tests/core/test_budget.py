@@ -9,6 +9,7 @@ import torch
 
 import cockpit_core
 from cockpit_core import quantities as q
+from cockpit_core.distributed.group import Group
 from cockpit_core.quantities.needs import BASE, bundle_of
 from cockpit_core.schedules import as_schedule
 from cockpit_core.tracking.account import IDLE, Account
@@ -24,7 +25,7 @@ class World:
 
     def __init__(self, budget: float, step: float, costs: dict[str, float], schedule: int = 1):
         self.step_time, self.costs = step, costs
-        self.pace = Pace(q.everything(), as_schedule(schedule), budget=budget, memory_budget=2**28, group=None)
+        self.pace = Pace(q.everything(), as_schedule(schedule), budget=budget, memory_budget=2**28, group=Group())
         self.now = self.extra = 0.0
         self.measured: dict[str, list[int]] = {}
 

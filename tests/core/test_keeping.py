@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import cockpit_core
-from cockpit_core.engine.alpha.keeping import at, rows_are_smaller
+from cockpit_core.engine.alpha.kept import rows_are_smaller
+from cockpit_core.engine.forward import at
 from cockpit_core.layers.contribution import Outer, Positions
 from tests import slow_truth
 from tests.core.test_neutrality import assert_bit_for_bit, train_untracked

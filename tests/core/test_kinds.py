@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,10 @@ def test_kind_is_exact(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("start", [0, 10, 20, 30, 40])
-def test_no_random_network_is_wrong(start: int, tmp_path: Path) -> None:
-    """``python -m tests.fuzz_networks --seed N`` repeats one."""
-    for seed in range(start, start + 10):
+@pytest.mark.parametrize("seeds", [range(10), range(10, 20), range(20, 30), range(30, 40), range(40, 50), (1324,)])
+def test_no_random_network_is_wrong(seeds: Iterable[int], tmp_path: Path) -> None:
+    """``python -m tests.fuzz_networks --seed N`` repeats one. The last ones were wrong once."""
+    for seed in seeds:
         verdict = fuzz_networks.try_network(seed, tmp_path / str(seed))
         assert not verdict.wrong, f"seed {seed}: {fuzz_networks.draw_network(seed)}: {verdict.wrong[:3]}"
         assert not verdict.error, f"seed {seed}: {fuzz_networks.draw_network(seed)}: {verdict.error}"

@@ -1,29 +1,18 @@
-"""Alpha needs two backward passes: the start of a step is remembered until its end has been measured."""
+"""The two ends of a step: individual losses and slopes at each, and the slopes of a step that was just taken."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from cockpit_core.engine.statistics import project
-from cockpit_core.engine.step import StepState
+from cockpit_core.engine.statistics import LayerStatistics, project
 from cockpit_core.foundation import long_sums
-from cockpit_core.foundation.records import AlphaFit
 from cockpit_core.foundation.sharded import whole
-from cockpit_core.quantities.alpha import End, fit_alpha
-
-
-@dataclass
-class Pending:
-    """The start of a step whose end is not known yet."""
-
-    step: int
-    length: float
-    start: End
-    layers: frozenset[str]
+from cockpit_core.layers.contribution import Contribution
+from cockpit_core.quantities.alpha import End
 
 
 def observe_end(losses: Tensor, slopes: Tensor) -> End:
@@ -37,29 +26,28 @@ def observe_end(losses: Tensor, slopes: Tensor) -> End:
 
 
 def project_on_update(
-    state: StepState, update: dict[str, Tensor], update_norms: dict[str, float], gradients: dict[str, Tensor]
+    reduced: Mapping[str, LayerStatistics],
+    update: Mapping[str, Tensor],
+    factors: Mapping[str, float | None],
+    kept: Mapping[str, list[Contribution]],
 ) -> tuple[dict[str, Tensor], bool]:
     """``g_n . s`` [B] per layer for the step just taken, and whether every layer moved along its gradient.
 
-    Where the step is ``c g`` up to the rounding of the parameters (plain SGD, with or without clipping), the known
-    projections on ``g`` serve; otherwise the kept contributions are projected. ``gradients`` are those of the backward
-    pass, as far as they are still known.
+    Where the step is ``c g`` (plain SGD, with or without clipping), the known projections on ``g`` serve, times c
+    (``factors``); otherwise the kept contributions are projected.
     """
     slopes: dict[str, Tensor] = {}
     all_parallel = True
-    for name, statistics in state.reduced.items():
+    for name, statistics in reduced.items():
         if name not in update or "gradient" not in statistics.projections:
             continue
-        factor = None
-        if name in gradients:
-            lengths = update_norms[name], state.gradient_norms[name]
-            factor = along_gradient(update[name], gradients[name], state.theta[name], *lengths)
+        factor = factors.get(name)
         if factor is not None:
             slopes[name] = statistics.projections["gradient"] * factor
             continue
         all_parallel = False
-        if name in state.kept.parts:
-            slopes[name] = torch.cat([project(part, update[name]) for part in state.kept.parts[name]])
+        if name in kept:
+            slopes[name] = torch.cat([project(part, update[name]) for part in kept[name]])
     return slopes, all_parallel
 
 
@@ -95,25 +83,3 @@ def may_be_along(s: Tensor, g: Tensor, theta: Tensor) -> bool:
     rest = math.sqrt(rest_along(s, g, float(torch.linalg.vecdot(s, g)) / squared))
     lengths = float(torch.linalg.vector_norm(theta)) + 4 * float(torch.linalg.vector_norm(s))
     return rest <= 16 * torch.finfo(theta.dtype).eps * lengths
-
-
-def finish(pending: Pending, state: StepState) -> AlphaFit | str:
-    """The fit, once the batch after the step has been seen; or the reason why there is none."""
-    losses = state.losses()
-    if losses is None:
-        return state.why_no_losses()
-    missing = [name for name in pending.layers if "step" not in projections_of(state, name)]
-    if missing:
-        return f"{missing[0]} was not measured at the end of the step"
-    slopes = sum(projections_of(state, name)["step"] for name in pending.layers)
-    if isinstance(slopes, int):
-        return "no layer has individual gradients"
-    if len(slopes) != len(losses):
-        return f"{len(slopes)} individual gradients for {len(losses)} losses"
-    if pending.length > 0:
-        slopes = slopes / pending.length
-    return fit_alpha(pending.step, pending.length, pending.start, observe_end(losses, slopes))
-
-
-def projections_of(state: StepState, name: str) -> dict[str, Tensor]:
-    return state.reduced[name].projections if name in state.reduced else {}

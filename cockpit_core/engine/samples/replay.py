@@ -32,6 +32,12 @@ PRODUCTS = {"AddmmBackward0": (1, 2), "MmBackward0": (0, 1)}
 """Of rows with a matrix: which input has the rows, which one is the matrix."""
 
 
+def name_of(node: Any) -> str:
+    """What kind of function it is. The derivative of a derivative has other inputs than its name would make believe."""
+    name: str = node.name()
+    return name if "BackwardBackward" not in name else f"Derivative of {name}"
+
+
 def shape_of(node: Any, index: int) -> torch.Size:
     return torch.Size(node._input_metadata[index].shape)
 
@@ -96,7 +102,7 @@ def add_pair(places: dict[int, Pair], index: int, pair: Pair) -> None:
 
 def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], careful: bool) -> dict[int, Pair]:
     """From the outputs of one function to its inputs."""
-    name, edges = node.name(), node.next_functions
+    name, edges = name_of(node), node.next_functions
     if isinstance(node, BackwardCFunction):
         return pass_by(node, pairs)
     if name.startswith(SAME_PLACES) and 0 in pairs and shape_of(*edges[0]) == pairs[0][0].shape:
@@ -148,7 +154,7 @@ EACH_ELEMENT = (
 
 def step_without_saved(node: Any, pairs: dict[int, Pair], region: set[Any]) -> dict[int, Pair]:
     """What its kind alone tells: rows that it mixes, and rows that it leaves apart."""
-    name, pair = node.name(), pairs.get(0)
+    name, pair = name_of(node), pairs.get(0)
     inputs = {k: edge for k, edge in enumerate(node.next_functions) if edge[0] in region}
     if pair is None:
         return {}

@@ -14,7 +14,17 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.samples.layout import lies_along, weigh
-from cockpit_core.engine.samples.replay import Pair, Places, call_node, find_region, fit, is_packed, pull, shape_of
+from cockpit_core.engine.samples.replay import (
+    Pair,
+    Places,
+    call_node,
+    find_region,
+    fit,
+    is_packed,
+    name_of,
+    pull,
+    shape_of,
+)
 
 SUMS = (
     *("SumBackward", "MeanBackward", "NllLoss", "MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KlDiv"),
@@ -46,7 +56,7 @@ def find_sums(root: Any, region: set[Any]) -> Iterator[tuple[Any, int, Tensor]]:
     waiting = [(root, {0: one})]
     while waiting:
         node, gradients = waiting.pop()
-        name = node.name()
+        name = name_of(node)
         below = [(k, child, index) for k, (child, index) in enumerate(node.next_functions) if child in region]
         wide = [k for k, child, index in below if shape_of(child, index).numel() > 1]
         if not name.startswith((*SCALED, *SHAPES, *SUMS)) or (wide and not name.startswith((*SUMS, "SelectBackward"))):

@@ -1,11 +1,11 @@
 // 1D histograms with log counts: one alone, many as small multiples, and many steps as a heat strip over the shared axis.
 
-import { pack } from "../raster.ts";
-import type { Scale } from "../scale.ts";
-import type { Box, Mark } from "../scene.ts";
-import type { Theme } from "../theme.ts";
-import type { HistogramData } from "../wire.ts";
-import { countColor } from "./colors.ts";
+import type { HistogramData } from "../data/wire.ts";
+import { countColor } from "../draw/colors.ts";
+import { pack } from "../draw/raster.ts";
+import type { Scale } from "../draw/scale.ts";
+import type { Box, Mark } from "../draw/scene.ts";
+import type { Theme } from "../draw/theme.ts";
 
 /** Heights from 0 to 1 on a log scale; a single count is still visible. */
 export function logHeights(counts: Float64Array, most: number): number[] {

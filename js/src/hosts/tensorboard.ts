@@ -1,5 +1,5 @@
 // The TensorBoard tab: data over HTTP, runs and colours as TensorBoard has them, the state in the page's address.
-import { decodeState, encodeState, mount } from "../mount.ts";
+import { decodeState, encodeState, mount } from "../view/mount.ts";
 import { connectGuest } from "./guest.ts";
 import { HttpSource } from "./http.ts";
 import { parentTheme, readAddress, watchParent, writeAddress } from "./parent.ts";

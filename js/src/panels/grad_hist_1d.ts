@@ -4,12 +4,12 @@ import { axisLabel, timeTicks } from "../charts/axes.ts";
 import { binAxis, zeroShare } from "../charts/bins.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { histogramMark, largest, stripMarks, thinSteps } from "../charts/histogram.ts";
-import { csvLines } from "../export.ts";
-import { formatCount, formatShare, formatTick, shorten } from "../format.ts";
-import { rowAt, stepToAxis } from "../navigation.ts";
-import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../panel.ts";
-import { makeScale } from "../scale.ts";
-import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
+import { csvLines } from "../contract/export.ts";
+import { rowAt, stepToAxis } from "../contract/navigation.ts";
+import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../contract/panel.ts";
+import { formatCount, formatShare, formatTick, shorten } from "../data/format.ts";
+import { makeScale } from "../draw/scale.ts";
+import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
 import { fewWords, histogramsAt, missingWords, runsWith } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";

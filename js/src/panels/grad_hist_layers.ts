@@ -1,11 +1,9 @@
 // All layers at once, in network order: a layer whose gradients vanish is coloured without a click.
 
 import { binAxis } from "../charts/bins.ts";
-import { median } from "../charts/density.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { gridShape, histogramMark, largest, spread } from "../charts/histogram.ts";
-import { csvLines } from "../export.ts";
-import { formatNumber, formatShare, formatTick, shorten, shortNames } from "../format.ts";
+import { csvLines } from "../contract/export.ts";
 import {
   allLayers,
   type Context,
@@ -16,9 +14,11 @@ import {
   type Size,
   type Verdict,
   valueAt,
-} from "../panel.ts";
-import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
-import type { HistogramData } from "../wire.ts";
+} from "../contract/panel.ts";
+import { median } from "../data/density.ts";
+import { formatNumber, formatShare, formatTick, shorten, shortNames } from "../data/format.ts";
+import type { HistogramData } from "../data/wire.ts";
+import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
 import { fewWords, histogramsAt, missingWords } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";

@@ -227,6 +227,51 @@ def test_problems_stand_apart(tmp_path: Path) -> None:
     assert "runs of different problems (mnist, cifar) are not compared with each other" in comparison.notes
 
 
+def write_problems(folder: Path) -> Path:
+    """Adam reaches 0.5 at half of SGD's steps on two problems, at twice as many on the third, and RMSprop never does."""
+    for problem, factor in (("one", 0.5), ("two", 0.5), ("three", 2.0)):
+        for optimizer, speed in (("Adam", 1 / factor), ("SGD", 1.0), ("RMSprop", 0.0)):
+            for seed in range(2):
+                options = {"problem": problem, "setting.problem": problem}
+                write_run(
+                    folder / problem / f"{optimizer}{seed}",
+                    story(),
+                    optimizer=optimizer,
+                    seed=seed,
+                    accuracy=lambda t, speed=speed: min(t * speed / 200, 0.9),
+                    options=options,
+                )
+    return folder
+
+
+def test_performance_profiles_are_shares_of_problems(tmp_path: Path) -> None:
+    comparison = cockpit_core.compare(write_problems(tmp_path), target="valid_accuracy=0.5", group="optimizer")
+    profiles = comparison.profiles
+    assert profiles is not None
+    assert profiles.problems == ["one", "three", "two"]
+    # accuracies are logged at steps 9, 19, ...
+    assert profiles.ratios["Adam"] == pytest.approx({"one": 1, "two": 1, "three": 209 / 109})
+    assert profiles.ratios["SGD"] == pytest.approx({"one": 109 / 59, "two": 109 / 59, "three": 1})
+    assert set(profiles.ratios["RMSprop"].values()) == {math.inf}
+    assert [profiles.share_within("Adam", tau) for tau in (1, 4)] == pytest.approx([2 / 3, 1])
+    text = str(comparison)
+    assert "Performance profiles over 3 problems" in text
+    lines = text[text.index("Performance profiles") :].splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["Adam", "SGD", "RMSprop"]
+    assert comparison.to_dict()["profiles"]["ratios"]["RMSprop"] == {"one": None, "two": None, "three": None}
+
+
+def test_without_a_target_the_median_setting_sets_it(tmp_path: Path) -> None:
+    profiles = cockpit_core.compare(write_problems(tmp_path), group="optimizer").profiles
+    assert profiles is not None
+    assert profiles.targets["one"] == "valid_accuracy 0.9"
+    assert math.isfinite(profiles.ratios["SGD"]["one"])
+
+
+def test_one_problem_has_no_profile(tmp_path: Path) -> None:
+    assert cockpit_core.compare(write_pair(tmp_path), group="optimizer").profiles is None
+
+
 def test_instruments_are_compared_at_equal_loss(tmp_path: Path) -> None:
     """One run goes the same way at half the speed: at equal step all differs, at equal loss nothing does."""
 

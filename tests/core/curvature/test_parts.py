@@ -12,7 +12,7 @@ import cockpit_core
 from cockpit_core.curvature import GGNOperator, HessianOperator, NoCurvature, Point, make_operator
 from cockpit_core.curvature.autograd_graph import activation_bytes
 from cockpit_core.curvature.operators import InParts, flatten, unflatten
-from cockpit_core.engine.curving import refuse_mixing_loss, refuse_other_outputs
+from cockpit_core.engine.curving.parts import refuse_mixing_loss, refuse_other_outputs
 from tests import slow_truth
 from tests.core.curvature.points import full_ggn, full_hessian
 from tests.core.test_neutrality import assert_bit_for_bit, train_tracked, train_untracked

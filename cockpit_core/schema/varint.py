@@ -1,0 +1,25 @@
+"""Whole numbers as protobuf writes them: seven bits in a byte, the lowest first, the top bit says that more follow."""
+
+from __future__ import annotations
+
+
+def encode_varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """The number at ``position``, and where it ends; raises ValueError where it does not end before ``end``."""
+    value = shift = 0
+    while position < end and shift <= 63:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise ValueError("a number runs past its message")
