@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import cockpit_core
+from cockpit_core.problems.cifar import make_3c3d
 
 BLOCK = 20
 FIRST = 300
@@ -54,9 +55,7 @@ def make_mlp() -> tuple[nn.Module, Tensor, Tensor]:
 
 def make_cnn() -> tuple[nn.Module, Tensor, Tensor]:
     """3C3D, the network of the paper's figures."""
-    from cockpit_core.problems.cifar import net_cifar10_3c3d
-
-    return net_cifar10_3c3d(), torch.randn(64, 3, 32, 32), torch.randint(0, 10, (64,))
+    return make_3c3d(), torch.randn(64, 3, 32, 32), torch.randint(0, 10, (64,))
 
 
 def make_gpt() -> tuple[nn.Module, Tensor, Tensor]:
@@ -67,6 +66,7 @@ PROBLEMS: dict[str, Callable[[], tuple[nn.Module, Tensor, Tensor]]] = {
     "logreg": make_logreg,
     "mlp": make_mlp,
     "gpt": make_gpt,
+    "3c3d": make_cnn,
 }
 
 

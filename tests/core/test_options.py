@@ -182,3 +182,9 @@ def test_what_stays_the_case_is_said_ever_more_rarely(tmp_path: Path) -> None:
         training.run(training.batches(9))
     network = [n.step for n in run.data.notices if n.kind == "outside_range" and not n.layer]
     assert network == [0, 1, 3, 7]
+
+
+def test_run_has_the_names_that_a_user_needs_and_no_others() -> None:
+    training = "log trigger backward batch stepping note_settings request_stop should_stop close"
+    looking = "data findings cost_share subscribe report logdir step status"
+    assert {name for name in dir(cockpit_core.Run) if name[0] != "_"} == {*training.split(), *looking.split()}
