@@ -25,7 +25,7 @@ except ImportError:  # run by hand, where hatchling need not be installed
     BuildHookInterface = object
 
 ROOT = Path(__file__).resolve().parent
-BUNDLES = ("cockpit_widget/static", "tb_plugin/static")
+BUNDLES = ("cockpit_widget/static", "tb_plugin/static", "cockpit_core/report/static")
 STAMP = "cockpit_widget/static/built_from.json"
 SOURCES = ("package.json", "package-lock.json", "tsconfig*.json", "js/src/**/*", "js/scripts/**/*")
 WRITTEN_BY_BUILD = "js/src/panels/index.ts"

@@ -193,7 +193,7 @@ class CockpitWidget(anywidget.AnyWidget):
                 self._feed.refresh()
                 view["text/plain"] = "\n".join(["CockpitWidget", *(source.summary() for source in self._feed.sources)])
                 if self._poster:
-                    from cockpit_widget.poster import try_draw_png
+                    from cockpit_core.report.poster import try_draw_png
 
                     picture = try_draw_png([source.data for source in self._feed.sources if source.data is not None])
                     if picture:

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-BUNDLES = {"cockpit_widget/static/widget.js", "cockpit_widget/static/report.js", "tb_plugin/static/index.js"}
+BUNDLES = {"cockpit_widget/static/widget.js", "cockpit_core/report/static/report.js", "tb_plugin/static/index.js"}
 
 
 def load_script(path: str) -> ModuleType:

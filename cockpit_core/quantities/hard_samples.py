@@ -40,7 +40,6 @@ class HardSamples(Quantity):
     question = "which samples own the gradient?"
     formula = "share of the five largest in `sum ||g_n||^2`; a table by id"
     cost = "nothing"
-    default_panel = True
 
     def __init__(self, *, top: int = 50, capacity: int = 20_000, schedule=None):
         super().__init__(schedule=schedule)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import html
-import importlib.util
 import json
 import struct
 import time
@@ -30,6 +29,7 @@ SHARE_OF_CURVES = 0.6  # of what the program leaves; histograms get the rest
 LARGEST_RATIO = 20  # of what histograms take one by one to what they take together
 MOST_FAILURES = 100_000  # histograms that cannot be read before no more are tried
 MOST_NAMED = 5  # runs that have the same left out
+PROGRAM = Path(__file__).parent / "static" / "report.js"
 LONGEST_TITLE = 300  # characters
 LONGEST_WORDS = 10_000
 
@@ -130,14 +130,9 @@ def _summarise(left_out: dict[str, str]) -> str:
 
 
 def read_program() -> str:
-    """The bundle lies beside the widget. Looking it up by name keeps the core from importing a host."""
-    spec = importlib.util.find_spec("cockpit_widget")
-    folders = spec.submodule_search_locations if spec is not None else None
-    for folder in folders or []:
-        path = Path(folder) / "static" / "report.js"
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise FileNotFoundError("The report's JavaScript was not built: run `npm ci && npm run build` in the clone.")
+    if not PROGRAM.is_file():
+        raise FileNotFoundError("The report's JavaScript was not built: run `npm ci && npm run build` in the clone.")
+    return PROGRAM.read_text(encoding="utf-8")
 
 
 def _embed(blob: bytes) -> str:

@@ -112,7 +112,7 @@ def test_a_circle_would_be_seen() -> None:
 
 
 def test_core_imports_no_host_no_plotting_and_no_pandas() -> None:
-    # The report serves both hosts' bundles and draws posters; it loads those only when it is asked for one.
+    # The report draws posters; it loads matplotlib only when it is asked for one.
     # An integration imports the library that it is for, which may bring anything; nothing else imports the integration.
     names = [name for name in list_modules("cockpit_core") if not name.startswith("cockpit_core.integrations.")]
     code = "\n".join(f"import {name}" for name in names)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cockpit_widget.poster_panels import (
+from cockpit_core.report.poster_panels import (
     COLORS,
     draw_alpha,
     draw_curves,
