@@ -17,7 +17,9 @@ def objective(trial, problem=None, epochs=3, logdir="runs/optuna"):
     kind = trial.suggest_categorical("optimizer", ["SGD", "Adam"])
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=trial.suggest_float("lr", 1e-4, 10, log=True))
     generator = torch.Generator().manual_seed(0)
-    with cockpit_core.track(model, loss_fn, optimizer, f"{logdir}/{trial.number}", stop_on="likely") as run:
+    with cockpit_core.track(
+        model, loss_fn, optimizer, f"{logdir}/{trial.number}", config="economy", stop_on="likely"
+    ) as run:
         for epoch in range(epochs):
             for inputs, targets in data.train.shuffle(problem.batch_size, generator):
                 optimizer.zero_grad()

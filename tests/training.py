@@ -42,6 +42,11 @@ def linear(configuration: str) -> list:
     return quantities(*(quantity.name for quantity in cockpit_core.quantities.configuration(configuration)))
 
 
+def with_config(options: dict) -> dict:
+    """ "economy" at every step, unless something else is asked for: a test does not depend on what a budget allows."""
+    return options if {"config", "schedule", "budget"} & options.keys() else {"config": "economy", **options}
+
+
 def loop(model: nn.Module, loss_fn: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable) -> list[Tensor]:
     losses = []
     for inputs, targets in batches:
@@ -59,7 +64,7 @@ def train_tracked(problem: Problem, optimizer: str, steps: int, logdir: Path, **
     optim = OPTIMIZERS[optimizer](problem.groups(model))
     torch.manual_seed(0)
     options = {"config": quantities(*QUANTITIES), "on_error": "raise", **options}
-    with cockpit_core.track(model, loss_fn, optim, logdir=logdir, **options):
+    with cockpit_core.track(model, loss_fn, optim, logdir=logdir, **with_config(options)):
         loop(model, loss_fn, optim, batches(steps))
     return cockpit_core.load(logdir)
 
@@ -73,7 +78,7 @@ class Training:
 
     def track(self, logdir: Path, **options) -> cockpit_core.Run:
         options = {"on_error": "raise", **options}
-        return cockpit_core.track(self.model, self.loss_fn, self.optimizer, logdir=logdir, **options)
+        return cockpit_core.track(self.model, self.loss_fn, self.optimizer, logdir=logdir, **with_config(options))
 
     def run(self, batches: Iterable) -> list[Tensor]:
         return loop(self.model, self.loss_fn, self.optimizer, batches)

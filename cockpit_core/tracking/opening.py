@@ -55,6 +55,8 @@ def open_own_log(
         header.curvature, header.steps_per_epoch = settings.curvature, settings.steps_per_epoch or 0.0
         header.quantities = [describe_quantity(q, pace.schedule_of(q)) for q in settings.quantities]
         header.options = {"batch_dim": str(settings.batch_dim), "memory_budget": str(settings.memory_budget)}
+        if settings.budget is not None:
+            header.options["budget"] = f"{settings.budget:g}"
         if group.is_joint:
             header.options["processes"] = str(group.size)
         live = Live(settings.on_finding, settings.stop_on)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,19 @@ from cockpit_core.distributed.group import Group, find_group
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
 from cockpit_core.engine.extensions import check_extensions
 from cockpit_core.foundation.records import Finding
-from cockpit_core.quantities import Quantity, configuration, named
+from cockpit_core.quantities import Quantity, configuration, everything, named
 from cockpit_core.quantities.curvature_values import check_curvature
 from cockpit_core.quantities.needs import NEEDS
-from cockpit_core.schedules import Schedule, as_schedule
+from cockpit_core.schedules import Schedule, as_schedule, within
 from cockpit_core.tracking import arguments
 from cockpit_core.tracking.alive import refuse_second_run
 from cockpit_core.tracking.run import Run
 from cockpit_core.tracking.settings import Settings
 from cockpit_core.tracking.tracker import Tracker
+from cockpit_core.tracking.warming import warm_up
+
+DEFAULT_BUDGET = 0.1
+"""Of the training time, where ``track`` is told neither what nor when to measure."""
 
 
 def track(
@@ -35,8 +40,8 @@ def track(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     logdir: str | Path | None = None,
     *,
-    config: str | Iterable[Quantity] = "economy",
-    schedule: int | Schedule = 1,
+    config: str | Iterable[Quantity] | None = None,
+    schedule: int | Schedule | None = None,
     layers: str | Iterable[str] | None = None,
     curvature: str = "hessian",
     on_error: str = "warn",
@@ -58,12 +63,15 @@ def track(
         or comes out of the model: ``track(model, optimizer=optimizer)``. What ``backward`` is called on is measured in
         either case; docs/loops.md shows many loops, and what to write where a graph does not tell individual losses.
     logdir: where the run is written; ``runs/<time>`` by default. A directory that holds a run is never overwritten.
-    config: "economy", "business", "full", or a list of quantities.
-    schedule: an interval in steps, or ``cockpit_core.schedules.linear(...)`` / ``logarithmic(...)``.
+    config: "economy", "business", "full", or a list of quantities: measured at every step of the schedule. Without ``config``
+        and ``schedule`` all there are, cheap ones often and dear ones rarely, within ``budget``.
+    schedule: an interval in steps, or ``cockpit_core.schedules.linear(...)`` / ``logarithmic(...)``. With a config, every
+        step by default; alone, it tracks "economy".
     layers: glob patterns over parameter names; default all.
     curvature: "hessian", "ggn" or "ggn_mc".
     on_error: "warn" records an error of ours and lets training go on; "raise" is for tests.
-    budget: 0.05 spends at most 5 % of the training time: tracked steps of the schedule are left out when it is used up.
+    budget: 0.05 spends at most 5 % of the training time, of what config and schedule allow; 0.1 where neither is given.
+        Each quantity has its own pace, by what it was measured to cost; what never fits is named in the header.
     batch_dim: which dimension counts samples.
     curvature_samples: measure curvature on that many samples of the batch only, marked as an estimate.
     memory_budget: bytes that a tracked step may work with, and as many for what Alpha keeps of a step until the optimizer
@@ -91,12 +99,16 @@ def track(
     arguments.check_loss(loss_fn)
     arguments.check_on_error(on_error)
     arguments.check_budget(budget)
-    quantities, name = choose_quantities(config)
+    by_budget = config is None and schedule is None
+    budget = DEFAULT_BUDGET if by_budget and budget is None else budget
+    quantities, name = (everything(), "everything") if by_budget else choose_quantities(config or "economy")
+    if by_budget:
+        schedule = within(float(budget or 0.0))
     whole, folder = arguments.check_whole, arguments.check_logdir(logdir)
     settings = Settings(
         quantities=quantities,
         config=name,
-        schedule=as_schedule(schedule),
+        schedule=as_schedule(1 if schedule is None else schedule),
         budget=budget,
         layers=arguments.check_layers(layers),
         curvature=check_curvature(curvature) or "hessian",
@@ -114,8 +126,23 @@ def track(
     )
     optimizers = arguments.choose_optimizers(optimizer, model)
     model, group, compiled = unwrap(model)
+    if by_budget and group.is_joint:  # paces of its own would have to be agreed upon, step by step
+        settings = replace(settings, quantities=configuration("economy"), config="economy")
     refuse_second_run(model)
+    if settings.budget is not None:
+        warm_up(open_for_warming)
     return Run(Tracker.open(model, loss_fn, optimizers, folder or make_logdir(), settings, group, compiled))
+
+
+def open_for_warming(
+    model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.optim.Optimizer], folder: Path
+) -> Tracker:
+    settings = Settings(
+        quantities=everything(), config="", schedule=as_schedule(1), budget=None, layers=None, curvature="hessian",
+        curvature_samples=None, batch_dim=0, memory_budget=2**28, on_error="raise", steps_per_epoch=None, keep_start=0,
+        resume=False, step=None, seed=0,
+    )  # fmt: skip
+    return Tracker.open(model, loss_fn, optimizers, folder, settings, Group())
 
 
 def check_callback(on_finding: Any) -> Any:

@@ -71,8 +71,9 @@ class Tracker:
                 past, self.step, self.cover, self.log, settings.keep_start
             )
         self.writing = StepWriter(self.log, self.engine, self.signals, self.faults)
-        self.step_began = time.perf_counter()
+        self.step_began, self.known_cost = time.perf_counter(), 0.0
         self._attach()
+        self.pace.open(self.step, time.perf_counter())
 
     @classmethod
     def open(cls, *args: Any, **options: Any) -> Tracker:
@@ -122,7 +123,7 @@ class Tracker:
     # ---- when ---------------------------------------------------------------------------------------------------
 
     def make_plan(self) -> Plan:
-        return self.pace.plan(self.step, self.log.elapsed, self.engine.alpha.pending is not None)
+        return self.pace.plan(self.step, self.engine.alpha.pending is not None)
 
     def begin(self, plan: Plan) -> None:
         """Carry out this plan at the coming step."""
@@ -137,7 +138,7 @@ class Tracker:
             self.pace.wish.trigger = reason
             return
         self.pace.trigger = reason
-        if not self.closed and not self.listener.loss_seen and not self.engine.step.passes:
+        if not self.closed and not self.listener.losses_seen and not self.engine.step.passes:
             self.begin(self.make_plan())
             self.pace.trigger = ""
             self.log.note(self.step, "trigger", f"tracked off schedule: {reason}")
@@ -174,9 +175,10 @@ class Tracker:
         if self.group.is_joint:  # the other processes have seen another loss, and would not follow
             self.pace.wish.trigger = self.pace.wish.trigger or reason
             return
-        self.pace.trigger = reason
+        self.pace.trigger, self.pace.by_spike = reason, True
         self.log.note(self.step, "trigger", f"{reason}; this step and the next are on record")
         if not self.engine.step.plan.record:
+            self.step_began = time.perf_counter()  # idle steps do not look at the clock
             plan = self.pace.plan_for_spike(self.engine.step.plan.alpha_end)
             self.engine.replan(plan)
             self.attachments.follow(plan.active, not self.rounds.single)
@@ -273,31 +275,35 @@ class Tracker:
                 if state.in_closure and not state.passes and not self.group.is_joint:
                     self._note_no_loss()
                 self._finish(measurement, start)
-            self.pace.seconds += state.overhead + time.perf_counter() - start
+            self.known_cost = state.overhead + time.perf_counter() - start
         if self.group.is_joint and state.plan.active:
             with self.faults.guard("agreeing with the other processes"):
-                agreed = self.pace.agree(self.group, self.step, self.log.elapsed)
+                agreed = self.pace.agree(self.group, self.step, self.log.elapsed, self.known_cost)
                 self.should_stop = self.should_stop or agreed.stop
                 if agreed.trigger:
                     self.log.note(self.step, "trigger", f"{agreed.trigger}; the next step is on record")
 
     def _finish(self, measurement: Measurement, began: float) -> None:
         measurement.finish()
-        if measurement.plan.record:
-            before, step = self.pace.seconds, self.step_began
-            if self.writing.write(measurement, began, spent_before=before, step_began=step):
-                self.request_stop()
+        spent = self.pace.seconds
+        if measurement.plan.record and self.writing.write(measurement, began, spent, self.step_began):
+            self.request_stop()
 
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
-        self.engine.end_step(self.engine.step.in_closure, self.listener.backward_passes)
+        state = self.engine.step
+        self.engine.end_step(state.in_closure, self.listener.backward_passes)
         self.listener.forget()
+        known, self.known_cost = self.known_cost, 0.0
         with self.faults.guard("planning"):
+            self.pace.book(self.step, state.plan, self.writing.take_seconds(), known, time.perf_counter())
             plan = self.make_plan()
             self.pace.trigger = ""
             if plan.active or was_active:
                 self.begin(plan)
+            self.writing.note_left_out(self.pace.describe())
         self.step_began = time.perf_counter()
+        self.pace.account.book_planning(self.step_began)
 
     def _stays_idle(self) -> bool:
         """Nothing was due and nothing will be: on to the next step, in a microsecond, if that is all there is to do."""
@@ -305,15 +311,14 @@ class Tracker:
         if pace.trigger or listener.backward_passes or self.engine.alpha.pending is not None or self.engine.step.passes:
             return False
         following = self.step + 1
-        try:
-            if pace.is_due(following):
-                return False
-        except Exception:
-            return False  # the long way asks again, and reports it
+        if following >= pace.idle_until:
+            try:
+                if pace.is_due(following):
+                    return False
+            except Exception:
+                return False  # the long way asks again, and reports it
         self.step = following
-        listener.loss_seen = False
         listener.losses_seen = 0
-        self.step_began = time.perf_counter()
         return True
 
     # ---- the end ------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def train(folder: Path, steps: int) -> cockpit_core.RunData:
     torch.manual_seed(0)
     model, loss_fn = nn.Sequential(nn.Linear(4, 4), Slow(), nn.Linear(4, 2)).double(), nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with cockpit_core.track(model, loss_fn, optimizer, folder, on_error="raise"):
+    with cockpit_core.track(model, loss_fn, optimizer, folder, on_error="raise", config="economy"):
         for _ in range(steps):
             optimizer.zero_grad()
             loss_fn(model(torch.randn(16, 4).double()), torch.zeros(16, 2).double()).backward()

@@ -140,7 +140,7 @@ def test_hugging_face_trainer_is_measured_and_logs_the_headlines(tmp_path: Path)
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
             seen.append(dict(logs))
 
-    ours = CockpitCallback(individual_losses=gpt2_losses, on_error="raise")
+    ours = CockpitCallback(config="economy", individual_losses=gpt2_losses, on_error="raise")
     train_with_trainer(tmp_path, [Reporter(), ours])
     data = cockpit_core.load(tmp_path / "cockpit")
     assert data.status == "finished"
@@ -183,12 +183,14 @@ def test_hugging_face_trainer_that_resumes_goes_on_at_its_step(tmp_path: Path) -
         train_with_trainer(tmp_path, [ours], **options)
     assert by_step(ours.run.data, "Loss").keys() == {0, 1, 2}
     ours.run.close("failed")
-    again = CockpitCallback(individual_losses=gpt2_losses, on_error="raise")
+    again = CockpitCallback(config="economy", individual_losses=gpt2_losses, on_error="raise")
     train_with_trainer(tmp_path, [again], resume=True, **options)
     data = cockpit_core.load(tmp_path / "cockpit")
     assert data.scalars("Loss")[0].tolist() == [0, 1, 2, 3]
     assert data.status == "finished"
-    train_with_trainer(tmp_path / "whole", [CockpitCallback(individual_losses=gpt2_losses, on_error="raise")])
+    train_with_trainer(
+        tmp_path / "whole", [CockpitCallback(config="economy", individual_losses=gpt2_losses, on_error="raise")]
+    )
     whole = cockpit_core.load(tmp_path / "whole" / "cockpit")
     for name in ("Loss", "Distance", "UpdateSize", "NormTest"):
         assert by_step(data, name) == pytest.approx(by_step(whole, name), rel=1e-9), name
@@ -237,7 +239,9 @@ def test_hugging_face_trainer_on_two_processes_is_one_batch(two_processes: Path,
     together = cockpit_core.load(two_processes / "huggingface")
     assert len(list((two_processes / "huggingface").glob("events*"))) == 1, "one rank writes"
     train_with_trainer(
-        tmp_path, [CockpitCallback(tmp_path / "run", individual_losses=gpt2_losses, on_error="raise")], size=6
+        tmp_path,
+        [CockpitCallback(tmp_path / "run", config="economy", individual_losses=gpt2_losses, on_error="raise")],
+        size=6,
     )
     alone = cockpit_core.load(tmp_path / "run")
     assert together.header.batch_size == alone.header.batch_size == 6

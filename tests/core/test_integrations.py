@@ -78,7 +78,14 @@ def test_lightning_is_measured_as_a_plain_loop(tmp_path: Path) -> None:
     from cockpit_core.integrations.lightning import CockpitCallback
 
     logger = pl.loggers.CSVLogger(tmp_path, name="csv")
-    fit(pl, module, training.batches(4), tmp_path, [CockpitCallback(tmp_path / "run", on_error="raise")], logger=logger)
+    fit(
+        pl,
+        module,
+        training.batches(4),
+        tmp_path,
+        [CockpitCallback(tmp_path / "run", config="economy", on_error="raise")],
+        logger=logger,
+    )
     data = cockpit_core.load(tmp_path / "run")
     assert data.status == "finished"
     assert_true(data, rename(truth_of(start("mlp", "momentum"), training.batches(4)), "net."))
@@ -93,7 +100,14 @@ def test_lightning_with_accumulation_and_clipping(tmp_path: Path) -> None:
     from cockpit_core.integrations.lightning import CockpitCallback
 
     options = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.01, "logger": False}
-    fit(pl, module, training.batches(6), tmp_path, [CockpitCallback(tmp_path / "run", on_error="raise")], **options)
+    fit(
+        pl,
+        module,
+        training.batches(6),
+        tmp_path,
+        [CockpitCallback(tmp_path / "run", config="economy", on_error="raise")],
+        **options,
+    )
     data = cockpit_core.load(tmp_path / "run")
     model = start("mlp").model
     batches = list(training.batches(6))[:2]
@@ -115,7 +129,7 @@ def test_lightning_loss_that_is_a_function(tmp_path: Path) -> None:
     pl, module, training = make_lightning("mlp", as_function=True)
     from cockpit_core.integrations.lightning import CockpitCallback
 
-    fit(pl, module, training.batches(2), tmp_path, [CockpitCallback(tmp_path / "run")], logger=False)
+    fit(pl, module, training.batches(2), tmp_path, [CockpitCallback(tmp_path / "run", config="economy")], logger=False)
     data = cockpit_core.load(tmp_path / "run")
     truth = truth_of(start("mlp", "momentum"), training.batches(2))
     assert_true(data, rename(truth, "net."))
@@ -125,7 +139,7 @@ def test_lightning_stops_when_asked_and_records_a_failure(tmp_path: Path) -> Non
     pl, module, training = make_lightning("mlp")
     from cockpit_core.integrations.lightning import CockpitCallback
 
-    ours = CockpitCallback(tmp_path / "run")
+    ours = CockpitCallback(tmp_path / "run", config="economy")
 
     class Asks(pl.Callback):
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
@@ -142,7 +156,14 @@ def test_lightning_stops_when_asked_and_records_a_failure(tmp_path: Path) -> Non
 
     pl, module, training = make_lightning("mlp")
     with pytest.raises(ValueError, match="the user's own"):
-        fit(pl, module, training.batches(2), tmp_path, [CockpitCallback(tmp_path / "failed"), Fails()], logger=False)
+        fit(
+            pl,
+            module,
+            training.batches(2),
+            tmp_path,
+            [CockpitCallback(tmp_path / "failed", config="economy"), Fails()],
+            logger=False,
+        )
     assert cockpit_core.load(tmp_path / "failed").status == "failed"
 
 
@@ -152,7 +173,7 @@ def test_lightning_that_resumes_from_a_checkpoint_goes_on_at_its_step(tmp_path: 
 
     pl, module, training = make_lightning("mlp")
     batches = list(training.batches(8))
-    ours = CockpitCallback(tmp_path / "run", on_error="raise")
+    ours = CockpitCallback(tmp_path / "run", config="economy", on_error="raise")
 
     class Saves(pl.Callback):
         def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
@@ -160,7 +181,10 @@ def test_lightning_that_resumes_from_a_checkpoint_goes_on_at_its_step(tmp_path: 
                 trainer.save_checkpoint(tmp_path / "at4.ckpt")
 
     fit(pl, module, batches[:6], tmp_path, [ours, Saves()], logger=False)
-    for callback in (CockpitCallback(tmp_path / "run", on_error="raise"), ours):  # a new process, and the same one
+    for callback in (
+        CockpitCallback(tmp_path / "run", config="economy", on_error="raise"),
+        ours,
+    ):  # a new process, and the same one
         pl, module, _ = make_lightning("mlp")
         fit(pl, module, batches, tmp_path, [callback], logger=False, ckpt_path=tmp_path / "at4.ckpt")
         data = cockpit_core.load(tmp_path / "run")
@@ -175,7 +199,7 @@ def test_lightning_counts_rounds_where_a_checkpoint_does_not_know_us(tmp_path: P
     from cockpit_core.integrations.lightning import CockpitCallback
 
     trainer: Any = types.SimpleNamespace(global_step=12, optimizers=[1, 2, 3])
-    ours = CockpitCallback(tmp_path / "run")
+    ours = CockpitCallback(tmp_path / "run", config="economy")
     assert ours._find_step(trainer) == 4
     ours.load_state_dict({"step": 5})
     assert ours._find_step(trainer) == 5

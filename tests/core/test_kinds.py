@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import cockpit_core
 from tests import fuzz_networks, slow_truth
 from tests.kinds import KINDS, Kind
+from tests.training import with_config
 
 FORMULAS: dict[str, Callable[[Any], float | None]] = {
     "NormTest": slow_truth.norm_test,
@@ -29,7 +30,7 @@ def train(
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
     options = {"config": "economy", "on_error": "raise", **options}
     torch.manual_seed(1)
-    with cockpit_core.track(model, None, optimizer, folder, **options) as run:
+    with cockpit_core.track(model, None, optimizer, folder, **with_config(options)) as run:
         for inputs in steps:
             optimizer.zero_grad()
             losses = losses_of(model(*inputs))

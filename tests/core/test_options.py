@@ -148,7 +148,7 @@ def test_quantities_by_name(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"config": ["Loss", "GradNrm"]}, "no quantity 'GradNrm'; there are ActivationScale"),
-        ({"config": None}, "'full' or a list of quantities, got None"),
+        ({"config": 7}, "'full' or a list of quantities, got 7"),
         ({"schedule": 0}, "schedule is an interval of at least 1 step, got 0"),
     ],
 )
@@ -160,7 +160,7 @@ def test_mistakes_are_answered_with_the_remedy(options: dict, words: str, tmp_pa
 def test_loss_and_optimizer_in_the_wrong_order(tmp_path: Path) -> None:
     training = start("mlp")
     with pytest.raises(TypeError, match=r"the order is track\(model, loss_fn, optimizer\)"):
-        cockpit_core.track(training.model, training.optimizer, training.loss_fn, tmp_path / "run")
+        cockpit_core.track(training.model, training.optimizer, training.loss_fn, tmp_path / "run", config="economy")
 
 
 def test_layers_that_learn_nothing_are_noticed(tmp_path: Path) -> None:
@@ -209,3 +209,9 @@ def test_histograms_are_logarithmic_unless_bins_or_range_are_given(tmp_path: Pat
 def test_options_of_the_other_scale_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cockpit_core.quantities.GradHist1d(**options)
+
+
+def test_run_has_the_names_that_a_user_needs_and_no_others() -> None:
+    training = "log trigger backward batch stepping note_settings request_stop should_stop close"
+    looking = "data findings cost_share subscribe report logdir step status"
+    assert {name for name in dir(cockpit_core.Run) if name[0] != "_"} == {*training.split(), *looking.split()}

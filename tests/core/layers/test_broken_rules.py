@@ -84,7 +84,7 @@ def test_attention_that_adds_up_has_a_rule(tmp_path: Path) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.layer(x, memory)
 
-    with cockpit_core.track(Decoder(), loss_fn, optimizer, tmp_path / "run", on_error="raise") as run:
+    with cockpit_core.track(Decoder(), loss_fn, optimizer, tmp_path / "run", on_error="raise", config="economy") as run:
         loop(
             run._tracker.model, loss_fn, optimizer, [(torch.randn(5, 3, 4).double(), torch.zeros(5, 3, 4).double())] * 2
         )
