@@ -14,9 +14,12 @@ from torch.utils.data import Dataset
 
 import cockpit_core
 from tests import slow_truth
+from tests.core.test_integrations import let_torchvision_be_imported
 from tests.distributed_worker import STEPS, problem_of
 from tests.processes import launch, result
 from tests.training import ECONOMY, OPTIMIZERS, by_step, loop
+
+let_torchvision_be_imported()
 
 
 def make_gpt2() -> nn.Module:

@@ -11,7 +11,8 @@ import torch
 
 import cockpit_core
 from cockpit_core.tracking.alive import ALIVE
-from tests.core.test_integrations import gpt2_losses, let_torchvision_be_imported, train_with_trainer
+from tests.core.test_huggingface import gpt2_losses, train_with_trainer
+from tests.core.test_integrations import let_torchvision_be_imported
 from tests.training import by_step
 
 PAGE = Path(__file__).parents[2] / "docs" / "loops.md"
