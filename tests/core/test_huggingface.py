@@ -21,6 +21,8 @@ from tests.training import ECONOMY, OPTIMIZERS, by_step, loop
 
 let_torchvision_be_imported()
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own advice about workers, devices and loggers
+
 
 def make_gpt2() -> nn.Module:
     transformers = pytest.importorskip(
