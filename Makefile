@@ -124,6 +124,6 @@ release: install bundles ## sdist and wheel in dist/, tried in an empty environm
 	@$(BIN)/python scripts/release.py
 
 clean: ## removes what was built and installed; runs/ stays
-	@rm -rf $(VENV) .venv-generate node_modules dist build cockpit_widget/static tb_plugin/static
+	@rm -rf $(VENV) .venv-generate node_modules dist build cockpit_widget/static tb_plugin/static cockpit_core/report/static cockpit_core/kernels/native/library
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

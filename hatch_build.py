@@ -1,16 +1,21 @@
-"""Builds the JavaScript bundles whenever a wheel, an sdist or an editable install is made and they are not up to date.
+"""Builds the JavaScript bundles and the native kernels whenever the package is built or installed and they are not up to
+date.
 
-"Build only if missing" goes stale in a clone, so a hash of the sources and of the bundles themselves lies beside them.
-``python hatch_build.py`` does the same by hand.
+"Build only if missing" goes stale in a clone, so a hash of the sources and of what was built lies beside it.
+``python hatch_build.py`` does the same by hand. The kernels are compiled by ``ziglang``, an ordinary package from PyPI that
+holds a C compiler for every platform: for all of them in a wheel, for this machine's otherwise.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
+import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +25,26 @@ except ImportError:  # run by hand, where hatchling need not be installed
     BuildHookInterface = object
 
 ROOT = Path(__file__).resolve().parent
-BUNDLES = ("cockpit_widget/static", "tb_plugin/static")
+BUNDLES = ("cockpit_widget/static", "tb_plugin/static", "cockpit_core/report/static")
 STAMP = "cockpit_widget/static/built_from.json"
 SOURCES = ("package.json", "package-lock.json", "tsconfig*.json", "js/src/**/*", "js/scripts/**/*")
 WRITTEN_BY_BUILD = "js/src/panels/index.ts"
+
+NATIVE = "cockpit_core/kernels/native"
+FLAGS = "-O3 -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -g0 -Wall -Werror -Wno-unused-command-line-argument"
+X86 = {
+    "plain": "-mcpu=x86_64 -DBYTES=16",
+    "avx2": "-mcpu=x86_64_v3 -DBYTES=32",
+    "avx512": "-mcpu=x86_64_v4 -mprefer-vector-width=512 -DBYTES=64",
+}
+ARM = {"neon": "-DBYTES=16"}
+PLATFORMS = {
+    "x86_64-linux.so": ("x86_64-linux-gnu.2.17", X86),
+    "aarch64-linux.so": ("aarch64-linux-gnu.2.17", ARM),
+    "aarch64-macos.dylib": ("aarch64-macos", ARM),
+    "x86_64-windows.dll": ("x86_64-windows-gnu", X86),
+}
+LINKED = {"x86_64-windows.dll": ["-rtlib=compiler-rt"]}  # brings the probing of large stack frames, and nothing else
 
 
 class BuildError(RuntimeError):
@@ -95,13 +116,83 @@ def build_bundles() -> None:
     (ROOT / STAMP).write_text(json.dumps(describe(), indent=1) + "\n")
 
 
+# ---- native kernels ----------------------------------------------------------------------------------------------------
+
+
+def name_library() -> str | None:
+    """What this machine needs, if it is one that we build for."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    system = {"linux": "linux.so", "darwin": "macos.dylib", "win32": "windows.dll"}.get(sys.platform, sys.platform)
+    return f"{machine}-{system}" if f"{machine}-{system}" in PLATFORMS else None
+
+
+def hash_native() -> str:
+    sources = sorted((ROOT / NATIVE / "source").glob("*.[ch]"))
+    recipe = json.dumps([FLAGS, PLATFORMS, LINKED]).encode()
+    return hashlib.sha256(recipe + hash_files(sources).encode()).hexdigest()
+
+
+def read_stamps() -> dict[str, str]:
+    try:
+        return dict(json.loads((ROOT / NATIVE / "library" / "built_from.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def run_zig(*arguments: str) -> None:
+    command = [sys.executable, "-m", "ziglang", "cc", *arguments]
+    result = subprocess.run(command, cwd=ROOT / NATIVE / "source", text=True, capture_output=True)
+    if result.returncode:
+        raise BuildError(f"`{' '.join(command[1:])}` failed:\n{result.stdout}{result.stderr}")
+
+
+def compile_library(name: str) -> None:
+    """One object for each instruction set, all in one library, which takes the place of an older one in one stroke."""
+    target, levels = PLATFORMS[name]
+    folder = ROOT / NATIVE / "library"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        common = ["-target", target, *FLAGS.split()]
+        jobs = [("level.c", "level.o", [])]
+        jobs += [("kernels.c", f"{level}.o", [f"-DLEVEL={level}", *flags.split()]) for level, flags in levels.items()]
+        objects = [str(Path(scratch) / object_) for _, object_, _ in jobs]
+        for (source, _, flags), object_ in zip(jobs, objects, strict=True):
+            run_zig(*common, *flags, "-c", source, "-o", object_)
+        built = Path(scratch) / name
+        run_zig(*common, "-shared", "-nostdlib", *LINKED.get(name, []), "-s", "-o", str(built), *objects)
+        built.replace(folder / name)
+
+
+def build_native(names: list[str]) -> None:
+    """Leaves libraries that match the sources. Without the compiler: what there is; the other paths need no library."""
+    folder, wanted, stamps = ROOT / NATIVE / "library", hash_native(), read_stamps()
+    stale = [name for name in names if stamps.get(name) != wanted or not (folder / name).exists()]
+    if not stale:
+        return
+    if importlib.util.find_spec("ziglang") is None:
+        print("cockpit: ziglang is not installed; native kernels are not built, tracking is slower", file=sys.stderr)
+        return
+    for name in stale:
+        compile_library(name)
+        stamps[name] = wanted
+        (folder / "built_from.json").write_text(json.dumps(stamps, indent=1) + "\n")
+
+
+def build_for_this_machine() -> None:
+    name = name_library()
+    build_native([name] if name else [])
+
+
 class CockpitBuildHook(BuildHookInterface):  # type: ignore[misc]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         build_bundles()
+        if self.target_name == "wheel":
+            build_for_this_machine() if version == "editable" else build_native(list(PLATFORMS))
 
 
 if __name__ == "__main__":
     try:
         build_bundles()
+        build_for_this_machine()
     except BuildError as error:
         sys.exit(f"cockpit: {error}")

@@ -36,7 +36,7 @@ def time_cycles(
 ) -> tuple[np.ndarray, np.ndarray]:
     """[cycles, interval] seconds of tracked and of untracked steps, which took turns."""
     schedule = schedule_after_warming(interval)
-    training = tracked(network.train(c.optimizer), schedule=schedule, config=c.config, curvature=c.curvature)
+    training = tracked(network.train(c.optimizer), c.scale, schedule=schedule, config=c.config, curvature=c.curvature)
     with training as tracking:
         contestants: dict[str, Step] = {"untracked": network.train(c.optimizer), f"{c.title} at {interval}": tracking}
         times = take_turns(contestants, network.batch, Effort(cycles * interval, warm=WARM, clock=clock))

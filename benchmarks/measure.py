@@ -33,6 +33,8 @@ class Configuration:
     config: str
     optimizer: str = "SGD"
     curvature: str = "hessian"
+    scale: str = "linear"
+    """Of the histograms: the paper's even bins, or logarithmic ones."""
 
     @property
     def expensive(self) -> bool:
@@ -45,6 +47,7 @@ CONFIGURATIONS = {
     for configuration in (
         Configuration("economy, SGD", "economy"),
         Configuration("economy, Adam", "economy", "Adam"),
+        Configuration("economy, SGD, log bins", "economy", scale="log"),
         Configuration("business, SGD", "business"),
         Configuration("business, SGD, ggn_mc", "business", curvature="ggn_mc"),
         Configuration("full, SGD", "full"),
@@ -83,10 +86,26 @@ class Training:
             self.run.backward(losses.mean(), losses)
 
 
+def quantities_of(config: str, scale: str = "linear") -> list[Any]:
+    """Those of a configuration, with bins of this scale in the histograms: rows mean the paper's unless they say otherwise."""
+    from cockpit_core import quantities
+
+    return [make_quantity(quantity.name, scale) for quantity in quantities.configuration(config)]
+
+
+def make_quantity(name: str, scale: str = "linear") -> Any:
+    from cockpit_core.quantities import ALL
+
+    return ALL[name](scale=scale) if name in ("GradHist1d", "GradHist2d") else ALL[name]()
+
+
 @contextmanager
-def tracked(training: Training, **options: Any) -> Iterator[Training]:
+def tracked(training: Training, scale: str = "linear", **options: Any) -> Iterator[Training]:
     """Tracked with the options of ``cockpit_core.track``, into a folder that is gone afterwards."""
     import cockpit_core  # not above: the environment of the 2021 tool has none
+
+    if isinstance(options.get("config"), str):
+        options["config"] = quantities_of(options["config"], scale)
 
     with tempfile.TemporaryDirectory() as folder:
         training.run = run = cockpit_core.track(

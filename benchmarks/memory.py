@@ -25,7 +25,7 @@ import psutil
 from torch import nn
 
 from benchmarks import against_2021
-from benchmarks.measure import CONFIGURATIONS, Training, summarise, tracked
+from benchmarks.measure import CONFIGURATIONS, Training, make_quantity, summarise, tracked
 from benchmarks.naive import TITLE as NAIVE
 from benchmarks.naive import NaiveEconomy
 from benchmarks.networks import PAPER, TINY
@@ -65,10 +65,8 @@ def attach(title: str, model: nn.Module) -> AbstractContextManager[Training]:
         return nullcontext(NaiveEconomy(model))
     if title in CONFIGURATIONS:
         c = CONFIGURATIONS[title]
-        return tracked(Training(model, c.optimizer), config=c.config, curvature=c.curvature)
-    from cockpit_core.quantities import ALL
-
-    return tracked(Training(model), config=[ALL[title]()])
+        return tracked(Training(model, c.optimizer), c.scale, config=c.config, curvature=c.curvature)
+    return tracked(Training(model), config=[make_quantity(title)])
 
 
 def work(title: str, network_name: str) -> None:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.architectures import NETWORKS
-from benchmarks.measure import CONFIGURATIONS, Configuration, Effort, Step, compare, take_turns, tracked
+from benchmarks.measure import CONFIGURATIONS, Configuration, Effort, Step, compare, make_quantity, take_turns, tracked
 from benchmarks.networks import TINY, Network
 from benchmarks.results import kept, make_parser, parse, report
 
@@ -32,7 +32,7 @@ def time_together(network: Network, configurations: Sequence[Configuration], eff
     with ExitStack() as stack:
         contestants = {"untracked": network.train(optimizer)}
         for c in configurations:
-            training = tracked(network.train(optimizer), config=c.config, curvature=c.curvature)
+            training = tracked(network.train(optimizer), c.scale, config=c.config, curvature=c.curvature)
             contestants[c.title] = stack.enter_context(training)
         contestants["untracked"](*network.batch())  # warm, also where there is time for one round only
         times = take_turns(contestants, network.batch, effort)
@@ -51,12 +51,10 @@ def describe_curvature(data: Any) -> dict[str, str]:
 
 def time_quantities(network: Network, names: Sequence[str], effort: Effort) -> Rows:
     """Each quantity alone, tracked at every step."""
-    from cockpit_core.quantities import ALL
-
     with ExitStack() as stack:
         contestants: dict[str, Step] = {"untracked": network.train()}
         for name in names:
-            contestants[name] = stack.enter_context(tracked(network.train(), config=[ALL[name]()]))
+            contestants[name] = stack.enter_context(tracked(network.train(), config=[make_quantity(name)]))
         return compare(take_turns(contestants, network.batch, effort))
 
 

@@ -130,6 +130,23 @@ def write_quantities(results: dict[str, Results]) -> str:
     return make_table(["", "multiple (quartiles)", "ms"], rows)
 
 
+def write_instruments(results: dict[str, Results]) -> str:
+    """In percent of an economy step, which is 100; and bytes in the light record."""
+    found = results["instruments"]
+    networks, sizes = found["networks"], found["bytes"]
+    names = [name for name in next(iter(networks.values())) if name not in ("untracked", "economy")]
+    rows = []
+    for name in names:
+        cells = [format_percent(rows_of[name]) for rows_of in networks.values()]
+        rows.append([name, *cells, str(sizes[name]) if name in sizes else ""])
+    return make_table(["", *(f"{name}, % more" for name in networks), "bytes per tensor and record"], rows)
+
+
+def format_percent(row: Results) -> str:
+    low, median, high = (100 * (row["multiple"][key] - 1) for key in ("low", "median", "high"))
+    return f"{median:+.1f} ({low:+.0f} to {high:+.0f})"
+
+
 def write_naive(results: dict[str, Results]) -> str:
     found = results["against_naive"]
     rows = [
@@ -268,6 +285,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Results]], str]]] = {
     "configurations": (MAIN, write_configurations),
     "2021": ("against_2021", write_2021),
     "quantities": ("overhead_quantities", write_quantities),
+    "instruments": ("instruments", write_instruments),
     "networks": ("overhead_networks", write_networks),
     "naive": ("against_naive", write_naive),
     "peaks": ("memory_peaks", write_peaks),

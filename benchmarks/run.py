@@ -31,6 +31,7 @@ SCRIPTS = {
     "eigenvalue": 4,
     "histogram_kernels": 2,
     "scaling": 2,
+    "instruments": 3,
 }
 MINUTES = 29.0
 """For all of them together."""

@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from cockpit_core.foundation import records
-from cockpit_core.schema import wire
+from cockpit_core.schema import batches
 from cockpit_widget.feed import Feed, Message, join_frames
 from cockpit_widget.pace import Limits, Pace
 from cockpit_widget.sources import RunSource
@@ -151,7 +151,7 @@ def make_million(rows: int, parts: int = 10) -> Iterator[bytes]:
             "lenet", header.run_id, first, first + size, seq, seq, clock, 1e9 + clock, columns=columns
         )
         batch.header, batch.state, batch.records, batch.expected = header, "running", first + size, first + size
-        yield pack([Message(join_frames([[wire.encode_batch(batch)]]), {})])
+        yield pack([Message(join_frames([[batches.encode_batch(batch)]]), {})])
 
 
 # ---- the browser -----------------------------------------------------------------------------------------------------

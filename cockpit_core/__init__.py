@@ -14,6 +14,7 @@ from cockpit_core._version import __version__
 if TYPE_CHECKING:
     from cockpit_core import problems, quantities, schedules
     from cockpit_core.comparing import compare
+    from cockpit_core.datasets.with_ids import WithIds
     from cockpit_core.diagnosis.replay import diagnose
     from cockpit_core.events.data import RunData, load
     from cockpit_core.foundation.records import Evidence, Finding
@@ -25,6 +26,7 @@ __all__ = [
     "Finding",
     "Run",
     "RunData",
+    "WithIds",
     "__version__",
     "compare",
     "diagnose",
@@ -41,6 +43,7 @@ _HOMES = {
     "load": "events.data",
     "RunData": "events.data",
     "compare": "comparing",
+    "WithIds": "datasets.with_ids",
     "diagnose": "diagnosis.replay",
     "Finding": "foundation.records",
     "Evidence": "foundation.records",

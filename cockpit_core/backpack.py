@@ -23,7 +23,7 @@ import cockpit_core.layers  # noqa: F401 - importing the folder registers its ru
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.statistics import LayerStatistics, Request, reduce_layer
 from cockpit_core.kernels import Spec, prepare_parameter
-from cockpit_core.layers.registry import RULES, Call
+from cockpit_core.layers.registry import RULES, Call, Repeating
 
 
 class GradientStatistics(FirstOrderBackpropExtension):
@@ -36,8 +36,9 @@ class GradientStatistics(FirstOrderBackpropExtension):
         self, *, norms: bool = True, squares: bool = False, spec: Spec | None = None, memory_budget: int = 256 * 2**20
     ):
         self.request = Request(norms, squares, spec, memory_budget)
+        plain = [kind for kind, rule in RULES.items() if not isinstance(rule, Repeating)]
         super().__init__(
-            "gradient_statistics", {kind: _ByRule(params=["weight", "bias"]) for kind in RULES}, fail_mode="SILENT"
+            "gradient_statistics", {kind: _ByRule(params=["weight", "bias"]) for kind in plain}, fail_mode="SILENT"
         )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 
 Schedule = Callable[[int], bool]
+NEVER = 2**63
 
 
 class _Named:
-    """A schedule that can say in words what it does."""
+    """A schedule that can say in words what it does, and which step after a given one is its next (None: none is)."""
 
-    def __init__(self, decide: Schedule, words: str):
-        self.decide, self.words = decide, words
+    def __init__(self, decide: Schedule, words: str, following: Callable[[int], int | None]):
+        self.decide, self.words, self.following = decide, words, following
 
     def __call__(self, step: int) -> bool:
         return self.decide(step)
@@ -30,7 +32,16 @@ def linear(interval: int, offset: int = 0) -> Schedule:
         if interval == 1 and offset == 0
         else f"every {interval} steps" + (f" from {offset}" if offset else "")
     )
-    return _Named(lambda step: step >= offset and (step - offset) % interval == 0, words)
+    return _Named(
+        lambda step: step >= offset and (step - offset) % interval == 0,
+        words,
+        lambda step: offset if step < offset else step + interval - (step - offset) % interval,
+    )
+
+
+def within(share: float) -> Schedule:
+    """As often as this share of the training time allows: the budget decides."""
+    return _Named(lambda step: True, f"within {share:.3g} of the time", lambda step: step + 1)
 
 
 def logarithmic(start: float, end: float, steps: int = 300, base: float = 10, init: bool = True) -> Schedule:
@@ -47,7 +58,8 @@ def logarithmic(start: float, end: float, steps: int = 300, base: float = 10, in
     if init:
         points.add(0)
     words = f"{len(points)} steps, logarithmic from {min(points)} to {max(points)}"
-    return _Named(points.__contains__, words)
+    order = sorted(points)
+    return _Named(points.__contains__, words, lambda step: next(iter(order[bisect_right(order, step) :]), None))
 
 
 def as_schedule(schedule: int | Schedule, name: str = "schedule") -> Schedule:
@@ -58,6 +70,14 @@ def as_schedule(schedule: int | Schedule, name: str = "schedule") -> Schedule:
             f"{name} is an interval of at least 1 step, got {schedule}; leave a quantity out to not track it"
         )
     return linear(schedule) if isinstance(schedule, int) else schedule
+
+
+def find_next(schedule: Schedule, step: int) -> int:
+    """The step after ``step`` at which it has to be asked again: of a function of the user's, the very next one."""
+    if not isinstance(schedule, _Named):
+        return step + 1
+    following = schedule.following(step)
+    return NEVER if following is None else following
 
 
 def describe(schedule: Schedule) -> str:

@@ -11,7 +11,7 @@ from cockpit_core.events.data import RunData
 from cockpit_core.events.heavy import Room
 from cockpit_core.foundation import records
 from cockpit_core.report.html import spread
-from cockpit_core.schema import wire
+from cockpit_core.schema import batches, wire
 
 # What the parts may take of a message that cannot hold everything.
 NETWORK, LAYERS = 0.6, 0.2
@@ -149,4 +149,4 @@ def encode_histograms(data: RunData, run: str, histograms: Sequence[records.Hist
     """Nothing but histograms: no rows, and no claim about any."""
     empty = np.empty(0)
     batch = records.Batch(run, data.header.run_id, 0, 0, empty, empty, empty, empty, histograms=list(histograms))
-    return wire.encode_batch(batch)
+    return batches.encode_batch(batch)

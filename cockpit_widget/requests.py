@@ -1,5 +1,5 @@
 """What the browser may ask for, only ever because the user did something: stop, a histogram, layers, a stretch that was
-thinned, everything again.
+thinned, everything again, samples as the user's own function shows them.
 
 While a cell is busy a request may arrive minutes late, or on a thread of its own. So nothing here touches training
 except one flag, and everything that arrives is checked: a page is not to be trusted.
@@ -14,19 +14,24 @@ from cockpit_core.events.heavy import check_shown
 from cockpit_core.schema import wire
 from cockpit_widget.feed import Feed, join_frames
 from cockpit_widget.fitting import HISTORY, encode_histograms, encode_layers, encode_stretch
+from cockpit_widget.lens import ShowSample, answer_samples
 from cockpit_widget.sources import Source
 
 Reply = Callable[[dict[str, Any], list[bytes]], None]
 ANSWER_BYTES = 8_000_000  # the user waits for it, and it is sent once
 
 
-def answer(feed: Feed, content: Any, reply: Reply) -> None:
+def answer(feed: Feed, content: Any, reply: Reply, show_sample: ShowSample | None = None) -> None:
     """Answer one request; one that makes no sense gets an error as its answer, never an exception."""
     if not isinstance(content, dict):
         return
     try:
         if content.get("op") == "stop":  # before anything that may have to wait
             find_source(feed, content.get("run")).request_stop()
+        if content.get("op") == "samples":  # the user's own code: nobody waits for it
+            described, pictures = answer_samples(show_sample, content.get("ids"))
+            feed.guard(lambda: reply({"op": "samples", "reply": content, "samples": described}, pictures))
+            return
         with feed.exclusively(5.0):
             frames = make_frames(feed, content)
             message = {"op": "batch", "reply": content, "status": feed.status()}

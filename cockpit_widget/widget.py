@@ -18,6 +18,7 @@ import traitlets
 
 from cockpit_widget.feed import Feed, Message
 from cockpit_widget.kernel import after_each_cell, find_cell, silence
+from cockpit_widget.lens import ShowSample
 from cockpit_widget.memory import recall, remember
 from cockpit_widget.pace import Clock, Limits, Pace
 from cockpit_widget.requests import answer
@@ -44,7 +45,8 @@ class CockpitWidget(anywidget.AnyWidget):
     button there shows all panels, and ``compact=False`` begins with them. ``panels`` names the panels to show (default:
     all), ``height`` is in pixels (0: as tall as needed), ``theme`` is "auto", "light" or "dark", ``refresh_rate`` the
     updates per second (default: 5, fewer on long runs; at most 10), ``poster`` whether a static picture goes along for
-    places that show no widgets.
+    places that show no widgets. ``show_sample`` turns the id of a sample into what the list of hard samples shows of it:
+    text, an array, a picture of PIL or matplotlib, PNG bytes, or a pair of text and picture.
     """
 
     _keyframe = traitlets.Bytes(b"").tag(sync=True)
@@ -66,10 +68,14 @@ class CockpitWidget(anywidget.AnyWidget):
         theme: str = "auto",
         refresh_rate: float | None = None,
         poster: bool = True,
+        show_sample: ShowSample | None = None,
         clock: Clock = time.monotonic,
         limits: Limits | None = None,
     ) -> None:
+        if show_sample is not None and not callable(show_sample):
+            raise TypeError(f"show_sample is a function of a sample's id, got {show_sample!r:.80}")
         sources = make_sources(runs)
+        self._show_sample = show_sample
         self._feed = Feed(sources, Pace(refresh_rate, clock=clock, limits=limits), clock=clock)
         self._names, self._cell = tuple(source.key for source in sources), find_cell()
         self._poster, self._display_ids = poster, list[str]()
@@ -86,6 +92,7 @@ class CockpitWidget(anywidget.AnyWidget):
                 "protocol": PROTOCOL,
                 "runs": [source.describe(i) for i, source in enumerate(sources)],
                 "interval": self._feed.pace.interval(),
+                "shows_samples": show_sample is not None,
             },
         )
         self.on_msg(_receive)
@@ -186,7 +193,7 @@ class CockpitWidget(anywidget.AnyWidget):
                 self._feed.refresh()
                 view["text/plain"] = "\n".join(["CockpitWidget", *(source.summary() for source in self._feed.sources)])
                 if self._poster:
-                    from cockpit_widget.poster import try_draw_png
+                    from cockpit_core.report.poster import try_draw_png
 
                     picture = try_draw_png([source.data for source in self._feed.sources if source.data is not None])
                     if picture:
@@ -207,7 +214,7 @@ class CockpitWidget(anywidget.AnyWidget):
 
 def _receive(widget: CockpitWidget, content: Any, buffers: Any) -> None:
     """The browser asked for something, perhaps on a thread of its own, perhaps minutes ago."""
-    answer(widget._feed, content, lambda reply, frames: widget.send(reply, buffers=frames))
+    answer(widget._feed, content, lambda reply, frames: widget.send(reply, buffers=frames), widget._show_sample)
 
 
 def _remember(change: Any) -> None:

@@ -25,7 +25,7 @@ def main(logdir: str = "runs/accelerate", epochs: int = 2) -> None:
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     loss_fn = nn.CrossEntropyLoss()
 
-    with cockpit_core.track(model, loss_fn, optimizer, logdir, steps_per_epoch=len(loader)) as run:
+    with cockpit_core.track(model, loss_fn, optimizer, logdir, config="economy", steps_per_epoch=len(loader)) as run:
         for _ in range(epochs):
             for batch, labels in loader:
                 optimizer.zero_grad()

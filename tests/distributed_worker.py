@@ -33,7 +33,7 @@ from cockpit_core.distributed import group as distributed
 from tests.core.test_broadcast import PROBLEMS as WITH_POSITIONS
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS, Problem
-from tests.training import OPTIMIZERS, QUANTITIES, quantities
+from tests.training import OPTIMIZERS, QUANTITIES, linear, quantities, with_config
 
 SCENARIOS: dict[str, Callable[[int, int, Path], Any]] = {}
 SIZE = 8  # of the joined batch
@@ -90,7 +90,11 @@ def train(
     wrapped = DistributedDataParallel(model, **(ddp or {}))
     optim = OPTIMIZERS[optimizer](problem.groups(model))
     options = {"config": quantities(*QUANTITIES), "on_error": "raise", **options}
-    run = cockpit_core.track(model if inner else wrapped, loss_fn, optim, logdir, **options) if logdir else None
+    run = (
+        cockpit_core.track(model if inner else wrapped, loss_fn, optim, logdir, **with_config(options))
+        if logdir
+        else None
+    )
     for inputs, targets in batches(steps):
         x, y = share(inputs, rank, processes, unequal), share(targets, rank, processes, unequal)
         optim.zero_grad()
@@ -136,7 +140,7 @@ def truth(rank: int, processes: int, folder: Path) -> None:
     model, loss_fn, batches = PROBLEMS[name].make()
     wrapped = DistributedDataParallel(model)
     optim = OPTIMIZERS[optimizer](list(wrapped.parameters()))
-    with cockpit_core.track(wrapped, loss_fn, optim, folder / "truth", config="full", on_error="raise"):
+    with cockpit_core.track(wrapped, loss_fn, optim, folder / "truth", config=linear("full"), on_error="raise"):
         for inputs, targets in batches(3):
             optim.zero_grad()
             loss_fn(wrapped(inputs.split(sizes)[rank]), targets.split(sizes)[rank]).backward()
@@ -237,7 +241,7 @@ def join(rank: int, processes: int, folder: Path) -> int:
     model, loss_fn, batches = problem_of("mlp").make()
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tracked = cockpit_core.track(wrapped, loss_fn, optimizer, folder / "join")
+    tracked = cockpit_core.track(wrapped, loss_fn, optimizer, folder / "join", config="economy")
     with warnings.catch_warnings(record=True), tracked as run, wrapped.join():
         for inputs, targets in batches(2 + rank):
             optimizer.zero_grad()
@@ -263,7 +267,9 @@ def one_rank_only(rank: int, processes: int, folder: Path) -> str:
     text = ""
     if rank == 0:
         with replaced(distributed, "HANDSHAKE_SECONDS", 1.0):
-            text = message_of(lambda: cockpit_core.track(wrapped, nn.MSELoss(), optimizer, folder / "one"))
+            text = message_of(
+                lambda: cockpit_core.track(wrapped, nn.MSELoss(), optimizer, folder / "one", config="economy")
+            )
     else:
         next(distributed._calls)  # the ranks have called ``track`` equally often again
     dist.barrier()
@@ -276,7 +282,7 @@ def unwrapped(rank: int, processes: int, folder: Path) -> str:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        cockpit_core.track(model, nn.MSELoss(), optimizer, folder / f"unwrapped{rank}").close()
+        cockpit_core.track(model, nn.MSELoss(), optimizer, folder / f"unwrapped{rank}", config="economy").close()
     return " ".join(str(w.message) for w in caught)
 
 

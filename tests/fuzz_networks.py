@@ -23,6 +23,7 @@ from torch import Tensor, nn
 import cockpit_core
 from tests import slow_truth
 from tests.fuzz_blocks import BLOCKS, Sizes
+from tests.training import with_config
 
 STEPS = 3
 TESTS = ("NormTest", "InnerTest", "OrthoTest")
@@ -140,7 +141,7 @@ def train(drawn: Draw, seed: int, folder: Path) -> cockpit_core.RunData:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         options = {"config": "economy", "schedule": 1, "on_error": "raise"}
-        with cockpit_core.track(drawn.model, drawn.loss_fn, optimizer, folder, **options) as run:
+        with cockpit_core.track(drawn.model, drawn.loss_fn, optimizer, folder, **with_config(options)) as run:
             for x, y in drawn.batches:
                 optimizer.zero_grad()
                 drawn.loss_fn(drawn.model(x), y).backward()

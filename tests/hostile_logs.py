@@ -27,8 +27,8 @@ from cockpit_core.report.html import pack_run
 from cockpit_core.report.show import describe_run, show_run
 from cockpit_core.report.tables import make_csv, make_json
 from cockpit_core.report.terminal import Terminal
+from cockpit_core.schema import batches, wire
 from cockpit_core.schema import cockpit_pb2 as pb
-from cockpit_core.schema import wire
 from cockpit_widget.fitting import encode_within
 
 NAME = "events.out.tfevents.0000000001.host.1.0.cockpit"
@@ -38,7 +38,7 @@ DECODERS: list[Any] = [
     wire.decode_histogram,
     wire.measure_histogram,
     wire.decode_series,
-    wire.decode_batch,
+    batches.decode_batch,
     lambda data: [value.strings() for value in summary.decode_event(data).values],
 ]
 HEADER, RECORD, HEAVY, EVENT, RAW, FAR, META = range(7)  # kinds of pieces
@@ -112,7 +112,7 @@ def use_log(path: Path, hosts: bool = True) -> RunData:
         assert all(0 <= step < 2**32 for step in run.histogram_steps(name))
     if hosts:
         use_values(run)
-    wire.decode_batch(encode_batch(run, run="run", histograms=2))
+    batches.decode_batch(encode_batch(run, run="run", histograms=2))
     _ask(run.parameters)
     past = read_past([path])
     assert past.next_seq < 2**32
@@ -129,8 +129,8 @@ def use_values(run: RunData) -> None:
     loaded = [("run", run)]
     make_csv(loaded)
     make_json(loaded)
-    wire.decode_batch(encode_batch(run, run="run", histograms=2))
-    wire.decode_batch(encode_batch(run, run="run", max_points=4, since=1, until=run.expected))
+    batches.decode_batch(encode_batch(run, run="run", histograms=2))
+    batches.decode_batch(encode_batch(run, run="run", max_points=4, since=1, until=run.expected))
     encode_within(run, run="run", limit=20_000, histograms=3)
     pack_run("run", run, 300)
     pack_run("run", run, 20_000)

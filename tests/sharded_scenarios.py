@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 import cockpit_core
 from tests.distributed_worker import fingerprint, message_of, problem_of, scenario, share
-from tests.training import OPTIMIZERS, QUANTITIES, quantities
+from tests.training import OPTIMIZERS, QUANTITIES, quantities, with_config
 
 SHARDED_NEUTRAL = ("cnn", "encoder_layer", "resnet")
 SHARDED = ("mlp", "cnn", "tied", "encoder_layer", "decoder", "prelu", "lstm", "resnet")
@@ -36,7 +36,7 @@ def train_sharded(
     shard(model, processes, parts)
     optim = OPTIMIZERS[optimizer](list(model.parameters()))
     options = {"config": quantities(*QUANTITIES), "on_error": "raise", **options}
-    run = cockpit_core.track(model, loss_fn, optim, logdir, **options) if logdir else None
+    run = cockpit_core.track(model, loss_fn, optim, logdir, **with_config(options)) if logdir else None
     for inputs, targets in batches(steps):
         x, y = share(inputs, rank, processes, unequal), share(targets, rank, processes, unequal)
         optim.zero_grad()

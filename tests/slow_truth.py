@@ -276,6 +276,19 @@ def histogram_2d(G: Array, theta: Array, bins=(40, 50), spans=((-1, 1), (-2, 2))
     return np.histogram2d(x, y, bins, spans)
 
 
+def histogram_by_magnitude(values: list[Array], edges: list[Array]) -> Array:
+    """Counts in bins that are as many on both sides of the one around zero; each holds the edge that is nearer to zero."""
+    counts = np.zeros([len(axis) - 1 for axis in edges], int)
+    for numbers in zip(*(np.ravel(v).tolist() for v in values), strict=True):
+        place = []
+        for number, axis in zip(numbers, edges, strict=True):
+            middle = len(axis) // 2
+            step = sum(abs(number) >= edge for edge in axis[middle:-1])
+            place.append(middle - 1 + (step if number > 0 else -step))
+        counts[tuple(place)] += 1
+    return counts
+
+
 # ---- a whole run ---------------------------------------------------------------------------------------------------
 
 LAYERWISE = ("GradNorm", "Distance", "UpdateSize", "ParamNorm", "NormTest", "InnerTest", "OrthoTest", "HessTrace")

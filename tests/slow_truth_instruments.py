@@ -39,6 +39,16 @@ def noise_scale(batches: list[Array]) -> float | None:
     return float(np.mean([covariance_trace(G) for G in batches]) / below) if below > 0 else None
 
 
+def noise_scale_of_two_sizes(batches: list[Array], small: int) -> float:
+    """McCandlish et al. 2018, appendix A.1: from the squared lengths of gradients of two batch sizes, no individual ones."""
+    B = len(batches[0])
+    large = np.mean([float(G.mean(0) @ G.mean(0)) for G in batches])
+    parts = [part.mean(0) for G in batches for part in np.split(G, B // small)]
+    little = np.mean([float(g @ g) for g in parts])
+    squared = (B * large - small * little) / (B - small)
+    return float((little - large) / (1 / small - 1 / B) / squared)
+
+
 def jackknife(batches: list[Array], above, below) -> float:
     """Standard error of mean(above) / mean(below): each batch's covariance by leaving out one sample at a time."""
     B, n = len(batches[0]), len(batches)

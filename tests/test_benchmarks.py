@@ -26,6 +26,7 @@ SCRIPTS = {  # script: what it writes
     "memory": ("memory_peaks.json", "memory_timelines.json", "memory_timeline.svg"),
     "naive": ("against_naive.json", "against_naive.png"),
     "depth": ("memory_depth.json",),
+    "instruments": ("instruments.json",),
 }
 MORE = {"overhead": ["--networks", "mnist_logreg"]}
 

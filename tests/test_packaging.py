@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-BUNDLES = {"cockpit_widget/static/widget.js", "cockpit_widget/static/report.js", "tb_plugin/static/index.js"}
+BUNDLES = {"cockpit_widget/static/widget.js", "cockpit_core/report/static/report.js", "tb_plugin/static/index.js"}
 
 
 def load_script(path: str) -> ModuleType:
@@ -103,6 +103,42 @@ def test_a_failing_build_shows_what_npm_said(monkeypatch: pytest.MonkeyPatch) ->
         hook.run_npm(sys.executable, "-c", "import sys; print('no such panel'); sys.exit(3)")
 
 
+def test_without_the_compiler_the_native_kernels_are_left_out(
+    tree: tuple[ModuleType, Path, list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook, root, _ = tree
+    (root / hook.NATIVE / "source").mkdir(parents=True)
+    monkeypatch.setattr(hook.importlib.util, "find_spec", lambda name: None)
+    hook.build_native(["x86_64-linux.so"])
+    assert "ziglang is not installed" in capsys.readouterr().err
+    assert not (root / hook.NATIVE / "library").exists()
+
+
+def test_native_kernels_are_compiled_once_and_again_when_a_source_changes(
+    tree: tuple[ModuleType, Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook, root, _ = tree
+    source, compiled = root / hook.NATIVE / "source/kernels.c", list[str]()
+    source.parent.mkdir(parents=True)
+    source.write_text("int one;")
+
+    def run_zig(*arguments: str) -> None:
+        Path(arguments[arguments.index("-o") + 1]).write_text("")
+        if "-shared" in arguments:
+            compiled.append(arguments[arguments.index("-target") + 1])
+
+    monkeypatch.setattr(hook, "run_zig", run_zig)
+    monkeypatch.setattr(hook.importlib.util, "find_spec", lambda name: name)
+    hook.build_native(["aarch64-linux.so"])
+    hook.build_native(["aarch64-linux.so"])
+    assert compiled == ["aarch64-linux-gnu.2.17"]
+    hook.build_native(["aarch64-linux.so", "aarch64-macos.dylib"])
+    assert compiled[1:] == ["aarch64-macos"]
+    source.write_text("int two;")
+    hook.build_native(["aarch64-linux.so", "aarch64-macos.dylib"])
+    assert len(compiled) == 4
+
+
 def build(target: str, source: Path, folder: Path, **environment: str) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
     result = subprocess.run(
@@ -121,6 +157,7 @@ def test_wheel_and_sdist_hold_everything_and_the_sdist_needs_no_node(tmp_path: P
         "cockpit_core/schema/cockpit_pb2.py",
         "cockpit_core/commands/cli.py",
         "tb_plugin/loader.py",
+        *(f"cockpit_core/kernels/native/library/{name}" for name in load_script("hatch_build.py").PLATFORMS),
     }
     assert needed <= names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {

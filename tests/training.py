@@ -28,8 +28,23 @@ QUANTITIES = (
 ECONOMY = ("Distance", "UpdateSize", "ParamNorm", "GradNorm", "NormTest", "InnerTest", "OrthoTest", "Loss")
 
 
+HISTOGRAMS = ("GradHist1d", "GradHist2d")
+
+
 def quantities(*names: str) -> list:
-    return [getattr(cockpit_core.quantities, name)() for name in names]
+    """With the paper's bins, which the slow truth counts in."""
+    options = {name: {"scale": "linear"} if name in HISTOGRAMS else {} for name in names}
+    return [getattr(cockpit_core.quantities, name)(**options[name]) for name in names]
+
+
+def linear(configuration: str) -> list:
+    """A configuration with the paper's bins."""
+    return quantities(*(quantity.name for quantity in cockpit_core.quantities.configuration(configuration)))
+
+
+def with_config(options: dict) -> dict:
+    """ "economy" at every step, unless something else is asked for: a test does not depend on what a budget allows."""
+    return options if {"config", "schedule", "budget"} & options.keys() else {"config": "economy", **options}
 
 
 def loop(model: nn.Module, loss_fn: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable) -> list[Tensor]:
@@ -49,7 +64,7 @@ def train_tracked(problem: Problem, optimizer: str, steps: int, logdir: Path, **
     optim = OPTIMIZERS[optimizer](problem.groups(model))
     torch.manual_seed(0)
     options = {"config": quantities(*QUANTITIES), "on_error": "raise", **options}
-    with cockpit_core.track(model, loss_fn, optim, logdir=logdir, **options):
+    with cockpit_core.track(model, loss_fn, optim, logdir=logdir, **with_config(options)):
         loop(model, loss_fn, optim, batches(steps))
     return cockpit_core.load(logdir)
 
@@ -63,7 +78,7 @@ class Training:
 
     def track(self, logdir: Path, **options) -> cockpit_core.Run:
         options = {"on_error": "raise", **options}
-        return cockpit_core.track(self.model, self.loss_fn, self.optimizer, logdir=logdir, **options)
+        return cockpit_core.track(self.model, self.loss_fn, self.optimizer, logdir=logdir, **with_config(options))
 
     def run(self, batches: Iterable) -> list[Tensor]:
         return loop(self.model, self.loss_fn, self.optimizer, batches)

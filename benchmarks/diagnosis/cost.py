@@ -52,7 +52,7 @@ def measure(name: str, pairs: int) -> tuple[float, float, float]:
     times: dict[bool, list[float]] = {True: [], False: []}
     rules: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        run = cockpit_core.track(model, loss_fn, optimizer, Path(folder) / "run")
+        run = cockpit_core.track(model, loss_fn, optimizer, Path(folder) / "run", config="economy")
         begin, collect, see = run._tracker.signals.begin, run._tracker.signals.collect, run._tracker.log.live.see
 
         def timed_see(header, record):

@@ -21,6 +21,7 @@ from cockpit_core.comparing.metrics import (
     parse_target,
     score,
 )
+from cockpit_core.comparing.profiles import Profiles, make_profiles
 from cockpit_core.comparing.settings import Entry, Setting, group_by_setting, group_by_source, read_seed, read_settings
 from cockpit_core.events.data import RunData, load
 from cockpit_core.report.show import find_runs
@@ -60,6 +61,7 @@ class Comparison:
 
     sections: list[Section]
     notes: list[str] = field(default_factory=list)
+    profiles: Profiles | None = None
 
     def __str__(self) -> str:
         from cockpit_core.comparing.words import describe
@@ -104,7 +106,8 @@ def compare(runs: Any, *, target: str | None = None, group: str | None = None, m
         notes.append(f"runs of different problems ({named}) are not compared with each other")
     check_wanted(entries, wanted, group)
     sections = [make_section(problem, found, wanted, group) for problem, found in problems.items()]
-    return Comparison(sections, notes)
+    races = [(section.problem, section.metric, section.settings) for section in sections]
+    return Comparison(sections, notes, make_profiles(races, group))
 
 
 def choose_named(name: str, target: Metric | None) -> Metric:

@@ -17,6 +17,7 @@ def make_dict(comparison: Comparison) -> dict[str, Any]:
         "format": "cockpit-compare",
         "version": 1,
         "sections": [describe_section(section) for section in comparison.sections],
+        "profiles": dataclasses.asdict(comparison.profiles) if comparison.profiles else None,
         "notes": comparison.notes,
     }
     return clean_numbers(content)

@@ -10,6 +10,7 @@ import numpy as np
 from cockpit_core.comparing.comparison import Comparison, Pair, Section
 from cockpit_core.comparing.first import CELLS, Difference
 from cockpit_core.comparing.metrics import NEAR_LOSS, NEAR_SHARE, Metric
+from cockpit_core.comparing.profiles import FACTORS, Profiles
 from cockpit_core.report.terminal import clean, format_number, format_table
 
 PAIRS = 4  # in words; the rest is in JSON
@@ -22,6 +23,9 @@ def describe(comparison: Comparison) -> Iterator[str]:
         if number:
             yield ""
         yield from map(clean, describe_section(section))
+    if comparison.profiles is not None:
+        yield ""
+        yield from map(clean, list_profiles(comparison.profiles))
     if comparison.notes:
         yield ""
         yield from (clean(f"Note: {note}.") for note in comparison.notes)
@@ -50,6 +54,21 @@ def describe_section(section: Section) -> Iterator[str]:
         yield ""
         yield "What cannot be compared, or only with care"
         yield from (f"  {note}" for note in section.notes)
+
+
+def list_profiles(profiles: Profiles) -> Iterator[str]:
+    """One row per contestant, those first that are the fastest most often."""
+    problems = f"Performance profiles over {len(profiles.problems)} problems"
+    yield f"{problems}: on how many the steps to the target are within a factor of the fewest"
+    rows = [["", "fastest", *(f"within {factor:g}" for factor in FACTORS[1:]), "reached"]]
+    shares = {name: [profiles.share_within(name, factor) for factor in FACTORS] for name in profiles.ratios}
+    reached = {name: np.mean([math.isfinite(r) for r in own.values()]) for name, own in profiles.ratios.items()}
+    rows += [
+        [name, *(f"{share:.0%}" for share in shares[name]), f"{reached[name]:.0%}"]
+        for name in sorted(shares, key=lambda name: [-share for share in shares[name]])
+    ]
+    yield from format_table(rows, "<" + ">" * (len(rows[0]) - 1))
+    yield "  targets: " + ", ".join(f"{problem} {target}" for problem, target in profiles.targets.items())
 
 
 def count(number: int, what: str) -> str:

@@ -39,7 +39,7 @@ _WITHIN_SAMPLE = set(
 # Which operand of a node that has parameters may be an activation, and what its parameters are to the rules.
 _ACTIVATION_OPERAND = {"Addmm": 1, "Mm": 0, "Convolution": 0, "NativeBatchNorm": 0, "NativeLayerNorm": 0}
 _ACTIVATION_OPERAND |= {"NativeGroupNorm": 0, "PreluKernel": 0, "Embedding": -1}
-_ROLES = {
+ROLES = {
     "Addmm": ("bias", "", "weight"),
     "Mm": ("", "weight"),
     "Convolution": ("", "weight", "bias"),
@@ -87,7 +87,7 @@ def output_shape(node: Node) -> tuple[int, ...]:
     return tuple(node._input_metadata[0].shape)
 
 
-def _variable(node: Node | None) -> Tensor | None:
+def variable_of(node: Node | None) -> Tensor | None:
     return getattr(node, "variable", None)
 
 
@@ -108,7 +108,7 @@ def _operand_of(node: Node | None) -> _Operand | None:
         turns += kind_of(node) == "T"
         reshaped = reshaped or kind_of(node) in ("View", "Unsqueeze")
         node = node.next_functions[0][0]
-    leaf = _variable(node)
+    leaf = variable_of(node)
     if leaf is None or (turns and reshaped):
         return None
     return _Operand(leaf, shape, turns % 2 == 1)
@@ -125,7 +125,7 @@ def activation_bytes(loss: Tensor) -> int:
     """Of everything that was computed on the way to ``loss``, each result once; parameters do not count."""
     total = 0
     for node in reachable([loss.grad_fn]):
-        if _variable(node) is None and kind_of(node) not in _VIEWS:
+        if variable_of(node) is None and kind_of(node) not in _VIEWS:
             for result in getattr(node, "_input_metadata", ()):
                 total += Size(result.shape).numel() * result.dtype.itemsize
     return total
@@ -145,7 +145,7 @@ def reachable(roots: Iterable[Node | None], stop: Iterable[Node] = ()) -> list[N
     return list(seen)
 
 
-def _relevant(nodes: list[Node], wanted: set[int]) -> set[Node]:
+def relevant_nodes(nodes: list[Node], wanted: set[int]) -> set[Node]:
     """Nodes from which one of the wanted parameters can be reached."""
     parents: dict[Node, list[Node]] = {}
     for node in nodes:
@@ -153,7 +153,7 @@ def _relevant(nodes: list[Node], wanted: set[int]) -> set[Node]:
             if below is not None:
                 parents.setdefault(below, []).append(node)
     found: set[Node] = set()
-    stack = [n for n in nodes if id(_variable(n)) in wanted]
+    stack = [n for n in nodes if id(variable_of(n)) in wanted]
     while stack:
         node = stack.pop()
         if node not in found:
@@ -171,7 +171,7 @@ class _Reader:
     def read(self, relevant: set[Node], order: list[Node]) -> Network:
         chains: set[Node] = set()
         for node in order:
-            if node in relevant and _variable(node) is None and node not in chains:
+            if node in relevant and variable_of(node) is None and node not in chains:
                 self._read_node(node, relevant, chains)
         self._check_single_use()
         return self.network
@@ -188,7 +188,7 @@ class _Reader:
         self._classify(node, kind, active)
 
     def _mark_chain(self, node: Node | None, chains: set[Node]) -> None:
-        while node is not None and _variable(node) is None:
+        while node is not None and variable_of(node) is None:
             chains.add(node)
             node = node.next_functions[0][0]
 
@@ -235,7 +235,7 @@ class _Reader:
         self.network.obstacle = self.network.obstacle or why
 
     def _add_uses(self, node: Node, kind: str, direct: dict[int, _Operand]) -> None:
-        roles = _ROLES.get(kind, ())
+        roles = ROLES.get(kind, ())
         for i, operand in direct.items():
             if i >= len(roles) or not roles[i]:
                 raise NoCurvature(f"no rule for a parameter in {kind}")
@@ -268,8 +268,8 @@ def read_network(point: Point) -> Network:
         raise NoCurvature("samples do not lie along the first dimension")
     wanted = {id(p) for p in point.trainable.values()}
     beside = reachable([point.loss.grad_fn], stop=point.cut or (point.outputs.grad_fn,))
-    if any(id(_variable(node)) in wanted for node in beside):
+    if any(id(variable_of(node)) in wanted for node in beside):
         raise NoCurvature("the loss depends on parameters not only through the outputs")
     order = reachable([point.outputs.grad_fn])
     with explained():
-        return _Reader(point).read(_relevant(order, wanted), order)
+        return _Reader(point).read(relevant_nodes(order, wanted), order)

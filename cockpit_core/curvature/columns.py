@@ -23,7 +23,7 @@ from .loss_hessian import LossHessian, Seeds
 from .point import NoCurvature, Point, explained
 from .rules import PIECE, RULES, Sums
 
-_SMALL = 16 * 2**20  # bytes of gradients up to which several columns at once are faster than one after the other
+SMALL = 16 * 2**20  # bytes of gradients up to which several columns at once are faster than one after the other
 
 
 def bytes_per_column(network: Network, point: Point) -> int:
@@ -36,7 +36,7 @@ def bytes_per_column(network: Network, point: Point) -> int:
 def columns_at_once(network: Network, point: Point, memory_budget: int) -> int:
     """On the CPU no more than stay in the caches: measured, a network of several MB per column gains nothing."""
     assert point.outputs is not None
-    budget = min(memory_budget // 2, _SMALL) if point.outputs.device.type == "cpu" else memory_budget // 2
+    budget = min(memory_budget // 2, SMALL) if point.outputs.device.type == "cpu" else memory_budget // 2
     return max(1, budget // max(1, bytes_per_column(network, point)))
 
 
@@ -60,7 +60,7 @@ class Squares:
 
     def __init__(self, point: Point, network: Network, memory_budget: int = 2**28, norms: bool = False):
         self.point, self.network, self._share = point, network, memory_budget // 2
-        self._batched = True
+        self._sender = Sender()
         piece = min(PIECE, memory_budget // 8 // point.loss.element_size())
         self.sums = {
             use.name: Sums(
@@ -105,7 +105,20 @@ class Squares:
                     RULES[use.kind, use.role](use, b.to(sums.squares.dtype), signs, self.point.batch_size, sums)
 
     def _send_back(self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node]) -> list[Tensor | None]:
-        if self._batched and len(columns) > 1:
+        return self._sender.send(source, columns, nodes)
+
+
+class Sender:
+    """Columns on their way back, several at once where vmap knows every operation, else one after the other."""
+
+    def __init__(self) -> None:
+        self._batched = True
+
+    def send(
+        self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node], together: bool = True
+    ) -> list[Tensor | None]:
+        """The gradients of the nodes' outputs, [V, *shape] each; None where nothing arrives."""
+        if self._batched and together and len(columns) > 1:
             try:
                 return self._grad(source, columns, nodes, batched=True)
             except NoCurvature:

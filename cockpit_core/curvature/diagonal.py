@@ -4,12 +4,15 @@ In this order:
 1. ``columns``: sums of squares of columns (see columns.py), if the rules know every node of the network and at most
    ``max_columns`` columns are needed. Gauss-Newton of other networks: the same with ``point.sum_of_squares``.
 2. ``products``: one product per parameter, for networks of at most ``max_dimension`` parameters.
-3. ``XTrace`` or ``Hutchinson``: an estimate with its standard error.
+3. ``Gauss-Newton and probes per sample`` (split.py), an estimate of the traces with its standard error, and the diagonal of
+   Gauss-Newton: for the Hessian of networks that keep samples apart.
+4. ``XTrace`` or ``Hutchinson``: an estimate with its standard error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +22,7 @@ from .columns import Squares, add_activation_columns, add_loss_columns, column_c
 from .loss_hessian import LossHessian, Seeds
 from .operators import Operator, flatten, make_operator, unflatten
 from .point import NoCurvature, Point, explained
+from .split import estimate_in_parts, refuse_fused_attention
 from .symmetry import refuse_asymmetry
 from .trace import estimate_diagonal
 
@@ -32,6 +36,8 @@ class Diagonal:
     ``trace_errors`` per parameter and ``trace_error`` of the whole; ``errors`` per element where the method has them
     (the single elements of an estimate are mostly noise: sums over many are meant to be used).
     ``note`` says why an exact way was not taken.
+    ``rest``: where the diagonal of the Hessian cannot be had, ``values`` are those of Gauss-Newton (or none, if only traces
+    were asked for), ``elements`` says how they were found, and ``rest`` is what the trace has besides, per parameter.
     """
 
     values: dict[str, Tensor]
@@ -44,25 +50,66 @@ class Diagonal:
     products: int = 0
     columns: int = 0
     note: str = ""
+    rest: dict[str, Tensor] = field(default_factory=dict)
+    elements: str = ""
 
     @property
     def traces(self) -> dict[str, float]:
-        return {name: float(v.sum(dtype=torch.float64)) for name, v in self.values.items()}
+        found = {name: float(v.sum(dtype=torch.float64)) for name, v in self.values.items()}
+        return found | {name: found.get(name, 0.0) + float(v) for name, v in self.rest.items()}
 
     @property
     def trace(self) -> float:
         return sum(self.traces.values())
 
+    @property
+    def names(self) -> list[str]:
+        return sorted({*self.values, *self.rest})
+
+    def scaled(self, factor: float) -> Diagonal:
+        return replace(
+            self,
+            values={name: v * factor for name, v in self.values.items()},
+            rest={name: v * factor for name, v in self.rest.items()},
+            trace_error=None if self.trace_error is None else self.trace_error * abs(factor),
+            trace_errors={name: e * abs(factor) for name, e in self.trace_errors.items()},
+            errors=None if self.errors is None else {name: e * abs(factor) for name, e in self.errors.items()},
+        )
+
+    def plus(self, other: Diagonal) -> Diagonal:
+        """Micro-batches: curvatures of a sum of losses add up, and so do the variances of their estimates."""
+        if not self.names or not other.names:
+            return self if self.names else other
+        same = self.elements == other.elements and set(self.values) == set(other.values)
+        values = {name: v + other.values[name] for name, v in self.values.items()} if same else {}
+        traces = {name: trace + other.traces.get(name, 0.0) for name, trace in self.traces.items()}
+        left = {name: t - float(values[name].sum(dtype=torch.float64)) if values else t for name, t in traces.items()}
+        errors = [e for e in (self.trace_error, other.trace_error) if e is not None]
+        return replace(
+            self if not self.exact else other,
+            values=values,
+            rest={n: torch.tensor(t, dtype=torch.float64) for n, t in left.items()} if self.rest or not same else {},
+            exact=self.exact and other.exact,
+            trace_error=math.sqrt(sum(e * e for e in errors)) if errors else None,
+            errors=None,
+            trace_errors={},
+        )
+
 
 @dataclass(frozen=True)
 class Limits:
-    """What the diagonal may cost: bytes beyond the user's own graph, columns, parameters, products, relative error."""
+    """What the diagonal may cost: bytes beyond the user's own graph, columns, parameters, products, relative error.
+
+    elements: is the diagonal itself looked at, or only its sums?
+    """
 
     memory_budget: int = 128 * 2**20
     max_columns: int = 512
     max_dimension: int = 2000
     max_products: int = 60
+    max_probes: int = 5
     target: float = 0.05
+    elements: bool = True
 
 
 def diagonal(
@@ -90,11 +137,19 @@ def diagonal(
         return _by_columns(point, kind, limits)
     except NoCurvature as obstacle:
         note = str(obstacle)
+    if kind == "hessian":
+        refuse_fused_attention(point)
+    dimension = sum(p.numel() for p in point.trainable.values())
+    if kind == "hessian" and dimension > limits.max_dimension and limits.max_probes:
+        try:
+            return _by_split(point, generator, limits, note)
+        except NoCurvature as obstacle:
+            note = str(obstacle)
     own = operator is None
     matrix = operator or make_operator(point, kind, limits.memory_budget)
     note += f"; its products take {matrix.note}" if matrix.note else ""
     try:
-        if sum(p.numel() for p in point.trainable.values()) <= limits.max_dimension:
+        if dimension <= limits.max_dimension:
             return _by_products(point, kind, matrix, limits, note)
         return _by_estimate(point, kind, matrix, generator, limits, note)
     finally:
@@ -179,6 +234,30 @@ def _by_products(point: Point, kind: str, matrix: Operator, limits: Limits, note
     refuse_asymmetry(float((image - image_of_transpose).norm()), float(image.norm()), like.dtype)
     values = dict(zip(point.trainable, unflatten(found, matrix.parameters), strict=True))
     return Diagonal(values, True, "products", kind, products=like.numel(), note=note)
+
+
+def _by_split(point: Point, generator: torch.Generator, limits: Limits, note: str) -> Diagonal:
+    found = estimate_in_parts(
+        point,
+        generator,
+        elements=limits.elements,
+        target=limits.target,
+        max_probes=limits.max_probes,
+        memory_budget=limits.memory_budget,
+    )
+    rest = {
+        name: torch.tensor(trace - _sum(found.ggn.get(name)), dtype=torch.float64)
+        for name, trace in found.traces.items()
+    }
+    how = "Gauss-Newton diagonal" if found.ggn_exact else f"Gauss-Newton diagonal from {found.columns} random columns"
+    return Diagonal(
+        found.ggn, False, "Gauss-Newton and probes per sample", "hessian", found.trace_error, found.errors,
+        products=found.probes, columns=found.columns, note=note, rest=rest, elements=how if found.ggn else "",
+    )  # fmt: skip
+
+
+def _sum(values: Tensor | None) -> float:
+    return 0.0 if values is None else float(values.sum(dtype=torch.float64))
 
 
 def _by_estimate(

@@ -16,6 +16,7 @@ from torch import Tensor
 from .operators import differentiable_gradient, gradient_of_one
 from .point import NoCurvature, Point
 
+_FEW_CLASSES = 6
 _MAX_DENSE = 256  # outputs per sample up to which a general Hessian is formed and decomposed, [B, K, K]
 
 
@@ -78,9 +79,11 @@ class LossHessian:
         ):
             self._decompose(probes[0], images[0])
 
-    def _close(self, found: Tensor, image: Tensor) -> bool:
+    def _close(self, found: Tensor, image: Tensor, rounding: Tensor | None = None) -> bool:
+        """rounding: what is subtracted from each other in ``image``; where little is left of it, rounding is."""
         tolerance = 1e-9 if image.dtype == torch.float64 else 1e-4
-        return float((found - image).norm()) <= tolerance * float(image.norm())
+        floor = 0.0 if rounding is None else 8 * torch.finfo(image.dtype).eps * float(rounding.norm())
+        return float((found - image).norm()) <= tolerance * float(image.norm()) + floor
 
     def _try_softmax(self, probes: list[Tensor], images: list[Tensor]) -> bool:
         """Cross entropy in all its variants: ``c (diag(p) - p p^T)`` over dimension 1, c per sample and position."""
@@ -93,7 +96,9 @@ class LossHessian:
         expected = (-p * (1 - top) * (p * top).sum(1, keepdim=True)).sum(1, keepdim=True)
         scale = torch.where(expected < 0, there / expected.clamp_max(-torch.finfo(p.dtype).tiny), 0.0)
         directions = [p * (v - (p * v).sum(1, keepdim=True)) for v in probes]
-        if not all(self._close(scale * d, i) for d, i in zip(directions, images, strict=True)):
+        if not all(
+            self._close(scale * d, i, scale * p * v) for d, i, v in zip(directions, images, probes, strict=True)
+        ):
             return False
         self._root, self._scale = p.sqrt(), scale
         self.form, self.count = "softmax", (self.shape[1] - 1) * (self._per_sample // self.shape[1])
@@ -182,13 +187,41 @@ class LossHessian:
         columns[torch.arange(len(numbers)), :, numbers] = diagonal.abs().sqrt()
         return columns, diagonal < 0
 
-    def draw(self, count: int, generator: torch.Generator) -> Seeds:
+    @property
+    def _constant(self) -> bool:
+        """Are the columns that are the same at all positions of a sample taken apart? For few classes, many positions."""
+        classes = self.shape[1] if self.form == "softmax" else 0
+        return 0 < classes <= _FEW_CLASSES and self._per_sample > _FEW_CLASSES * classes
+
+    def constant_seeds(self, chunk: int) -> Iterator[Seeds]:
+        """``S eps_c`` with eps_c of length 1, the same at all positions for class c and zero for the others."""
+        if not self._constant:
+            return
+        classes, u = self.shape[1], self._root
+        weight = (self._per_sample // classes) ** -0.5
+        for numbers in torch.arange(classes, device=u.device).split(chunk):
+            eps = torch.zeros(len(numbers), *self.shape).to(u)
+            eps[torch.arange(len(numbers)), :, numbers] = weight
+            columns = u * (eps - u * (u * eps).sum(2, keepdim=True)) * self._scale.abs().sqrt()
+            if bool((self._scale < 0).any()):
+                raise NoCurvature("the loss is not convex in the outputs: Monte-Carlo Gauss-Newton is not defined")
+            yield Seeds(columns.reshape(-1, *self._own_shape))
+
+    def _centre(self, signs: Tensor) -> Tensor:
+        """Without their mean over the positions of a sample, [count, *shape]."""
+        classes, batch = self.shape[1], self.batch_size
+        apart = signs.reshape(len(signs), batch, self.shape[0] // batch, classes, -1)
+        return (apart - apart.mean((2, 4), keepdim=True)).reshape(signs.shape)
+
+    def draw(self, count: int, generator: torch.Generator, centred: bool = False) -> Seeds:
         """Columns S eps with random signs eps: ``E[column column^T]`` is the whole Hessian of a sample.
 
         The signs are drawn from ``generator`` alone. Only for losses whose Hessian has no negative part.
+        centred: without what ``constant_seeds`` give.
         """
         if self.form == "softmax":
             signs = self._signs((count, *self.shape), generator)
+            signs = self._centre(signs) if centred and self._constant else signs
             u = self._root
             drawn = u * (signs - u * (u * signs).sum(2, keepdim=True)) * self._scale.abs().sqrt()
             negative = self._scale < 0

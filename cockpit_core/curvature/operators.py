@@ -202,22 +202,29 @@ class InParts:
 _PER_ACTIVATION, _PER_ACTIVATION_OF_PART = 1.5, 2.5
 
 
+def parts_needed(point: Point, memory_budget: int) -> int:
+    """In how many parts of the batch the graph of a gradient stays within the budget; 1: in one."""
+    activations = activation_bytes(point.loss)
+    if _PER_ACTIVATION * activations <= memory_budget or point.batch_size < 2:
+        return 1
+    return min(point.batch_size, math.ceil(_PER_ACTIVATION_OF_PART * activations / max(1, memory_budget)))
+
+
 def make_operator(point: Point, kind: str, memory_budget: int) -> Operator:
     """The Hessian ("hessian") or Gauss-Newton at this point, in as many parts as the budget asks for."""
     make: Callable[[Point], Operator] = HessianOperator if kind == "hessian" else GGNOperator
-    activations = activation_bytes(point.loss)
-    needed = _PER_ACTIVATION * activations
-    if needed <= memory_budget or point.batch_size < 2:
+    parts = parts_needed(point, memory_budget)
+    if parts == 1:
         return make(point)
     reason = "the loss is not computed by the model and a loss module alone"
     if point.part is not None:
-        parts = min(point.batch_size, math.ceil(_PER_ACTIVATION_OF_PART * activations / max(1, memory_budget)))
         try:
             return InParts(point, make, math.ceil(point.batch_size / parts))
         except NoCurvature as obstacle:
             reason = str(obstacle)
     operator = make(point)
-    operator.note = f"about {needed / 2**20:.0f} MB beyond memory_budget, because {reason}"
+    needed = _PER_ACTIVATION * activation_bytes(point.loss) / 2**20
+    operator.note = f"about {needed:.0f} MB beyond memory_budget, because {reason}"
     return operator
 
 

@@ -124,7 +124,7 @@ def _matrix_bias(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
     sums.add_small(b if b.shape[1] == batch_size else _per_sample(b, batch_size).sum(2), signs)
 
 
-def _patches(x: Tensor, kernel: tuple[int, ...], node: Any) -> Tensor:
+def patches(x: Tensor, kernel: tuple[int, ...], node: Any) -> Tensor:
     """[n, C, *spatial] -> [n, C * prod(kernel), positions]: what each position of a convolution sees."""
     dims = len(kernel)
     stride, padding, dilation = node._saved_stride, node._saved_padding, node._saved_dilation
@@ -148,7 +148,7 @@ def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
         return
     width = x.shape[1] * math.prod(kernel)
     _add_outer_products(
-        lambda part: _patches(x[part], kernel, node), width, b.flatten(3), signs, node._saved_groups, sums
+        lambda part: patches(x[part], kernel, node), width, b.flatten(3), signs, node._saved_groups, sums
     )
 
 
@@ -162,8 +162,8 @@ def _transposed_convolution(
     batch, ins, groups = x.shape[0], x.shape[1], node._saved_groups
     for v in range(b.shape[0]):
         for n in range(batch):
-            patches = _patches(b[v, n : n + 1], kernel, node).reshape(groups, -1, x[n, 0].numel())
-            g = x[n].reshape(groups, ins // groups, -1) @ patches.mT  # [groups, in / groups, out / groups * kernel]
+            cut = patches(b[v, n : n + 1], kernel, node).reshape(groups, -1, x[n, 0].numel())
+            g = x[n].reshape(groups, ins // groups, -1) @ cut.mT  # [groups, in / groups, out / groups * kernel]
             sign = 1.0 if signs is None else float(signs[v, n])
             sums.squares.view(-1).addcmul_(g.reshape(-1), g.reshape(-1), value=sign)
             if sums.norms is not None:
@@ -178,7 +178,7 @@ def _channel_sum(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
 
 def _norm_weight(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
     """Weight of a normalisation: output gradient times normalised input, summed over positions."""
-    _norm_bias(use, b * _normalised(use.node, use.kind).to(b.dtype), signs, batch_size, sums)
+    _norm_bias(use, b * normalised(use.node, use.kind).to(b.dtype), signs, batch_size, sums)
 
 
 def _norm_bias(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
@@ -189,7 +189,7 @@ def _norm_bias(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums:
     sums.add_small(b.reshape(b.shape[0], batch_size, -1, inner).sum(2), signs)
 
 
-def _normalised(node: Any, kind: str) -> Tensor:
+def normalised(node: Any, kind: str) -> Tensor:
     x = node._saved_input.detach()
     if kind == "NativeLayerNorm":
         return (x - node._saved_result1) * node._saved_result2

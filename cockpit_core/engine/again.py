@@ -2,7 +2,7 @@
 
 While a step goes by, it is noted which calls of the model its losses came from (``Again``). Once the step is taken, the
 losses are evaluated again, pass by pass: the micro-batches of a step are one batch, and their losses, slopes and
-curvatures add up. ``keeping.Forward`` is the one door to a repeated call.
+curvatures add up. ``forward.Forward`` is the one door to a repeated call.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cockpit_core.engine.alpha.keeping import Forward
 from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.extensions.function_losses import FunctionLoss, read_function_loss
+from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.samples.routes import NoRoute, Place, Route, find_route, find_route_from
-from cockpit_core.layers.fallback import flatten_tensors
 from cockpit_core.layers.module_state import LossAgain, NotRepeatable
+from cockpit_core.layers.seeds import flatten_tensors
 
 REMEDY = "let the loss take what the model returns"
 
@@ -35,6 +36,8 @@ class Evaluation:
     problem: str = ""
     factor: Tensor = field(default_factory=lambda: torch.ones(()))
     task: int = -1
+    function: FunctionLoss | None = None
+    """Where the loss was a function that its graph names."""
 
     def value(self, loss_fn: nn.Module | None, outputs: dict[tuple[int, int], Tensor]) -> Tensor:
         found = {place: route.follow(outputs[route.end]) for place, route in self.routes.items()}
@@ -91,6 +94,7 @@ class Again:
             evaluation.routes[None] = find_route_from((root, 0), self.ends)
         except NoRoute as reason:
             evaluation.problem = f"the loss is a function: {reason}"
+            evaluation.function = read_function_loss(root)
         root.register_prehook(partial(take_factor, weakref.ref(self), evaluation))
 
     def of_pass(self, found: Pass) -> list[Evaluation]:

@@ -9,20 +9,19 @@ samples. This also tells a module that was called on T positions from one that w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.samples.following import Follower
 from cockpit_core.engine.samples.replay import TELLS_HOOKS
-from cockpit_core.layers.fallback import stack_rows
 from cockpit_core.layers.registry import Call
-
-if TYPE_CHECKING:
-    from cockpit_core.engine.engine import Engine
+from cockpit_core.layers.seeds import stack_rows
 
 TAG = "cockpit"
 BROADCASTING = ("AddBackward0", "SubBackward0", "ExpandBackward0", "RepeatBackward0")
@@ -49,38 +48,49 @@ def tag(output: Tensor, call: Call, names: list[str], position: int) -> None:
         marks.setdefault(TAG, []).append((call, names, position))
 
 
-def watch_entries(engine: Engine, root: Any, origin: tuple[int, int]) -> None:
-    """Look through the graph of one loss, and listen at every entry. Once per tracked step and loss.
+@dataclass
+class Broadcasts:
+    """What the graph of one loss shows: entries with the nodes at which to listen, and whether samples meet."""
+
+    entries: list[tuple[Any, Entry]] = field(default_factory=list)
+    interacts: str = ""
+    """Why the loss is not a sum over samples, where it is not."""
+    has_unbatched: bool = False
+    """Some module was called without the batch."""
+
+
+def find_broadcasts(
+    root: Any, origin: tuple[int, int], batch_dim: int, cover: Cover, follower: Follower, packed: bool
+) -> Broadcasts:
+    """Look through the graph of one loss. Once per tracked step and loss; the calls in it are told of their samples.
 
     ``origin``: the call of the model that the loss belongs to, and its samples.
     """
-    (forward, B), batch_dim = origin, engine.batch_dim
+    forward, B = origin
     if root is None or not B or B < 2:
-        return
+        return Broadcasts()
     entries, batched = find_entries(root, B, batch_dim)
     places = [(node, entry.batch_dim) for node, entry in entries]
-    careful = engine.cover.sharded or (engine.step.packed and not TELLS_HOOKS)
-    finding = engine.follower.follow(root, origin, batch_dim, places, len(batched), careful)
-    engine.step.interacts = engine.step.interacts or finding.interacts
+    careful = cover.sharded or (packed and not TELLS_HOOKS)
+    finding = follower.follow(root, origin, batch_dim, places, len(batched), careful)
     entries = [entry for entry, holds in zip(entries, finding.entries, strict=True) if holds]
-    if not entries:
-        return
-    expanded: dict[int, Call] = {}
+    found, expanded = Broadcasts(interacts=finding.interacts), dict[int, Call]()
     for _, entry in entries:
         region = descend(entry.tail.node, batched)
         if not any(mixes_samples(node, B, batch_dim) for node in region):
-            fill(engine, entry, region, expanded, B)
+            fill(entry, cover.names, region, expanded, B)
     if (
-        engine.cover.sharded
-    ):  # what lies behind the entries cannot be pulled back: its parameters are not there any more
-        return
-    names = {engine.cover.names.get(id(n.variable)) for n in batched if hasattr(n, "variable")}
+        not entries or cover.sharded
+    ):  # what lies behind entries cannot be pulled back: its parameters are not there any more
+        return found
+    names = {cover.names.get(id(n.variable)) for n in batched if hasattr(n, "variable")}
     for node, entry in entries:
         entry.leaves = {name: p for name, p in entry.leaves.items() if name not in names}
         if (entry.calls or entry.leaves) and node.metadata.setdefault(f"{TAG} entry", entry) is entry:
             entry.forward = forward
-            node.register_prehook(Listener(engine, entry))
-    engine.unbatched |= bool(expanded)
+            found.entries.append((node, entry))
+    found.has_unbatched = bool(expanded)
+    return found
 
 
 def find_entries(root: Any, B: int, batch_dim: int) -> tuple[list[tuple[Any, Entry]], set[Any]]:
@@ -148,14 +158,14 @@ def mixes_samples(node: Any, B: int, batch_dim: int) -> bool:
     return any(len(shape) > batch_dim and shape[batch_dim] == B for shape in shapes)
 
 
-def fill(engine: Engine, entry: Entry, region: set[Any], expanded: dict[int, Call], B: int) -> None:
+def fill(entry: Entry, own: Mapping[int, str], region: set[Any], expanded: dict[int, Call], B: int) -> None:
     """The calls and parameters on the unbatched side."""
     for node in region:
         for call, names, position in node.metadata.get(TAG, ()):
             call.unbatched = True
             made = expanded.setdefault(id(call), expand_call(call, B))
             entry.calls.append((made, names, position, GradientEdge(node, 0)))
-        name = engine.cover.names.get(id(getattr(node, "variable", None)))
+        name = own.get(id(getattr(node, "variable", None)))
         if name is not None:
             entry.leaves[name] = node.variable
 
@@ -177,35 +187,29 @@ def expand_call(call: Call, B: int) -> Call:
     return replace(call, inputs=inputs, kwargs=kwargs, batch_size=B, unbatched=False, adds_up=True, **own)
 
 
-class Listener:
-    """Called with the gradient of the batched result; holds the engine only as long as the graph lives."""
+@dataclass
+class Pulled:
+    """Gradients of every sample at an entry: of the outputs of calls, and of parameters themselves [B, *shape]."""
 
-    def __init__(self, engine: Engine, entry: Entry):
-        self.engine, self.entry = engine, entry
-
-    def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
-        engine, found = self.engine, self.engine.step.open
-        if engine.muted or found is None or gradients[0] is None or not engine.step.plan.individual:
-            return
-        with engine.guard("broadcast parameters"), torch.no_grad():
-            seeds = per_sample(gradients[0].detach() * self.entry.factor, self.entry.batch_dim, self.entry.tail_shape)
-            own = {name for held_call, names, _, _ in self.entry.calls for name in owned(engine, held_call, names)}
-            leaves = {n: p for n, p in self.entry.leaves.items() if n not in own}
-            edges = [edge for _, _, _, edge in self.entry.calls]
-            with engine.mute():
-                rows = pull_back(self.entry.tail, seeds, [*edges, *leaves.values()])
-            for (call, names, position, _), b in zip(self.entry.calls, rows, strict=False):
-                if b is not None:
-                    found.add(call, names, engine.cover, position, as_batch(b, call.batch_dim))
-            for name, row in zip(leaves, rows[len(edges) :], strict=True):
-                if row is not None:
-                    known, forward = found.direct.setdefault(name, {}), self.entry.forward
-                    known[forward] = known[forward] + row if forward in known else row
+    outputs: list[tuple[Call, list[str], int, Tensor]]
+    rows: dict[str, Tensor]
 
 
-def owned(engine: Engine, call: Call, names: list[str]) -> Iterator[str]:
-    for local in names:
-        yield engine.cover.name_of(call.module, local)
+def pull_entry(entry: Entry, gradient: Tensor, cover: Cover, mute: Callable[[], Any]) -> Pulled:
+    """From the gradient of the batched result to what lies on the unbatched side."""
+    seeds = per_sample(gradient.detach() * entry.factor, entry.batch_dim, entry.tail_shape)
+    own = {cover.name_of(call.module, local) for call, names, _, _ in entry.calls for local in names}
+    leaves = {n: p for n, p in entry.leaves.items() if n not in own}
+    edges = [edge for _, _, _, edge in entry.calls]
+    with mute():
+        rows = pull_back(entry.tail, seeds, [*edges, *leaves.values()])
+    outputs = [
+        (call, names, position, as_batch(b, call.batch_dim))
+        for (call, names, position, _), b in zip(entry.calls, rows, strict=False)
+        if b is not None
+    ]
+    found = zip(leaves, rows[len(edges) :], strict=True)
+    return Pulled(outputs, {name: row for name, row in found if row is not None})
 
 
 def per_sample(gradient: Tensor, batch_dim: int, tail: torch.Size) -> Tensor:

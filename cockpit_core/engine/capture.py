@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.loss.individual import NoIndividualLosses
-from cockpit_core.foundation.faults import describe_error
+from cockpit_core.engine.loss.individual import NoIndividualLosses, describe_sum
 from cockpit_core.layers import random_state
-from cockpit_core.layers.attention import attention
-from cockpit_core.layers.contribution import Contribution, Joined, Rows, Same, Summed, Tried, Zeros
-from cockpit_core.layers.fallback import fallback, flatten_tensors
+from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.module_state import ModuleState
 from cockpit_core.layers.random_state import RandomState
-from cockpit_core.layers.recurrent import recurrence
-from cockpit_core.layers.registry import Call, NotCovered, find_rule
+from cockpit_core.layers.registry import Call
+from cockpit_core.layers.seeds import flatten_tensors
 
 
 @dataclass(eq=False)
@@ -43,6 +38,10 @@ class Pass:
     losses: Tensor | None = None
     loss: float = 0.0
     no_losses: str = ""
+    amounts: list[Tensor] = field(default_factory=list)
+    """Of the loss, not read yet."""
+    unchecked: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Individual losses, and the loss that they should average to."""
     curved: bool = False
     accumulated: bool = False
     """Some parameter's gradient was added to: False means the user called ``torch.autograd.grad``, no training."""
@@ -50,10 +49,16 @@ class Pass:
     by_parameter: dict[str, list[tuple[Captured, str]]] = field(default_factory=dict)
     bytes: int = 0
     """What has been captured so far: inputs and output gradients."""
+    unjudged: list[Any] = field(default_factory=list)
+    """Results of layers (``layer_result.LayerResult``) that are checked at the end of the pass, all at once."""
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    """Of parameters whose results are checked at the end."""
+    settled: int = 0
+    """How much had been captured when results were checked last."""
     arrived: list[str] = field(default_factory=list)
     """Parameters whose gradient is there, and whose individual gradients are still to be reduced."""
     forwards: list[Any] = field(default_factory=list)
-    """Calls of the model that this pass went back through (``keeping.Forward``), if Alpha may have to repeat them."""
+    """Calls of the model that this pass went back through (``forward.Forward``), if Alpha may have to repeat them."""
     direct: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     """Individual gradients [B, *shape] of parameters that are broadcast over the batch (see ``broadcast``), by call of
     the model."""
@@ -108,6 +113,22 @@ class Pass:
             self.losses = None
             self.no_losses_yet = "one loss looks at several batches of different sizes, so its samples have no losses"
 
+    def read_losses(self) -> None:
+        """What the loss module gave, with one transfer from the device, and whether individual losses add up to it."""
+        numbers = [*self.amounts]
+        for losses, value in self.unchecked:
+            numbers += [value, losses.mean(), losses.abs().mean()]
+        if not numbers:
+            return
+        found = torch.stack([number.double() for number in numbers]).tolist()
+        self.loss += sum(found[: len(self.amounts)])
+        for k, (losses, _) in enumerate(self.unchecked):
+            value, mean, size = found[len(self.amounts) + 3 * k :][:3]
+            problem = describe_sum(mean, size, value, losses.dtype)
+            if problem and not self.no_losses:
+                self.no_losses, self.losses = problem, None
+        self.amounts, self.unchecked = [], []
+
     no_losses_yet: str = ""
     """Why there are none, unless more losses come."""
 
@@ -120,113 +141,6 @@ class Pass:
                 self.by_parameter.setdefault(cover.name_of(call.module, local), []).append((held, local))
         before = held.gradients.get(position) if call.adds_up else None
         held.gradients[position] = gradient if before is None else before + gradient
-
-
-def make_contributions(
-    held: Captured,
-    scale: float,
-    cover: Cover,
-    keep_bytes: int,
-    mute: Callable[[], Any],
-    gradients: dict[int, Tensor] | None = None,
-) -> dict[str, Contribution]:
-    """The contributions of one call, by local parameter name: the module's rule, or the generic fallback."""
-    call, seeds = held.call, held.gradients if gradients is None else gradients
-    call.check_unchanged()
-    if call.refusal:
-        raise NotCovered(call.refusal)
-    with torch.no_grad():
-        parts = apply_rule(call, seeds, held.names, scale, cover)
-        rest, method = [local for local in held.names if local not in parts], call.method
-        if rest:
-            others = fallback(call, seeds, rest, scale, keep_bytes, mute)
-            call.method = "fallback" if not parts else method
-            return parts | others
-    if find_own_rule(call.module) is not None:
-        behind = Behind(partial(fallback, call, seeds, held.names, scale, keep_bytes, mute), call, cover)
-        return {local: Tried(part, partial(behind.get, local)) for local, part in parts.items()}
-    return parts
-
-
-def find_own_rule(module: nn.Module) -> Callable[..., dict[str, Contribution] | None] | None:
-    """Rules of modules with several outputs and parameters in their children; they may decline a call."""
-    kind = type(module).forward
-    if kind is nn.MultiheadAttention.forward:
-        return attention
-    return recurrence if kind in (nn.RNN.forward, nn.LSTM.forward, nn.GRU.forward) else None
-
-
-def apply_rule(
-    call: Call, seeds: dict[int, Tensor], names: list[str], scale: float, cover: Cover
-) -> dict[str, Contribution]:
-    """What the module's own rule gives. Nothing where it has none, or where it fails: then the fallback serves."""
-    rule = find_rule(call.module)
-    try:
-        if any(cover.has_rule(call.module, local) for local in names):
-            assert rule is not None
-            found = rule(call, seeds[0], scale)
-            return {name: part for name, part in found.items() if name in names and cover.has_rule(call.module, name)}
-        own = find_own_rule(call.module)
-        if own is not None and cover.trusts(call.module):
-            return {name: part for name, part in (own(call, seeds, scale) or {}).items() if name in names}
-    except NotCovered:
-        raise
-    except Exception as error:
-        call.reason = f"its rule failed: {describe_error(error)}"
-        cover.distrust(call.module, error)
-    return {}
-
-
-class Behind:
-    """The fallback of one call whose rule did not add up; made once for all its parameters."""
-
-    def __init__(self, make: Callable[[], dict[str, Contribution]], call: Call, cover: Cover):
-        self.make, self.call, self.cover = make, call, cover
-        self.parts: dict[str, Contribution] | None = None
-
-    def get(self, local: str) -> Contribution:
-        if self.parts is None:
-            self.parts = self.make()
-            self.call.reason = "its rule did not add up to its gradient"
-            self.cover.distrust(self.call.module)
-        return self.parts[local]
-
-
-def contribution_of(
-    found: Pass, name: str, scale: float, cover: Cover, keep_bytes: int, mute: Callable[[], Any]
-) -> Contribution:
-    """``g_n`` of one parameter in one pass, all its uses summed per sample."""
-    shape = cover.parameters[name].shape
-    parts: list[tuple[int, Contribution]] = []
-    for forward, rows in found.direct.get(name, {}).items():
-        parts.append((forward, Rows(rows, shape, scale)))
-    for held, local in found.by_parameter.get(name, ()) if not parts else ():
-        if held.contributions is None:
-            held.contributions = make_contributions(held, scale, cover, keep_bytes, mute)
-        parts.append((held.call.forward, held.contributions[local]))
-        held.waiting.discard(local)
-    row = found.shared[name] / found.batch_size if name in found.shared else None
-    if found.is_union and (parts or row is not None):
-        each = [[part for own, part in parts if own == forward] for forward in sorted(found.sizes)]
-        sizes = [size for _, size in sorted(found.sizes.items())]
-        pairs = list(zip(each, sizes, strict=True))
-        if row is not None:
-            pairs = [([*some, Same(row, size, scale)], size) for some, size in pairs]
-        return Joined([sum_up(some) if some else Zeros(size, shape, scale) for some, size in pairs])
-    also = [] if row is None else [Same(row, found.batch_size, scale)]
-    return sum_up([*(part for _, part in parts), *also])
-
-
-def sum_up(parts: list[Contribution]) -> Contribution:
-    """All uses of the same samples."""
-    if not parts:
-        raise NotCovered(
-            "its module was not seen in this backward pass: a function uses the weight, another pass made its gradient, or "
-            "one compiled function around model and loss hides the call (compile the model alone)"
-        )
-    if any(part.samples != parts[0].samples for part in parts):
-        raise NotCovered("its uses see different numbers of samples")
-    return parts[0] if len(parts) == 1 else Summed(parts)
 
 
 def free(found: Pass, name: str) -> None:

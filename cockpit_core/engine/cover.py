@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from cockpit_core.foundation.records import LayerInfo
 from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.layers.fallback import ATOMIC
-from cockpit_core.layers.registry import find_rule
+from cockpit_core.layers.registry import Repeating, find_rule
 
+COMPLEX = "its elements are complex numbers, which individual gradients are not measured of"
 UNSEEN = "no tracked backward pass has gone through it"
 TRANSFORMER_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -50,23 +51,29 @@ class Cover:
     used by a function, or broadcast over the batch), ``escalate`` moves it to the enclosing module, up to the model.
     """
 
-    def __init__(self, model: nn.Module, patterns: Iterable[str] | str | None):
+    def __init__(
+        self,
+        model: nn.Module,
+        patterns: Iterable[str] | str | None,
+        guard: Callable[[str], Any] = nullcontext,
+    ):
+        """``guard``: what to do with an error of ours."""
         self.model = model
         self.selected = select_layers(model, patterns)
         self.parameters = dict(model.named_parameters())
         self.names = {id(p): name for name, p in self.parameters.items()}
         self.paths = {id(module): path for path, module in model.named_modules()}
-        self.methods: dict[str, tuple[str, str]] = {}
+        self.methods = {n: ("not covered", COMPLEX) for n, p in self.parameters.items() if p.is_complex()}
         self.distrusted: set[nn.Module] = set()
         self.sharded = any(is_sharded(p) for p in self.parameters.values())
         self.wholes: dict[str, Tensor] = {}  # of sharded parameters, those whose values are being looked at
-        self.guard: Callable[[str], Any] = nullcontext  # set by the engine: what to do with an error of ours
+        self.guard = guard
         self.hosts: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in self.parameters}
-        self._assign(model, "")
+        self._assign(model)
         self.dims = find_batch_dims(model)
         self._places: dict[tuple[nn.Module, str], str] | None = None
 
-    def _assign(self, module: nn.Module, path: str) -> None:
+    def _assign(self, module: nn.Module) -> None:
         whole = isinstance(module, ATOMIC)
         for local, p in module.named_parameters(recurse=whole, remove_duplicate=False):
             host = (module, local)
@@ -74,7 +81,7 @@ class Cover:
                 self.hosts[self.names[id(p)]].append(host)
         if not whole:
             for child in module.children():
-                self._assign(child, path)
+                self._assign(child)
 
     def name_of(self, module: nn.Module, local: str) -> str:
         """The parameter that ``module`` measures as ``local``. By place, not by object: fully_shard swaps the objects."""
@@ -99,14 +106,18 @@ class Cover:
         """Each module to hook, with the local names of the parameters that it measures."""
         modules: dict[nn.Module, list[str]] = {}
         for name in self.trainable():
-            if self.methods.get(name, ("",))[0] == "not covered":
+            if self.is_left_out(name):
                 continue
             for module, local in self.hosts[name]:
                 modules.setdefault(module, []).append(local)
         return modules
 
     def has_rule(self, module: nn.Module, local: str) -> bool:
-        return "." not in local and self.trusts(module) and find_rule(module) is not None
+        """Can it be measured without running any part of the module again?"""
+        if "." in local or not self.trusts(module):
+            return False
+        rule = find_rule(module)
+        return rule is not None and not isinstance(rule, Repeating)
 
     def trusts(self, module: nn.Module) -> bool:
         return module not in self.distrusted
@@ -120,6 +131,16 @@ class Cover:
         if error is not None:
             with self.guard(f"the rule of {self.paths.get(id(module)) or 'the model'} ({type(module).__name__})"):
                 raise error
+
+    def note_method(self, name: str, method: str, reason: str, interacts: str) -> None:
+        """How it is measured. Once samples have been seen to interact, they may do so again."""
+        if interacts and self.methods.get(name, ("",))[0] != "contribution":
+            self.methods[name] = ("contribution", interacts)
+        self.methods.setdefault(name, (method, reason))
+
+    def is_left_out(self, name: str) -> bool:
+        """Nothing gave its individual gradients, so it is not asked any more."""
+        return self.methods.get(name, ("",))[0] == "not covered"
 
     def escalate(self, name: str, reason: str) -> bool:
         """Measure this parameter at the enclosing module from now on; False if there is none left."""
@@ -159,7 +180,8 @@ class Cover:
             elif name in without_gradient:
                 info.method, info.reason = "no gradient", "unused: the backward pass left its gradient empty"
             else:
-                unseen = ("not covered", UNSEEN) if self.methods else ("", "")
+                seen = any(reason != COMPLEX for _, reason in self.methods.values())
+                unseen = ("not covered", UNSEEN) if seen else ("", "")
                 info.method, info.reason = self.methods.get(name, unseen)
             infos.append(info)
         return infos

@@ -15,9 +15,6 @@ from torch import Tensor
 from cockpit_core.layers.contribution import Contribution, Outer, Tried
 from cockpit_core.layers.scratch import Scratch
 
-PIECES = 4
-SMALL = 2**18
-
 
 @dataclass
 class Gram:
@@ -70,6 +67,9 @@ def gram_of(
         a, b = (torch.cat([getattr(p, side)[:n] for p, n in zip(parts, chosen, strict=True)]) for side in "ab")
         return ((b @ b.T).double() * (a @ a.T).double()).cpu()
     blocks = [(k, lo, hi) for k in range(len(parts)) for lo, hi in cut(parts[k], rows[k], chosen[k], budget)]
+    if len(blocks) == 1:
+        G = form(parts[0], rows[0], 0, chosen[0], scratch)
+        return (G @ G.T).double().cpu()  # one product reads them once; half of it by smaller blocks takes longer
     starts = [0]
     for _, lo, hi in blocks:
         starts.append(starts[-1] + hi - lo)
@@ -87,13 +87,8 @@ def gram_of(
 
 
 def cut(part: Contribution, rows: Tensor | None, samples: int, budget: int) -> list[tuple[int, int]]:
-    """Blocks of samples whose gradients take an eighth of the budget: two of them, and what forming takes. Formed ones
-    are cut too, because products of two blocks are needed only once."""
-    each = part.floats_per_sample * 8
-    if rows is not None:
-        size = samples if rows.numel() <= SMALL else -(-samples // PIECES)
-    else:
-        size = max(1, budget // 8 // max(each, 1))
+    """Blocks of samples whose gradients take an eighth of the budget: two of them, and what forming takes."""
+    size = samples if rows is not None else max(1, budget // 8 // max(part.floats_per_sample * 8, 1))
     return [(lo, min(lo + size, samples)) for lo in range(0, samples, max(size, 1))]
 
 

@@ -1,174 +1,193 @@
-"""From what a backward pass left behind to the statistics of one parameter, checked against its gradient."""
+"""What one layer's individual gradients come to: statistics that add up to its gradient, or the reason why there are none."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit_core.engine.alpha.keeping import rows_are_smaller
-from cockpit_core.engine.capture import Pass, contribution_of, free
+from cockpit_core.engine.alpha.kept import rows_are_smaller
+from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.gram import choose_samples, fits, gram_of
-from cockpit_core.engine.statistics import LayerStatistics, join, reduce_layer
-from cockpit_core.engine.step import GradientMark
+from cockpit_core.engine.samples.replay import uneven
+from cockpit_core.engine.statistics import LayerStatistics, Request, join, project, reduce_layer
 from cockpit_core.foundation import long_sums
-from cockpit_core.kernels import prepare_parameter
-from cockpit_core.layers.contribution import Contribution, Rows, Zeros
-from cockpit_core.layers.fallback import gradients_of
-from cockpit_core.layers.registry import NotCovered
+from cockpit_core.kernels import Counts, prepare_parameter
+from cockpit_core.layers.contribution import Contribution, Rows
 
-if TYPE_CHECKING:
-    from cockpit_core.engine.engine import Engine
-
-COSTLY = 3.0  # a fallback that takes longer than so many backward passes of its layer is worth a note
-TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3}
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 5e-5}
+"""Rounding alone was 3e-6 at most, on networks of ten kinds in float32."""
+LESS_PRECISE = 2e-3
+"""Where products of matrices may be formed with fewer bits: TensorFloat-32 and the like."""
+USED_ELSEWHERE = "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
 
 
-def reduce_parameter(engine: Engine, name: str, passes: list[Pass], samples: int, gradient: Tensor) -> None:
-    """Everything that is asked of one parameter, over all passes; then free what nobody needs any more."""
-    plan, state = engine.step.plan, engine.step
-    directions = {"gradient": gradient} if plan.measures_individual else {}
-    if plan.alpha_end and name in engine.previous_update:
-        directions["step"] = engine.previous_update[name]
-    if not directions or (not was_used(passes, name) and not bool(gradient.any())):
-        return  # what is left of another backward pass: the generator's, where the discriminator is trained
-    try:
-        scale = samples / state.loss_scale
-        parts = [part_of(engine, f, name, scale, used=was_used(passes, name)) for f in passes]
-        keep = plan.alpha_start and (engine.keeps_contributions or state.stale)
-        while True:
-            state.reduced[name], small, K = reduce_parts(
-                engine, name, parts, directions, keep=keep, gram=plan.gram_samples
-            )
-            problem = check(engine, name, gradient, samples)
-            if problem is None:
-                break
-            if not use_next_way(parts):
-                raise NotCovered(problem)
-        note_method(engine.cover.methods, name, passes, state.interacts)
-        note_costs(engine, parts)
-        if K is not None:
-            state.gram.add(name, K)
-            state.gram.choose([part.samples for part in parts], plan.gram_samples)
-        if keep:
-            repeatable = engine.may_repeat and all(
-                len(f.forwards) == 1 and name not in f.direct and name not in f.shared for f in passes
-            )
-            state.kept.add(name, small, may_repeat=repeatable)
-    except NotCovered as reason:
-        state.reduced.pop(name, None)
-        state.failures[name] = str(reason)
-    for found in passes:
-        free(found, name)
+@dataclass(eq=False)
+class LayerResult:
+    """Of one parameter: ``statistics``, or a ``reason``; ``kept`` serves a projection on the step; ``norm`` is the
+    gradient's own, where the check has measured it."""
+
+    name: str
+    parts: list[Contribution] = field(default_factory=list)
+    statistics: LayerStatistics | None = None
+    reason: str = ""
+    error: Exception | None = None
+    """Ours, where that is the reason; raised once the other processes have had their answers."""
+    kept: list[Contribution] = field(default_factory=list)
+    gram: Tensor | None = None
+    norm: float | None = None
+
+    @property
+    def samples(self) -> int | None:
+        return None if self.statistics is None else self.statistics.samples
 
 
-def part_of(engine: Engine, found: Pass, name: str, scale: float, *, used: bool) -> Contribution:
-    """Of one pass; nothing, where only other passes of the step went through it."""
-    if used and not was_used([found], name):
-        return Zeros(found.batch_size, engine.cover.parameters[name].shape, scale)
-    return contribution_of(found, name, scale, engine.cover, engine.memory_budget, engine.mute)
+@dataclass
+class Job:
+    """What is asked of the layers of one step, and the batch that they have seen."""
+
+    passes: list[Pass]
+    samples: int
+    scale: float
+    """What a sample's part of the loss is multiplied with: g_n is the gradient of B times it."""
+    request: Request
+    gradient: Callable[[str], Tensor]
+    """What the backward passes of this step added to ``p.grad``."""
+    directions: Callable[[str, Tensor], dict[str, Tensor]]
+    """On which a layer's gradients are projected, given its gradient; nothing is asked of a layer that has none."""
+    keep: bool = False
+    """Alpha will project on the step."""
+    gram: int = 0
+    """Samples that the Gram matrix is asked for."""
+    half: bool = False
+    lengths: Mapping[str, float] = field(default_factory=dict)
+    """Of gradients, where they are sharded over processes."""
+    longest: float = 0.0
+    """Norm of the longest gradient that was seen so far: how large rounding may be."""
 
 
-def was_used(passes: list[Pass], name: str) -> bool:
-    return any(name in found.by_parameter or name in found.direct for found in passes)
-
-
-def use_next_way(parts: list[Contribution]) -> bool:
-    """Every part moves on, also behind one that cannot."""
-    moved = [part.next_way() for part in parts]
-    return all(moved)
-
-
-def reduce_parts(
-    engine: Engine,
-    name: str,
-    parts: list[Contribution],
-    directions: dict[str, Tensor],
-    *,
-    keep: bool = False,
-    gram: int = 0,
-) -> tuple[LayerStatistics, list[Contribution], Tensor | None]:
-    """The statistics; what to keep of the parts: their gradients, where those were formed and are smaller; and the Gram
-    matrix of at most ``gram`` samples."""
-    request = engine.step.plan.request(engine.step.scratch)
-    bins = None
+def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, value: Tensor, clock: Clock) -> None:
+    """Into ``result``: the statistics of its parts; what to keep of them (their gradients, where those were formed and are
+    smaller); and the Gram matrix of at most so many samples. ``value`` is that of the parameter."""
+    parts, request, bins = result.parts, job.request, None
     if request.spec is not None:
-        bins = engine.clock.timed("histogram", prepare_parameter, engine.cover.value(name), request.spec)
-    found, small, formed = [], [], []
-    chosen = choose_samples([part.samples for part in parts], gram)
+        bins = clock.timed("histogram", prepare_parameter, value, request.spec)
+    found, result.kept, formed = [], [], []
+    chosen = choose_samples([part.samples for part in parts], job.gram)
     for part, count in zip(parts, chosen, strict=True):
-        smaller = keep and rows_are_smaller(part)
-        rows = part.samples if smaller else count if fits(part, count, engine.memory_budget) else 0
-        found.append(reduce_layer(part, directions, request, bins, engine.clock, keep_rows=rows))
+        smaller = job.keep and rows_are_smaller(part)
+        rows = part.samples if smaller else count if fits(part, count, request.memory_budget) else 0
+        found.append(reduce_layer(part, directions, request, bins, clock, keep_rows=rows))
         formed.append(found[-1].rows)
         found[-1].rows = None
-        small.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)
-    scratch, budget = engine.step.scratch, engine.memory_budget
-    K = engine.clock.timed("gram", gram_of, parts, formed, chosen, budget, scratch) if gram else None
-    return join(found), small, K
+        result.kept.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)
+    result.statistics = join(found)
+    if job.gram:
+        result.gram = clock.timed("gram", gram_of, parts, formed, chosen, request.memory_budget, request.scratch)
 
 
-def check(engine: Engine, name: str, gradient: Tensor, samples: int) -> str | None:
-    """Do the contributions add up to the gradient? ``mean(g_n . g) = ||g||^2`` costs nothing extra."""
-    dots = engine.step.reduced[name].projections.get("gradient")
+def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
+    """All vectors of these layers, and what else is wanted (``also`` [n]), with one transfer from the device.
+
+    From then on norms and projections lie on the CPU: quantities work on them without waiting.
+    """
+    move_tables([own.counts for own in found if own.counts is not None])
+    vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
+    sizes = [len(vector) for vector in (*vectors, also)]
+    parts = iter(torch.cat([*vectors, also]).cpu().split(sizes))
+    for own in found:
+        own.norms = None if own.norms is None else next(parts)
+        own.projections = {key: next(parts) for key in own.projections}
+    return next(parts).tolist() if len(also) else []
+
+
+def move_tables(found: Sequence[Counts]) -> None:
+    """Tables of histograms to the host, with one transfer, where they are on a device."""
+    away = [(own, key) for own in found for key in ("table1d", "table2d") if getattr(own, key, None) is not None]
+    away = [(own, key) for own, key in away if not getattr(own, key).is_cpu]
+    if not away:
+        return
+    tables = [getattr(own, key) for own, key in away]
+    parts = torch.cat([table.reshape(-1) for table in tables]).cpu().split([table.numel() for table in tables])
+    for (own, key), table, part in zip(away, tables, parts, strict=True):
+        setattr(own, key, part.reshape(table.shape))
+        own.touch()
+
+
+def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: Job) -> dict[str, str]:
+    """Do the contributions of each layer add up to its gradient? By name what is wrong, where something is.
+
+    ``mean(g_n . g) = ||g||^2`` costs nothing extra; all layers are looked at together, with one transfer.
+    """
+    if not results:
+        return {}
+    found = [result.statistics for result in results if result.statistics is not None]
+    asked = [result for result in results if has_dots(result, job)]
+    also = long_sums.norms([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
+    for result, norm in zip(asked, read_vectors(found, also), strict=True):
+        result.norm = norm
+        job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
+    dots = torch.stack([own for result in asked if (own := dots_of(result)) is not None]).numpy() if asked else ()
+    sums = {r.name: (float(own.mean()), float(np.abs(own).mean())) for r, own in zip(asked, dots, strict=True)}
+    problems = {r.name: check(r, gradients[r.name], *sums.get(r.name, (0.0, 0.0)), job) for r in results}
+    return {name: problem for name, problem in problems.items() if problem}
+
+
+def dots_of(result: LayerResult) -> Tensor | None:
+    assert result.statistics is not None
+    return result.statistics.projections.get("gradient")
+
+
+def has_dots(result: LayerResult, job: Job) -> bool:
+    dots = dots_of(result)
+    return dots is not None and len(dots) == job.samples
+
+
+def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job: Job) -> str:
+    """Of one layer, whose ``g_n . g`` have this mean and this mean size. "" if they add up."""
+    dots = dots_of(result)
     if dots is None:
-        return None
-    if len(dots) != samples:
-        return f"{len(dots)} samples were seen, but the batch has {samples}"
-    mean, scale = float(dots.mean()), float(dots.abs().mean())
-    norm = long_sums.norm(gradient)
-    squared = norm * norm
-    engine.step.seen_norms[name] = norm, GradientMark.of(engine.cover.parameters[name])
-    allowed = tolerance_of(engine, gradient) * (scale + squared) + noise_of(engine, gradient) ** 2
-    if not (abs(mean - squared) <= allowed) and torch.isfinite(dots).all():
-        return "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
-    return None
+        return ""
+    if result.norm is None:
+        return f"{len(dots)} samples were seen, but the batch has {job.samples}"
+    squared = result.norm * result.norm
+    noise = (
+        256 * torch.finfo(gradient.dtype).eps * job.longest
+    )  # a bias before a normalisation has a gradient of rounding
+    allowed = tolerance_of(gradient, job.half) * (scale + squared) + noise**2
+    if not (abs(mean - squared) <= allowed) and math.isfinite(scale):
+        return USED_ELSEWHERE
+    return "" if squared != 0 or cancels(result.parts, gradient, job) else USED_ELSEWHERE
 
 
-def noise_of(engine: Engine, gradient: Tensor) -> float:
-    """How long a gradient is that consists of rounding alone: that of a bias before a normalisation, which undoes it."""
-    longest = max((norm for norm, _ in engine.step.seen_norms.values() if math.isfinite(norm)), default=0.0)
-    return 256 * torch.finfo(gradient.dtype).eps * longest
+def cancels(parts: list[Contribution], gradient: Tensor, job: Job) -> bool:
+    """Nothing can be seen along a gradient that is zero: do the contributions cancel along another direction?"""
+    if sum(part.samples for part in parts) != job.samples:
+        return True  # others are with other processes
+    direction = uneven(gradient.numel(), gradient).reshape(gradient.shape)
+    along = torch.cat([project(part, direction) for part in parts])
+    noise = 256 * torch.finfo(gradient.dtype).eps * max(job.longest, float(along.abs().max()))
+    return not bool(torch.isfinite(along).all()) or abs(float(along.sum())) <= noise * math.sqrt(gradient.numel())
 
 
-def tolerance_of(engine: Engine, gradient: Tensor) -> float:
+def tolerance_of(gradient: Tensor, half: bool) -> float:
     """Rounding alone; what many elements sum up to grows with the root of their number."""
-    if engine.step.half or gradient.dtype not in TOLERANCE:
+    if half or gradient.dtype not in TOLERANCE:
         return 5e-2
-    return TOLERANCE[gradient.dtype] + 4 * torch.finfo(gradient.dtype).eps * math.sqrt(gradient.numel())
+    exact = gradient.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
+    least = TOLERANCE[gradient.dtype] if exact or gradient.dtype == torch.float64 else LESS_PRECISE
+    return least + 4 * torch.finfo(gradient.dtype).eps * math.sqrt(gradient.numel())
 
 
-def note_method(methods: dict[str, tuple[str, str]], name: str, passes: list[Pass], interacts: str) -> None:
-    """How it is measured. Once samples have been seen to interact, they may do so again."""
-    calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]
-    reason = interacts or next((call.interacts for call in calls if call.interacts), "")
-    if reason and methods.get(name, ("",))[0] != "contribution":
-        methods[name] = ("contribution", reason)
-    methods.setdefault(name, method_of(passes, name))
-
-
-def method_of(passes: list[Pass], name: str) -> tuple[str, str]:
+def method_of(passes: list[Pass], name: str) -> tuple[str, str, str]:
+    """How it was measured, with the reason, and why its samples interact, if they do."""
     calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]
     worst = next((c for c in calls if c.method == "fallback"), None) or next((c for c in calls if c.reason), None)
-    return (worst.method, worst.reason) if worst else ("rule", "")
-
-
-def note_costs(engine: Engine, parts: list) -> None:
-    """A fallback that takes much longer than its layer says so in the header. Timed at its second step: not cold."""
-    for part in parts:
-        gradients = gradients_of(part)
-        if gradients is None or id(gradients) in engine.timed:
-            continue
-        module = gradients.call.module
-        seen = engine.fallback_steps[module] = engine.fallback_steps.get(module, 0) + 1
-        engine.timed = {id(gradients)}
-        ratio = gradients.cost_ratio() if seen == 2 else None
-        if ratio is not None and ratio > COSTLY:
-            path = engine.cover.paths.get(id(module)) or "the whole model"
-            name = type(module).__name__
-            engine.cost_notes[path] = (
-                f"{path} ({name}) has no rule of its own: its individual gradients take {ratio:.0f} times as long "
-                "as its backward pass"
-            )
+    apart = [call for call in calls if call.statistics is None]  # the others tell of the samples of all processes
+    interacts = next((call.interacts for call in apart if call.interacts), "")
+    return (worst.method, worst.reason, interacts) if worst else ("rule", "", interacts)

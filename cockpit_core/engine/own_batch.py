@@ -21,10 +21,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import Eigenpair, NoCurvature
 from cockpit_core.curvature.point import explained
-from cockpit_core.distributed.group import Group
 from cockpit_core.engine.cover import Cover
+from cockpit_core.foundation.faults import Explained
 from cockpit_core.layers.module_state import NotRepeatable
-from cockpit_core.quantities.base import NoValue
 from cockpit_core.quantities.products import product
 
 Losses = Callable[[], Iterable[Tensor]]
@@ -198,7 +197,7 @@ def attempt(compute: Callable[[], Numbers]) -> Numbers | str:
 
 def explain(error: Exception) -> str:
     """Our own reasons are written to be read; an error of the user's modules needs its type."""
-    if isinstance(error, (NotRepeatable, NoCurvature, NoValue)):
+    if isinstance(error, (NotRepeatable, NoCurvature, Explained)):
         return str(error)
     return f"the forward pass cannot be repeated: {type(error).__name__}: {error}"
 
@@ -211,10 +210,6 @@ def attempt_at_start(setting: Setting, compute: Callable[[], Numbers]) -> Number
 def is_turn(count: int) -> bool:
     """At the 1st, 2nd, 4th, 8th, ... time it is looked whether a repetition comes out as the first time."""
     return count.bit_count() == 1
-
-
-def share_own_batch(group: Group | None, mine: dict[str, Numbers | str]) -> list[dict[str, Numbers | str]]:
-    return [mine] if group is None else group.gather("own batch", mine)
 
 
 def why_not_again(cover: Cover, loss_fn: Any, *, in_closure: bool, processes: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cockpit_core.engine.extensions import find_extensions
 from cockpit_core.engine.statistics import Request
 from cockpit_core.kernels import Spec
 from cockpit_core.layers.scratch import Scratch
@@ -29,6 +30,7 @@ class Plan:
         self.needs = {need for quantity in self.quantities for need in quantity.needs}
         if self.record and not self.by_products_only:
             self.needs.add("losses")
+        self.extensions = find_extensions(self.quantities) if self.record and not self.by_products_only else {}
         self.spec = self._make_spec()
         self.active = self.record or self.alpha_end  # an attribute, because every idle step asks
 
@@ -57,6 +59,11 @@ class Plan:
     def repeats(self) -> bool:
         """Are the samples of this step looked at again, once it is taken?"""
         return self.record and not self.by_products_only and bool(self.needs & REPEATED)
+
+    @property
+    def keeps_calls(self) -> bool:
+        """Are the calls of the model and of the loss noted, so that they can be repeated?"""
+        return self.repeats or bool(self.extensions)
 
     @property
     def gram_samples(self) -> int:

@@ -14,7 +14,8 @@ from torch import Tensor
 from cockpit_core.engine.clock import Clock
 from cockpit_core.foundation.long_sums import row_products, row_squares
 from cockpit_core.foundation.sharded import whole
-from cockpit_core.kernels import Counts, ParameterBins, Spec, count_values
+from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_values
+from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_block
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.scratch import Scratch
 
@@ -31,10 +32,6 @@ class Request:
     spec: Spec | None = None
     memory_budget: int = 256 * 2**20
     scratch: Scratch = field(default_factory=Scratch)
-
-    @property
-    def forms_elements(self) -> bool:
-        return self.squares or self.spec is not None
 
 
 @dataclass
@@ -101,31 +98,83 @@ def form_and_reduce(
     clock: Clock,
     keep_rows: int,
 ) -> None:
+    """What has no shortcut: in one pass without stored gradients where there is a kernel for that, else in blocks."""
+    spec = request.spec if "counts" in waiting else None
+    few = keep_rows < contribution.samples  # for so few gradients alone the others are not formed
+    if few and "squares" not in waiting and (spec is None or spec.joint is None):
+        bins = None if spec is None else spec.gradient
+        reduced = clock.timed("form", contribution.reduce, list(directions.values()), bins)
+        if reduced is not None:
+            keep_reduced([reduced], list(directions), waiting, result)
+            return
+    reduce_blocks(contribution, directions, request, parameter_bins, waiting, result, clock, keep_rows)
+
+
+def reduce_blocks(
+    contribution: Contribution,
+    directions: dict[str, Tensor],
+    request: Request,
+    parameter_bins: ParameterBins | None,
+    waiting: set[str],
+    result: LayerStatistics,
+    clock: Clock,
+    keep_rows: int,
+) -> None:
     names = list(directions)
-    V = torch.stack([directions[name].reshape(-1) for name in names], 1) if names else None  # [D, k]
-    norms: list[Tensor] = []
-    projections: list[Tensor] = []
+    V = torch.stack([directions[name].reshape(-1) for name in names]) if names else None  # [k, D]
+    spec = request.spec if "counts" in waiting else None
+    bins = spec.gradient if spec is not None and spec.joint is None else None
+    read_again = keep_rows or "squares" in waiting or (spec is not None and bins is None)
+    found: list[Reduced] = []
     block = block_size(contribution, request.memory_budget, V)
     for lo in range(0, contribution.samples, block):
         hi = min(lo + block, contribution.samples)
-        G = clock.timed("form", contribution.form, lo, hi, request.scratch).reshape(hi - lo, -1)  # [n, D]
+        G, scale = clock.timed("form", form_block, contribution, lo, hi, request.scratch, not read_again)  # [n, D]
         if lo < keep_rows:
             result.rows = G.new_empty(keep_rows, G.shape[1]) if result.rows is None else result.rows
             result.rows[lo:hi] = G[: keep_rows - lo]
-        if "norms" in waiting:
-            norms.append(clock.timed("norms", row_squares, G))
-        if V is not None:
-            share = {f"project {name}": 1 / len(names) for name in names}
-            projections.append(clock.timed_shares(share, lambda G=G: row_products(G, V.to(G.dtype))))
+        found.append(reduce_formed(G, scale, V, names, waiting, bins, clock))
         if "squares" in waiting:
             clock.timed("squares", add_squares, result, G, contribution.shape, request.scratch)
-        if "counts" in waiting and request.spec is not None and result.counts is not None:
-            clock.timed("histogram", count_values, G, parameter_bins, request.spec, result.counts)
+        if spec is not None and result.counts is not None and found[-1].counts is None:
+            clock.timed("histogram", count_values, G, parameter_bins, spec, result.counts)
         del G  # the next block is formed where this one was
-    if norms:
-        result.norms = torch.cat(norms)
+    keep_reduced(found, names, waiting, result)
+
+
+def form_block(contribution: Contribution, lo: int, hi: int, scratch: Scratch, may_wait: bool) -> tuple[Tensor, float]:
+    """``g_n`` of some samples as [n, D], and a factor that is still to be applied: where ``may_wait``, the kernel that reads
+    them does so in passing."""
+    formed = contribution.make(lo, hi, scratch)
+    if may_wait and can_reduce(formed, 0):
+        return formed.reshape(hi - lo, -1), contribution.scale
+    return contribution.scaled(formed).reshape(hi - lo, -1), 1.0
+
+
+def reduce_formed(
+    G: Tensor, scale: float, V: Tensor | None, names: list[str], waiting: set[str], bins: AnyBins | None, clock: Clock
+) -> Reduced:
+    """``||g_n||^2``, ``g_n . V`` and (if there are bins and a kernel for that) counts of ``scale * G``, in one pass where
+    possible."""
+    if can_reduce(G, len(names)):
+        parts = ["norms", *(["histogram"] if bins is not None else []), *(f"project {name}" for name in names)]
+        along = None if V is None else V.to(G.dtype)
+        return clock.timed_shares({part: 1 / len(parts) for part in parts}, reduce_block, G, along, scale, bins)
+    norms = clock.timed("norms", row_squares, G) if "norms" in waiting else G.new_zeros(len(G), dtype=torch.float64)
+    if V is None:
+        return Reduced(norms * scale**2, norms.new_zeros(len(G), 0))
+    share = {f"project {name}": 1 / len(names) for name in names}
+    return Reduced(norms * scale**2, scale * clock.timed_shares(share, row_products, G, V.to(G.dtype).T))
+
+
+def keep_reduced(found: list[Reduced], names: list[str], waiting: set[str], result: LayerStatistics) -> None:
+    if "norms" in waiting:
+        result.norms = torch.cat([part.norms for part in found])
     for column, name in enumerate(names):
-        result.projections[name] = torch.cat([p[:, column] for p in projections])
+        result.projections[name] = torch.cat([part.dots[:, column] for part in found])
+    for part in found:
+        if part.counts is not None and result.counts is not None:
+            result.counts.add(part.counts)
 
 
 def add_squares(result: LayerStatistics, G: Tensor, shape: torch.Size, scratch: Scratch) -> None:

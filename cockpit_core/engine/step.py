@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cockpit_core.distributed.joining import Batch
 from cockpit_core.engine.activations import Activations
 from cockpit_core.engine.again import Again
-from cockpit_core.engine.alpha.keeping import Kept
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.gram import Gram
 from cockpit_core.engine.place import Place
@@ -51,8 +50,6 @@ class StepState:
     before: dict[str, Tensor | None] = field(default_factory=dict)
     """``p.grad`` when the step's first backward pass began: what a forgotten ``zero_grad`` left there."""
     reduced: dict[str, LayerStatistics] = field(default_factory=dict)
-    kept: Kept = field(init=False)
-    """Contributions that wait for the step, to be projected on it."""
     scratch: Scratch = field(default_factory=Scratch)
     activations: Activations = field(default_factory=Activations)
     ids: list[np.ndarray] = field(default_factory=list)
@@ -80,25 +77,19 @@ class StepState:
     """Where the parameters were at the first backward pass."""
     elsewhere: Place | None = None
     """Where they were at a further one that does not count, because they had been moved in between."""
-    joint: Any = None
-    """With several processes: batch size, loss and individual losses of all of them (``together.Joint``)."""
+    joint: Batch | None = None
+    """With several processes: batch size, loss and individual losses of all of them."""
     in_closure: bool = False
-    began: float = field(default_factory=time.perf_counter)
     overhead: float = 0.0
 
     loss_scale: float = 1.0
     """What a GradScaler multiplied the loss with; all numbers are divided by it."""
     half: bool = False
     """Gradients in half precision were seen: contributions add up less exactly."""
-    packed: bool = False
-    """The graph hands out saved tensors only once, or from elsewhere: checkpointing, offloading."""
     interacts: str = ""
     """Why the loss is not a sum over samples, where it is not."""
     stale: bool = False
     """``zero_grad`` was forgotten: the optimizer's gradient is not this step's."""
-
-    def __post_init__(self) -> None:
-        self.kept = Kept(self.plan.memory_budget)
 
     def unscale(self, scale: float) -> None:
         """A GradScaler was found only at the step: divide what was taken with its factor in it."""
@@ -108,9 +99,7 @@ class StepState:
             found.losses = None if found.losses is None else found.losses / scale
         self.gradient_norms = {name: norm / scale for name, norm in self.gradient_norms.items()}
         self.gradients = {name: gradient / scale for name, gradient in self.gradients.items()}
-        for kind, found_diagonal in self.diagonals.items():
-            values = {name: v / scale for name, v in found_diagonal.values.items()}
-            self.diagonals[kind] = replace(found_diagonal, values=values)
+        self.diagonals = {kind: diagonal.scaled(1 / scale) for kind, diagonal in self.diagonals.items()}
         for kind, pair in self.eigenpairs.items():
             self.eigenpairs[kind] = replace(pair, value=pair.value / scale, residual=pair.residual / scale)
 
@@ -120,7 +109,6 @@ class StepState:
         for part in (
             self.passes,
             self.reduced,
-            self.kept,
             self.scratch,
             self.failures,
             self.no_value,
@@ -133,7 +121,7 @@ class StepState:
     @property
     def batch_size(self) -> int:
         if self.joint is not None:
-            return self.joint.batch_size
+            return self.joint.size
         return sum(found.batch_size for found in self.passes)
 
     @property
@@ -153,6 +141,21 @@ class StepState:
         total = self.batch_size
         pairs = zip(parts, self.passes, strict=True)
         return torch.cat([part.double() * (total / found.batch_size) for part, found in pairs if part is not None])
+
+    def batch(self) -> Batch:
+        """What all passes of this process have seen together."""
+        return Batch(len(self.passes), self.batch_size, self.loss, self.losses(), self.why_no_losses())
+
+    def why_unmeasured(self) -> str:
+        """Why there are no individual gradients, where that is known. The first failure stands for all."""
+        asked = bool(self.plan.needs & {"norms", "dots", "squares", "histogram"})
+        if (
+            "individual" in self.no_value
+            or not asked
+            or any("gradient" in s.projections for s in self.reduced.values())
+        ):
+            return self.no_value.get("individual", "")
+        return next(iter(self.failures.values()), "")
 
     def labels(self) -> Tensor | None:
         """Of the whole batch, as the loss was given them."""

@@ -11,7 +11,7 @@ from cockpit_core.events.data import RunData
 from cockpit_core.events.heavy import Room
 from cockpit_core.events.table import Rows
 from cockpit_core.foundation import records
-from cockpit_core.schema import wire
+from cockpit_core.schema import batches, wire
 from cockpit_core.schema.limits import MAX_INFLATED
 
 MOST_FINDINGS = 200  # there are some fifty names; a log that is not ours may hold any
@@ -38,7 +38,7 @@ def encode_batch(
     batch = make_batch(
         data, since, run=run, names=names, layers=layers, max_points=max_points, histograms=histograms, until=until
     )
-    return wire.encode_batch(batch)
+    return batches.encode_batch(batch)
 
 
 def make_batch(

@@ -6,7 +6,6 @@ When a ``write_*`` method has returned, the bytes are with the operating system:
 from __future__ import annotations
 
 import errno
-import math
 import os
 import threading
 import time
@@ -21,6 +20,7 @@ from cockpit_core.events.logfile import LogFile, find_sign_of_life, make_name
 from cockpit_core.events.presence import check_nobody_came_first, check_nobody_writes
 from cockpit_core.events.reader import file_order, find_event_files
 from cockpit_core.events.resume import Past, read_past
+from cockpit_core.events.thinning import Thinning
 from cockpit_core.foundation import records
 from cockpit_core.foundation.faults import say
 from cockpit_core.schema import tags, wire
@@ -29,10 +29,6 @@ RECORDS_PER_TAG = 4096  # TensorBoard can only re-read a whole tag
 MANY_LAYERS = 200
 MANY_VECTOR_BYTES = 4800  # of one record; with its scalars it stays under 8 kB
 LAYERS_EVERY = 10
-HEAVY_ALL = 256
-HEAVY_MAX = 512
-HEAVY_GROWTH = 1.04
-HEAVY_EXTRA = 64  # histograms of triggered steps come on top of those of the schedule
 LONGEST_TEXT = 2000  # characters
 LARGE_RUN = 1_000_000_000
 
@@ -297,34 +293,6 @@ def is_of_another(path: Path, lost: LogFile) -> bool:
     """Two runs of one process that begin in the same second choose the same name; a copy of ours has it too, but nobody
     writes it."""
     return path.name == lost.path.name and not lost.is_at(path) and find_sign_of_life(path) == "locked"
-
-
-class Thinning:
-    """Which of a stream of unknown length to keep: all of the first 256, then ever fewer, at most 512.
-
-    The k-th one kept (from 0) is number ``256 * 1.04 ** (k - 255)`` of the stream, so the distance between two is 4 %
-    of what has gone by: enough for six million, and the same for every run.
-    """
-
-    def __init__(self, kept: int = 0) -> None:
-        self.kept = min(kept, HEAVY_MAX)
-        self.offered = self._position(self.kept)
-        self.extra = 0
-
-    @staticmethod
-    def _position(k: int) -> int:
-        return k if k < HEAVY_ALL else math.ceil(HEAVY_ALL * HEAVY_GROWTH ** (k - HEAVY_ALL + 1))
-
-    def offer(self, keep: bool = False) -> bool:
-        index = self.offered
-        self.offered += 1
-        if self.kept < HEAVY_MAX and index >= self._position(self.kept):
-            self.kept += 1
-            return True
-        if keep and self.extra < HEAVY_EXTRA:
-            self.extra += 1
-            return True
-        return False
 
 
 def _shorten(record: records.Record) -> records.Record:

@@ -16,6 +16,10 @@ LONGEST_TEXT = 2_000
 OURS = ("cockpit_core", "torch", "contextlib")
 
 
+class Explained(Exception):
+    """One of ours: its message is the reason that the user reads."""
+
+
 class Faults:
     """``note`` gets what was caught: where, and the error as text."""
 

@@ -8,6 +8,7 @@ read the memory once as before, and take no copy of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,6 +27,16 @@ def norm(tensor: Tensor) -> float:
     if not is_long(flat, len(flat)):
         return float(torch.linalg.vector_norm(flat))
     return math.sqrt(float(row_squares(flat[None])))
+
+
+@torch.no_grad()
+def norms(tensors: Sequence[Tensor]) -> Tensor:
+    """``||x||_2`` of each, [n] in double precision, where they lie: nobody waits for the device."""
+    short = [t for t in tensors if not is_long(t, t.numel())]
+    found = iter(torch._foreach_norm(short) if short else [])
+    each = [row_squares(t.reshape(1, -1)).sqrt_()[0] if is_long(t, t.numel()) else next(found) for t in tensors]
+    same = len({(norm.dtype, norm.device) for norm in each}) == 1
+    return torch.stack(each if same else [norm.double().to(each[0].device) for norm in each]).double()
 
 
 def row_squares(G: Tensor) -> Tensor:
@@ -51,11 +62,11 @@ def row_products(G: Tensor, V: Tensor) -> Tensor:
     return total
 
 
-def dot(a: Tensor, b: Tensor) -> float:
-    """``a . b``"""
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """``a . b``, in double precision, where they lie."""
     a, b = a.reshape(-1), b.reshape(-1)
     if not is_long(a, len(a)):
-        return float(torch.linalg.vecdot(a, b))
+        return torch.linalg.vecdot(a, b).double()
     even = len(a) // PIECE * PIECE
     pieces = torch.linalg.vecdot(a[:even].unflatten(0, (-1, PIECE)), b[:even].unflatten(0, (-1, PIECE)))
-    return float(pieces.double().sum()) + float(torch.linalg.vecdot(a[even:], b[even:]))
+    return pieces.double().sum() + torch.linalg.vecdot(a[even:], b[even:]).double()

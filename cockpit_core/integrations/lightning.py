@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.loss import _Loss
 
-from cockpit_core.engine.capture import find_batch_size
 from cockpit_core.integrations.findings import count_findings, take_latest, with_printing
 from cockpit_core.integrations.folders import choose_folder, continue_at
 from cockpit_core.tracking.run import Run
@@ -82,8 +81,7 @@ class CockpitCallback(pl.Callback):
         run = self.run
         if run is None or run._tracker.closed:
             return
-        engine = run._tracker.engine
-        engine.forward_size = find_batch_size(batch, engine.batch_dim)
+        run._tracker.engine.note_batch(batch)
         batches = trainer.num_training_batches
         run._tracker.log.epoch = trainer.current_epoch + (
             batch_idx / batches if batches and batches != float("inf") else 0.0

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cockpit_core.kernels.log_bins import LogBins
+
 MAX_BINS = 4096
 GRADIENT_EXTRA = 5  # below, above, NaN, +inf, -inf
 PARAMETER_EXTRA = 3  # below, above, not finite
@@ -116,14 +118,17 @@ class Bins:
         return 1 + min(max(index, 0), self.count - 1)
 
 
+AnyBins = Bins | LogBins
+
+
 @dataclass(frozen=True)
 class Spec:
     """Which histograms to count: ``gradient`` for the 1D one, ``joint`` = (gradient bins, parameter bins) for the 2D
     one.
     """
 
-    gradient: Bins | None = None
-    joint: tuple[Bins, Bins] | None = None
+    gradient: AnyBins | None = None
+    joint: tuple[AnyBins, AnyBins] | None = None
 
     def __post_init__(self) -> None:
         if self.joint is not None and len(self.joint) != 2:

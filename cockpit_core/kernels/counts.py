@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from cockpit_core.foundation.records import Histogram
-from cockpit_core.kernels.bins import GRADIENT_EXTRA, PARAMETER_EXTRA, Bins, Spec
+from cockpit_core.kernels.bins import GRADIENT_EXTRA, PARAMETER_EXTRA, AnyBins, Spec
+from cockpit_core.kernels.log_bins import LogBins
 
 
 def _fold(table: np.ndarray) -> np.ndarray:
@@ -16,6 +17,13 @@ def _fold(table: np.ndarray) -> np.ndarray:
     folded[0] += table[0]
     folded[-1] += table[-1]
     return folded
+
+
+def _trim(counts: np.ndarray, all_counts: np.ndarray, bins: AnyBins, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a record holds along an axis, and the edges: of logarithmic bins those that ``all_counts`` occupy."""
+    if not isinstance(bins, LogBins):
+        return counts, bins.edges
+    return bins.trim(counts, bins.find_occupied(all_counts, axis), axis)
 
 
 class Counts:
@@ -46,6 +54,12 @@ class Counts:
     def touch(self) -> None:
         """Forget what was read; a kernel calls it whenever it adds to the tables."""
         self._host = None
+
+    def add(self, table: Tensor) -> None:
+        """Add a table of the 1D histogram that a kernel has filled apart."""
+        assert self.table1d is not None, "the 1D histogram is not counted apart"
+        self.table1d += table
+        self.touch()
 
     def merge(self, other: Counts) -> Counts:
         """Add another layer's or micro-batch's counts to these, in place."""
@@ -139,21 +153,29 @@ class Counts:
         """Pairs of a finite gradient and a NaN or infinite parameter: in no bin of the 2D histogram."""
         return int(self._need(2)[:-3, -1].sum())
 
-    def histogram1d(self, step: int, layer: str = "", quantity: str = "GradHist1d") -> Histogram:
-        bins: Bins | None = self.spec.gradient
+    def histogram1d(
+        self, step: int, layer: str = "", quantity: str = "GradHist1d", within: Counts | None = None
+    ) -> Histogram:
+        """The record. ``within``: the counts of the network, whose bins all layers have."""
+        bins = self.spec.gradient
         assert bins is not None, "the 1D histogram was not asked for in the Spec"
+        counts, edges = _trim(self.counts1d, (within or self).counts1d, bins, 0)
         return Histogram(
-            quantity=quantity, step=step, layer=layer, counts=self.counts1d, edges=bins.edges,
+            quantity=quantity, step=step, layer=layer, counts=counts, edges=edges,
             nan=self.nan, pos_inf=self.pos_inf, neg_inf=self.neg_inf, below=self.below1d, above=self.above1d,
         )  # fmt: skip
 
-    def histogram2d(self, step: int, layer: str = "", quantity: str = "GradHist2d") -> Histogram:
+    def histogram2d(
+        self, step: int, layer: str = "", quantity: str = "GradHist2d", within: Counts | None = None
+    ) -> Histogram:
         """The record; a pair whose parameter is not finite counts as NaN there, whichever kind it is."""
         assert self.spec.joint is not None, "the 2D histogram was not asked for in the Spec"
-        gradient, parameter = self.spec.joint
+        (gradient, parameter), all_counts = self.spec.joint, (within or self).counts2d
+        counts, edges = _trim(self.counts2d, all_counts, gradient, 0)
+        counts, parameter_edges = _trim(counts, all_counts, parameter, 1)
         return Histogram(
-            quantity=quantity, step=step, layer=layer, counts=self.counts2d, edges=gradient.edges,
-            parameter_edges=parameter.edges, nan=self.nan + self.parameter_not_finite, pos_inf=self.pos_inf,
+            quantity=quantity, step=step, layer=layer, counts=counts, edges=edges,
+            parameter_edges=parameter_edges, nan=self.nan + self.parameter_not_finite, pos_inf=self.pos_inf,
             neg_inf=self.neg_inf, below=self.below2d, above=self.above2d,
             parameter_below=self.parameter_below, parameter_above=self.parameter_above,
         )  # fmt: skip

@@ -1,7 +1,6 @@
-"""Count individual gradients into histograms: the door to the three paths, which give identical counts.
+"""Count individual gradients into histograms: the door to all paths, which give identical counts.
 
-``path=None`` takes Triton for CUDA tensors, the fused loops (numba) for CPU tensors, and plain torch where those are
-not installed.
+``path=None`` takes Triton for CUDA tensors, the native kernels for CPU tensors, and plain torch where those are not there.
 """
 
 from __future__ import annotations
@@ -15,25 +14,32 @@ import torch
 from torch import Tensor
 
 from cockpit_core.kernels import plain
-from cockpit_core.kernels.bins import Bins, Spec
+from cockpit_core.kernels.bins import AnyBins, Spec
 from cockpit_core.kernels.counts import Counts
+from cockpit_core.kernels.native import find_library
 from cockpit_core.kernels.parameters import ParameterBins
 
-MODULES = {"plain": "plain", "fused": "fused", "triton": "gpu"}
-NEEDS = {"fused": "numba", "triton": "triton"}
+MODULES = {"plain": "plain", "native": "native.counting", "triton": "gpu"}
+BEST = {"cpu": "native", "cuda": "triton"}
 # Paths that raised here (no compiler, no disk for its cache) and are not tried again in this process.
 _failed: set[str] = set()
 
 
 def choose_path(device: torch.device) -> str:
     """The fastest path that works on this device here."""
-    path = {"cpu": "fused", "cuda": "triton"}.get(device.type, "plain")
-    return path if path == "plain" or (path not in _failed and find_spec(NEEDS[path])) else "plain"
+    path = BEST.get(device.type, "plain")
+    return path if path not in _failed and is_there(path) else "plain"
+
+
+def is_there(path: str) -> bool:
+    if path == "native":
+        return find_library() is not None
+    return path == "plain" or find_spec(path) is not None
 
 
 def _load(path: str) -> ModuleType:
     if path not in MODULES:
-        raise ValueError(f"unknown path {path!r}: use 'plain', 'fused' or 'triton'")
+        raise ValueError(f"unknown path {path!r}: use one of {', '.join(MODULES)}")
     return import_module(f"cockpit_core.kernels.{MODULES[path]}")
 
 
@@ -47,7 +53,7 @@ def _run(kernel: str, path: str | None, device: torch.device, table: Tensor, *in
         if path is not None or chosen == "plain":
             raise
         _failed.add(chosen)
-        message = f"histograms: {NEEDS[chosen]} failed ({error!r}); plain torch goes on"
+        message = f"histograms: {chosen} failed ({error!r}); plain torch goes on"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
         getattr(plain, kernel)(*inputs, fresh.zero_())
     table += fresh
@@ -55,9 +61,9 @@ def _run(kernel: str, path: str | None, device: torch.device, table: Tensor, *in
 
 def _histograms(
     into: Counts, parameter: ParameterBins | None, shape: tuple[int, ...]
-) -> list[tuple[Tensor | None, Bins, Tensor]]:
+) -> list[tuple[Tensor | None, AnyBins, Tensor]]:
     """What to fill: (parameter categories or None, gradient bins, table), after checking that the parameter fits."""
-    work: list[tuple[Tensor | None, Bins, Tensor]] = []
+    work: list[tuple[Tensor | None, AnyBins, Tensor]] = []
     if into.table2d is not None and into.spec.joint is not None:
         if parameter is None:
             raise ValueError("the 2D histogram needs the parameter's bins: pass prepare_parameter(parameter, spec)")

@@ -16,12 +16,37 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cockpit_core.kernels.bins import Bins
+from cockpit_core.kernels.bins import AnyBins
+from cockpit_core.kernels.log_bins import LogBins
 
 TILE = 256  # elements per program
 ROWS = 32  # samples per program
 COPIES = 16  # tables for the cold values
 HOT = 8
+
+
+@triton.jit
+def _find_logarithmic(v, limits, PER_OCTAVE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whole-number arithmetic on the bits; ``limits``: lowest exponent (biased), bins of one sign, then mantissas."""
+    if v.dtype == tl.float64:
+        bits = v.to(tl.int64, bitcast=True)
+        size = bits & 0x7FFFFFFFFFFFFFFF
+        exponent, mantissa = size >> 52, size & 0xFFFFFFFFFFFFF
+    else:
+        bits = v.to(tl.int32, bitcast=True).to(tl.int64)
+        size = bits & 0x7FFFFFFF
+        exponent, mantissa = size >> 23, size & 0x7FFFFF
+    steps = tl.load(limits + 1)
+    step = (exponent - tl.load(limits)) * PER_OCTAVE
+    for k in range(PER_OCTAVE - 1):
+        step += (mantissa >= tl.load(limits + 2 + k)).to(tl.int64)
+    step = tl.minimum(tl.maximum(step, -1), steps - 1) + 1
+    c = steps + 1 + tl.where(bits < 0, -step, step)
+    above = 2 * steps + 2
+    c = tl.where(v != v, above + 1, c)
+    c = tl.where(v == float("inf"), above + 2, c)
+    c = tl.where(v == float("-inf"), above + 3, c)
+    return c.to(tl.int32)
 
 
 @triton.jit
@@ -62,8 +87,8 @@ def _load_value(left, right, n, e, elements, inner, inside, OUTER: tl.constexpr,
 
 @triton.jit
 def _count(  # type: ignore[no-untyped-def]
-    left, right, parameter, constants, hottest, table, samples, elements, inner, categories,
-    OUTER: tl.constexpr, WIDE: tl.constexpr, PARAMETERS: tl.constexpr,
+    left, right, parameter, constants, limits, hottest, table, samples, elements, inner, categories,
+    OUTER: tl.constexpr, WIDE: tl.constexpr, PARAMETERS: tl.constexpr, PER_OCTAVE: tl.constexpr,
     TILE: tl.constexpr, ROWS: tl.constexpr, COPIES: tl.constexpr, HOT: tl.constexpr,
 ):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * TILE
@@ -87,14 +112,21 @@ def _count(  # type: ignore[no-untyped-def]
     hot = tl.load(hottest + slot)
     one = start + tl.zeros([HOT], tl.int64)
     guess = _load_value(left, right, first, one, elements, inner, one < elements, OUTER, WIDE)
-    own = tl.max(_find_category(guess, anchor, scale, low, high, lowest, highest, shift, above), axis=0)
+    if PER_OCTAVE > 0:
+        guessed = _find_logarithmic(guess, limits, PER_OCTAVE)
+    else:
+        guessed = _find_category(guess, anchor, scale, low, high, lowest, highest, shift, above)
+    own = tl.max(guessed, axis=0)
     known = tl.max((hot == own).to(tl.int32), axis=0)
     hot = tl.where((slot == HOT - 1) & (known == 0), own, hot)
 
     times = tl.zeros([HOT, TILE], tl.int32)
     for n in range(first, last):
         value = _load_value(left, right, n, e, elements, inner, inside, OUTER, WIDE)
-        category = _find_category(value, anchor, scale, low, high, lowest, highest, shift, above)
+        if PER_OCTAVE > 0:
+            category = _find_logarithmic(value, limits, PER_OCTAVE)
+        else:
+            category = _find_category(value, anchor, scale, low, high, lowest, highest, shift, above)
         match = ((hot[:, None] == category[None, :]) & inside[None, :]).to(tl.int32)
         times += match
         cold = inside & (tl.sum(match, axis=0) == 0)
@@ -106,29 +138,38 @@ def _count(  # type: ignore[no-untyped-def]
 
 
 @lru_cache(maxsize=64)
-def _constants(bins: Bins, double: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The rule's constants in its type, and the categories that are hot in most runs: next to zero, outside, not
-    finite.
+def _constants(bins: AnyBins, double: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The constants of the rule for even bins in its type and of that for logarithmic ones in whole numbers, and the categories
+    that are hot in most runs: next to zero, outside, not finite.
     """
-    rule = bins.rule(double)
-    first, last, shift, above = -rule.offset, bins.count - 1 - rule.offset, rule.offset + 1, bins.count + 1
-    numbers = [float(x) for x in (rule.anchor, rule.scale, rule.low, rule.high, first, last, shift, above)]
     kind = torch.float64 if double else torch.float32
+    numbers, limits, above = [0.0] * 8, [0], bins.count + 1
+    if isinstance(bins, LogBins):
+        limits = [bins.lowest + (1023 if double else 127), bins.steps, *bins.thresholds(double)]
+    else:
+        rule = bins.rule(double)
+        first, last, shift = -rule.offset, bins.count - 1 - rule.offset, rule.offset + 1
+        numbers = [float(x) for x in (rule.anchor, rule.scale, rule.low, rule.high, first, last, shift, above)]
     next_to_zero = {bins.category(x, double) for x in (-float(torch.finfo(kind).tiny), 0.0)}
     hot = sorted(next_to_zero | {0, above, above + 1, above + 2, above + 3})
     hot += [-1] * (HOT - len(hot))
-    return torch.tensor(numbers, dtype=kind, device=device), torch.tensor(hot, dtype=torch.int32, device=device)
+    return (
+        torch.tensor(numbers, dtype=kind, device=device),
+        torch.tensor(limits, dtype=torch.int64, device=device),
+        torch.tensor(hot[:HOT], dtype=torch.int32, device=device),
+    )
 
 
-def _launch(left: Tensor, right: Tensor, parameter: Tensor | None, inner: int, bins: Bins, table: Tensor) -> None:
+def _launch(left: Tensor, right: Tensor, parameter: Tensor | None, inner: int, bins: AnyBins, table: Tensor) -> None:
     outer = right is not left
     samples, elements = left.shape[0], left.shape[1] * (inner if outer else 1)
     double = left.dtype == torch.float64
-    constants, hot = _constants(bins, double, left.device)
+    constants, limits, hot = _constants(bins, double, left.device)
     copies = torch.zeros((COPIES, *table.shape), dtype=torch.int64, device=left.device)
     options: dict[str, Any] = {
         "OUTER": outer, "WIDE": tl.float64 if double else tl.float32,
         "PARAMETERS": 1 if parameter is None else table.shape[1],
+        "PER_OCTAVE": bins.per_octave if isinstance(bins, LogBins) else 0,
         "TILE": TILE, "ROWS": ROWS, "COPIES": COPIES, "HOT": HOT,
     }  # fmt: skip
     grid = (triton.cdiv(elements, TILE), triton.cdiv(samples, ROWS))
@@ -136,19 +177,19 @@ def _launch(left: Tensor, right: Tensor, parameter: Tensor | None, inner: int, b
     # Without enable_fp_fusion=False the product and the subtraction could become one operation with one rounding.
     with torch.cuda.device_of(left):  # Triton launches on the current device, whichever holds the tensors
         _count[grid](
-            left, right, bins_of, constants, hot, copies, samples, elements, inner, table.shape[0],
+            left, right, bins_of, constants, limits, hot, copies, samples, elements, inner, table.shape[0],
             **options, enable_fp_fusion=False,
         )  # fmt: skip
     table += copies.sum(0)
 
 
-def count_values(values: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+def count_values(values: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
     """``values`` is [n, D], ``parameter`` [D] categories or None."""
     values = values.contiguous()
     _launch(values, values, parameter, 1, gradient, table)
 
 
-def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
     """The products ``b[n, i] * a[n, j]``; ``parameter`` is [out, in] or None."""
     b, a = b.contiguous(), a.contiguous()
     _launch(b, a if a is not b else a.clone(), parameter, a.shape[1], gradient, table)

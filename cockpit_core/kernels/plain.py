@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cockpit_core.kernels.bins import Bins
+from cockpit_core.kernels.bins import AnyBins, Bins
+from cockpit_core.kernels.log_bins import LogBins
 
 BLOCK = 1 << 17  # elements at once, small enough for a CPU's caches
 LARGER = 16  # times as many on other devices, where starting an operation costs more than running it
@@ -29,8 +30,28 @@ def multiply(b: Tensor, a: Tensor) -> Tensor:
     return widen((widen(b) * widen(a)).to(b.dtype))
 
 
-def categorise(values: Tensor, bins: Bins) -> Tensor:
-    """The category of each (wide) value, as int32; see ``bins`` for the rule."""
+def categorise(values: Tensor, bins: AnyBins) -> Tensor:
+    """The category of each (wide) value, as int32; see ``bins`` and ``log_bins`` for the rules."""
+    return categorise_linear(values, bins) if isinstance(bins, Bins) else categorise_logarithmic(values, bins)
+
+
+def categorise_logarithmic(values: Tensor, bins: LogBins) -> Tensor:
+    double = values.dtype == torch.float64
+    whole, width, bias = (torch.int64, 52, 1023) if double else (torch.int32, 23, 127)
+    bits = values.contiguous().view(whole)
+    size = bits & torch.iinfo(whole).max
+    mantissa = size & ((1 << width) - 1)
+    step = (size >> width).sub_(bins.lowest + bias).mul_(bins.per_octave)
+    for limit in bins.thresholds(double):
+        step += mantissa >= limit
+    step = step.clamp_(-1, bins.steps - 1).add_(1)  # 0 for zero
+    category = torch.where(bits < 0, -step, step).add_(bins.steps + 1).to(torch.int32)
+    category.masked_fill_(values.isnan(), bins.count + 2)
+    category.masked_fill_(values.isposinf(), bins.count + 3)
+    return category.masked_fill_(values.isneginf(), bins.count + 4)
+
+
+def categorise_linear(values: Tensor, bins: Bins) -> Tensor:
     rule = bins.rule(values.dtype == torch.float64)
     first, last = -rule.offset, bins.count - 1 - rule.offset
     if not values.numel():
@@ -46,7 +67,7 @@ def categorise(values: Tensor, bins: Bins) -> Tensor:
     return index.to(torch.int32)
 
 
-def add_block(values: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+def add_block(values: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
     """Add the wide ``values`` to the table; ``parameter`` holds their parameters' categories (broadcast to them)."""
     index = categorise(values, gradient)
     if parameter is not None:
@@ -54,7 +75,7 @@ def add_block(values: Tensor, parameter: Tensor | None, gradient: Bins, table: T
     table += torch.bincount(index.reshape(-1), minlength=table.numel()).reshape(table.shape)
 
 
-def count_values(values: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+def count_values(values: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
     """``values`` is [n, D], ``parameter`` [D] categories or None; the table is [categories] or [categories, those of
     the parameter].
     """
@@ -65,7 +86,7 @@ def count_values(values: Tensor, parameter: Tensor | None, gradient: Bins, table
     _in_blocks(values.shape[0], values.shape[1], add, _block_size(values))
 
 
-def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: Bins, table: Tensor) -> None:
+def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
     """The same over ``b[n, i] * a[n, j]``; ``parameter`` is [out, in] or None. Products exist one block at a time."""
     out, inner = b.shape[1], a.shape[1]
     block = _block_size(b)

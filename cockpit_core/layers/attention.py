@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from cockpit_core.layers.contribution import Contribution, Positions, Rows, Stacked
 from cockpit_core.layers.random_state import restored
-from cockpit_core.layers.registry import Call, match_dtype
+from cockpit_core.layers.registry import Call, match_dtype, rule
 
 ORDER = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
 SIDES = ("query", "key", "value")
 
 
+@rule(nn.MultiheadAttention, repeats=True)
 def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
     """Contributions by local parameter name; None where the call has no rule (the fallback serves)."""
     module: nn.MultiheadAttention = call.module  # type: ignore[assignment]

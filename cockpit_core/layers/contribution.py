@@ -13,7 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cockpit_core.kernels import Counts, ParameterBins, Spec, count_outer
+from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_outer
+from cockpit_core.kernels.native.reducing import Reduced
 from cockpit_core.layers.scratch import Scratch
 
 
@@ -44,7 +45,10 @@ class Contribution(ABC):
 
     def form(self, lo: int, hi: int, scratch: Scratch | None = None) -> Tensor:
         """``g_n`` of some samples. With ``scratch`` they are overwritten by the next that are formed with it."""
-        formed = self.make(lo, hi, Scratch() if scratch is None else scratch)
+        return self.scaled(self.make(lo, hi, Scratch() if scratch is None else scratch))
+
+    def scaled(self, formed: Tensor) -> Tensor:
+        """``g_n`` of what ``make`` has given, which may be overwritten."""
         if self.scale == 1:
             return formed
         return formed.mul_(self.scale) if self.makes_anew else formed * self.scale
@@ -59,6 +63,11 @@ class Contribution(ABC):
 
     def squares(self) -> Tensor | None:
         """``sum_n g_n^2`` [*shape] if that is cheaper than forming the gradients, else None."""
+        return None
+
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+        """``||g_n||^2``, ``g_n . V`` for each direction and, where there are bins, counts, all in one pass that stores no
+        gradients; None if forming them is cheaper."""
         return None
 
     def count(self, parameter: ParameterBins | None, spec: Spec, into: Counts) -> bool:
@@ -291,6 +300,9 @@ class Tried(Contribution):
 
     def squares(self) -> Tensor | None:
         return self.part.squares()
+
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+        return self.part.reduce(directions, bins)
 
     def count(self, parameter: ParameterBins | None, spec: Spec, into: Counts) -> bool:
         return self.part.count(parameter, spec, into)

@@ -9,11 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cockpit_core.kernels import AnyBins
+from cockpit_core.kernels.native.convolving import can_walk, reduce_convolution
+from cockpit_core.kernels.native.reducing import Reduced, can_reduce
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.registry import Call, match_dtype, rule, samples_first
 from cockpit_core.layers.scratch import Scratch
 
 Sizes = tuple[int, ...]
+LOOKED_AT = 8  # samples, to see how many output gradients are zero
+DENSE = 0.4  # with more nonzero ones than that, patches and a product are faster
 
 
 def view_patches(padded: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes, out: Sizes) -> Tensor:
@@ -61,6 +66,17 @@ class Patches(Contribution):
         left = self.left[lo:hi].reshape(n * groups, -1, math.prod(self.out))  # [n g, o, S]
         formed = scratch.take("gradients", (n * groups, left.shape[1], columns.shape[1]), left)
         return torch.bmm(left, columns.transpose(1, 2), out=formed).view(n, *self.shape)
+
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+        """From the nonzero entries of ``left`` alone, where they are few: behind a ReLU and a pooling one in eight."""
+        if not can_reduce(self.left, len(directions)) or not can_walk(self.image, self.left):
+            return None
+        some = self.left[:: max(1, self.samples // LOOKED_AT)]
+        if int(torch.count_nonzero(some)) > DENSE * some.numel():
+            return None
+        return reduce_convolution(
+            self.left, self.image, self.geometry, self.groups, tuple(self.shape), self.scale, directions, bins
+        )
 
     def project(self, direction: Tensor) -> Tensor:
         kernel, stride, dilation = self.geometry

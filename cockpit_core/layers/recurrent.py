@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cockpit_core.layers.contribution import Contribution, Positions, Rows
-from cockpit_core.layers.registry import Call, match_dtype
+from cockpit_core.layers.registry import Call, match_dtype, rule
 
 Maps = dict[str, tuple[list[Tensor], list[Tensor]]]
 """By suffix of the parameter names: inputs and outputs of the map at each time step, [B, features] each."""
 
 
+@rule(nn.RNN, nn.LSTM, nn.GRU, repeats=True)
 def recurrence(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
     """Contributions by local parameter name; None where the call has no rule (the fallback serves)."""
     module: nn.RNNBase = call.module  # type: ignore[assignment]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -86,22 +86,39 @@ class Call:
             )
 
 
-Rule = Callable[[Call, Tensor, float], dict[str, Contribution]]
+Rule = Callable[[Call, Any, float], "dict[str, Contribution] | None"]
 """``rule(call, b, scale) -> {"weight": contribution, ...}`` with b the gradient of the module's output."""
 
-RULES: dict[type[nn.Module], Rule] = {}
+AnyRule = TypeVar("AnyRule", bound=Rule)
 
 
-def rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
-    def register(function: Rule) -> Rule:
+@dataclass(frozen=True)
+class Repeating:
+    """A rule that repeats what lies between the maps of a module: b are the gradients of all its outputs, by place.
+
+    It serves parameters of the module's children too, and may decline a call (None). The generic fallback stands behind
+    it, in case that what it gives does not add up.
+    """
+
+    rule: Rule
+
+    def __call__(self, call: Call, b: dict[int, Tensor], scale: float) -> dict[str, Contribution]:
+        return self.rule(call, b, scale) or {}
+
+
+RULES: dict[type[nn.Module], Any] = {}
+
+
+def rule(*types: type[nn.Module], repeats: bool = False) -> Callable[[AnyRule], AnyRule]:
+    def register(function: AnyRule) -> AnyRule:
         for module_type in types:
-            RULES[module_type] = function
+            RULES[module_type] = Repeating(function) if repeats else function
         return function
 
     return register
 
 
-def find_rule(module: nn.Module) -> Rule | None:
+def find_rule(module: nn.Module) -> Any:
     """The rule of this very type. A subclass that leaves ``forward`` alone computes the same and shares it."""
     for base in type(module).__mro__:
         if base in RULES:
@@ -172,7 +189,3 @@ def collapse_positions(tensor: Tensor, features: int) -> Tensor:
 def match_dtype(tensor: Tensor, like: Tensor) -> Tensor:
     """Under autocast a layer computes in a lower precision than its parameters: form gradients in the parameter's."""
     return tensor if tensor.dtype == like.dtype else tensor.to(like.dtype)
-
-
-def is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and torch.is_floating_point(value)

@@ -31,6 +31,7 @@ __all__ = [
     "Statistics",
     "Value",
     "configuration",
+    "everything",
     "named",
     *ALL,
 ]
@@ -41,6 +42,11 @@ def configuration(name: str) -> list[Quantity]:
     if name not in CONFIGURATIONS:
         raise ValueError(f"config must be one of {', '.join(CONFIGURATIONS)} or a list of quantities, got {name!r}")
     return [cls() for cls in ALL.values() if name in cls.configurations]
+
+
+def everything() -> list[Quantity]:
+    """Those of "full", and the instruments beyond the paper: what a budget chooses from."""
+    return [cls() for cls in ALL.values() if "full" in cls.configurations or cls.question]
 
 
 def named(name: str) -> Quantity:

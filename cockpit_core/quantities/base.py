@@ -1,7 +1,8 @@
 """The contract of a quantity: it declares what statistics it needs and turns them into numbers.
 
 A quantity programs no hooks, buffers or caches. ``needs`` names rows of the table in ``needs.py``; "losses", "gradients" and
-so on are then in the ``Statistics`` that ``measure`` gets, once they are complete.
+so on are then in the ``Statistics`` that ``measure`` gets, once they are complete. Beside words it takes extensions of BackPACK, as
+instances (``DiagGGNExact()``): ``statistics.backpack["diag_ggn_exact"]`` has their values.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from cockpit_core.foundation.faults import Explained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from cockpit_core.schedules import Schedule
 
 
-class NoValue(Exception):
+class NoValue(Explained):
     """Raised by ``measure``: there is no value at this step; the message is the reason that the user reads."""
 
 
@@ -59,6 +62,8 @@ class Statistics:
     gram: Gram | None = None
     labels: Tensor | None = None
     ids: np.ndarray | None = None
+    backpack: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name of the extension, then by parameter; asking for one that has no value raises ``NoValue``."""
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
     known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
@@ -106,7 +111,7 @@ class Value:
 class Quantity:
     """Subclass it, name what you need, return a float or a ``Value``; raise ``NoValue(reason)`` where there is none."""
 
-    needs: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[Any, ...]] = ()
     configurations: ClassVar[tuple[str, ...]] = ()
     kind: ClassVar[str] = "scalar"
     layerwise: ClassVar[bool] = False

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.gram_values import check_samples, describe_samples, find_cosines, find_gram
+
+DECAY = 0.9
+MOST_CLASSES = 32
 
 
 class ClassInterference(Quantity):
@@ -15,6 +19,10 @@ class ClassInterference(Quantity):
     classes (its method names them). Labels are taken from the loss, one whole number per sample; no value where it was
     given none. Only the classes of this batch are seen: with many classes single values are noisy. Of the first ``samples``
     of the batch (None: all of it), and marked so.
+
+    The table (``run.data.histogram("ClassInterference").counts``) has a row per class: its label, then the mean cosine with
+    each class in the same order, of the steps so far, where each step counts 0.9 times as much as the one after it; NaN
+    for pairs that were not seen. Of more than 32 classes there is none.
     """
 
     needs = ("gram",)
@@ -26,6 +34,8 @@ class ClassInterference(Quantity):
     def __init__(self, *, samples: int | None = 32, schedule=None):
         super().__init__(schedule=schedule)
         self.samples = check_samples(samples)
+        self._sums: dict[tuple[int, int], tuple[float, float]] = {}
+        self._step = -1
 
     def measure(self, statistics: Statistics) -> Value:
         K, labels, gram = find_gram(statistics), statistics.labels, statistics.gram
@@ -45,7 +55,28 @@ class ClassInterference(Quantity):
         if within > 0:
             parts["same"] = Value(float(sums.diagonal().sum() / within))
         method = describe_samples(statistics)
-        return Value(float(sums[apart].sum() / pairs[apart].sum()), method=method, parts=parts)
+        table = self.remember(statistics.step, classes.tolist(), sums, pairs)
+        return Value(float(sums[apart].sum() / pairs[apart].sum()), method=method, parts=parts, table=table)
+
+    def remember(self, step: int, classes: list[int], sums: Tensor, pairs: Tensor) -> np.ndarray | None:
+        """The table so far, [classes, 1 + classes]; None where there are too many."""
+        if step <= self._step:  # another run, or one that was resumed from before
+            self._sums.clear()
+        self._step = step
+        self._sums = {pair: (DECAY * total, DECAY * count) for pair, (total, count) in self._sums.items()}
+        for i, one in enumerate(classes):
+            for k, other in enumerate(classes):
+                total, count = self._sums.get((one, other), (0.0, 0.0))
+                self._sums[one, other] = total + float(sums[i, k]), count + float(pairs[i, k])
+        known = sorted({one for one, _ in self._sums})
+        if len(known) > MOST_CLASSES:
+            return None
+        rows = [[one, *(mean_of(self._sums.get((one, other))) for other in known)] for one in known]
+        return np.array(rows, dtype=np.float64)
+
+
+def mean_of(pair: tuple[float, float] | None) -> float:
+    return pair[0] / pair[1] if pair is not None and pair[1] > 0 else float("nan")
 
 
 def add_by_class(cosines: Tensor, index: Tensor, classes: int) -> tuple[Tensor, Tensor]:

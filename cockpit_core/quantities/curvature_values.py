@@ -31,6 +31,13 @@ def describe_diagonal(statistics: Statistics, diagonal: Diagonal) -> str:
     return ", ".join(part for part in (method, statistics.curvature_part) if part)
 
 
+def describe_elements(statistics: Statistics, diagonal: Diagonal) -> str:
+    """The same for a value that reads the diagonal element by element: it may be Gauss-Newton's."""
+    if not diagonal.elements:
+        return describe_diagonal(statistics, diagonal)
+    return ", ".join(part for part in (diagonal.elements, statistics.curvature_part) if part)
+
+
 def find_eigenpair(statistics: Statistics, kind: str | None) -> Eigenpair:
     wanted = kind or statistics.curvature
     if wanted not in statistics.eigenpairs:

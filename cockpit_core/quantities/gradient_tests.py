@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from cockpit_core.quantities.base import NoValue, Statistics, Value
 
-Formula = Callable[[int, Any, Tensor, float], float]
+Formula = Callable[[int, Any, np.ndarray, float], float]
 """``formula(B, norms [B], dots [B], ||g||^2)``, the expression under the root; norms are None where not asked for."""
 
 
@@ -22,18 +24,23 @@ def evaluate_test(statistics: Statistics, formula: Formula) -> Value:
     if B < 2:
         raise NoValue("a batch of one sample has no variance")
     squared = {name: statistics.gradient_norms[name] ** 2 for name in names}
+    norms, dots = as_arrays(statistics.norms), as_arrays(statistics.dots)
     layers = {}
     for name in names:
         if squared[name] > 0 or math.isnan(squared[name]):
-            layers[name] = rooted(formula(B, statistics.norms.get(name), statistics.dots[name], squared[name]))
+            layers[name] = rooted(formula(B, norms.get(name), dots[name], squared[name]))
     total = sum(squared.values())
     if total == 0:
         raise NoValue("the gradient is zero")
-    norms, dots = add_up(statistics.norms, names), add_up(statistics.dots, names)
-    return Value(rooted(formula(B, norms, dots, total)), layers)
+    return Value(rooted(formula(B, add_up(norms, names), add_up(dots, names), total)), layers)
 
 
-def add_up(vectors: Mapping[str, Tensor], names: list[str]) -> Any:
+def as_arrays(vectors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """On the host, where so few numbers are added faster than torch could be asked to."""
+    return dict(zip(vectors, torch.stack(list(vectors.values())).cpu().numpy(), strict=True)) if vectors else {}
+
+
+def add_up(vectors: Mapping[str, np.ndarray], names: list[str]) -> Any:
     present = [vectors[name] for name in names if name in vectors]
     return sum(present[1:], present[0]) if present else None
 

@@ -40,9 +40,8 @@ class HardSamples(Quantity):
     question = "which samples own the gradient?"
     formula = "share of the five largest in `sum ||g_n||^2`; a table by id"
     cost = "nothing"
-    default_panel = True
 
-    def __init__(self, *, top: int = 20, capacity: int = 20_000, schedule=None):
+    def __init__(self, *, top: int = 50, capacity: int = 20_000, schedule=None):
         super().__init__(schedule=schedule)
         if not (isinstance(top, int) and isinstance(capacity, int) and 0 < top <= capacity // 2):
             raise ValueError(f"top and capacity are whole numbers, 0 < top <= capacity / 2; got {top!r}, {capacity!r}")

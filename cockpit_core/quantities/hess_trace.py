@@ -20,5 +20,6 @@ class HessTrace(Quantity):
 
     def measure(self, statistics: Statistics) -> Value:
         diagonal = find_diagonal(statistics, self.curvature)
-        layers = {name: float(values.double().sum()) for name, values in diagonal.values.items()}
-        return Value(diagonal.trace, layers, error=diagonal.trace_error, method=describe_diagonal(statistics, diagonal))
+        return Value(
+            diagonal.trace, diagonal.traces, error=diagonal.trace_error, method=describe_diagonal(statistics, diagonal)
+        )

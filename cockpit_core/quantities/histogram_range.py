@@ -1,10 +1,35 @@
-"""Ranges of histograms: fixed, or following the values by powers of two so that neighbouring records compare."""
+"""Scales and ranges of histograms: logarithmic bins need no range; even ones have a fixed one, or one that follows the values
+by powers of two so that neighbouring records compare."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+DEFAULT_SCALE = "log"
+SCALES = ("log", "linear")
+
+
+def choose_scale(scale: str | None, **linear_only: Any) -> str:
+    """What was asked for; even bins where only they have what was given, else the default."""
+    given = [name for name, value in linear_only.items() if value is not None]
+    if scale is None:
+        return "linear" if given else DEFAULT_SCALE
+    if scale not in SCALES:
+        raise ValueError(f"scale must be 'log' or 'linear', got {scale!r}")
+    if scale == "log" and given:
+        raise ValueError(
+            f"{', '.join(given)} cannot be set for logarithmic bins, which have no ends: leave it out (per_octave= says how "
+            "fine they are), or take scale='linear'"
+        )
+    return scale
+
+
+def check_per_octave(per_octave: int | None, scale: str, default: int) -> int:
+    if per_octave is not None and scale == "linear":
+        raise ValueError("per_octave= is for logarithmic bins: take scale='log', or bins= and range= of even ones")
+    return default if per_octave is None else per_octave
 
 
 def check_range(bounds: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from cockpit_core.foundation import long_sums
@@ -19,11 +18,7 @@ def measure_norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
         return {}
     if is_sharded(next(iter(tensors.values()))):
         return dict(zip(tensors, norms_of_shards(list(tensors.values())).tolist(), strict=True))
-    long = {name: long_sums.norm(t) for name, t in tensors.items() if long_sums.is_long(t, t.numel())}
-    short = {name: t.detach() for name, t in tensors.items() if name not in long}
-    norms = torch._foreach_norm(list(short.values())) if short else []
-    known = dict(zip(short, torch.stack([n.double() for n in norms]).tolist(), strict=True)) if short else {}
-    return {name: long[name] if name in long else known[name] for name in tensors}
+    return dict(zip(tensors, long_sums.norms(list(tensors.values())).tolist(), strict=True))
 
 
 def combine(layers: Mapping[str, float]) -> float:

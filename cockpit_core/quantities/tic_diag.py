@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value, check_positive
-from cockpit_core.quantities.curvature_values import check_curvature, describe_diagonal, find_diagonal
+from cockpit_core.quantities.curvature_values import check_curvature, describe_elements, find_diagonal
 
 
 class TICDiag(Quantity):
     """How much noise per curvature? Takeuchi's information criterion with both matrices cut to their diagonals:
 
     ``sum_j ( (1/B) sum_n [g_n]_j^2 ) / ( [H]_jj + eps )``. Said to predict the generalisation gap (Thomas et al. 2020).
-    Entries of H near zero dominate it; an estimated diagonal would divide by noise, so there is no value then.
+    Entries of H near zero dominate it; an estimated diagonal would divide by noise. Where the Hessian's cannot be had exactly,
+    Gauss-Newton's takes its place, and the value says so: its entries are never negative.
     """
 
     needs = ("diagonal", "squares")
@@ -23,7 +24,7 @@ class TICDiag(Quantity):
 
     def measure(self, statistics: Statistics) -> Value:
         diagonal = find_diagonal(statistics, self.curvature)
-        if not diagonal.exact and diagonal.kind != "ggn_mc":  # what was drawn for that is never negative
+        if not diagonal.exact and diagonal.kind != "ggn_mc" and not diagonal.elements:  # drawn, but never negative
             other = "ggn" if diagonal.kind == "hessian" else "ggn_mc"
             raise NoValue(
                 f"the diagonal is an estimate here, and TICDiag would divide by its noise; use curvature={other!r}"
@@ -35,4 +36,4 @@ class TICDiag(Quantity):
         for name in names:
             mean = statistics.squares[name].double() / statistics.batch_size
             total += float((mean / (diagonal.values[name].double() + self.epsilon)).sum())
-        return Value(total, method=describe_diagonal(statistics, diagonal))
+        return Value(total, method=describe_elements(statistics, diagonal))

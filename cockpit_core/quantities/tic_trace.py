@@ -17,15 +17,12 @@ class TICTrace(Quantity):
 
     def measure(self, statistics: Statistics) -> Value:
         diagonal = find_diagonal(statistics, self.curvature)
-        names = [name for name in statistics.norms if name in diagonal.values]
+        traces = diagonal.traces
+        names = [name for name in statistics.norms if name in traces]
         if not names:
             raise NoValue(statistics.reason("individual", "no layer has individual gradients"))
         second = sum(float(statistics.norms[name].sum()) for name in names) / statistics.batch_size
-        trace = (
-            diagonal.trace
-            if len(names) == len(diagonal.values)
-            else sum(float(diagonal.values[n].double().sum()) for n in names)
-        )
+        trace = diagonal.trace if len(names) == len(traces) else sum(traces[n] for n in names)
         value = second / (trace + self.epsilon)
         if diagonal.exact:
             return Value(value, method=describe_diagonal(statistics, diagonal))

@@ -41,8 +41,9 @@ def find_top_samples(norms: Mapping[str, Tensor]) -> tuple[list[int], dict[str, 
     """The samples with the longest gradients, longest first, and the length of the longest."""
     if not norms:
         return [], {}
-    total = sum(norms.values())
-    assert isinstance(total, Tensor)
+    total = torch.stack(list(norms.values())).sum(0)
     values, order = torch.topk(total, min(TOP_SAMPLES, len(total)))
-    longest = float(values[0])
-    return order.tolist(), {"TopSampleNorm": longest if math.isnan(longest) else math.sqrt(max(longest, 0.0))}
+    longest = float(values.cpu().numpy()[0])
+    return order.cpu().numpy().tolist(), {
+        "TopSampleNorm": longest if math.isnan(longest) else math.sqrt(max(longest, 0.0))
+    }

@@ -13,21 +13,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit_core.engine.activations import join_activations
+from cockpit_core.engine.alpha.alpha import MOVED
 from cockpit_core.engine.engine import Engine
+from cockpit_core.engine.extensions import BackpackValues
+from cockpit_core.engine.extensions.finding import measure_extensions
 from cockpit_core.engine.optimizer_state import ParameterState, read_states
 from cockpit_core.engine.own_batch import OwnBatch, explain, is_turn
 from cockpit_core.engine.samples.identity import join_ids
 from cockpit_core.foundation.faults import text_of
-from cockpit_core.foundation.records import AlphaFit, Record
+from cockpit_core.foundation.records import Record
 from cockpit_core.quantities import NoValue, Quantity, Statistics
 from cockpit_core.quantities.needs import Moment
 from cockpit_core.quantities.norms import measure_norms
-from cockpit_core.recording.alpha_steps import AlphaSteps
 from cockpit_core.recording.by_products import find_top_samples, measure_clipped, name_rates, read_rates
 from cockpit_core.recording.second_look import find_preconditioned, look_again
 from cockpit_core.recording.statistics import copy_before, find_update, gather_statistics, show_whole
 from cockpit_core.recording.values import Heavy, Taken, add_to_record, take_value
+
+MOVED_AND_THEN = (
+    f"Cockpit: {MOVED}: such steps have no Alpha, and UpdateSize is that of step() alone. If the move belongs to the step "
+    "(Lookahead, clipped weights), put both into `with run.stepping():`."
+)
 
 
 @dataclass
@@ -38,7 +44,7 @@ class Instruments:
     optimizers: Sequence[torch.optim.Optimizer]
     loss_fn: Any
     guard: Callable[[str], AbstractContextManager[None]]
-    alpha: AlphaSteps
+    warn: Callable[[str, str], None]
     note_uncovered: Callable[[str, str], None]
     """Told of a layer without individual gradients, and why."""
     start: dict[str, Tensor] = field(default_factory=dict)
@@ -56,38 +62,47 @@ class Measurement:
         self.plan = self.state.plan
         self.record = Record("step", step, time.time(), elapsed, epoch=epoch, triggered=self.plan.triggered)
         self.heavy: list[Heavy] = []
-        self.fit: AlphaFit | None = None
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
         self.ids: np.ndarray | None = None
+        self.backpack = BackpackValues()
         self.rates = read_rates(instruments.optimizers)
-        self.state.theta = copy_before(self.state, self.plan, self.cover.trainable())
+        self.engine.note_start(copy_before(self.state, self.plan, self.cover.trainable()))
         if not self.state.in_closure:
             self._measure_before()
 
     def _measure_before(self) -> None:
-        fit = self.instruments.alpha.finish(self.state)
-        if isinstance(fit, str):
-            self.record.missing["Alpha"] = fit
-        self.fit = fit if isinstance(fit, AlphaFit) else None
+        reason = self.engine.finish_alpha()
+        if reason:
+            self.record.missing["Alpha"] = reason
+        if reason == MOVED:
+            self.instruments.warn("moved", MOVED_AND_THEN)
         if not self.plan.record:
             return
         for name, reason in self.engine.settle_cover():
             self.instruments.note_uncovered(name, reason)
-        group, state = self.engine.group, self.state
         if "ids" in self.plan.needs:
-            self.ids = join_ids(group, state.ids)
+            self.ids = join_ids(self.engine.group, self.state.ids)
         if self.plan.watched:
-            state.activations = join_activations(group, state.activations)
+            self.engine.join_activations()
+        if self.plan.extensions:
+            self.backpack = self.engine.clock.timed("backpack", self._run_extensions)
         statistics = self._gather()
         for quantity in self.plan.measured_at(Moment.BEFORE):
             self._measure(quantity, statistics)
         self._add_by_products(statistics)
 
+    def _run_extensions(self) -> BackpackValues:
+        """Those of BackPACK that quantities of this step name."""
+        engine, cover, loss_fn = self.engine, self.cover, self.instruments.loss_fn
+        with engine.mute():
+            return measure_extensions(self.plan.extensions, cover, loss_fn, self.state, engine.group, engine.batch_dim)
+
     def _gather(self, **more: Any) -> Statistics:
         given = self.instruments
         return gather_statistics(
             self.state, self.plan, self.cover.parameters, step=self.record.step, time=self.record.time, start=given.start,
-            curvature=self.engine.curvature.kind, ids=self.ids, learning_rates=self.rates, known_norms=self.norms, **more,
+            curvature=self.engine.curvature.kind, ids=self.ids, learning_rates=self.rates, known_norms=self.norms,
+            backpack=self.backpack, **more,
         )  # fmt: skip
 
     def _measure(self, quantity: Quantity, statistics: Statistics) -> None:
@@ -124,25 +139,19 @@ class Measurement:
     def finish(self) -> None:
         """The optimizer has moved the parameters: measure the move."""
         if self.state.in_closure:
-            if not self.state.measured and (self.state.passes or self.engine.group is not None):
+            if not self.state.measured:
                 self.engine.measure()  # the closure did no backward pass: the gradient was there before
             self._measure_before()
         update = find_update(self.state, self.cover.parameters)
         if self.plan.alpha_start:
-            reason = self.engine.clock.timed("project step", self._start_alpha, update)
+            reason = self.engine.start_alpha(self.record.step, update, self._norms_of(update))
             if reason:
                 self.record.missing["Alpha"] = reason
-        self.state.kept.clear()
-        self.state.scratch.clear()
+        self.engine.free()
         if self.plan.record:
             statistics = self._gather(update=update, **self._look_again(update))
             for quantity in self.plan.measured_at(Moment.AFTER):
                 self._measure(quantity, statistics)
-
-    def _start_alpha(self, update: dict[str, Tensor]) -> str:
-        if self.state.losses() is not None:
-            self._norms_of(update)
-        return self.instruments.alpha.start(self.record.step, self.state, update, self.norms.get("update", {}))
 
     def _norms_of(self, update: dict[str, Tensor]) -> dict[str, float]:
         if "update" not in self.norms:
@@ -168,7 +177,7 @@ class Measurement:
             self.state, self.cover, self.instruments.loss_fn, update, partial(self._norms_of, update),
             needs=self.plan.needs, group=engine.group, quietly=engine.mute, checks=is_turn(engine.looked_again + 1),
         )  # fmt: skip
-        engine.looked_again += not found.reasons
+        engine.note_second_look(found)
         return found
 
     def _look_at_preconditioned(self, own: OwnBatch, states: dict[str, ParameterState]) -> None:

@@ -11,16 +11,15 @@ from torch import Tensor, nn
 
 from cockpit_core.curvature import Eigenpair
 from cockpit_core.distributed.group import Group
-from cockpit_core.engine.alpha.keeping import at
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.curving import Curvature
+from cockpit_core.engine.curving.measuring import Curvature
+from cockpit_core.engine.forward import at
 from cockpit_core.engine.optimizer_state import ParameterState
 from cockpit_core.engine.own_batch import (
     Losses,
     OwnBatch,
     Setting,
     measure_own_batch,
-    share_own_batch,
     why_not_again,
 )
 from cockpit_core.engine.preconditioned import PreconditionedHessian, find_largest
@@ -45,13 +44,13 @@ def look_again(
     update_norms: Callable[[], Mapping[str, float]],
     *,
     needs: set[str],
-    group: Group | None,
+    group: Group,
     quietly: Callable[[], AbstractContextManager[None]],
     checks: bool,
 ) -> OwnBatch:
     """Where the step began and where it ended. ``checks``: it is this step's turn to be compared with the first pass.
     ``quietly``: passes of ours call no hook and draw no number."""
-    reason = why_not_again(cover, loss_fn, in_closure=state.in_closure, processes=group is not None)
+    reason = why_not_again(cover, loss_fn, in_closure=state.in_closure, processes=group.is_joint)
     if reason or not update:
         return OwnBatch(reasons=dict.fromkeys(REPEATED, reason or "no parameter has a gradient"))
     setting = Setting(
@@ -63,7 +62,7 @@ def look_again(
         loss=state.loss,
         length=combine(dict(update_norms())),
         gradient_norm=combine({n: state.gradient_norms[n] for n in update}),
-        share=partial(share_own_batch, group),
+        share=partial(group.gather, "own batch"),
     )
     with quietly():
         return measure_own_batch(setting, needs, checks)
@@ -76,11 +75,11 @@ def find_preconditioned(
     states: Mapping[str, ParameterState],
     curvature: Curvature,
     *,
-    group: Group | None,
+    group: Group,
     memory_budget: int,
 ) -> tuple[Eigenpair, dict[str, Tensor]]:
     """The largest eigenvalue as the optimizer sees it, and its vector by layer, to start from the next time."""
-    if group is not None:
+    if group.is_joint:
         raise NoValue("with several processes it is not measured: a product would take all of them")
     known = curvature.eigenvectors.get("preconditioned", {})
     made = find_preconditioners(dict(states))

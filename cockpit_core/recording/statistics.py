@@ -14,8 +14,6 @@ from cockpit_core.engine.step import StepState
 from cockpit_core.foundation.sharded import whole_of_each
 from cockpit_core.quantities import Quantity, Statistics
 
-FROM_GRADIENTS = {"norms", "dots", "squares", "histogram"}
-
 
 def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Tensor], **more: Any) -> Statistics:
     """``more``: what the step itself does not know (its number, the time, the optimizer's own numbers)."""
@@ -25,7 +23,7 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         loss=state.loss,
         losses=state.losses(),
         backward_seen=bool(state.passes),
-        parameters={n: state.theta.get(n, parameters[n].detach()) for n in state.gradient_norms},
+        parameters={n: state.theta[n] if n in state.theta else parameters[n].detach() for n in state.gradient_norms},
         gradients=state.gradients,
         gradient_norms=state.gradient_norms,
         norms={n: s.norms for n, s in reduced.items() if s.norms is not None},
@@ -38,16 +36,15 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         activations=state.activations if plan.watched else None,
         gram=state.gram,
         labels=state.labels(),
-        no_value=find_reasons(state, plan, bool(reduced)),
+        no_value=find_reasons(state),
         **more,
     )
 
 
-def find_reasons(state: StepState, plan: Plan, is_reduced: bool) -> dict[str, str]:
-    """Why statistics are not there. Where no layer could be reduced, the first failure stands for all."""
-    if not (plan.needs & FROM_GRADIENTS) or is_reduced or not state.failures:
-        return state.no_value
-    return {"individual": next(iter(state.failures.values())), **state.no_value}
+def find_reasons(state: StepState) -> dict[str, str]:
+    """Why statistics are not there."""
+    reason = state.why_unmeasured()
+    return {"individual": reason, **state.no_value} if reason else state.no_value
 
 
 def show_whole(statistics: Statistics, quantity: Quantity) -> Statistics:
@@ -64,7 +61,8 @@ def copy_before(state: StepState, plan: Plan, parameters: Mapping[str, Tensor]) 
     """``theta_t``, where the step will be compared with it. With a closure all: who gets a gradient is not known yet."""
     if not (plan.alpha_start or "update" in plan.needs or state.in_closure):
         return {}
-    return {n: p.detach().clone() for n, p in parameters.items() if state.in_closure or p.grad is not None}
+    with torch.no_grad():
+        return {n: p.clone() for n, p in parameters.items() if state.in_closure or p.grad is not None}
 
 
 def find_update(state: StepState, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

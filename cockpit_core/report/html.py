@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import html
-import importlib.util
 import json
 import struct
 import time
@@ -23,13 +22,14 @@ from cockpit_core.events.batch import make_batch
 from cockpit_core.events.data import RunData, get_values
 from cockpit_core.events.heavy import Room
 from cockpit_core.foundation import records
-from cockpit_core.schema import wire
+from cockpit_core.schema import batches, wire
 
 POINTS = (None, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 40, 12)  # per curve, the most that fits is taken
 SHARE_OF_CURVES = 0.6  # of what the program leaves; histograms get the rest
 LARGEST_RATIO = 20  # of what histograms take one by one to what they take together
 MOST_FAILURES = 100_000  # histograms that cannot be read before no more are tried
 MOST_NAMED = 5  # runs that have the same left out
+PROGRAM = Path(__file__).parent / "static" / "report.js"
 LONGEST_TITLE = 300  # characters
 LONGEST_WORDS = 10_000
 
@@ -130,14 +130,9 @@ def _summarise(left_out: dict[str, str]) -> str:
 
 
 def read_program() -> str:
-    """The bundle lies beside the widget. Looking it up by name keeps the core from importing a host."""
-    spec = importlib.util.find_spec("cockpit_widget")
-    folders = spec.submodule_search_locations if spec is not None else None
-    for folder in folders or []:
-        path = Path(folder) / "static" / "report.js"
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise FileNotFoundError("The report's JavaScript was not built: run `npm ci && npm run build` in the clone.")
+    if not PROGRAM.is_file():
+        raise FileNotFoundError("The report's JavaScript was not built: run `npm ci && npm run build` in the clone.")
+    return PROGRAM.read_text(encoding="utf-8")
 
 
 def _embed(blob: bytes) -> str:
@@ -162,7 +157,7 @@ def _compress(batch: records.Batch, chosen: list[records.Histogram]) -> bytes:
     batch.heavy = {
         name: sorted({h.step for h in batch.histograms if h.quantity == name and not h.layer}) for name in batch.heavy
     }
-    encoded = wire.encode_batch(batch)
+    encoded = batches.encode_batch(batch)
     return zlib.compress(struct.pack("<I", len(encoded)) + encoded, 9)
 
 
@@ -175,7 +170,7 @@ def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int
             if points is not None and points >= len(data.table):
                 continue
             batch = make_batch(data, run=key, max_points=points, layers=layers)
-            size = len(zlib.compress(wire.encode_batch(batch), 6))
+            size = len(zlib.compress(batches.encode_batch(batch), 6))
             tried = [(batch, points, size)]
             if size <= limit:
                 break

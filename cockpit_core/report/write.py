@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -124,9 +123,9 @@ def _write_json(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
 
 def _write_picture(file_format: str) -> Callable[[Loaded, int], tuple[bytes, str]]:
     def write(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
-        # By name: the core knows no host and no plotting; who asks for a picture brings both.
-        poster = importlib.import_module("cockpit_widget.poster")
-        return poster.draw_poster([data for _, data in loaded], file_format), ""
+        from cockpit_core.report.poster import draw_poster  # needs matplotlib, which who asks for a picture brings
+
+        return draw_poster([data for _, data in loaded], file_format), ""
 
     return write
 

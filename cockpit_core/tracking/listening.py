@@ -58,7 +58,6 @@ class Listener:
 
     def forget(self) -> None:
         """A new step begins."""
-        self.loss_seen = False
         self.losses_seen = 0
         self.backward_passes = 0
 
@@ -75,7 +74,6 @@ class Listener:
         if not engine.step.plan.active and engine.cover.model.training and not engine.muted:
             if type(output) is not Tensor or not output.requires_grad or is_wrapped(output) or is_traced():
                 return
-            self.loss_seen = True
             self.losses_seen += 1
             if self.losses_seen & 7 == 0:
                 self._look_for_steps()
@@ -112,7 +110,7 @@ class Listener:
             return
         if len(ALIVE) > 1 and not survey(Root((loss,), (None,)), engine.cover.names, (), False).is_mine:
             return
-        self.loss_seen = True
+        self.losses_seen += 1
         value = loss.item()
         self._judge(value if self.scaler is None else value / self.loss_scale())
 
@@ -132,7 +130,6 @@ class Listener:
 
     def notice_loss(self, value: Tensor, factor: Tensor) -> None:
         """The backward passes of tracked steps come by here, and those of a model that trains in eval mode."""
-        self.loss_seen = True
         self.backward_passes += 1
         self.losses_seen += 1
         if self.losses_seen & 7 == 0:
@@ -159,7 +156,7 @@ class Listener:
         if self.scaler is None:
             self.scaler = find_scaler()
             if self.scaler is not None and self.engine is not None and self.engine.step.loss_scale == 1:
-                self.engine.step.unscale(float(self.scaler.get_scale()))
+                self.engine.unscale(float(self.scaler.get_scale()))
 
     def loss_scale(self) -> float:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())

@@ -18,7 +18,7 @@ from cockpit_core.recording.values import Heavy
 
 
 class Log:
-    """``notices`` and ``alphas`` wait for the next record. ``leads``: of several processes, the one that speaks."""
+    """``notices`` wait for the next record. ``leads``: of several processes, the one that speaks."""
 
     def __init__(self, writer: Any, logdir: Path, header: Header, live: Live, faults: Faults, *, leads: bool):
         self.writer, self.logdir, self.header = writer, logdir, header
@@ -27,7 +27,6 @@ class Log:
         self.status, self.ended = "waiting", False
         self.epoch: float | None = None
         self.notices: list[Notice] = []
-        self.alphas: list[AlphaFit] = []
         self.repeats = Repeats()
         self.latest: dict[str, float] = {}  # headline scalars of the last record, for other loggers
         self.subscribers: list[Callable[[], None]] = []
@@ -103,15 +102,15 @@ class Log:
             self.write(Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars))
             self.writer.write_scalars(numbers, step)
 
-    def take_waiting(self, record: Record) -> None:
+    def take_waiting(self, record: Record, alphas: list[AlphaFit]) -> None:
         """What waited for a record goes with this one."""
-        record.alphas, record.notices, self.alphas, self.notices = self.alphas, self.notices, [], []
+        record.alphas, record.notices, self.notices = alphas, self.notices, []
 
-    def end(self, status: str, error: str, step: int) -> None:
+    def end(self, status: str, error: str, step: int, alphas: list[AlphaFit]) -> None:
         self.status, self.ended = status, True
         with self.faults.guard("closing"):
             record = Record("end", step, time.time(), self.elapsed, status=status, error=error)
-            self.take_waiting(record)
+            self.take_waiting(record, alphas)
             self.writer.write_record(record)
             self.tell()
         self.writer.close()

@@ -25,10 +25,8 @@ def why_unclear(state: StepState) -> str:
     return ""
 
 
-def why_alone(group: Group | None) -> str:
+def why_alone(group: Group) -> str:
     """The other processes cannot be asked at this step, or never again: measure nothing rather than a part."""
-    if group is None:
-        return ""
     if group.is_joining:
         return "inside DistributedDataParallel.join() a process may have run out of data; nothing is measured there"
     return f"nothing more is measured: {group.broken}" if group.broken else ""

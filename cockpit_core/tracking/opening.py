@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.diagnosis.live import Live
-from cockpit_core.distributed.group import Group, open_log
+from cockpit_core.distributed.group import Group
+from cockpit_core.distributed.log import open_log
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.curving import Curvature
 from cockpit_core.engine.engine import Engine
 from cockpit_core.events.resume import Past
 from cockpit_core.foundation.faults import Faults
 from cockpit_core.foundation.records import Record
-from cockpit_core.recording.alpha_steps import AlphaSteps
 from cockpit_core.recording.header import describe_quantity, make_header
 from cockpit_core.recording.measure import Instruments
 from cockpit_core.schedules import describe
@@ -30,7 +29,7 @@ from cockpit_core.tracking.settings import Settings
 from cockpit_core.tracking.start import StartUnknown, copy_parameters, load_start, save_start
 
 
-def make_pace(settings: Settings, group: Group | None) -> Pace:
+def make_pace(settings: Settings, group: Group) -> Pace:
     return Pace(
         settings.quantities, settings.schedule,
         budget=settings.budget, memory_budget=settings.memory_budget, group=group,
@@ -46,7 +45,7 @@ def open_own_log(
     cover: Cover,
     faults: Faults,
     pace: Pace,
-    group: Group | None,
+    group: Group,
 ) -> Log:
     """With the header as far as it is known before the first step."""
     writer, logdir = open_log(logdir, settings.resume, group, settings.describe(cover.selected))
@@ -56,27 +55,27 @@ def open_own_log(
         header.curvature, header.steps_per_epoch = settings.curvature, settings.steps_per_epoch or 0.0
         header.quantities = [describe_quantity(q, pace.schedule_of(q)) for q in settings.quantities]
         header.options = {"batch_dim": str(settings.batch_dim), "memory_budget": str(settings.memory_budget)}
-        if group is not None:
+        if settings.budget is not None:
+            header.options["budget"] = f"{settings.budget:g}"
+        if group.is_joint:
             header.options["processes"] = str(group.size)
         live = Live(settings.on_finding, settings.stop_on)
-        return Log(writer, logdir, header, live, faults, leads=group is None or group.rank == 0)
+        return Log(writer, logdir, header, live, faults, leads=group.rank == 0)
     except BaseException:
         writer.abandon()
         raise
 
 
 def make_engine(
-    cover: Cover, loss_fn: Any, settings: Settings, faults: Faults, group: Group | None, compiled: Sequence[nn.Module]
-) -> Engine:
-    own_seed = settings.seed + (group.rank if group else 0)  # probes of different processes are independent
-    memory = settings.memory_budget
-    engine = Engine(
-        cover, loss_fn, batch_dim=settings.batch_dim, memory_budget=memory, guard=faults.guard,
-        curvature=Curvature(settings.curvature, samples=settings.curvature_samples, memory_budget=memory, seed=own_seed),
+    cover: Cover, loss_fn: Any, settings: Settings, faults: Faults, group: Group, compiled: Sequence[nn.Module],
+    *, noticed_loss: Callable[..., None], loss_scale: Callable[[], float], owned: Callable[[], set[int]],
+) -> Engine:  # fmt: skip
+    own_seed = settings.seed + group.rank  # probes of different processes are independent
+    return Engine(
+        cover, loss_fn, batch_dim=settings.batch_dim, memory_budget=settings.memory_budget, guard=faults.guard,
+        group=group, compiled=compiled, curvature=settings.curvature, curvature_samples=settings.curvature_samples,
+        seed=own_seed, noticed_loss=noticed_loss, loss_scale=loss_scale, owned=owned,
     )  # fmt: skip
-    engine.group = engine.curvature.group = group
-    engine.compiled = list(compiled)
-    return engine
 
 
 def make_signals(model: nn.Module, loss_fn: Any, engine: Engine, on_error: str) -> Collector:
@@ -90,7 +89,7 @@ def make_instruments(
     faults: Faults,
     note_uncovered: Callable[[str, str], None],
 ) -> Instruments:
-    return Instruments(engine, optimizers, loss_fn, faults.guard, AlphaSteps(engine, faults.warn), note_uncovered)
+    return Instruments(engine, optimizers, loss_fn, faults.guard, faults.warn, note_uncovered)
 
 
 def find_start(past: Past | None, step: int, cover: Cover, log: Log, limit: int) -> tuple[dict[str, Tensor], str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cockpit_core.distributed.agreement import Wish, agree, rest_until
 from cockpit_core.distributed.group import Group
-from cockpit_core.distributed.together import Wish, agree, rest_until
 from cockpit_core.engine.plan import Plan
 from cockpit_core.quantities import Quantity
 from cockpit_core.quantities.needs import CHEAP
-from cockpit_core.schedules import Schedule, as_schedule
+from cockpit_core.schedules import Schedule, as_schedule, find_next
+from cockpit_core.tracking.account import Account
+from cockpit_core.tracking.pacing import Pacer
 from cockpit_core.tracking.spikes import Spikes
 
 
@@ -23,54 +25,87 @@ class Pace:
         *,
         budget: float | None,
         memory_budget: int,
-        group: Group | None,
+        group: Group,
     ):
         self.quantities, self.schedule = quantities, schedule
         self.budget, self.memory_budget, self.group = budget, memory_budget, group
         self.own_schedules = {q.name: as_schedule(q.schedule) for q in quantities if q.schedule is not None}
         self.deciders: Sequence[Schedule] = (schedule, *self.own_schedules.values())
+        self.idle_until = 0  # before this step no schedule has to be asked
         self.spikes = Spikes()
         self.trigger = ""  # why the next step is tracked in full, whatever the schedule
         self.wish = Wish("", False, 0.0, 0.0)  # what this process would like the others to agree to
         self.rests_until = 0
-        self.seconds = 0.0  # that tracking has taken so far
+        self.by_spike = False  # the trigger is a loss out of line, no wish of the user's
+        self.pacer = None if budget is None or group.is_joint else Pacer(quantities, budget)
+        self.account = Account(budget or 0.0) if self.pacer is None else self.pacer.account
+        self.booked = 0  # the first step that is not in the account yet
+
+    @property
+    def seconds(self) -> float:
+        """That tracking has taken so far."""
+        return self.account.spent
+
+    def open(self, step: int, now: float) -> None:
+        """Training begins: all that was done before is no part of it."""
+        self.booked = step
+        self.account.open(now)
+
+    def book(self, step: int, plan: Plan, seconds: dict[str, float], known: float, now: float) -> None:
+        """The steps before ``step`` are over. ``known``: what the last one is known to have cost, if it was tracked."""
+        steps, self.booked = step - self.booked, step
+        if not plan.active:
+            self.account.book_idle(steps, now)
+            return
+        cost = self.account.book_step(known, steps, now)
+        if self.pacer is not None:
+            self.pacer.learn(plan, seconds, cost)
+
+    def describe(self) -> str:
+        """What the budget never allows, for the header."""
+        return "" if self.pacer is None else self.pacer.describe()
 
     def schedule_of(self, quantity: Quantity) -> Schedule:
         return self.own_schedules.get(quantity.name, self.schedule)
 
     def is_due(self, step: int) -> bool:
-        """Does any schedule name this step? Asked at every step, so it may take a fraction of a microsecond only."""
-        for decide in self.deciders:  # noqa: SIM110  a generator would take twice as long
-            if decide(step):
-                return True
+        """Does any schedule name this step? If none does, none is asked again before ``idle_until``."""
+        if self.pacer is not None and step < self.pacer.idle_until:
+            self.idle_until = self.pacer.idle_until
+            return False
+        if any(decide(step) for decide in self.deciders):
+            return True
+        self.idle_until = min(find_next(decide, step) for decide in self.deciders)
         return False
 
-    def plan(self, step: int, elapsed: float, ends_alpha: bool) -> Plan:
+    def plan(self, step: int, ends_alpha: bool) -> Plan:
         """What to measure at the coming step. ``ends_alpha``: the step before waits for its far end."""
         group, trigger = self.group, self.trigger
-        if group is not None and (group.broken or (step < self.rests_until and not trigger)):
+        if group.broken or (step < self.rests_until and not trigger):
             return Plan([], False, False, ends_alpha and not group.broken, memory_budget=self.memory_budget)
-        due = self._due(step, elapsed)
+        due = self._due(step)
         alpha = any("alpha" in q.needs for q in due)
         return Plan(due, bool(due), alpha, ends_alpha, bool(trigger), memory_budget=self.memory_budget)
 
-    def _due(self, step: int, elapsed: float) -> list[Quantity]:
+    def _due(self, step: int) -> list[Quantity]:
         if self.trigger:
-            return list(self.quantities)
-        if self.budget is not None and self.group is None and step > 0 and self.seconds > self.budget * elapsed:
-            return []
+            by_spike, self.by_spike = self.by_spike, False
+            spared = by_spike and self.pacer is not None
+            return self.pacer.choose_after_spike(self.quantities) if spared else list(self.quantities)  # type: ignore[union-attr]
         shared = self.schedule(step)
         own = {name: decide(step) for name, decide in self.own_schedules.items()}
-        return [q for q in self.quantities if own.get(q.name, shared)]
+        due = [q for q in self.quantities if own.get(q.name, shared)]
+        return due if self.pacer is None else self.pacer.choose(due, step)
 
     def plan_for_spike(self, ends_alpha: bool) -> Plan:
         """The loss of a step that nobody scheduled has broken: what can be had without its individual gradients."""
         cheap = [q for q in self.quantities if set(q.needs) <= CHEAP]
         return Plan(cheap, True, False, ends_alpha, True, not ends_alpha, self.memory_budget)
 
-    def agree(self, group: Group, step: int, elapsed: float) -> Wish:
-        """Triggers, stops and the budget: what one process wants, all of them do, from the next step on."""
-        self.wish.seconds, self.wish.elapsed = self.seconds, elapsed
+    def agree(self, group: Group, step: int, elapsed: float, known: float) -> Wish:
+        """Triggers, stops and the budget: what one process wants, all of them do, from the next step on. ``known``: what this
+        step has cost, which is not in the account yet."""
+        self.wish.seconds, self.wish.elapsed = self.seconds + known, elapsed
         agreed, self.wish = agree(group, self.wish), Wish("", False, 0.0, 0.0)
         self.rests_until = rest_until(agreed, step, self.budget) if self.budget is not None else 0
         self.trigger = agreed.trigger or self.trigger

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,21 @@ from torch.nn.parallel import DistributedDataParallel
 from cockpit_core.diagnosis.live import check_stop
 from cockpit_core.distributed.group import Group, find_group
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
+from cockpit_core.engine.extensions import check_extensions
 from cockpit_core.foundation.records import Finding
-from cockpit_core.quantities import Quantity, configuration, named
+from cockpit_core.quantities import Quantity, configuration, everything, named
 from cockpit_core.quantities.curvature_values import check_curvature
 from cockpit_core.quantities.needs import NEEDS
-from cockpit_core.schedules import Schedule, as_schedule
+from cockpit_core.schedules import Schedule, as_schedule, within
 from cockpit_core.tracking import arguments
 from cockpit_core.tracking.alive import refuse_second_run
 from cockpit_core.tracking.run import Run
 from cockpit_core.tracking.settings import Settings
 from cockpit_core.tracking.tracker import Tracker
+from cockpit_core.tracking.warming import warm_up
+
+DEFAULT_BUDGET = 0.1
+"""Of the training time, where ``track`` is told neither what nor when to measure."""
 
 
 def track(
@@ -34,8 +40,8 @@ def track(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     logdir: str | Path | None = None,
     *,
-    config: str | Iterable[Quantity] = "economy",
-    schedule: int | Schedule = 1,
+    config: str | Iterable[Quantity] | None = None,
+    schedule: int | Schedule | None = None,
     layers: str | Iterable[str] | None = None,
     curvature: str = "hessian",
     on_error: str = "warn",
@@ -57,12 +63,15 @@ def track(
         or comes out of the model: ``track(model, optimizer=optimizer)``. What ``backward`` is called on is measured in
         either case; docs/loops.md shows many loops, and what to write where a graph does not tell individual losses.
     logdir: where the run is written; ``runs/<time>`` by default. A directory that holds a run is never overwritten.
-    config: "economy", "business", "full", or a list of quantities.
-    schedule: an interval in steps, or ``cockpit_core.schedules.linear(...)`` / ``logarithmic(...)``.
+    config: "economy", "business", "full", or a list of quantities: measured at every step of the schedule. Without ``config``
+        and ``schedule`` all there are, cheap ones often and dear ones rarely, within ``budget``.
+    schedule: an interval in steps, or ``cockpit_core.schedules.linear(...)`` / ``logarithmic(...)``. With a config, every
+        step by default; alone, it tracks "economy".
     layers: glob patterns over parameter names; default all.
     curvature: "hessian", "ggn" or "ggn_mc".
     on_error: "warn" records an error of ours and lets training go on; "raise" is for tests.
-    budget: 0.05 spends at most 5 % of the training time: tracked steps of the schedule are left out when it is used up.
+    budget: 0.05 spends at most 5 % of the training time, of what config and schedule allow; 0.1 where neither is given.
+        Each quantity has its own pace, by what it was measured to cost; what never fits is named in the header.
     batch_dim: which dimension counts samples.
     curvature_samples: measure curvature on that many samples of the batch only, marked as an estimate.
     memory_budget: bytes that a tracked step may work with, and as many for what Alpha keeps of a step until the optimizer
@@ -90,12 +99,16 @@ def track(
     arguments.check_loss(loss_fn)
     arguments.check_on_error(on_error)
     arguments.check_budget(budget)
-    quantities, name = choose_quantities(config)
+    by_budget = config is None and schedule is None
+    budget = DEFAULT_BUDGET if by_budget and budget is None else budget
+    quantities, name = (everything(), "everything") if by_budget else choose_quantities(config or "economy")
+    if by_budget:
+        schedule = within(float(budget or 0.0))
     whole, folder = arguments.check_whole, arguments.check_logdir(logdir)
     settings = Settings(
         quantities=quantities,
         config=name,
-        schedule=as_schedule(schedule),
+        schedule=as_schedule(1 if schedule is None else schedule),
         budget=budget,
         layers=arguments.check_layers(layers),
         curvature=check_curvature(curvature) or "hessian",
@@ -113,8 +126,23 @@ def track(
     )
     optimizers = arguments.choose_optimizers(optimizer, model)
     model, group, compiled = unwrap(model)
+    if by_budget and group.is_joint:  # paces of its own would have to be agreed upon, step by step
+        settings = replace(settings, quantities=configuration("economy"), config="economy")
     refuse_second_run(model)
+    if settings.budget is not None:
+        warm_up(open_for_warming)
     return Run(Tracker.open(model, loss_fn, optimizers, folder or make_logdir(), settings, group, compiled))
+
+
+def open_for_warming(
+    model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.optim.Optimizer], folder: Path
+) -> Tracker:
+    settings = Settings(
+        quantities=everything(), config="", schedule=as_schedule(1), budget=None, layers=None, curvature="hessian",
+        curvature_samples=None, batch_dim=0, memory_budget=2**28, on_error="raise", steps_per_epoch=None, keep_start=0,
+        resume=False, step=None, seed=0,
+    )  # fmt: skip
+    return Tracker.open(model, loss_fn, optimizers, folder, settings, Group())
 
 
 def check_callback(on_finding: Any) -> Any:
@@ -123,17 +151,17 @@ def check_callback(on_finding: Any) -> Any:
     return on_finding
 
 
-def unwrap(model: nn.Module) -> tuple[nn.Module, Group | None, list[nn.Module]]:
+def unwrap(model: nn.Module) -> tuple[nn.Module, Group, list[nn.Module]]:
     """The module whose parameters have the user's own names, the processes that train it, its compiled wrappers."""
-    compiled, group = find_compiled_wrappers(model), None
+    compiled, group = find_compiled_wrappers(model), Group()
     while is_wrapper(model) or isinstance(model, DistributedDataParallel):
         if is_wrapper(model):
             compiled.append(model)
         else:
             group = find_group(model)
         model = model._orig_mod if is_wrapper(model) else model.module  # type: ignore[assignment]
-    group = group or find_group(model)
-    if group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    group = group if group.is_joint else find_group(model)
+    if not group.is_joint and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         warnings.warn(
             f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
             "the numbers are those of this process alone. Wrap (or fully_shard) the model first, then call track(...) on it.",
@@ -162,12 +190,13 @@ def choose_quantities(config: str | Iterable[Quantity]) -> tuple[list[Quantity],
             item = item()
         if not isinstance(item, Quantity):
             raise TypeError(f"config takes quantities, got {item!r}; subclass cockpit_core.quantities.Quantity")
-        unknown = set(item.needs) - NEEDS.keys()
+        unknown = {need for need in item.needs if isinstance(need, str)} - NEEDS.keys()
         if unknown:
             raise ValueError(
                 f"{item.name}.needs names {', '.join(sorted(unknown))}; known are {', '.join(sorted(NEEDS))}"
             )
         quantities.append(item)
+    check_extensions(quantities)
     names = [q.name for q in quantities]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cockpit_core.distributed.group import Group
 from cockpit_core.engine.cover import Cover
@@ -42,21 +42,26 @@ class Tracker:
         optimizers: Sequence[torch.optim.Optimizer],
         logdir: Path,
         settings: Settings,
-        group: Group | None = None,
+        group: Group,
         compiled: Sequence[nn.Module] = (),
     ):
         self.model, self.loss_fn, self.optimizers, self.group = model, loss_fn, list(optimizers), group
         self.closed = self.should_stop = False
         self.measurement: Measurement | None = None
         self.step = 0
-        self.faults, self.cover = Faults(settings.on_error, Hook(self, "note_error")), Cover(model, settings.layers)
+        self.faults = Faults(settings.on_error, Hook(self, "note_error"))
+        self.cover = Cover(model, settings.layers, self.faults.guard)
         self.pace = opening.make_pace(settings, group)
         self.log = opening.open_own_log(
             model, loss_fn, self.optimizers, logdir, settings, self.cover, self.faults, self.pace, group
         )
         past = self.log.writer.past
         self.step = settings.step if settings.step is not None else past.last_step + 1 if past else 0
-        self.engine = opening.make_engine(self.cover, loss_fn, settings, self.faults, group, compiled)
+        self.rounds = Rounds(self.optimizers)
+        self.engine = opening.make_engine(
+            self.cover, loss_fn, settings, self.faults, group, compiled, noticed_loss=Hook(self, "notice_loss"),
+            loss_scale=Hook(self, "loss_scale"), owned=Hook(self.rounds, "owned_parameters"),
+        )  # fmt: skip
         self.signals = opening.make_signals(model, loss_fn, self.engine, settings.on_error)
         self.instruments = opening.make_instruments(
             self.engine, self.optimizers, loss_fn, self.faults, Hook(self, "note_uncovered")
@@ -65,13 +70,10 @@ class Tracker:
             self.instruments.start, self.instruments.no_start = opening.find_start(
                 past, self.step, self.cover, self.log, settings.keep_start
             )
-        self.alpha = self.instruments.alpha
-        self.rounds, self.writing = (
-            Rounds(self.optimizers),
-            StepWriter(self.log, self.engine, self.signals, self.faults),
-        )
-        self.step_began = time.perf_counter()
+        self.writing = StepWriter(self.log, self.engine, self.signals, self.faults)
+        self.step_began, self.known_cost = time.perf_counter(), 0.0
         self._attach()
+        self.pace.open(self.step, time.perf_counter())
 
     @classmethod
     def open(cls, *args: Any, **options: Any) -> Tracker:
@@ -104,16 +106,13 @@ class Tracker:
         by_module = isinstance(self.loss_fn, nn.Module)
         self.listener = Listener(
             self.engine, self.pace, self.signals, self.faults, self.optimizers, by_module=by_module,
-            looks_for_steps=self.group is None, on_spike=Hook(self, "note_spike"), on_unseen=Hook(self, "note_unseen"),
+            looks_for_steps=not self.group.is_joint, on_spike=Hook(self, "note_spike"), on_unseen=Hook(self, "note_unseen"),
         )  # fmt: skip
         self.attachments = Attachments(
             self.loss_fn, self.listener, self.rounds.watched.values(),
             Hook(self, "before_step"), Hook(self, "after_step", keeps=True),
         )  # fmt: skip
         self.attachments.attach()
-        self.engine.noticed_loss = Hook(self.listener, "notice_loss")
-        self.engine.loss_scale = Hook(self.listener, "loss_scale")
-        self.engine.owned = Hook(self.rounds, "owned_parameters")
         self.ending = Ending(self)
         start = opening.make_first_record(self.model, self.loss_fn, self.optimizers, self.step, self.log, self.faults)
         self.log.begin(start, self.cover)
@@ -124,7 +123,7 @@ class Tracker:
     # ---- when ---------------------------------------------------------------------------------------------------
 
     def make_plan(self) -> Plan:
-        return self.pace.plan(self.step, self.log.elapsed, self.alpha.pending is not None)
+        return self.pace.plan(self.step, self.engine.alpha.pending is not None)
 
     def begin(self, plan: Plan) -> None:
         """Carry out this plan at the coming step."""
@@ -135,17 +134,17 @@ class Tracker:
         self.attachments.follow(plan.active, not self.rounds.single)
 
     def trigger(self, reason: str) -> None:
-        if self.group is not None:
+        if self.group.is_joint:
             self.pace.wish.trigger = reason
             return
         self.pace.trigger = reason
-        if not self.closed and not self.listener.loss_seen and not self.engine.step.passes:
+        if not self.closed and not self.listener.losses_seen and not self.engine.step.passes:
             self.begin(self.make_plan())
             self.pace.trigger = ""
             self.log.note(self.step, "trigger", f"tracked off schedule: {reason}")
 
     def request_stop(self) -> None:
-        if self.group is not None:
+        if self.group.is_joint:
             self.pace.wish.stop = True
         else:
             self.should_stop = True
@@ -154,6 +153,12 @@ class Tracker:
 
     def note_error(self, where: str, message: str) -> None:
         self.log.note(self.step, "error", message, where)
+
+    def notice_loss(self, value: Tensor, factor: Tensor) -> None:
+        self.listener.notice_loss(value, factor)
+
+    def loss_scale(self) -> float:
+        return self.listener.loss_scale()
 
     def note_uncovered(self, name: str, reason: str) -> None:
         self.log.note(self.step, "coverage", f"{name} is not covered: {reason}", layer=name)
@@ -167,18 +172,20 @@ class Tracker:
 
     def note_spike(self, reason: str) -> None:
         """The step that breaks is put on record as far as it can be had by now, and the next one in full."""
-        if self.group is not None:  # the other processes have seen another loss, and would not follow
+        if self.group.is_joint:  # the other processes have seen another loss, and would not follow
             self.pace.wish.trigger = self.pace.wish.trigger or reason
             return
-        self.pace.trigger = reason
+        self.pace.trigger, self.pace.by_spike = reason, True
         self.log.note(self.step, "trigger", f"{reason}; this step and the next are on record")
         if not self.engine.step.plan.record:
-            plan = self.engine.step.plan = self.pace.plan_for_spike(self.engine.step.plan.alpha_end)
+            self.step_began = time.perf_counter()  # idle steps do not look at the clock
+            plan = self.pace.plan_for_spike(self.engine.step.plan.alpha_end)
+            self.engine.replan(plan)
             self.attachments.follow(plan.active, not self.rounds.single)
 
     def note_ids(self, ids: Any) -> None:
         if not self.closed and self.engine.step.plan.record:
-            self.engine.step.ids.append(as_ids(ids))
+            self.engine.note_ids(as_ids(ids))
 
     def note_settings(self, settings: dict[str, str]) -> None:
         self.log.check_open()
@@ -188,7 +195,7 @@ class Tracker:
 
     def _note_no_loss(self) -> None:
         self.faults.warn("no loss", NO_LOSS)
-        self.engine.step.no_value["individual"] = "no backward pass was seen before the step"
+        self.engine.note_no_loss("no backward pass was seen before the step")
 
     # ---- the step -----------------------------------------------------------------------------------------------
 
@@ -208,21 +215,21 @@ class Tracker:
                 return
             self.listener.find_scaler()
             # With a closure the (last) backward pass is still to come; where there was none yet, step() may do its own.
-            state.in_closure = has_closure(args, kwargs) or (not state.passes and self.group is None)
+            self.engine.expect_closure(has_closure(args, kwargs) or (not state.passes and not self.group.is_joint))
             if not state.passes and not state.in_closure:
                 self._note_no_loss()
-            if not state.in_closure and (state.passes or self.group is not None):
+            if not state.in_closure:
                 self.engine.measure()
             epoch = self.log.epoch_at(self.step)
             self.measurement = Measurement(self.instruments, self.step, self.log.elapsed, epoch)
-            state.overhead += time.perf_counter() - start
+            self.engine.add_overhead(time.perf_counter() - start)
 
     def _is_refused(self, state: StepState) -> bool:
         """Nothing can be measured at this step, and that is said."""
         alone = why_alone(self.group)
         if alone:
             self.begin(Plan())
-            self.alpha.pending = None
+            self.engine.alpha.forget()
             self.faults.warn(alone, f"Cockpit: {alone}.")
             return True
         reason = why_unclear(state)
@@ -265,57 +272,53 @@ class Tracker:
         if state.plan.active and measurement is not None:
             start = time.perf_counter()
             with self.faults.guard("after the step"):
-                if state.in_closure and not state.passes and self.group is None:
+                if state.in_closure and not state.passes and not self.group.is_joint:
                     self._note_no_loss()
                 self._finish(measurement, start)
-            self.pace.seconds += state.overhead + time.perf_counter() - start
-        if self.group is not None and state.plan.active:
+            self.known_cost = state.overhead + time.perf_counter() - start
+        if self.group.is_joint and state.plan.active:
             with self.faults.guard("agreeing with the other processes"):
-                agreed = self.pace.agree(self.group, self.step, self.log.elapsed)
+                agreed = self.pace.agree(self.group, self.step, self.log.elapsed, self.known_cost)
                 self.should_stop = self.should_stop or agreed.stop
                 if agreed.trigger:
                     self.log.note(self.step, "trigger", f"{agreed.trigger}; the next step is on record")
 
     def _finish(self, measurement: Measurement, began: float) -> None:
-        try:
-            measurement.finish()
-        finally:
-            if measurement.fit is not None:
-                self.log.alphas.append(measurement.fit)
-        if measurement.plan.record:
-            before, step = self.pace.seconds, self.step_began
-            if self.writing.write(measurement, began, spent_before=before, step_began=step):
-                self.request_stop()
+        measurement.finish()
+        spent = self.pace.seconds
+        if measurement.plan.record and self.writing.write(measurement, began, spent, self.step_began):
+            self.request_stop()
 
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
-        engine, state = self.engine, self.engine.step
-        seen = len(state.passes) or (self.listener.backward_passes if engine.passes_per_step == 0 else 0)
-        measured = len(state.passes) or 1  # a closure may be called again; only its first backward pass counts
-        engine.passes_per_step = measured if state.in_closure else seen or engine.passes_per_step
+        state = self.engine.step
+        self.engine.end_step(state.in_closure, self.listener.backward_passes)
         self.listener.forget()
+        known, self.known_cost = self.known_cost, 0.0
         with self.faults.guard("planning"):
+            self.pace.book(self.step, state.plan, self.writing.take_seconds(), known, time.perf_counter())
             plan = self.make_plan()
             self.pace.trigger = ""
             if plan.active or was_active:
                 self.begin(plan)
+            self.writing.note_left_out(self.pace.describe())
         self.step_began = time.perf_counter()
+        self.pace.account.book_planning(self.step_began)
 
     def _stays_idle(self) -> bool:
         """Nothing was due and nothing will be: on to the next step, in a microsecond, if that is all there is to do."""
         pace, listener = self.pace, self.listener
-        if pace.trigger or listener.backward_passes or self.alpha.pending is not None or self.engine.step.passes:
+        if pace.trigger or listener.backward_passes or self.engine.alpha.pending is not None or self.engine.step.passes:
             return False
         following = self.step + 1
-        try:
-            if pace.is_due(following):
-                return False
-        except Exception:
-            return False  # the long way asks again, and reports it
+        if following >= pace.idle_until:
+            try:
+                if pace.is_due(following):
+                    return False
+            except Exception:
+                return False  # the long way asks again, and reports it
         self.step = following
-        listener.loss_seen = False
         listener.losses_seen = 0
-        self.step_began = time.perf_counter()
         return True
 
     # ---- the end ------------------------------------------------------------------------------------------------
@@ -329,12 +332,13 @@ class Tracker:
         self.attachments.remove()
         self.engine.layer_handles.remove()
         self.signals.close()
-        self.engine.step.plan = Plan()
+        self.engine.replan(Plan())
         self.ending.done()
-        self.log.end("stopped" if self.should_stop and status == "finished" else status, error, max(self.step - 1, 0))
+        status = "stopped" if self.should_stop and status == "finished" else status
+        self.log.end(status, error, max(self.step - 1, 0), self.engine.alpha.take_fits())
         # A closed run is a way to its log; it must not keep the network alive.
         self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
-        self.instruments = self.alpha = self.writing = self.measurement = None  # type: ignore[assignment]
+        self.instruments = self.writing = self.measurement = None  # type: ignore[assignment]
         self.listener.close()
         self.rounds.close()
 

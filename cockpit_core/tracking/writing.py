@@ -21,25 +21,38 @@ class StepWriter:
 
     def __init__(self, log: Log, engine: Engine, signals: Collector, faults: Faults):
         self.log, self.engine, self.signals, self.faults = log, engine, signals, faults
+        self.seconds: dict[str, float] = {}
 
-    def write(self, measured: Measurement, began: float, *, spent_before: float, step_began: float) -> bool:
+    def take_seconds(self) -> dict[str, float]:
+        """What the last record cost, by kind of work; once."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+    def note_left_out(self, text: str) -> None:
+        """What the budget never allows; in the header that the next record brings along."""
+        if text != self.log.header.options.get("left out", ""):
+            self.log.header.options["left out"] = text
+
+    def write(self, measured: Measurement, began: float, spent_before: float, step_began: float) -> bool:
         """``began``: since when this step's own work goes on. True: a finding asks the training to end."""
         log, clock, record, state = self.log, self.engine.clock, measured.record, measured.state
         clock.timed("signals", self._add_signals, record, state)
         self._write_header(state)
-        log.take_waiting(record)
+        log.take_waiting(record, self.engine.alpha.take_fits())
         found = find_all(record, measured.heavy, state.gradient_norms)
         record.notices = [*record.notices, *log.repeats.thin(found, state.loss)]
         with self.faults.guard("diagnosis"):
             record.findings = clock.timed("diagnosis", log.live.see, log.header, log.writer.preview(record))
         now = time.perf_counter()
         total = state.overhead + now - began
-        record.costs = bill(clock.reset(), measured.plan, total, step=now - step_began, before=spent_before)
+        self.seconds = clock.reset()
+        record.costs = bill(self.seconds, measured.plan, total, step=now - step_began, before=spent_before)
         return log.write_step(record, measured.heavy)
 
     def _add_signals(self, record: Record, state: StepState) -> None:
         """The numbers that diagnoses rest on; see ``cockpit_core.signals``."""
-        fit = self.log.alphas[-1] if self.log.alphas else None
+        fits = self.engine.alpha.fits
+        fit = fits[-1] if fits else None
         parts = list_parts(state, fit, list(self.signals.called), self.engine.cover.parameters)
         record.scalars |= self.signals.collect(parts)
         if self.signals.activity_names:

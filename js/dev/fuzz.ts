@@ -1,7 +1,8 @@
 // Tries one message after another in a real page: decoded, kept, drawn. See scripts/fuzz_page.py.
-import { feed, mount, Store } from "../src/mount.ts";
-import type { Source } from "../src/source.ts";
-import { decodeHistogram } from "../src/wire.ts";
+
+import type { Source } from "../src/data/source.ts";
+import { decodeHistogram } from "../src/data/wire.ts";
+import { feed, mount, Store } from "../src/view/mount.ts";
 
 const silent: Source = {
   pushes: true,

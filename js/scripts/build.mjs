@@ -11,7 +11,7 @@ const budget = 100_000; // bytes, gzipped
 const hosts = [
   { entry: "js/src/hosts/tensorboard.ts", out: "tb_plugin/static/index.js", format: "esm" },
   { entry: "js/src/hosts/widget.ts", out: "cockpit_widget/static/widget.js", format: "esm" },
-  { entry: "js/src/hosts/report.ts", out: "cockpit_widget/static/report.js", format: "iife" },
+  { entry: "js/src/hosts/report.ts", out: "cockpit_core/report/static/report.js", format: "iife" },
 ];
 const preview = [{ entry: "js/dev/preview.ts", out: "js/dev/dist/preview.js", format: "iife" }];
 

@@ -13,7 +13,7 @@ export function indexPanels() {
   const lines = names.map((name) => `import ${name} from "./${name}.ts";`);
   const text = `// Generated from the folder by scripts/index_panels.mjs.
 ${lines.join("\n")}
-import type { Panel } from "../panel.ts";
+import type { Panel } from "../contract/panel.ts";
 
 export const panels: Panel[] = [${names.join(", ")}];
 `;

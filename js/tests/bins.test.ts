@@ -2,8 +2,8 @@
 import { describe, expect, it } from "vitest";
 import { binAxis, findZeroBin, zeroShare } from "../src/charts/bins.ts";
 import { heatmapScene } from "../src/charts/heatmap.ts";
-import type { TextMark } from "../src/scene.ts";
-import { light } from "../src/theme.ts";
+import type { TextMark } from "../src/draw/scene.ts";
+import { light } from "../src/draw/theme.ts";
 import { makeHistogram } from "./helpers.ts";
 
 /** 10^low to 10^high in `per` bins per decade on both sides, and what is between around 0. */

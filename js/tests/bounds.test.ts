@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { RunStore, Store } from "../src/store.ts";
-import { Table } from "../src/table.ts";
-import { chooseKept, countBytes, thinPast } from "../src/thin.ts";
-import type { Batch } from "../src/wire.ts";
+import { RunStore, Store } from "../src/data/store.ts";
+import { Table } from "../src/data/table.ts";
+import { chooseKept, countBytes, thinPast } from "../src/data/thin.ts";
+import type { Batch } from "../src/data/wire.ts";
 import { makeBatch, makeFit, makeHistogram, seeded } from "./helpers.ts";
 
 const names = ["Loss", "GradNorm", "Distance"];

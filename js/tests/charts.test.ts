@@ -1,13 +1,13 @@
 import { describe, expect, it } from "vitest";
 import { decimate } from "../src/charts/decimate.ts";
 import { type LineChart, lineScene } from "../src/charts/line.ts";
-import { formatDuration, formatNumber, formatShare, formatTick, shorten } from "../src/format.ts";
-import { makeScale } from "../src/scale.ts";
-import type { LineMark, TextMark } from "../src/scene.ts";
-import { Extremes, Series } from "../src/series.ts";
-import { smooth } from "../src/smooth.ts";
-import { sceneToSvg } from "../src/svg.ts";
-import { contrast, dark, light, readable, runColor } from "../src/theme.ts";
+import { formatDuration, formatNumber, formatShare, formatTick, shorten } from "../src/data/format.ts";
+import { Extremes, Series } from "../src/data/series.ts";
+import { smooth } from "../src/data/smooth.ts";
+import { makeScale } from "../src/draw/scale.ts";
+import type { LineMark, TextMark } from "../src/draw/scene.ts";
+import { sceneToSvg } from "../src/draw/svg.ts";
+import { contrast, dark, light, readable, runColor } from "../src/draw/theme.ts";
 import { seeded } from "./helpers.ts";
 
 function makeSeries(n: number, value: (i: number) => number): Series {

@@ -1,10 +1,10 @@
 // What a first user stumbled over: whose values these are, where the focus goes, what a file tells without the page.
 import { afterEach, describe, expect, it } from "vitest";
-import { withRuns } from "../src/export.ts";
+import { withRuns } from "../src/contract/export.ts";
+import { emptyScene } from "../src/draw/scene.ts";
 import { costItems } from "../src/panels/cost.ts";
 import { relativeGradients } from "../src/panels/grad_hist_layers.ts";
-import { emptyScene } from "../src/scene.ts";
-import { speed } from "../src/summary.ts";
+import { speed } from "../src/view/summary.ts";
 import { type Cockpit, makeBatch, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;

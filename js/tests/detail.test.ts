@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { drawnRecords, tilesOf, visibleRecords } from "../src/detail.ts";
-import type { Batch } from "../src/wire.ts";
+import type { Batch } from "../src/data/wire.ts";
+import { drawnRecords, tilesOf, visibleRecords } from "../src/view/detail.ts";
 import { type Cockpit, makeBatch, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;
@@ -13,7 +13,7 @@ afterEach(() => {
 
 /** Every `stride`-th of the records [from, to), as a server sends a long run. */
 function thinned(from: number, to: number, stride: number): Batch {
-  const whole = makeBatch({ from, to, names: ["Loss"], layers: [] });
+  const whole = makeBatch({ from, to, names: ["Loss"], layers: [], change: { alphas: [], top_samples: [] } });
   const keep = (_: unknown, i: number) => i % stride === 0 || i === to - from - 1;
   const [seq, step, time, wall_time] = [whole.seq, whole.step, whole.time, whole.wall_time].map((own) =>
     own.filter(keep),

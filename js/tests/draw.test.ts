@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { Painter, TextLayer } from "../src/draw.ts";
-import { emptyScene, type Mark, type Scene } from "../src/scene.ts";
+import { Painter, TextLayer } from "../src/draw/draw.ts";
+import { emptyScene, type Mark, type Scene } from "../src/draw/scene.ts";
 import { type Cockpit, makeBatch, open } from "./helpers.ts";
 
 /** What every canvas of the page was told, in order. */

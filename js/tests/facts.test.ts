@@ -1,6 +1,6 @@
 // What the table of one run says.
 import { afterEach, expect, it } from "vitest";
-import { countDepth, describeHeader, describeNetwork, isDefault } from "../src/facts.ts";
+import { countDepth, describeHeader, describeNetwork, isDefault } from "../src/judge/facts.ts";
 import { differences } from "../src/panels/about.ts";
 import { type Cockpit, makeBatch, makeHeader, open } from "./helpers.ts";
 

@@ -1,21 +1,21 @@
 // Faults that users met, each with its story.
 import { afterEach, describe, expect, it } from "vitest";
-import { countColor } from "../src/charts/colors.ts";
 import { poolGrid } from "../src/charts/heatmap.ts";
 import { poolLargest, stripMarks } from "../src/charts/histogram.ts";
 import { brokenMarks } from "../src/charts/line.ts";
-import { fileTitle } from "../src/export.ts";
-import { stepToAxis } from "../src/navigation.ts";
-import { allLayers } from "../src/panel.ts";
+import { fileTitle } from "../src/contract/export.ts";
+import { stepToAxis } from "../src/contract/navigation.ts";
+import { allLayers } from "../src/contract/panel.ts";
+import { defaults, type UiState } from "../src/contract/state.ts";
+import type { Batch } from "../src/data/records.ts";
+import { countColor } from "../src/draw/colors.ts";
+import { makeScale } from "../src/draw/scale.ts";
+import type { ImageMark, LineMark } from "../src/draw/scene.ts";
+import { light } from "../src/draw/theme.ts";
 import { curveReadings, withError } from "../src/panels/_curves.ts";
 import { relativeGradients } from "../src/panels/grad_hist_layers.ts";
 import { panels } from "../src/panels/index.ts";
-import type { Batch } from "../src/records.ts";
-import { makeScale } from "../src/scale.ts";
-import type { ImageMark, LineMark } from "../src/scene.ts";
-import { describeStep } from "../src/scrubber.ts";
-import { defaults, type UiState } from "../src/state.ts";
-import { light } from "../src/theme.ts";
+import { describeStep } from "../src/view/scrubber.ts";
 import { type Cockpit, makeBatch, makeHeader, makeHistogram, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;

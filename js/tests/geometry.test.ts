@@ -1,6 +1,4 @@
 import { describe, expect, it } from "vitest";
-import { countColor } from "../src/charts/colors.ts";
-import { density, EDGE, median } from "../src/charts/density.ts";
 import {
   countPixels,
   differencePixels,
@@ -12,8 +10,10 @@ import {
 import { histogramBoxes, spread, thinSteps } from "../src/charts/histogram.ts";
 import { countOutside, parabolaScales, parabolaScene, standardize } from "../src/charts/parabola.ts";
 import { radial, THRESHOLDS, testsGeometry, testsScene } from "../src/charts/tests.ts";
-import type { DotsMark, EllipseMark, ImageMark, LineMark, TextMark } from "../src/scene.ts";
-import { light } from "../src/theme.ts";
+import { density, EDGE, median } from "../src/data/density.ts";
+import { countColor } from "../src/draw/colors.ts";
+import type { DotsMark, EllipseMark, ImageMark, LineMark, TextMark } from "../src/draw/scene.ts";
+import { light } from "../src/draw/theme.ts";
 import { makeFit, makeHistogram } from "./helpers.ts";
 
 describe("alpha on the standard parabola", () => {

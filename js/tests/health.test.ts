@@ -2,14 +2,14 @@
 
 import { create, toBinary } from "@bufbuild/protobuf";
 import { afterEach, describe, expect, it, vi } from "vitest";
+import { defaults, type UiState } from "../src/contract/state.ts";
+import type { Batch, Evidence, Finding } from "../src/data/records.ts";
+import { decodeBatch } from "../src/data/wire.ts";
 import { BatchSchema } from "../src/gen/cockpit_pb.ts";
-import { evidenceWords, healthOf, inWords, isSick, orderFindings } from "../src/health.ts";
+import { evidenceWords, healthOf, inWords, isSick, orderFindings } from "../src/judge/health.ts";
 import { panels } from "../src/panels/index.ts";
-import type { Batch, Evidence, Finding } from "../src/records.ts";
-import { defaults, type UiState } from "../src/state.ts";
-import { silence, summarize } from "../src/summary.ts";
-import { opinions, inWords as opinionWords } from "../src/verdicts.ts";
-import { decodeBatch } from "../src/wire.ts";
+import { silence, summarize } from "../src/view/summary.ts";
+import { opinions, inWords as opinionWords } from "../src/view/verdicts.ts";
 import { type Cockpit, makeBatch, makeFit, makeHeader, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;

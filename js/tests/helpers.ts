@@ -1,11 +1,24 @@
 // Data and hosts for the tests: Batches made by hand, fixtures made by Python, a source that records what is asked of it.
 import { readFileSync } from "node:fs";
-import { type Mounted, type MountOptions, mount, Store } from "../src/mount.ts";
-import type { Source, SourceStatus } from "../src/source.ts";
-import type { AlphaFit, Batch, Column, Header, HistogramData } from "../src/wire.ts";
+import type { Source, SourceStatus } from "../src/data/source.ts";
+import type { AlphaFit, Batch, Column, Header, HistogramData } from "../src/data/wire.ts";
+import { type Mounted, mount, Store } from "../src/view/mount.ts";
+import type { MountOptions } from "../src/view/options.ts";
 
 /** Made by make_fixtures.py; the tests run from the root of the repository. */
 export const fixture = (name: string): Uint8Array => new Uint8Array(readFileSync(`js/tests/fixtures/${name}.bin`));
+
+/** Batches as the widget and the report get them: each behind its length. */
+export function joinFrames(...batches: Uint8Array[]): Uint8Array {
+  const out = new Uint8Array(batches.reduce((sum, batch) => sum + 4 + batch.length, 0));
+  let at = 0;
+  for (const batch of batches) {
+    new DataView(out.buffer).setUint32(at, batch.length, true);
+    out.set(batch, at + 4);
+    at += 4 + batch.length;
+  }
+  return out;
+}
 
 /** A small generator of repeatable numbers from 0 to 1. */
 export function seeded(seed: number): () => number {
@@ -112,14 +125,14 @@ export function makeBatch({
     epoch: Float64Array.from(seq, (s) => s / 10),
     triggered: null,
     columns: [...names.map((name) => column(name, "")), ...layers.map((layer) => column("GradNorm", layer))],
-    alphas: Array.from(seq, (s) => makeFit(s, of(s, "Alpha") - 1.2)),
+    alphas: change?.alphas ?? Array.from(seq, (s) => makeFit(s, of(s, "Alpha") - 1.2)),
     warnings:
       from <= 2 && to > 2
         ? [{ step: 2, kind: "error", quantity: "Custom", layer: "fc.weight", message: "It broke." }]
         : [],
     findings: [],
     missing: [],
-    top_samples: Array.from(seq, (s) => ({ seq: s, samples: [3, 1] })),
+    top_samples: change?.top_samples ?? Array.from(seq, (s) => ({ seq: s, samples: [3, 1] })),
     heavy: ["GradHist1d", "GradHist2d"].map((quantity) => ({
       quantity,
       steps: Uint32Array.from(count ? [to - 1] : []),
@@ -134,6 +147,7 @@ export class FakeSource implements Source {
   asked: unknown[][] = [];
   stopped = 0;
   detail?: Source["detail"];
+  samples?: Source["samples"];
   onBatch: (bytes: Uint8Array) => void = () => {};
   onStatus: (status: SourceStatus) => void = () => {};
   start(onBatch: (bytes: Uint8Array) => void, onStatus: (status: SourceStatus) => void): void {
@@ -162,7 +176,7 @@ export interface Cockpit extends Mounted {
 
 /** An app in the page with these Batches, drawn once. */
 export function open(batches: Batch[], options: MountOptions = {}): Cockpit {
-  const store = new Store();
+  const store = options.store ?? new Store();
   const source = new FakeSource();
   const element = document.createElement("div");
   document.body.append(element);
@@ -175,7 +189,7 @@ export function open(batches: Batch[], options: MountOptions = {}): Cockpit {
             .get(batch.run)
             ?.keepHistogram(quantity, batch.to_seq - 1, layer, makeHistogram(quantity, batch.to_seq - 1, layer));
   }
-  const mounted = mount(element, source, { store, ...options });
+  const mounted = mount(element, source, { ...options, store });
   mounted.app.draw();
   return {
     ...mounted,

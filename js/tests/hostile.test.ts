@@ -3,11 +3,11 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { zlibSync } from "fflate";
 import { describe, expect, it, vi } from "vitest";
 import { testsScene } from "../src/charts/tests.ts";
+import { decodeBatch, decodeHistogram } from "../src/data/wire.ts";
+import { makeScale, padDomain } from "../src/draw/scale.ts";
+import { light } from "../src/draw/theme.ts";
 import { ArraySchema, BatchSchema, Codec, ColumnSchema, DType, HistogramSchema } from "../src/gen/cockpit_pb.ts";
-import { feed, Store } from "../src/mount.ts";
-import { makeScale, padDomain } from "../src/scale.ts";
-import { light } from "../src/theme.ts";
-import { decodeBatch, decodeHistogram } from "../src/wire.ts";
+import { feed, Store } from "../src/view/mount.ts";
 
 type ArrayInit = { dtype?: DType; shape: number[]; codec?: Codec; data: Uint8Array };
 const makeArray = (init: ArrayInit) => create(ArraySchema, { dtype: DType.DTYPE_FLOAT64, ...init });
@@ -65,9 +65,9 @@ describe("an array", () => {
   });
 
   it("that is small takes its share of what one message may inflate to", () => {
-    const part = { dtype: DType.DTYPE_UINT8, shape: [30_000_000], codec: Codec.ZLIB, data: zeros(30_000_000) };
+    const part = { dtype: DType.DTYPE_UINT8, shape: [34_000_000], codec: Codec.ZLIB, data: zeros(34_000_000) };
     const histogram = create(HistogramSchema, { counts: makeArray(part) });
-    expect(() => decodeBatch(makeBatch({ histograms: [histogram, histogram, histogram] }))).toThrow(/inflates/);
+    expect(() => decodeBatch(makeBatch({ histograms: [histogram, histogram] }))).toThrow(/inflates/);
   });
 });
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { arrange, columnCount, movePanel, nudgePanel, type Placeable } from "../src/layout.ts";
-import type { Group } from "../src/panel.ts";
+import type { Group } from "../src/contract/panel.ts";
+import { arrange, columnCount, movePanel, nudgePanel, type Placeable } from "../src/view/layout.ts";
 
 const panel = (id: string, group: Group, order: number, height = 170): Placeable => ({ id, group, order, height });
 const all = [

@@ -1,13 +1,14 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import type { Context, Panel } from "../src/panel.ts";
+import type { Store } from "../src/data/store.ts";
+import type { Batch } from "../src/data/wire.ts";
+import { decodeBatch } from "../src/data/wire.ts";
+import { contrast } from "../src/draw/theme.ts";
 import { panels } from "../src/panels/index.ts";
-import { contrast } from "../src/theme.ts";
-import type { Batch } from "../src/wire.ts";
-import { decodeBatch } from "../src/wire.ts";
-import { type Cockpit, fixture, makeBatch, open, scalarNames } from "./helpers.ts";
+import { type Cockpit, fixture, makeBatch, open } from "./helpers.ts";
 
 const nan = (seq: number) => [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, -1, 0][seq % 5];
-const many = makeBatch({ to: 100_000, layers: ["fc.weight"] });
+const many = () => [makeBatch({ to: 30_000, layers: ["fc.weight"] })];
+const largeStores = new Map<string, Store>(); // merging it takes longer than all that is done with it
 const data: Record<string, () => Batch[]> = {
   "no run": () => [],
   "a run without a record": () => [makeBatch({ to: 0 })],
@@ -15,7 +16,7 @@ const data: Record<string, () => Batch[]> = {
   "a run": () => [makeBatch({ to: 200 })],
   "two runs": () => [makeBatch({ to: 120 }), makeBatch({ run: "b", to: 80 })],
   "nothing but NaN and infinities": () => [makeBatch({ to: 40, value: nan })],
-  "100,000 points": () => [many],
+  "30,000 points": many,
   "what Python wrote": () => [decodeBatch(fixture("lenet-sgd")), decodeBatch(fixture("lenet-sigmoid"))],
 };
 
@@ -79,7 +80,9 @@ function grow({ store, app }: Cockpit): void {
 
 describe.each(Object.keys(data))("with %s", (kind) => {
   it.each(panels.map((panel) => panel.id))("the panel %s mounts, updates, resizes and is destroyed", (id) => {
-    cockpit = open(data[kind](), { panels: [id] });
+    const known = largeStores.get(kind);
+    cockpit = known ? open([], { panels: [id], store: known }) : open(data[kind](), { panels: [id] });
+    if (data[kind] === many) largeStores.set(kind, cockpit.store);
     const { app } = cockpit;
     const ctx = app.context();
     const panel = panels.find((own) => own.id === id);
@@ -97,8 +100,10 @@ describe.each(Object.keys(data))("with %s", (kind) => {
       { width: 20, height: 10 },
     ]) {
       const scene = panel.draw?.(ctx, size);
-      for (const mark of scene?.marks ?? [])
-        if (mark.type === "text") expect(Number.isFinite(mark.x) && Number.isFinite(mark.y)).toBe(true);
+      const lost = scene?.marks.filter(
+        (mark) => mark.type === "text" && !(Number.isFinite(mark.x) && Number.isFinite(mark.y)),
+      );
+      expect(lost ?? []).toEqual([]);
     }
     app.set({
       step: 0,
@@ -120,64 +125,6 @@ describe.each(Object.keys(data))("with %s", (kind) => {
     cockpit.destroy();
     expect(leftovers()).toEqual([]);
     expect(cockpit.element.childNodes).toHaveLength(0);
-  });
-});
-
-// Data for every name that a panel claims: a panel that is added is covered unasked, also what it says.
-const heavyNames = ["Alpha", "GradHist1d", "GradHist2d"];
-const claimed = panels.flatMap((panel) => panel.names).filter((name) => !heavyNames.includes(name));
-const everything = (change: Partial<Parameters<typeof makeBatch>[0]>) => {
-  const names = [...new Set([...scalarNames, ...claimed])];
-  const batch = makeBatch({ to: 60, names, ...change });
-  const known = batch.header?.quantities ?? [];
-  const more = claimed.filter((name) => !known.some((own) => own.name === name));
-  for (const name of more) known.push({ ...known[0], name, layerwise: true });
-  return batch;
-};
-const kinds: Record<string, (seq: number) => number> = {
-  "of ordinary values": (seq) => 1 + Math.sin(seq / 7) ** 2,
-  "of tiny values": (seq) => 1e-6 * (1 + (seq % 3)),
-  "of large values": (seq) => 1e6 * (1 + (seq % 3)),
-  "of zeros": () => 0,
-  "of NaN and infinities": nan,
-};
-
-function checkContract(panel: Panel, ctx: Context): void {
-  expect(panel.shows(ctx), `the tests have no data for the panel ${panel.id}`).toBe(true);
-  for (const { label, text } of [...panel.readings(ctx), ...(panel.details?.(ctx) ?? [])])
-    expect(`${label} ${text ?? ""}`, panel.id).not.toMatch(/undefined|\[object/);
-  for (const run of ctx.runs) {
-    const verdict = panel.verdict?.(ctx, run);
-    if (verdict) expect(verdict.text.length * verdict.short.length, panel.id).toBeGreaterThan(0);
-  }
-  expect(panel.note?.(ctx) ?? "", panel.id).not.toMatch(/undefined|NaN/);
-  expect(panel.csv(ctx).endsWith("\n"), panel.id).toBe(true);
-  for (const action of panel.actions?.(ctx) ?? []) expect(action.label, panel.id).toBeTruthy();
-}
-
-describe("the contract of panels", () => {
-  it.each(Object.keys(kinds))("holds for runs %s: every one is shown, and nothing that it says fails", (kind) => {
-    for (const runs of [["a"], ["a", "b", "c"]]) {
-      const batches = runs.map((run) => everything({ run, run_id: run, value: kinds[kind] }));
-      cockpit = open(batches, { panels: ["none is mounted"] });
-      for (const state of [{}, { step: 3 }, { layer: "fc.weight", step: null }]) {
-        cockpit.app.set(state);
-        const ctx = cockpit.app.context();
-        for (const panel of panels) if (runs.length > 1 || panel.shows(ctx)) checkContract(panel, ctx); // a table needs some
-      }
-      cockpit.destroy();
-    }
-  });
-
-  it("notices a panel whose words fail, whatever it is called", () => {
-    const fail = () => {
-      throw new Error("no");
-    };
-    cockpit = open([everything({})], { panels: ["none is mounted"] });
-    const ctx = cockpit.app.context();
-    for (const part of ["verdict", "note", "readings", "csv"] as const)
-      expect(() => checkContract({ ...panels[0], id: "unheard of", [part]: fail }, ctx), part).toThrow("no");
-    expect(() => checkContract({ ...panels[0], shows: () => false }, ctx)).toThrow();
   });
 });
 

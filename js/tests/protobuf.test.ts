@@ -1,9 +1,9 @@
 // The small reader of messages against the library that reads any schema.
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { describe, expect, it } from "vitest";
+import { decode } from "../src/data/protobuf.ts";
 import { type Batch, BatchSchema, HistogramSchema } from "../src/gen/cockpit_pb.ts";
 import { fields } from "../src/gen/fields.ts";
-import { decode } from "../src/protobuf.ts";
 import { fixture, seeded } from "./helpers.ts";
 
 /** Plain objects of both: the library marks its messages, and its maps have no prototype. */

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { Raster } from "../src/raster.ts";
+import { Raster } from "../src/draw/raster.ts";
 import { seeded } from "./helpers.ts";
 
 const ink = { color: "#102030", weight: 2 };

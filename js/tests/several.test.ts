@@ -2,16 +2,16 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { histogramOutline } from "../src/charts/histogram.ts";
 import { tableScene } from "../src/charts/table.ts";
-import { HistogramFetcher } from "../src/context.ts";
-import { framedScene } from "../src/export.ts";
-import { shortNames } from "../src/format.ts";
-import { countWords, groupWarnings } from "../src/notices.ts";
+import { framedScene } from "../src/contract/export.ts";
+import { defaults, type UiState } from "../src/contract/state.ts";
+import { shortNames } from "../src/data/format.ts";
+import type { Batch, Notice } from "../src/data/records.ts";
+import { emptyScene, type TextMark } from "../src/draw/scene.ts";
+import { dark, light, runColor, seriesColor } from "../src/draw/theme.ts";
+import { countWords, groupWarnings } from "../src/judge/notices.ts";
 import { histogramOf } from "../src/panels/grad_hist_2d.ts";
-import type { Batch, Notice } from "../src/records.ts";
-import { emptyScene, type TextMark } from "../src/scene.ts";
-import { defaults, type UiState } from "../src/state.ts";
-import { dark, light, runColor, seriesColor } from "../src/theme.ts";
-import { inWords, opinions } from "../src/verdicts.ts";
+import { HistogramFetcher } from "../src/view/context.ts";
+import { inWords, opinions } from "../src/view/verdicts.ts";
 import { type Cockpit, makeBatch, makeFit, makeHeader, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;
@@ -25,9 +25,11 @@ const start = (batches: Batch[], state: Partial<UiState> = {}) => {
   return cockpit;
 };
 const name = (i: number) => `run-${String.fromCharCode(97 + i)}`;
+/** Mostly signal: with much noise in the gradient, alpha has no opinion. */
+const signal = (seq: number, own: string) => (own === "NormTest" ? 0.3 : 1 + Math.sin(seq / 7) ** 2);
 const runs = (count: number, change: (i: number) => Partial<Batch> = () => ({})) =>
   Array.from({ length: count }, (_, i) =>
-    makeBatch({ run: name(i), run_id: String(i), to: 20, change: { ...change(i) } }),
+    makeBatch({ run: name(i), run_id: String(i), to: 20, value: signal, change: { ...change(i) } }),
   );
 const texts = (own: Cockpit, id: string) =>
   [...own.card(id).querySelectorAll(".ck-texts span")].map((span) => span.textContent);

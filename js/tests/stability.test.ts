@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { ShownRun } from "../src/panel.ts";
-import { stabilityFactor } from "../src/panels/hess_max_ev.ts";
+import type { ShownRun } from "../src/contract/panel.ts";
+import { stabilityFactor } from "../src/judge/stability.ts";
 import { makeHeader } from "./helpers.ts";
 
 const run = (name: string, ...groups: Record<string, string>[]) =>

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { RunStore, Store } from "../src/store.ts";
-import type { Batch } from "../src/wire.ts";
+import { RunStore, Store } from "../src/data/store.ts";
+import type { Batch } from "../src/data/wire.ts";
 import { makeBatch, makeFit, seeded } from "./helpers.ts";
 
 /** Everything that panels can see of a run, as plain data. */

@@ -1,7 +1,7 @@
 // Where a run leaves its healthy twin.
 import { afterEach, describe, expect, it } from "vitest";
-import { defaults } from "../src/state.ts";
-import { findFirst, firstDifferences, makeCells } from "../src/twin.ts";
+import { defaults } from "../src/contract/state.ts";
+import { findFirst, firstDifferences, makeCells } from "../src/judge/twin.ts";
 import { type Cockpit, makeBatch, makeHeader, open, seeded } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;

@@ -14,7 +14,7 @@ from tests import slow_truth
 from tests import slow_truth_instruments as instruments
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS
-from tests.training import OPTIMIZERS, by_step, loop, train_tracked
+from tests.training import OPTIMIZERS, by_step, loop, train_tracked, with_config
 
 STEPS = 2
 NAMES = ("Coherence", "ConflictShare", "EffectiveRank", "ClassInterference")
@@ -58,7 +58,7 @@ def test_micro_batches_are_one_batch(tmp_path: Path) -> None:
         model, loss_fn, batches = PROBLEMS["cnn"].make()
         optimizer = OPTIMIZERS["adam"](list(model.parameters()))
         options = {"config": config(), "on_error": "raise"}
-        with cockpit_core.track(model, loss_fn, optimizer, tmp_path / f"{len(parts)}", **options) as run:
+        with cockpit_core.track(model, loss_fn, optimizer, tmp_path / f"{len(parts)}", **with_config(options)) as run:
             for x, y in batches(3):
                 optimizer.zero_grad()
                 for part in parts:

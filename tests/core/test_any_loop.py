@@ -26,6 +26,7 @@ from tests.training import (
     start,
     train_tracked,
     truth_of,
+    with_config,
 )
 
 
@@ -150,7 +151,7 @@ def test_several_optimizers_on_one_model_make_one_step(tmp_path: Path) -> None:
     first, last = training.model[0].parameters(), training.model[2].parameters()
     optimizers = [torch.optim.SGD(first, lr=0.1), torch.optim.SGD(last, lr=0.1)]
     options = {"logdir": tmp_path / "run", "config": "economy", "on_error": "raise"}
-    with cockpit_core.track(training.model, training.loss_fn, optimizers, **options) as run:
+    with cockpit_core.track(training.model, training.loss_fn, optimizers, **with_config(options)) as run:
         for inputs, targets in training.batches(3):
             training.model.zero_grad()
             training.loss_fn(training.model(inputs), targets).backward()
@@ -251,7 +252,7 @@ def test_samples_may_be_counted_along_another_dimension(tmp_path: Path) -> None:
     G = torch.stack(rows).numpy()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     options = {"config": quantities("NormTest", "InnerTest", "GradNorm"), "on_error": "raise", "batch_dim": 1}
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options) as run:
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **with_config(options)) as run:
         loss_fn(model(inputs), targets).backward()
         optimizer.step()
     assert by_step(run.data, "NormTest")[0] == pytest.approx(slow_truth.norm_test(G))

@@ -13,7 +13,7 @@ from torch import nn
 import cockpit_core
 from cockpit_core.tracking import opening, tracker
 from tests.own_optimizers import ByHand
-from tests.training import Training, by_step, start
+from tests.training import Training, by_step, start, with_config
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "negative step": ({"step": -1}, "step must be at least 0, got -1"),
@@ -64,7 +64,7 @@ def test_bad_argument_is_named_and_leaves_nothing(case: str, tmp_path: Path, mon
     training = start("mlp")
     given = {"model": training.model, "loss_fn": training.loss_fn, "optimizer": training.optimizer, "logdir": "run"}
     with pytest.raises((TypeError, ValueError)) as caught:
-        cockpit_core.track(**{**given, **options})
+        cockpit_core.track(**with_config({**given, **options}))
     assert str(caught.value).startswith(words)
     assert is_untouched(training)
     assert list(tmp_path.iterdir()) == []
@@ -127,7 +127,13 @@ def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
 def test_object_that_is_no_optimizer_is_told_what_to_do(tmp_path: Path) -> None:
     training = start("mlp")
     with pytest.raises(TypeError, match=r"got ByHand; a wrapper is looked into.*subclass of torch\.optim\.Optimizer"):
-        cockpit_core.track(training.model, training.loss_fn, ByHand(training.model.parameters(), 0.1), tmp_path / "run")
+        cockpit_core.track(
+            training.model,
+            training.loss_fn,
+            ByHand(training.model.parameters(), 0.1),
+            tmp_path / "run",
+            config="economy",
+        )
 
 
 def test_optimizer_without_its_init_is_told_what_to_do(tmp_path: Path) -> None:
@@ -137,10 +143,14 @@ def test_optimizer_without_its_init_is_told_what_to_do(tmp_path: Path) -> None:
 
     training = start("mlp")
     with pytest.raises(TypeError, match=r"Bare has no step hooks: its __init__ must call super"):
-        cockpit_core.track(training.model, training.loss_fn, Bare(training.model.parameters()), tmp_path / "run")
+        cockpit_core.track(
+            training.model, training.loss_fn, Bare(training.model.parameters()), tmp_path / "run", config="economy"
+        )
 
 
 def test_same_optimizer_twice_is_refused(tmp_path: Path) -> None:
     training = start("mlp")
     with pytest.raises(ValueError, match="the same optimizer twice"):
-        cockpit_core.track(training.model, training.loss_fn, [training.optimizer] * 2, tmp_path / "run")
+        cockpit_core.track(
+            training.model, training.loss_fn, [training.optimizer] * 2, tmp_path / "run", config="economy"
+        )

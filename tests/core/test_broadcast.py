@@ -14,7 +14,7 @@ import cockpit_core
 from tests import slow_truth
 from tests.networks import classify, labels_per_position, tokens
 from tests.problems import Problem
-from tests.training import ECONOMY, OPTIMIZERS, assert_true, by_step, loop, train_tracked
+from tests.training import ECONOMY, OPTIMIZERS, assert_true, by_step, linear, loop, train_tracked, with_config
 
 
 class PositionedDecoder(nn.Module):
@@ -100,7 +100,7 @@ PROBLEMS: dict[str, Problem] = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_broadcast_parameters_are_exact(name: str, tmp_path: Path) -> None:
     problem = PROBLEMS[name]
-    data = train_tracked(problem, "momentum", 3, tmp_path / "run", config="economy")
+    data = train_tracked(problem, "momentum", 3, tmp_path / "run", config=linear("economy"))
     truth = slow_truth.truth_of_run(problem, OPTIMIZERS["momentum"], 3, None)
     assert data.header.covered == 1.0
     assert_true(data, truth, ECONOMY)
@@ -138,7 +138,11 @@ def test_training_is_bit_for_bit_the_same(name: str, tmp_path: Path) -> None:
         model, loss_fn, batches = PROBLEMS[name].make()
         optimizer = OPTIMIZERS["adam"](list(model.parameters()))
         options = {"config": "economy", "on_error": "raise", "schedule": 2}
-        run = cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options) if tracked else nullcontext()
+        run = (
+            cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **with_config(options))
+            if tracked
+            else nullcontext()
+        )
         with run:
             loop(model, loss_fn, optimizer, batches(5))
         results.append([*model.parameters(), *(p.grad for p in model.parameters())])

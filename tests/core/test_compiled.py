@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import cockpit_core
-from tests.training import Training, assert_true, by_step, start, truth_of
+from tests.training import Training, assert_true, by_step, start, truth_of, with_config
 
 BACKEND = "aot_eager"  # traces and cuts the graph like the real compiler, without its minute of compiling
 
@@ -54,7 +54,9 @@ def forget_compiled_code():
 def test_numbers_of_a_compiled_model_are_the_truth(compile_model: Callable, tmp_path: Path) -> None:
     training = start("mlp", "momentum")
     tracked = compile_model(training)
-    run = cockpit_core.track(tracked, training.loss_fn, training.optimizer, tmp_path / "run", on_error="raise")
+    run = cockpit_core.track(
+        tracked, training.loss_fn, training.optimizer, tmp_path / "run", on_error="raise", config="economy"
+    )
     with run:
         training.run(training.batches(3))
     assert run.data.layers == ["0.weight", "0.bias", "2.weight", "2.bias"]
@@ -99,7 +101,7 @@ def test_training_is_that_of_the_mixed_run(tmp_path: Path) -> None:
         Training(mixed_model, mixed.loss_fn, mixed.optimizer, mixed.batches).run([batch])
     tracked = compile_outside(training)
     options = {"config": "full", "schedule": 3, "on_error": "raise"}
-    with cockpit_core.track(tracked, training.loss_fn, training.optimizer, tmp_path / "run", **options):
+    with cockpit_core.track(tracked, training.loss_fn, training.optimizer, tmp_path / "run", **with_config(options)):
         training.run(training.batches(6))
     for one, other in zip(mixed.model.parameters(), training.model.parameters(), strict=True):
         assert torch.equal(one, other)

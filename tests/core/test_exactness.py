@@ -14,7 +14,16 @@ from torch import Tensor, nn
 import cockpit_core
 from tests import slow_truth
 from tests.problems import PROBLEMS, Problem
-from tests.training import OPTIMIZERS, assert_alphas_close, assert_close, by_step, loop, quantities, train_tracked
+from tests.training import (
+    OPTIMIZERS,
+    assert_alphas_close,
+    assert_close,
+    by_step,
+    loop,
+    quantities,
+    train_tracked,
+    with_config,
+)
 
 STEPS = 4
 SCALARS = (
@@ -192,7 +201,7 @@ def monte_carlo(tmp_path_factory: pytest.TempPathFactory) -> tuple[cockpit_core.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     logdir = tmp_path_factory.mktemp("monte_carlo") / "run"
     options = {"config": quantities("HessTrace"), "curvature": "ggn_mc", "on_error": "raise"}
-    with cockpit_core.track(model, loss_fn, optimizer, logdir=logdir, **options):
+    with cockpit_core.track(model, loss_fn, optimizer, logdir=logdir, **with_config(options)):
         for _ in range(150):
             optimizer.zero_grad()
             loss_fn(model(inputs), targets).backward()

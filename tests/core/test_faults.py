@@ -13,7 +13,18 @@ from torch import Tensor, nn
 
 import cockpit_core
 from tests import slow_truth
-from tests.training import OPTIMIZERS, QUANTITIES, Training, assert_true, by_step, loop, quantities, start, truth_of
+from tests.training import (
+    OPTIMIZERS,
+    QUANTITIES,
+    Training,
+    assert_true,
+    by_step,
+    loop,
+    quantities,
+    start,
+    truth_of,
+    with_config,
+)
 
 CURVATURE = ("HessTrace", "HessMaxEV", "TICDiag", "TICTrace")
 OF_SPREAD = ("NormTest", "InnerTest", "OrthoTest", "EarlyStopping")
@@ -120,7 +131,7 @@ def test_no_gradient_at_all_breaks_nothing(tmp_path: Path) -> None:
         model.bias.fill_(50.0)
     inputs, targets = torch.randn(4, 3, dtype=torch.float64), -torch.ones(4, 2, dtype=torch.float64)
     options = {"config": quantities(*QUANTITIES), "on_error": "raise"}
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options) as run:
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **with_config(options)) as run:
         loop(model, loss_fn, optimizer, [(inputs, targets)] * 3)
     assert by_step(run.data, "GradNorm") == {0: 0.0, 1: 0.0, 2: 0.0}
     assert by_step(run.data, "HessTrace") == {0: 0.0, 1: 0.0, 2: 0.0}

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import cockpit_core
 from tests.loops import LOOPS
 from tests.slow_truth import truth_of_objective
-from tests.training import assert_alphas_close, by_step
+from tests.training import assert_alphas_close, by_step, with_config
 
 
 def adam(parameters) -> torch.optim.Optimizer:
@@ -85,7 +85,7 @@ def test_gauss_newton_of_several_or_reshaped_outputs(name: str, kind: str, tmp_p
     model = loop.make()
     optimizer = adam(model.parameters())
     options = {"config": "full", "curvature": kind, "on_error": "raise", "logdir": tmp_path / "run"}
-    with cockpit_core.track(model, optimizer=optimizer, **options) as run:
+    with cockpit_core.track(model, optimizer=optimizer, **with_config(options)) as run:
         optimizer.zero_grad()
         scalar(model, batch).backward()
         optimizer.step()
@@ -118,7 +118,7 @@ def test_curvature_on_parts_of_the_batch_adds_up(name: str, tmp_path: Path) -> N
         optimizer = adam(model.parameters())
         config = [cockpit_core.quantities.HessMaxEV()]
         options = {"config": config, "memory_budget": budget, "on_error": "raise", "logdir": tmp_path / str(budget)}
-        with cockpit_core.track(model, optimizer=optimizer, **options) as run:
+        with cockpit_core.track(model, optimizer=optimizer, **with_config(options)) as run:
             OF_OUTPUTS[name](outputs_of(loop, model, batch), batch).backward()
             optimizer.step()
         values.append(by_step(run.data, "HessMaxEV")[0])

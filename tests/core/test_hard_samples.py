@@ -13,7 +13,7 @@ from cockpit_core import quantities as q
 from tests import slow_truth
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS
-from tests.training import OPTIMIZERS, by_step, train_tracked
+from tests.training import OPTIMIZERS, by_step, train_tracked, with_config
 
 EVERY = {**PROBLEMS, **NETWORKS}
 STEPS = 4
@@ -26,7 +26,7 @@ def test_table_and_share_are_the_truth(problem: str, parts: int, tmp_path: Path)
     optimizer, B = OPTIMIZERS["adam"](list(model.parameters())), EVERY[problem].batch_size
     ids = [np.random.default_rng(t).permutation(B + 2)[:B] for t in range(STEPS)]
     options = {"config": [q.HardSamples(top=4)], "on_error": "raise"}
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options) as run:
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **with_config(options)) as run:
         for t, (x, y) in enumerate(batches(STEPS)):
             optimizer.zero_grad()
             for n in np.array_split(np.arange(B), parts):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -32,8 +34,85 @@ def find_imported(code: str, watched: tuple[str, ...]) -> list[str]:
     return json.loads(result.stdout.splitlines()[-1])
 
 
+def is_inside_function(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    while node in parents:
+        node = parents[node]
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return True
+    return False
+
+
+def read_imports(code: str, known: Collection[str]) -> set[str]:
+    """Modules that this one needs to be read, those under ``TYPE_CHECKING`` included; not what a function opens later."""
+    tree = ast.parse(code)
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    found = set()
+    for node in ast.walk(tree):
+        if is_inside_function(node, parents):
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in known else node.module for name in names}
+    return found & set(known)
+
+
+def find_cycles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of names that can each be reached from the others."""
+    reach = {name: set(ends) for name, ends in arrows.items()}
+    for middle in reach:
+        for name in reach:
+            if middle in reach[name]:
+                reach[name] |= reach[middle]
+    groups = {tuple(sorted({name} | {o for o in reach[name] if name in reach.get(o, ())})) for name in reach}
+    return sorted([list(group) for group in groups if len(group) > 1])
+
+
+def read_arrows() -> dict[str, set[str]]:
+    names = list_modules("cockpit_core")
+    files = {name: ROOT / name.replace(".", "/") for name in names}
+    codes = {name: (f / "__init__.py" if f.is_dir() else f.with_suffix(".py")).read_text() for name, f in files.items()}
+    return {name: read_imports(code, names) - {name} for name, code in codes.items()}
+
+
+def test_no_module_needs_itself_to_be_read() -> None:
+    """In circles, types included: what knows what can be drawn with arrows that point one way."""
+    open_rooms = ("cockpit_core.tracking.", "cockpit_core.recording.")  # still to be drawn apart
+    assert [c for c in find_cycles(read_arrows()) if not all(name.startswith(open_rooms) for name in c)] == []
+
+
+def test_engine_asks_nothing_of_those_who_use_it() -> None:
+    users = ("recording", "tracking", "signals", "report", "commands", "diagnosis", "integrations")
+    arrows = read_arrows()
+    for room, others in {
+        "engine": users,
+        "distributed": (*users, "engine", "quantities"),
+        "curvature": (*users, "engine", "quantities", "distributed"),
+        "layers": (*users, "engine", "quantities", "distributed", "curvature"),
+        "foundation": (*users, "engine", "quantities", "distributed", "curvature", "layers", "kernels", "events"),
+    }.items():
+        own = {name: ends for name, ends in arrows.items() if name.startswith(f"cockpit_core.{room}")}
+        taken = [(name, end) for name, ends in own.items() for end in ends if end.split(".")[1] in others]
+        assert taken == [], room
+
+
+def test_only_the_centre_of_the_engine_holds_all_of_it() -> None:
+    """Every other part of the engine, and of what joins processes, takes what it needs and returns a value."""
+    for folder in ("engine", "distributed"):
+        for file in (ROOT / "cockpit_core" / folder).rglob("*.py"):
+            arguments = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.arg)]
+            assert not {"engine", "run"} & {node.arg for node in arguments}, file
+
+
+def test_a_circle_would_be_seen() -> None:
+    code = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a.b import C\ndef f():\n    import a.d"
+    assert read_imports(code, {"a.b", "a.d"}) == {"a.b"}
+    assert find_cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
 def test_core_imports_no_host_no_plotting_and_no_pandas() -> None:
-    # The report serves both hosts' bundles and draws posters; it loads those only when it is asked for one.
+    # The report draws posters; it loads matplotlib only when it is asked for one.
     # An integration imports the library that it is for, which may bring anything; nothing else imports the integration.
     names = [name for name in list_modules("cockpit_core") if not name.startswith("cockpit_core.integrations.")]
     code = "\n".join(f"import {name}" for name in names)

@@ -10,7 +10,7 @@ import torch
 
 import cockpit_core
 from tests.core.test_loops_and_configurations import BATCHES, LOOPS
-from tests.training import QUANTITIES, quantities
+from tests.training import QUANTITIES, quantities, with_config
 
 INSTRUMENTS = [name for name in cockpit_core.quantities.ALL if name not in QUANTITIES]
 
@@ -21,7 +21,7 @@ def test_every_loop_runs_bit_for_bit_with_all_instruments(name: str, tmp_path: P
     plain, loop = LOOPS[name](), LOOPS[name]()
     optimizers: Any = loop.optimizers if len(loop.optimizers) > 1 else loop.optimizers[0]
     options = {"config": quantities(*INSTRUMENTS), "on_error": "raise"}
-    with cockpit_core.track(loop.model, loop.loss_fn, optimizers, tmp_path / "run", **options) as run:
+    with cockpit_core.track(loop.model, loop.loss_fn, optimizers, tmp_path / "run", **with_config(options)) as run:
         tracked = loop.run()
     untracked = plain.run()
     assert [n for n, value in untracked.items() if not torch.equal(value, tracked[n])] == []

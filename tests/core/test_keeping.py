@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 import cockpit_core
-from cockpit_core.engine.alpha.keeping import at, rows_are_smaller
+from cockpit_core.engine.alpha.kept import rows_are_smaller
+from cockpit_core.engine.forward import at
 from cockpit_core.layers.contribution import Outer, Positions
 from tests import slow_truth
 from tests.core.test_neutrality import assert_bit_for_bit, train_untracked
 from tests.core.test_neutrality import train_tracked as train_for_neutrality
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS
-from tests.training import OPTIMIZERS, assert_true, loop, quantities, train_tracked
+from tests.training import OPTIMIZERS, assert_true, loop, quantities, train_tracked, with_config
 
 EVERYWHERE = {**PROBLEMS, **NETWORKS}
 
@@ -71,7 +72,7 @@ def test_forward_that_does_not_come_out_the_same_is_noticed_and_then_kept(tmp_pa
         for _ in range(4)
     ]
     options = {"config": quantities("Alpha"), "memory_budget": 1, "on_error": "raise"}
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options) as run:
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **with_config(options)) as run:
         loop(model, loss_fn, optimizer, batches)
     assert "gives other outputs" in notes_of(run.data)
     assert "kept beyond memory_budget" in notes_of(run.data)
@@ -84,7 +85,7 @@ def test_inputs_changed_in_place_are_noticed(tmp_path: Path) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     inputs, targets = torch.randn(6, 5), torch.randint(3, (6,))
     options = {"config": quantities("Alpha"), "memory_budget": 1, "on_error": "raise"}
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options) as run:
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **with_config(options)) as run:
         for step in range(4):
             optimizer.zero_grad()
             loss_fn(model(inputs), targets).backward()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import cockpit_core
 from tests import fuzz_networks, slow_truth
 from tests.kinds import KINDS, Kind
+from tests.training import with_config
 
 FORMULAS: dict[str, Callable[[Any], float | None]] = {
     "NormTest": slow_truth.norm_test,
@@ -29,7 +30,7 @@ def train(
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
     options = {"config": "economy", "on_error": "raise", **options}
     torch.manual_seed(1)
-    with cockpit_core.track(model, None, optimizer, folder, **options) as run:
+    with cockpit_core.track(model, None, optimizer, folder, **with_config(options)) as run:
         for inputs in steps:
             optimizer.zero_grad()
             losses = losses_of(model(*inputs))
@@ -85,10 +86,10 @@ def test_kind_is_exact(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("start", [0, 10, 20, 30, 40])
-def test_no_random_network_is_wrong(start: int, tmp_path: Path) -> None:
-    """``python -m tests.fuzz_networks --seed N`` repeats one."""
-    for seed in range(start, start + 10):
+@pytest.mark.parametrize("seeds", [range(10), range(10, 20), range(20, 30), range(30, 40), range(40, 50), (1324,)])
+def test_no_random_network_is_wrong(seeds: Iterable[int], tmp_path: Path) -> None:
+    """``python -m tests.fuzz_networks --seed N`` repeats one. The last ones were wrong once."""
+    for seed in seeds:
         verdict = fuzz_networks.try_network(seed, tmp_path / str(seed))
         assert not verdict.wrong, f"seed {seed}: {fuzz_networks.draw_network(seed)}: {verdict.wrong[:3]}"
         assert not verdict.error, f"seed {seed}: {fuzz_networks.draw_network(seed)}: {verdict.error}"

@@ -24,6 +24,7 @@ from tests.training import (
     quantities,
     start,
     truth_of,
+    with_config,
 )
 
 # ---- several backward passes, one step -----------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def test_parameters_without_samples_meet_batches_of_different_sizes(name: str, t
     per_sample = [loss_fn(model(x[n : n + 1]), y[n : n + 1]) / len(x) for x, y in pieces for n in range(len(x))]
     rows = [torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True) for loss in per_sample]
     G = len(inputs) * torch.stack([slow_truth.flatten(row) for row in rows]).numpy()
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise") as run:
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise", config="economy") as run:
         sum(loss_fn(model(x), y) for x, y in pieces).backward()
         optimizer.step()
     assert run.data.header.covered == 1.0
@@ -207,7 +208,7 @@ def test_learning_rate_scheduler_is_followed(tmp_path: Path) -> None:
 def test_functional_loss_is_served_by_backward(loss_fn, with_individual: bool, tmp_path: Path) -> None:
     training = start("residual_tanh", "adam")
     options = {"logdir": tmp_path / "run", "config": "full", "on_error": "raise"}
-    with cockpit_core.track(training.model, loss_fn, training.optimizer, **options) as run:
+    with cockpit_core.track(training.model, loss_fn, training.optimizer, **with_config(options)) as run:
         for inputs, targets in training.batches(3):
             training.optimizer.zero_grad()
             losses = F.cross_entropy(training.model(inputs), targets, reduction="none")

@@ -242,7 +242,7 @@ def test_uninitialised_parameters_are_refused_with_what_to_do(tmp_path: Path) ->
         warnings.simplefilter("ignore")  # torch says that lazy modules are new
         optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
     with pytest.raises(ValueError, match="run one batch"):
-        cockpit_core.track(model, nn.MSELoss(), optimizer, tmp_path / "run")
+        cockpit_core.track(model, nn.MSELoss(), optimizer, tmp_path / "run", config="economy")
 
 
 INTRODUCTION = """# Every parameterised module of torch.nn

@@ -17,7 +17,7 @@ from tests.core import test_broadcast
 from tests.core.test_modules import CASES, Case, SquaredSum, make
 from tests.networks import NETWORKS, Teacher
 from tests.problems import PROBLEMS
-from tests.training import OPTIMIZERS, by_step, loop
+from tests.training import OPTIMIZERS, by_step, loop, with_config
 
 CONFIGURATIONS = ("economy", "business", "full")
 
@@ -139,7 +139,7 @@ def test_bias_that_a_normalisation_undoes_is_no_reason_to_look_elsewhere(norm, d
     model.to(dtype)
     loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
     batches = [(torch.randn(8, 4, dtype=dtype), torch.randint(3, (8,))) for _ in range(4)]
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise") as run:
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise", config="economy") as run:
         loop(model, loss_fn, optimizer, batches)
     assert by_step(run.data, "GradNorm", "2.bias")[0] < 1e-4 * by_step(run.data, "GradNorm")[0]
     assert {info.method for info in run.data.header.layers} <= {"rule", "contribution"}
@@ -179,7 +179,7 @@ def train_module(case: Case, model: nn.Module, inputs: tuple, logdir: Path | Non
     loss_fn, optimizer = SquaredSum(), torch.optim.Adam(model.parameters(), lr=0.01)
     torch.manual_seed(3)
     options = {"config": config, "on_error": "raise"}
-    with cockpit_core.track(model, loss_fn, optimizer, logdir, **options) if logdir else nullcontext():
+    with cockpit_core.track(model, loss_fn, optimizer, logdir, **with_config(options)) if logdir else nullcontext():
         for _ in range(2):
             optimizer.zero_grad()
             loss_fn(model(*inputs)).backward()
@@ -200,7 +200,11 @@ def test_network_runs_with_every_configuration_bit_for_bit(name: str, config: st
         optimizer = OPTIMIZERS["adam"](list(model.parameters()))
         torch.manual_seed(1)
         options = {"config": config, "on_error": "raise"}
-        run = cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options) if tracked else nullcontext()
+        run = (
+            cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **with_config(options))
+            if tracked
+            else nullcontext()
+        )
         with run:
             loop(model, loss_fn, optimizer, batches(2))
         buffers = [buffer for _, buffer in model.named_buffers()]

@@ -11,7 +11,17 @@ import torch
 import cockpit_core
 from tests import slow_truth
 from tests.networks import NETWORKS
-from tests.training import ECONOMY, OPTIMIZERS, assert_close, assert_true, by_step, loop, train_tracked
+from tests.training import (
+    ECONOMY,
+    OPTIMIZERS,
+    assert_close,
+    assert_true,
+    by_step,
+    linear,
+    loop,
+    train_tracked,
+    with_config,
+)
 
 CURVATURE = ("HessTrace", "HessMaxEV", "TICDiag")
 
@@ -19,7 +29,7 @@ CURVATURE = ("HessTrace", "HessMaxEV", "TICDiag")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_first_order_is_exact(name: str, tmp_path: Path) -> None:
     problem = NETWORKS[name]
-    data = train_tracked(problem, "momentum", 3, tmp_path / "run", config="economy")
+    data = train_tracked(problem, "momentum", 3, tmp_path / "run", config=linear("economy"))
     truth = slow_truth.truth_of_run(problem, OPTIMIZERS["momentum"], 3, None)
     assert data.header.covered == 1.0
     assert_true(data, truth, ECONOMY)
@@ -63,7 +73,7 @@ def test_network_trains_bit_for_bit_the_same(name: str, tmp_path: Path) -> None:
         torch.manual_seed(1)
         if tracked:
             options = {"config": "full", "on_error": "raise", "schedule": 2}
-            with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **options):
+            with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", **with_config(options)):
                 losses = loop(model, loss_fn, optimizer, batches(10))
         else:
             losses = loop(model, loss_fn, optimizer, batches(10))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import cockpit_core
 from tests.problems import PROBLEMS
-from tests.training import OPTIMIZERS, QUANTITIES, loop, quantities
+from tests.training import OPTIMIZERS, QUANTITIES, loop, quantities, with_config
 
 STEPS = 50
 
@@ -39,7 +39,7 @@ def train_tracked(problem: str, optimizer: str, logdir: Path, dtype=torch.float6
     model, loss_fn, batches = PROBLEMS[problem].make(dtype=dtype)
     optim = OPTIMIZERS[optimizer](PROBLEMS[problem].groups(model))
     torch.manual_seed(1)
-    with cockpit_core.track(model, loss_fn, optim, logdir=logdir, on_error="raise", **options) as run:
+    with cockpit_core.track(model, loss_fn, optim, logdir=logdir, on_error="raise", **with_config(options)) as run:
         losses = loop(model, loss_fn, optim, batches(STEPS))
     assert len(run.data.scalars("Loss")[0]) > 0, "nothing was tracked, so nothing is shown"
     return everything(model, optim, losses)

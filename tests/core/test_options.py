@@ -148,7 +148,7 @@ def test_quantities_by_name(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"config": ["Loss", "GradNrm"]}, "no quantity 'GradNrm'; there are ActivationScale"),
-        ({"config": None}, "'full' or a list of quantities, got None"),
+        ({"config": 7}, "'full' or a list of quantities, got 7"),
         ({"schedule": 0}, "schedule is an interval of at least 1 step, got 0"),
     ],
 )
@@ -160,7 +160,7 @@ def test_mistakes_are_answered_with_the_remedy(options: dict, words: str, tmp_pa
 def test_loss_and_optimizer_in_the_wrong_order(tmp_path: Path) -> None:
     training = start("mlp")
     with pytest.raises(TypeError, match=r"the order is track\(model, loss_fn, optimizer\)"):
-        cockpit_core.track(training.model, training.optimizer, training.loss_fn, tmp_path / "run")
+        cockpit_core.track(training.model, training.optimizer, training.loss_fn, tmp_path / "run", config="economy")
 
 
 def test_layers_that_learn_nothing_are_noticed(tmp_path: Path) -> None:
@@ -182,3 +182,36 @@ def test_what_stays_the_case_is_said_ever_more_rarely(tmp_path: Path) -> None:
         training.run(training.batches(9))
     network = [n.step for n in run.data.notices if n.kind == "outside_range" and not n.layer]
     assert network == [0, 1, 3, 7]
+
+
+def test_histograms_are_logarithmic_unless_bins_or_range_are_given(tmp_path: Path) -> None:
+    q = cockpit_core.quantities
+    assert (q.GradHist1d().scale, q.GradHist2d().scale) == ("log", "log")
+    assert (q.GradHist1d(bins=50).scale, q.GradHist2d(parameter_range=(-1, 1)).scale) == ("linear", "linear")
+    data, truth = measure([q.GradHist1d(), q.GradHist2d(per_octave=2)], folder=tmp_path)
+    G = slow_truth.matrix(truth.G[1], truth.names, 6)
+    theta = np.broadcast_to(slow_truth.matrix(truth.theta[1], truth.names, 1), G.shape)
+    one, two = data.histogram("GradHist1d", 1), data.histogram("GradHist2d", 1)
+    assert one.counts.sum() == two.counts.sum() == G.size
+    expected = slow_truth.histogram_by_magnitude([G], [one.edges])
+    assert np.abs(one.counts.astype(int) - expected).sum() <= 4  # sums in another order: what cancels is not quite zero
+    expected = slow_truth.histogram_by_magnitude([G, theta], [two.edges, two.parameter_edges])
+    assert np.abs(two.counts.astype(int) - expected).sum() <= 4
+    for layer in data.layers:
+        assert data.histogram("GradHist1d", 1, layer).edges.tolist() == one.edges.tolist()
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"scale": "log", "range": (-1, 1)}, "range cannot be set for logarithmic bins"),
+    ({"scale": "log", "bins": 10}, "bins cannot be set"), ({"scale": "logarithmic"}, "'log' or 'linear'"),
+    ({"scale": "linear", "per_octave": 3}, "scale='log'"), ({"per_octave": 99}, "from 1 to 8"),
+])  # fmt: skip
+def test_options_of_the_other_scale_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cockpit_core.quantities.GradHist1d(**options)
+
+
+def test_run_has_the_names_that_a_user_needs_and_no_others() -> None:
+    training = "log trigger backward batch stepping note_settings request_stop should_stop close"
+    looking = "data findings cost_share subscribe report logdir step status"
+    assert {name for name in dir(cockpit_core.Run) if name[0] != "_"} == {*training.split(), *looking.split()}

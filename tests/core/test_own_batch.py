@@ -20,7 +20,7 @@ from tests import slow_truth
 from tests import slow_truth_instruments as instruments
 from tests.networks import NETWORKS, Decoder
 from tests.problems import PROBLEMS
-from tests.training import OPTIMIZERS, by_step, train_tracked
+from tests.training import OPTIMIZERS, by_step, train_tracked, with_config
 
 NAMES = ("AlphaOwnBatch", "BatchSharpness", "DirectionalSharpness")
 EVERY = {**NETWORKS, **PROBLEMS}
@@ -297,6 +297,6 @@ def test_closure_and_selected_layers_are_refused(tmp_path: Path) -> None:
     assert all("closure" in m.reason for m in run.data.missing if m.name in NAMES)
     it = prepare()
     options = {"config": config(), "on_error": "raise", "layers": "0.*"}
-    with cockpit_core.track(it.model, it.loss_fn, it.optimizer, tmp_path / "b", **options) as run:
+    with cockpit_core.track(it.model, it.loss_fn, it.optimizer, tmp_path / "b", **with_config(options)) as run:
         plain(it, x, y, run)
     assert {m.name for m in run.data.missing if "layers= leaves out" in m.reason} >= set(NAMES)

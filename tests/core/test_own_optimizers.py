@@ -28,7 +28,7 @@ from tests.own_optimizers import (
     SamInOneCall,
     ScheduleFree,
 )
-from tests.training import ECONOMY, Training, assert_close, by_step, start
+from tests.training import ECONOMY, Training, assert_close, by_step, start, with_config
 
 Iteration = Callable[[Training, Any, Tensor, Tensor, cockpit_core.Run], None]
 
@@ -141,7 +141,9 @@ def train(case: str, logdir: Path, steps: int = 5, **options: Any) -> tuple[cock
     make, iterate = CASES[case]
     training, moments = start("mlp"), []
     optimizer = make(list(training.model.parameters()))
-    run = cockpit_core.track(training.model, training.loss_fn, optimizer, logdir, on_error="raise", **options)
+    run = cockpit_core.track(
+        training.model, training.loss_fn, optimizer, logdir, on_error="raise", **with_config(options)
+    )
     for inputs, targets in training.batches(steps):
         moments.append(slow_truth.freeze(training.model, training.loss_fn, inputs, targets, [0.1]))
         iterate(training, optimizer, inputs, targets, run)
@@ -198,7 +200,9 @@ def test_optimizer_given_with_the_one_inside_it_is_one(tmp_path: Path) -> None:
     training = start("mlp")
     optimizer = Sam(list(training.model.parameters()), lr=0.1)
     both = [optimizer, optimizer.base_optimizer]
-    with cockpit_core.track(training.model, training.loss_fn, both, tmp_path / "run", on_error="raise") as run:
+    with cockpit_core.track(
+        training.model, training.loss_fn, both, tmp_path / "run", on_error="raise", config="economy"
+    ) as run:
         for inputs, targets in training.batches(3):
             in_two_calls(training, optimizer, inputs, targets, run)
     assert list(by_step(run.data, "UpdateSize")) == [0, 1, 2]
@@ -246,7 +250,9 @@ def test_move_behind_the_step_leaves_no_alpha_and_is_said(tmp_path: Path) -> Non
     """A wrapper that is no Optimizer: the step inside it is measured, and what comes after it is noticed."""
     training = start("mlp")
     optimizer = Lookahead(SGD(training.model.parameters(), lr=0.1), every=2)
-    run = cockpit_core.track(training.model, training.loss_fn, optimizer, tmp_path / "run", on_error="raise")
+    run = cockpit_core.track(
+        training.model, training.loss_fn, optimizer, tmp_path / "run", on_error="raise", config="economy"
+    )
     with pytest.warns(UserWarning, match=r"moved after optimizer\.step\(\).*with run\.stepping") as said:
         repeat(7, plainly, training, optimizer, run)
     run.close()
@@ -293,7 +299,9 @@ def test_optimizers_that_step_inside_the_backward_pass_are_said(tmp_path: Path) 
         optimizers[p].step()
         optimizers[p].zero_grad()
 
-    with cockpit_core.track(training.model, training.loss_fn, list(optimizers.values()), tmp_path / "run") as run:
+    with cockpit_core.track(
+        training.model, training.loss_fn, list(optimizers.values()), tmp_path / "run", config="economy"
+    ) as run:
         for p in optimizers:
             p.register_post_accumulate_grad_hook(step)
         with pytest.warns(UserWarning, match="runs inside the backward pass"):

@@ -14,7 +14,7 @@ from tests import slow_truth
 from tests import slow_truth_instruments as instruments
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS
-from tests.training import by_step, loop, train_tracked
+from tests.training import by_step, loop, train_tracked, with_config
 
 STEPS = 2
 EVERY = {**NETWORKS, **PROBLEMS}
@@ -31,7 +31,7 @@ def test_largest_eigenvalue_is_the_truth_also_over_micro_batches(problem: str, d
         model, loss_fn, batches = EVERY[problem].make()
         optimizer, logdir = make_adam(model, decay), tmp_path / f"{parts}"
         options = {"config": [q.PreconditionedSharpness()], "on_error": "raise"}
-        with cockpit_core.track(model, loss_fn, optimizer, logdir, **options) as run:
+        with cockpit_core.track(model, loss_fn, optimizer, logdir, **with_config(options)) as run:
             for x, y in batches(STEPS):
                 optimizer.zero_grad()
                 for own, target in zip(x.tensor_split(parts), y.tensor_split(parts), strict=True):
@@ -88,7 +88,7 @@ def test_limit_is_where_steps_begin_to_grow(name: str, tmp_path: Path) -> None:
         optimizer = OPTIMIZERS[name](list(model.parameters()), factor * rate)
         options = {"config": [q.PreconditionedSharpness(schedule=lambda step: step == 100)], "on_error": "raise"}
         sizes = []
-        with cockpit_core.track(model, loss_fn, optimizer, tmp_path / f"{name}{factor}", **options) as run:
+        with cockpit_core.track(model, loss_fn, optimizer, tmp_path / f"{name}{factor}", **with_config(options)) as run:
             for _ in range(120):
                 optimizer.zero_grad()
                 loss_fn(model(torch.zeros(2, dtype=torch.float64))).backward()

@@ -15,7 +15,7 @@ import cockpit_core
 from tests.distributed_worker import NEUTRAL, SIZE, UNEQUAL, OnlySome, problem_of, share
 from tests.fault_scenarios import FAULTS
 from tests.processes import result
-from tests.training import OPTIMIZERS, QUANTITIES, by_step, loop, quantities
+from tests.training import OPTIMIZERS, QUANTITIES, by_step, loop, quantities, with_config
 
 NETWORKS = ("mlp", "cnn", "tied", "encoder_layer", "decoder", "own_parameter", "lstm", "broadcast")
 
@@ -28,7 +28,7 @@ def train_alone(
     model, loss_fn, batches = problem.make()
     optim = OPTIMIZERS[optimizer](problem.groups(model))
     options = {"config": quantities(*QUANTITIES), "on_error": "raise", **options}
-    with cockpit_core.track(model, loss_fn, optim, logdir, **options):
+    with cockpit_core.track(model, loss_fn, optim, logdir, **with_config(options)):
         for inputs, targets in batches(3):
             optim.zero_grad()
             loss_fn(model(inputs), targets).backward()
@@ -267,7 +267,7 @@ def test_single_process_needs_no_group(tmp_path: Path) -> None:
     problem = problem_of("mlp")
     model, loss_fn, batches = problem.make()
     optimizer = OPTIMIZERS["sgd"](problem.groups(model))
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run") as run:
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config="economy") as run:
         loop(model, loss_fn, optimizer, batches(1))
-        assert run._tracker.group is None
+        assert (run._tracker.group.size, run._tracker.group.is_joint) == (1, False)
     assert "processes" not in run.data.header.options

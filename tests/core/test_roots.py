@@ -15,7 +15,7 @@ import cockpit_core
 import cockpit_core.tracking.alive
 from tests import slow_truth
 from tests.slow_truth import Objective, truth_of_objective
-from tests.training import assert_alphas_close, assert_true, by_step, start, truth_of
+from tests.training import assert_alphas_close, assert_true, by_step, start, truth_of, with_config
 
 OWN = torch.autograd.backward
 
@@ -30,7 +30,7 @@ def nobody_else() -> None:
 
 
 def track(model: nn.Module, optimizer: torch.optim.Optimizer, logdir: Path, **options) -> cockpit_core.Run:
-    return cockpit_core.track(model, optimizer=optimizer, logdir=logdir, on_error="raise", **options)
+    return cockpit_core.track(model, optimizer=optimizer, logdir=logdir, on_error="raise", **with_config(options))
 
 
 def make(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -70,6 +70,21 @@ def test_known_covariance_is_found_within_5_percent_after_200_steps_of_8_samples
     assert abs(value - truth) < 4 * error < truth
 
 
+def test_it_is_the_estimator_of_two_batch_sizes_with_the_smallest_there_is(tmp_path: Path) -> None:
+    """The source compares gradients of two batch sizes. Ours is that for batches of 1 and B, over all samples; with 4 and
+    8 the same number comes out, with more noise."""
+    data, truth = measure_known(200, 0, tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.linspace(0.2, 1.5, 40)
+    batches = [(0.5 + spread * torch.randn(8, 40, generator=generator)).double().numpy() for _ in range(200)]
+    value, error = data.scalars("NoiseScale")[1][-1], data.estimates["NoiseScale"].errors[-1]
+    assert value == pytest.approx(instruments.noise_scale_of_two_sizes(batches, 1), rel=1e-5)
+    other = instruments.noise_scale_of_two_sizes(batches, 4)
+    assert other == pytest.approx(value, abs=6 * error)
+    assert other != pytest.approx(value, rel=1e-3)
+    assert other == pytest.approx(truth, rel=0.2)
+
+
 def test_known_covariance_is_within_four_errors_at_each_of_200_steps(tmp_path: Path) -> None:
     """A window of a quarter of them: not one average, but many."""
     data, truth = measure_known(200, 1, tmp_path, window=50)

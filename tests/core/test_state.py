@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 import cockpit_core
 from tests.problems import PROBLEMS
 from tests.stateful import KEEPERS, WIDTH, Around, Plain, RunningCentre, differences, everything
-from tests.training import loop
+from tests.training import loop, with_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -41,7 +41,9 @@ def train(make: Callable[[], tuple[nn.Module, nn.Module, list]], logdir: Path | 
     if logdir is None:
         loop(model, loss_fn, optimizer, batches)
     else:
-        with cockpit_core.track(model, loss_fn, optimizer, logdir=logdir, on_error="raise", **options) as run:
+        with cockpit_core.track(
+            model, loss_fn, optimizer, logdir=logdir, on_error="raise", **with_config(options)
+        ) as run:
             loop(model, loss_fn, optimizer, batches)
         methods = {layer.name: layer.method for layer in run.data.header.layers}
     return everything(model, loss_fn, optimizer=optimizer), methods
@@ -174,7 +176,7 @@ def test_a_function_over_model_and_loss_compiles_as_one_graph(tmp_path: Path) ->
     model, loss_fn, batches = network_with("KeepsOutput", nn.CrossEntropyLoss())
     model = nn.Sequential(model[0], model[3])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with cockpit_core.track(model, loss_fn, optimizer, logdir=tmp_path / "run", on_error="raise"):
+    with cockpit_core.track(model, loss_fn, optimizer, logdir=tmp_path / "run", on_error="raise", config="economy"):
         compiled = torch.compile(lambda x, y: loss_fn(model(x), y), fullgraph=True, backend="eager")
         inputs, target = batches[0]
         compiled(inputs, target).backward()

@@ -8,7 +8,7 @@ from typing import Any
 
 from cockpit_core.events.data import RunData
 from cockpit_core.events.writer import EventWriter
-from cockpit_core.schema import wire
+from cockpit_core.schema import batches
 from cockpit_widget.feed import split_frames
 from tests import synthetic
 
@@ -127,7 +127,7 @@ class FakePage:
 
     def read(self, frames: bytes) -> FakePage:
         for blob in split_frames(frames):
-            batch = wire.decode_batch(blob)
+            batch = batches.decode_batch(blob)
             rows = zip(batch.seq.tolist(), batch.step.tolist(), strict=True)
             self.steps |= {(batch.run, seq): step for seq, step in rows}
             for column in batch.columns:

@@ -112,7 +112,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_missing_program_says_how_to_build_it(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("cockpit_core.report.html.PROGRAM", logdir / "report.js")
     with pytest.raises(FileNotFoundError, match="npm run build"):
         make_report(logdir)
 
@@ -191,7 +191,7 @@ def test_log_axes_of_the_poster_have_a_few_plain_numbers(logdir: Path) -> None:
     """matplotlib's own labels of a short log axis, 2 x 10^-1 and so on, ran into each other."""
     from matplotlib.figure import Figure
 
-    from cockpit_widget.poster_panels import draw_tests
+    from cockpit_core.report.poster_panels import draw_tests
 
     axes = Figure(figsize=(3, 2)).add_subplot()
     draw_tests(axes, [load(logdir)], ("NormTest", "InnerTest", "OrthoTest"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -60,15 +61,15 @@ def widen(value: Any) -> Any:
     return value.float() if half else value
 
 
-def denominator(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], raw: Tensor) -> float:
+def denominator(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], raw: Tensor) -> float | Tensor:
     """What a mean divides by: the number of elements, or for class indices the sum of the weights of valid targets."""
     if isinstance(module, (nn.CrossEntropyLoss, nn.NLLLoss)):
         target = kwargs.get("target", args[1] if len(args) > 1 else None)
         if target is not None and not torch.is_floating_point(target):
             valid = target != module.ignore_index
             if module.weight is None:
-                return float(valid.sum())
-            return float((module.weight[target.clamp(0, len(module.weight) - 1)] * valid).sum())
+                return valid.sum().double()
+            return (module.weight[target.clamp(0, len(module.weight) - 1)] * valid).sum().double()
         return float(target.numel() / target.shape[1]) if target is not None and target.dim() > 1 else 1.0
     return float(raw.numel())
 
@@ -90,8 +91,15 @@ def sum_per_sample(raw: Tensor, B: int, batch_dim: int, name: str) -> Tensor:
 
 def check_sum(losses: Tensor, value: float) -> None:
     """A loss whose parts do not add up to it (a custom one, an unknown weighting) must not be guessed."""
-    mean = float(losses.mean())
-    scale = float(losses.abs().mean()) + abs(value)
-    half = {torch.float64: 1e-8, torch.float32: 1e-4}.get(losses.dtype, 3e-2)
-    if abs(mean - value) > half * max(scale, 1e-30):
-        raise NoIndividualLosses(f"the individual losses average to {mean:.6g}, but the loss is {value:.6g}; {REMEDY}")
+    mean, size = torch.stack([losses.mean(), losses.abs().mean()]).tolist()
+    problem = describe_sum(mean, size, value, losses.dtype)
+    if problem:
+        raise NoIndividualLosses(problem)
+
+
+def describe_sum(mean: float, size: float, value: float, dtype: torch.dtype) -> str:
+    """What is wrong with individual losses of this mean, and of this size, where their mean is not the loss."""
+    allowed = {torch.float64: 1e-8, torch.float32: 1e-4}.get(dtype, 3e-2) * max(size + abs(value), 1e-30)
+    if abs(mean - value) <= allowed or math.isnan(mean) or not math.isfinite(value):
+        return ""
+    return f"the individual losses average to {mean:.6g}, but the loss is {value:.6g}; {REMEDY}"

@@ -19,7 +19,7 @@ from cockpit_core.engine.loss.graph import Term, below, children_of, is_sink, ro
 from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.loss.samples import spread
 from cockpit_core.engine.loss.terms import is_linear
-from cockpit_core.layers.fallback import flatten_tensors
+from cockpit_core.layers.seeds import flatten_tensors
 
 
 class Given(Protocol):

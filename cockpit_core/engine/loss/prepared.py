@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from cockpit_core.engine.alpha.keeping import Forward
 from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import Reading
 
 MOST_OUTPUTS = 31

@@ -119,12 +119,12 @@ def leave_untraced(function: Any) -> None:
         function._torchdynamo_disable = True
 
 
-def tell(listeners: Sequence[Any], root: Root, run: Callable[[], None]) -> None:
+def tell(listeners: Sequence[Any], root: Root, differentiate: Callable[[], None]) -> None:
     """An exception of the user's backward pass goes its way; the listeners learn that the pass did not come to its end."""
     if len(listeners) == 1:  # the usual case, without a stack
         token, failed = listeners[0].before_backward(root), True
         try:
-            run()
+            differentiate()
             failed = False
         finally:
             if token is not None:
@@ -142,7 +142,7 @@ def tell(listeners: Sequence[Any], root: Root, run: Callable[[], None]) -> None:
         if token is not None:
             told.append((listener, token))
     try:
-        run()
+        differentiate()
         failed = False
     finally:
         for listener, token in told:

@@ -24,9 +24,9 @@ def as_ids(ids: Any) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def join_ids(group: Group | None, parts: list[np.ndarray]) -> np.ndarray | None:
+def join_ids(group: Group, parts: list[np.ndarray]) -> np.ndarray | None:
     """Of all micro-batches, and of all processes in their order; None where nobody said."""
     mine = np.concatenate(parts) if parts else None
-    answers = [mine] if group is None else group.gather("ids", mine)
+    answers = group.gather("ids", mine)
     known = [answer for answer in answers if answer is not None]
     return np.concatenate(known) if known and len(known) == len(answers) else None

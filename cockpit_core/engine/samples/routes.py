@@ -17,6 +17,8 @@ from torch import Tensor
 
 LONGEST = 32  # nodes between an output and the loss
 SIGNED = 2**63
+WRAPPER = "BackwardHookFunctionBackward"
+"""Torch puts this node, which does nothing, around what a module with a full backward hook takes and gives."""
 
 
 class NoRoute(RuntimeError):
@@ -51,6 +53,9 @@ def find_route_from(place: Place, ends: dict[Place, Any]) -> Route:
         node = place[0]
         if node is None or not node.next_functions or len(steps) == LONGEST:
             raise NoRoute("the loss takes something that is not an output of the model")
+        if node.name() == WRAPPER:
+            place = node.next_functions[place[1]]
+            continue
         steps.append(read_step(node))
         place = node.next_functions[0]
     return Route(ends[place], steps[::-1])

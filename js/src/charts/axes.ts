@@ -1,8 +1,9 @@
 // Grid, ticks, labels and decision lines around a time chart.
-import type { Scale, Tick } from "../scale.ts";
-import type { Box, Mark } from "../scene.ts";
-import type { Axis } from "../series.ts";
-import { readable, type Theme } from "../theme.ts";
+
+import type { Axis } from "../data/series.ts";
+import type { Scale, Tick } from "../draw/scale.ts";
+import type { Box, Mark } from "../draw/scene.ts";
+import { readable, type Theme } from "../draw/theme.ts";
 
 export interface Rule {
   value: number;

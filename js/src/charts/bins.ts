@@ -1,6 +1,6 @@
 // Where values stand on an axis of bins. Bins are drawn equally wide: even in value, or even in magnitude, by sign.
-import { formatTick } from "../format.ts";
-import { makeScale } from "../scale.ts";
+import { formatTick } from "../data/format.ts";
+import { makeScale } from "../draw/scale.ts";
 
 export interface BinTick {
   share: number; // from 0, the lower end of the first bin, to 1
@@ -59,6 +59,8 @@ function makeAxis(edges: Float64Array): BinAxis {
   return { log: true, zero, smallest, ticks: (count) => logTicks(edges, zero, count) };
 }
 
+const CROWDED = 0.8; // of the room that a label has
+
 /** Powers of ten on both sides, as many as fit, and 0 in the middle of its bin. */
 function logTicks(edges: Float64Array, zero: number, count: number): BinTick[] {
   const last = edges.length - 1;
@@ -68,10 +70,13 @@ function logTicks(edges: Float64Array, zero: number, count: number): BinTick[] {
     if (!(high > low)) return [];
     const stride = Math.max(1, Math.ceil((high - low) / Math.max(1, (count - 1) / 2)));
     const ticks: BinTick[] = [];
-    for (let e = Math.floor(high + 1e-9); e > low + 1e-9; e -= stride) {
+    const add = (e: number) => {
       const bin = near + ((far - near) * (e - low)) / (high - low);
-      ticks.push({ share: bin / last, label: formatTick(sign * 10 ** e) });
-    }
+      const crowds = (Math.abs(bin - zero - 0.5) / last) * count < CROWDED; // it would run into the 0
+      if (!crowds) ticks.push({ share: bin / last, label: formatTick(sign * 10 ** e) });
+    };
+    for (let e = Math.floor(high + 1e-9); e > low + 1e-9; e -= stride) add(e);
+    if (ticks.length === 1) add(Math.round((low + high) / 2)); // one alone does not tell the scale
     return ticks;
   };
   return [...side(-1), { share: (zero + 0.5) / last, label: "0" }, ...side(1).reverse()];

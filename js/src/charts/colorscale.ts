@@ -1,8 +1,8 @@
 // The colour scale of a heat map with its two ends.
-import { formatCount, formatNumber } from "../format.ts";
-import type { Box, Mark } from "../scene.ts";
-import type { Theme } from "../theme.ts";
-import { countColor, differenceColor, toHex } from "./colors.ts";
+import { formatCount, formatNumber } from "../data/format.ts";
+import { countColor, differenceColor, toHex } from "../draw/colors.ts";
+import type { Box, Mark } from "../draw/scene.ts";
+import type { Theme } from "../draw/theme.ts";
 
 /** The colour scale with its ends, as a legend line inside the picture. */
 export function scaleMarks(box: Box, most: number, theme: Theme, difference: number | null): Mark[] {

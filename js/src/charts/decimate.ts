@@ -1,7 +1,8 @@
 // At most three points per pixel column: the smallest, the largest and the last. No peak is ever lost.
-import type { Scale } from "../scale.ts";
-import type { Series } from "../series.ts";
-import { lowerBound } from "../table.ts";
+
+import type { Series } from "../data/series.ts";
+import { lowerBound } from "../data/table.ts";
+import type { Scale } from "../draw/scale.ts";
 
 export interface Polyline {
   xs: Float64Array;

@@ -1,10 +1,11 @@
 // A 2D histogram: gradient element upwards, parameter value to the right, log counts as colour, both marginals as bars.
-import { makeScale, type Scale } from "../scale.ts";
-import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
-import type { Theme } from "../theme.ts";
-import type { HistogramData } from "../wire.ts";
+
+import type { HistogramData } from "../data/wire.ts";
+import { countColor, differenceColor } from "../draw/colors.ts";
+import { makeScale, type Scale } from "../draw/scale.ts";
+import { type Box, emptyScene, type Mark, type Scene } from "../draw/scene.ts";
+import type { Theme } from "../draw/theme.ts";
 import { binAxis } from "./bins.ts";
-import { countColor, differenceColor } from "./colors.ts";
 
 export interface HeatmapGeometry {
   map: Box;
@@ -15,7 +16,7 @@ export interface HeatmapGeometry {
 }
 
 export function heatmapGeometry(histogram: HistogramData, outer: Box, labels: boolean, plain = false): HeatmapGeometry {
-  const [left, bottom] = [labels ? 46 : 26, plain ? 18 : 34];
+  const [left, bottom] = [labels ? 54 : 38, plain ? 18 : 34];
   const side = plain ? 0 : Math.max(22, Math.min(56, outer.width * 0.16));
   const roof = plain ? 0 : Math.max(18, Math.min(44, outer.height * 0.16));
   const map = {
@@ -212,7 +213,7 @@ function axisMarks({ map }: HeatmapGeometry, { theme, labels, plain, histogram }
   if (labels)
     marks.push({
       type: "text",
-      x: map.x - 38,
+      x: map.x - 47,
       y: map.y + map.height / 2,
       text: "individual gradient element",
       anchor: "middle",

@@ -1,11 +1,11 @@
 // 1D histograms with log counts: one alone, many as small multiples, and many steps as a heat strip over the shared axis.
 
-import { pack } from "../raster.ts";
-import type { Scale } from "../scale.ts";
-import type { Box, Mark } from "../scene.ts";
-import type { Theme } from "../theme.ts";
-import type { HistogramData } from "../wire.ts";
-import { countColor } from "./colors.ts";
+import type { HistogramData } from "../data/wire.ts";
+import { countColor } from "../draw/colors.ts";
+import { pack } from "../draw/raster.ts";
+import type { Scale } from "../draw/scale.ts";
+import type { Box, Mark } from "../draw/scene.ts";
+import type { Theme } from "../draw/theme.ts";
 
 /** Heights from 0 to 1 on a log scale; a single count is still visible. */
 export function logHeights(counts: Float64Array, most: number): number[] {
@@ -89,8 +89,11 @@ const strips = new WeakMap<HistogramData, { key: string; rgba: Uint8ClampedArray
 /** Histograms over time: each step's log counts as one column of colour that reaches to the next step. */
 export function stripMarks(columns: StripColumn[], box: Box, xscale: Scale, theme: Theme): Mark[] {
   if (!columns.length) return [];
-  const bins = columns[0].histogram.counts.length;
-  const same = columns.filter(({ histogram }) => histogram.counts.length === bins);
+  const { edges, counts } = columns[columns.length - 1].histogram; // what is no longer counted like that is left out
+  const bins = counts.length;
+  const alike = (own: Float64Array) =>
+    own === edges || (own.length === edges.length && own[0] === edges[0] && own[bins] === edges[bins]);
+  const same = columns.filter(({ histogram }) => alike(histogram.edges));
   const width = Math.max(1, Math.round(box.width));
   const rows = Math.min(bins, Math.max(1, Math.floor(box.height)));
   const starts = same.map(({ x }) => Math.round(xscale.to(x) - box.x));

@@ -1,8 +1,9 @@
 // Curves over the shared axis: decimated lines, error bands, decision lines, the playhead.
-import { makeScale, padDomain, type Scale } from "../scale.ts";
-import { type Box, emptyScene, type LegendItem, type Mark, type Scene } from "../scene.ts";
-import type { Series } from "../series.ts";
-import { SHORTEST, smooth } from "../smooth.ts";
+
+import type { Series } from "../data/series.ts";
+import { SHORTEST, smooth } from "../data/smooth.ts";
+import { makeScale, padDomain, type Scale } from "../draw/scale.ts";
+import { type Box, emptyScene, type LegendItem, type Mark, type Scene } from "../draw/scene.ts";
 import { type AxisOptions, axisMarks, type Rule, ruleMarks } from "./axes.ts";
 import { brokenPixels, decimate, visibleRange } from "./decimate.ts";
 

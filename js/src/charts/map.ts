@@ -1,10 +1,10 @@
 // Layers against steps: one row each, one colour per value. One picture for six tensors or six hundred.
-import { formatNumber } from "../format.ts";
-import { pack } from "../raster.ts";
-import type { Scale } from "../scale.ts";
-import type { Box, Mark } from "../scene.ts";
-import { parseColor, type Theme } from "../theme.ts";
-import { countColor, differenceColor, toHex } from "./colors.ts";
+import { formatNumber } from "../data/format.ts";
+import { countColor, differenceColor, toHex } from "../draw/colors.ts";
+import { pack } from "../draw/raster.ts";
+import type { Scale } from "../draw/scale.ts";
+import type { Box, Mark } from "../draw/scene.ts";
+import { parseColor, type Theme } from "../draw/theme.ts";
 
 export interface MapRow {
   xs: number[]; // on the shared axis, never going back

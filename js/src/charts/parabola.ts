@@ -1,10 +1,10 @@
 // The valley in standard coordinates: -1 is where the step began, 0 the floor, +1 the opposite wall; height = x squared.
 
-import { makeScale, type Scale } from "../scale.ts";
-import { type Box, emptyScene, type LineMark, type Mark, type Scene } from "../scene.ts";
-import type { Theme } from "../theme.ts";
-import type { AlphaFit } from "../wire.ts";
-import { density, EDGE, median } from "./density.ts";
+import { density, EDGE, median } from "../data/density.ts";
+import type { AlphaFit } from "../data/wire.ts";
+import { makeScale, type Scale } from "../draw/scale.ts";
+import { type Box, emptyScene, type LineMark, type Mark, type Scene } from "../draw/scene.ts";
+import type { Theme } from "../draw/theme.ts";
 
 const TOP = 3.9;
 const MOST_DENSITIES = 5; // more only cover each other

@@ -1,7 +1,7 @@
 // A table as a picture: panels that are tables can be saved like all others.
-import { shorten } from "../format.ts";
-import { emptyScene, type Scene } from "../scene.ts";
-import type { Theme } from "../theme.ts";
+import { shorten } from "../data/format.ts";
+import { emptyScene, type Scene } from "../draw/scene.ts";
+import type { Theme } from "../draw/theme.ts";
 
 const [LETTER, LINE, MOST] = [6.4, 18, 70];
 

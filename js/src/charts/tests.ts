@@ -1,7 +1,7 @@
 // The three gradient tests as one picture, in coordinates aligned with the mean gradient and in units of its length.
 // All three are relative spreads of the individual gradients around their mean, so the picture is centred on its tip.
-import { type Box, emptyScene, type Mark, type Scene } from "../scene.ts";
-import type { Theme } from "../theme.ts";
+import { type Box, emptyScene, type Mark, type Scene } from "../draw/scene.ts";
+import type { Theme } from "../draw/theme.ts";
 
 export const THRESHOLDS = { norm: 0.9, inner: 0.9, ortho: 5.84 } as const;
 const FARTHEST = 6; // powers of ten; where the mean gradient vanishes noise is without bound, and stands at the edge

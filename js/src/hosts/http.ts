@@ -1,5 +1,5 @@
 // Data over HTTP: a list of runs, then what is new of each chosen run, while anybody looks.
-import type { RunInfo, Source, SourceStatus } from "../source.ts";
+import type { RunInfo, Source, SourceStatus } from "../data/source.ts";
 
 const INTERVAL = 1000; // ms from one look at the list to the next
 // While a run that is looked at grows: TensorBoard itself may take a second to read a record, and the next one is left for us.

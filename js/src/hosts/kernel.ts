@@ -1,5 +1,5 @@
 // Questions to a kernel that may be busy for hours: they carry a number, wait, and are only asked when the user did something.
-import type { Source } from "../source.ts";
+import type { Sample, Source } from "../data/source.ts";
 
 export interface Model {
   get(name: string): unknown;
@@ -20,8 +20,25 @@ export class KernelSource implements Source {
   states: Record<string, RunState> = {};
   private waiting = new Map<number, () => void>();
   private next = 1;
+  private shown = new Map<number, Sample>();
+  /** Only where the user gave a function that shows samples. */
+  samples?: Source["samples"];
 
   constructor(private readonly model: Model) {}
+
+  /** The kernel can show samples: it may be asked to. */
+  showSamples(): void {
+    this.samples = async (ids) => {
+      await this.ask({ op: "samples", ids });
+      return this.shown;
+    };
+  }
+
+  takeSample(id: unknown, text: unknown, picture: Uint8Array | null): void {
+    if (typeof id !== "number") return;
+    const address = picture ? `data:${kindOf(picture)};base64,${toBase64(picture)}` : "";
+    this.shown.set(id, { text: typeof text === "string" ? text : "", picture: address });
+  }
 
   start(): void {}
   stop(): void {
@@ -71,4 +88,12 @@ export class KernelSource implements Source {
   resync(): void {
     void this.ask({ op: "resync" });
   }
+}
+
+const kindOf = (picture: Uint8Array) => (picture[0] === 0xff ? "image/jpeg" : "image/png");
+
+function toBase64(bytes: Uint8Array): string {
+  let text = "";
+  for (const byte of bytes) text += String.fromCharCode(byte);
+  return btoa(text);
 }

@@ -1,7 +1,7 @@
 // The report: everything is in the page already, as base64 in data tags. No network, no kernel.
 import { unzlibSync } from "fflate";
-import { type Mounted, mount } from "../mount.ts";
-import type { Source, SourceStatus } from "../source.ts";
+import type { Source, SourceStatus } from "../data/source.ts";
+import { type Mounted, mount } from "../view/mount.ts";
 import { splitFrames } from "./frames.ts";
 
 function readTag(tag: Element): Uint8Array[] {

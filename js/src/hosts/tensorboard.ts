@@ -1,5 +1,5 @@
 // The TensorBoard tab: data over HTTP, runs and colours as TensorBoard has them, the state in the page's address.
-import { decodeState, encodeState, mount } from "../mount.ts";
+import { decodeState, encodeState, mount } from "../view/mount.ts";
 import { connectGuest } from "./guest.ts";
 import { HttpSource } from "./http.ts";
 import { parentTheme, readAddress, watchParent, writeAddress } from "./parent.ts";
@@ -20,6 +20,7 @@ function firstState() {
   const linked = readAddress();
   const arrangement = {
     hidden: saved.hidden,
+    shown: saved.shown,
     order: saved.order,
     theme: saved.theme,
     safe: saved.safe,

@@ -1,7 +1,7 @@
 // The notebook widget (anywidget). Data comes as custom messages and keyframes; nothing is sent unless the user asks.
-import { formatDuration } from "../format.ts";
-import { encodeState, feed, mount, Store, sanitizeState, type UiState } from "../mount.ts";
-import type { SourceStatus } from "../source.ts";
+import { formatDuration } from "../data/format.ts";
+import type { SourceStatus } from "../data/source.ts";
+import { encodeState, feed, mount, Store, sanitizeState, type UiState } from "../view/mount.ts";
 import { splitFrames, toBytes } from "./frames.ts";
 import { KernelSource, type Model, type RunState } from "./kernel.ts";
 import { watchTheme } from "./theme.ts";
@@ -15,6 +15,7 @@ interface Content {
   op?: string;
   reply?: { id?: unknown };
   message?: unknown;
+  samples?: { id?: unknown; text?: unknown; picture?: unknown }[];
   status?: { runs?: Record<string, RunState>; last_error?: string };
 }
 
@@ -49,11 +50,18 @@ export default () => {
     if (value instanceof DataView || value instanceof ArrayBuffer || value instanceof Uint8Array)
       for (const frame of splitFrames(toBytes(value))) feed(store, frame);
   };
+  const takeSamples = ({ samples }: Content, buffers: unknown[]) => {
+    for (const { id, text, picture } of Array.isArray(samples) ? samples : []) {
+      const buffer = typeof picture === "number" ? buffers?.[picture] : null;
+      source?.takeSample(id, text, buffer instanceof DataView || buffer instanceof Uint8Array ? toBytes(buffer) : null);
+    }
+  };
   const takeMessage = (content: Content, buffers: unknown[]) => {
-    if (content?.op !== "batch" && content?.op !== "error") return;
+    if (content?.op !== "batch" && content?.op !== "error" && content?.op !== "samples") return;
     heard = performance.now();
     status = { ...status, connection: "live" };
-    for (const buffer of buffers ?? []) takeFrames(buffer);
+    if (content.op === "samples") takeSamples(content, buffers);
+    else for (const buffer of buffers ?? []) takeFrames(buffer);
     takeStatus(content.status);
     source?.answered(content.reply?.id);
   };
@@ -61,6 +69,7 @@ export default () => {
   const connect = (model: Model): KernelSource => {
     if (source) return source;
     source = new KernelSource(model);
+    if ((model.get("_meta") as { shows_samples?: unknown } | undefined)?.shows_samples) source.showSamples();
     model.on("msg:custom", takeMessage as never);
     model.on("change:_keyframe", (() => takeFrames(model.get("_keyframe"))) as never);
     model.on("change:status", (() => takeStatus(model.get("status") as Content["status"])) as never);

@@ -1,12 +1,9 @@
 // Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
 
-import { makeBand } from "../bands.ts";
 import { RULE_DASH, type Rule } from "../charts/axes.ts";
 import { type Curve, lineScene } from "../charts/line.ts";
-import { ratio } from "../derive.ts";
-import { columnsCsv } from "../export.ts";
-import { formatNumber, shorten, shortNames } from "../format.ts";
-import { stepToAxis } from "../navigation.ts";
+import { columnsCsv } from "../contract/export.ts";
+import { stepToAxis } from "../contract/navigation.ts";
 import {
   type Context,
   isTracked,
@@ -16,10 +13,13 @@ import {
   type ShownRun,
   type Size,
   waitingFor,
-} from "../panel.ts";
-import { type LegendItem, messageScene, type Scene } from "../scene.ts";
-import type { Axis, Series } from "../series.ts";
-import { seriesColor } from "../theme.ts";
+} from "../contract/panel.ts";
+import { makeBand } from "../data/bands.ts";
+import { ratio } from "../data/derive.ts";
+import { formatNumber, shorten, shortNames } from "../data/format.ts";
+import type { Axis, Series } from "../data/series.ts";
+import { type Box, type LegendItem, messageScene, type Scene } from "../draw/scene.ts";
+import { seriesColor } from "../draw/theme.ts";
 
 export interface Shown {
   name: string;
@@ -39,6 +39,7 @@ export interface CurvesSpec {
   ylog?: boolean;
   split?: boolean; // has layer-wise values
   exact?: boolean; // never smoothed
+  aside?: boolean;
   zero?(ctx: Context): boolean; // whether the axis holds 0
   least?: number; // the least relative height of the picture: noise is not drawn larger than that
   help: string[];
@@ -221,6 +222,7 @@ export function curvePanel(spec: CurvesSpec): Panel {
     names: [...names, ...(spec.also ?? [])],
     help: spec.help,
     canSplit: spec.split,
+    aside: spec.aside,
     shows: (ctx) => isTracked(ctx, names),
     readings: (ctx) => curveReadings(ctx, spec.shown),
     verdict: spec.verdict,
@@ -230,7 +232,8 @@ export function curvePanel(spec: CurvesSpec): Panel {
   };
 }
 
-function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
+/** The curves of a specification, in a part of the picture if one is given. */
+export function drawCurves(ctx: Context, size: Size, spec: CurvesSpec, box?: Box): Scene {
   const curves = makeCurves(ctx, spec);
   const names = spec.shown.map(({ name }) => name);
   if (!curves.length) return messageScene(size.width, size.height, waitingFor(ctx, names), ctx.theme.quiet);
@@ -240,6 +243,7 @@ function drawCurves(ctx: Context, size: Size, spec: CurvesSpec): Scene {
   const ruled = rules.map(({ label, color }) => ({ label, color: color ?? theme.warn, dash: RULE_DASH }));
   return lineScene({
     ...size,
+    box,
     theme,
     axis,
     domain,

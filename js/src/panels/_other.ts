@@ -1,11 +1,12 @@
 // Whatever has no panel of its own: a curve, layer-wise if it has layers. A user's quantity shows up unasked.
-import { shorten } from "../format.ts";
-import { guessAccuracy, guessRules } from "../guessing.ts";
-import { groupNames, isAccuracy, isScore, stemOf } from "../pairs.ts";
-import { type Context, type Panel, quantityInfo } from "../panel.ts";
+
+import { type Context, type Panel, quantityInfo } from "../contract/panel.ts";
+import { shorten } from "../data/format.ts";
+import { groupNames, isAccuracy, isScore, stemOf } from "../data/pairs.ts";
+import { guessAccuracy, guessRules } from "../judge/guessing.ts";
+import { isLoss } from "../judge/metrics.ts";
 import { curvePanel } from "./_curves.ts";
 import { panels } from "./index.ts";
-import { isLoss } from "./loss.ts";
 
 const silent = /^(cost|error|signal)\//; // signals are the evidence of findings
 

@@ -1,9 +1,10 @@
 // Why do two runs differ? A table of what they do not share; for one run, all that is known of it.
-import { h, refill } from "../dom.ts";
-import { csvLines } from "../export.ts";
-import { countDepth, describeHeader, describeNetwork, isDefault } from "../facts.ts";
-import { formatNumber, shorten } from "../format.ts";
-import type { Context, Panel, ShownRun } from "../panel.ts";
+
+import { csvLines } from "../contract/export.ts";
+import type { Context, Panel, ShownRun } from "../contract/panel.ts";
+import { formatNumber, shorten } from "../data/format.ts";
+import { h, refill } from "../draw/dom.ts";
+import { countDepth, describeHeader, describeNetwork, isDefault } from "../judge/facts.ts";
 
 /** What is known of one run alone: the network as a whole, and what its schedule made of the learning rate. */
 function factsOf(run: ShownRun, alone: boolean): Map<string, string> {

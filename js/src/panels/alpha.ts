@@ -1,13 +1,9 @@
 // Alpha: does the step end before, at, or beyond the floor of the local valley?
 
-import { median } from "../charts/density.ts";
-import { lineScene } from "../charts/line.ts";
+import { type Curve, lineScene } from "../charts/line.ts";
 import { parabolaScene, standardize } from "../charts/parabola.ts";
-import { clamp } from "../derive.ts";
-import { columnsCsv } from "../export.ts";
-import { formatNumber } from "../format.ts";
-import { isPointed, quartiles } from "../judging.ts";
-import { stepToAxis } from "../navigation.ts";
+import { columnsCsv } from "../contract/export.ts";
+import { stepToAxis } from "../contract/navigation.ts";
 import {
   type Context,
   isTracked,
@@ -18,32 +14,17 @@ import {
   type Verdict,
   valueAt,
   waitingFor,
-} from "../panel.ts";
-import { type Mark, messageScene, type Scene } from "../scene.ts";
-import { lowerBound } from "../table.ts";
-import type { AlphaFit } from "../wire.ts";
+} from "../contract/panel.ts";
+import { median } from "../data/density.ts";
+import { clamp } from "../data/derive.ts";
+import { formatNumber } from "../data/format.ts";
+import type { AlphaFit } from "../data/wire.ts";
+import { type LegendItem, type Mark, messageScene, type Scene } from "../draw/scene.ts";
+import { seriesColor } from "../draw/theme.ts";
+import { judgeAlpha, OWN, silentBecause, splitRecent } from "../judge/alpha.ts";
+import { isPointed } from "../judge/judging.ts";
 
 const STRIP = 2.1; // alpha over time is drawn from -2.1 to 2.1
-
-interface Parts {
-  all: Float64Array;
-  recent: Float64Array;
-}
-const known = new WeakMap<ShownRun["data"], { version: number; part: number; parts: Parts }>();
-
-/** Alpha of all steps, and of the last part of the run. */
-export function splitRecent(run: ShownRun, part: number): Parts {
-  const cached = known.get(run.data);
-  if (cached?.version === run.data.version && cached.part === part) return cached.parts;
-  const { y, step, n } = run.data.series("Alpha", "", "step");
-  const steps = step.subarray(0, n).filter((_, i) => Number.isFinite(y[i]));
-  const [first, last] = [steps[0] ?? 0, steps.at(-1) ?? 0];
-  const all = y.subarray(0, n).filter(Number.isFinite);
-  const from = last - (last - first) * part;
-  const parts = { all, recent: all.subarray(lowerBound(steps, steps.length, from)) };
-  known.set(run.data, { version: run.data.version, part, parts });
-  return parts;
-}
 
 function fitAt(ctx: Context, run: ShownRun): AlphaFit | null {
   const hit = valueAt(ctx, run, "Alpha");
@@ -53,10 +34,11 @@ function fitAt(ctx: Context, run: ShownRun): AlphaFit | null {
 function readings(ctx: Context): Reading[] {
   const several = ctx.runs.length > 1;
   return ctx.runs.flatMap((run): Reading[] => {
-    const { all, recent } = splitRecent(run, ctx.state.recent);
+    const { all, recent } = splitRecent(run, ctx.state.recent, nameOf(run));
     if (!all.length) return [];
     const name = several ? `${run.label} ` : "";
-    const now = valueAt(ctx, run, "Alpha");
+    const now = valueAt(ctx, run, nameOf(run));
+    const own = run.data.has("Alpha") ? valueAt(ctx, run, OWN) : null;
     const percent = Math.round(ctx.state.recent * 100);
     const reading = (label: string, short: string, value: number, more: Partial<Reading>): Reading => ({
       label: name + label,
@@ -71,55 +53,42 @@ function readings(ctx: Context): Reading[] {
     out.push(reading(`median of ${which}`, "median", median(all), { minor: several }));
     const last = `last ${percent} %`;
     out.push(reading(`median of the ${last}`, last, median(recent), { minor: several, color: run.color }));
+    if (own)
+      out.push(
+        reading("alpha of its own batch", "own batch", own.value, {
+          step: own.step,
+          minor: several,
+          color: ownColor(ctx, run),
+        }),
+      );
     return out;
   });
 }
 
-const opinion = (middle: number): Verdict =>
-  middle < -0.25
-    ? { text: "Steps end before the floor: the learning rate could be larger.", short: "ends before the floor" }
-    : middle <= 0.25
-      ? { text: "Steps end near the valley floor.", short: "near the valley floor" }
-      : middle <= 0.8
-        ? { text: "Overshoots a little, as good runs of deep networks often do.", short: "overshoots a little" }
-        : {
-            text: "Steps end high on the opposite wall: the learning rate is probably too large.",
-            short: "high on the opposite wall",
-            fault: true,
-          };
-
 function judge(ctx: Context, run: ShownRun): Verdict | null {
-  if (isPointed(ctx)) return judgeStep(ctx, run);
-  const found = quartiles(splitRecent(run, ctx.state.recent).recent);
-  if (!found) return null;
-  const [low, middle, high] = found;
-  if (low < -0.25 && high > 0.25) {
-    const spread = `half of them from ${formatNumber(low, 2)} to ${formatNumber(high, 2)}`;
-    return { text: `Steps end on either side of the valley floor, ${spread}.`, short: "around the floor" };
-  }
-  return opinion(middle);
+  const fit = isPointed(ctx) && !run.data.has(OWN) ? fitAt(ctx, run) : null;
+  const verdict = judgeAlpha(ctx, run);
+  if (!verdict || !fit || standardize(fit, 1)) return verdict;
+  return { ...verdict, text: `Step ${fit.step}: the fit has no floor ahead.` };
 }
 
-/** Of one step only what it did, not what follows for the learning rate: single steps are noisy. */
-function judgeStep(ctx: Context, run: ShownRun): Verdict | null {
-  const hit = valueAt(ctx, run, "Alpha");
-  if (!hit || !Number.isFinite(hit.value)) return null;
-  const { short } = opinion(hit.value);
-  const found = { text: `Step ${hit.step}: ${short}.`, short };
-  const fit = fitAt(ctx, run);
-  if (!fit || standardize(fit, 1)) return found;
-  return { ...found, text: `Step ${fit.step}: the fit has no floor ahead.` };
-}
+/** The runs' alphas, by the name that the densities are of: the paper's, or of the own batch where it alone was tracked. */
+const nameOf = (run: ShownRun) => (run.data.has("Alpha") ? "Alpha" : OWN);
+const isShown = (ctx: Context, run: ShownRun) => splitRecent(run, ctx.state.recent, nameOf(run)).all.length > 0;
+
+/** Colour of the own batch's alpha: another one beside the paper's, the run's own with several runs. */
+const ownColor = (ctx: Context, run: ShownRun) =>
+  ctx.runs.length > 1 || !run.data.has("Alpha") ? run.color : seriesColor(run.color, 1, ctx.theme);
 
 function draw(ctx: Context, size: Size): Scene {
-  const runs = ctx.runs.filter((run) => splitRecent(run, ctx.state.recent).all.length);
+  const runs = ctx.runs.filter((run) => isShown(ctx, run));
   if (!runs.length) return messageScene(size.width, size.height, waitingFor(ctx, ["Alpha"]), ctx.theme.quiet);
   const lower = Math.max(88, Math.round(size.height * 0.3));
   const box = { x: 42, y: 6, width: size.width - 54, height: size.height - lower - 28 };
   const groups = runs.map((run) => {
     const fit = fitAt(ctx, run);
     const standard = fit ? standardize(fit, run.data.header?.batch_size ?? 1) : null;
-    return { color: run.color, ...splitRecent(run, ctx.state.recent), fit: standard };
+    return { color: run.color, ...splitRecent(run, ctx.state.recent, nameOf(run)), fit: standard };
   });
   const scene = parabolaScene({ ...size, box, theme: ctx.theme, groups });
   const { theme, axis, domain, state } = ctx;
@@ -131,12 +100,10 @@ function draw(ctx: Context, size: Size): Scene {
     xlog: state.xlog,
     ylog: false,
     smoothing: state.smoothing,
-    curves: runs.map((run) => ({
-      series: clamp(run.data.series("Alpha", "", axis), STRIP),
-      color: run.color,
-      label: "alpha",
-      dots: true,
-    })),
+    curves: [
+      ...runs.map((run) => stripCurve(ctx, run, "Alpha")),
+      ...runs.map((run) => stripCurve(ctx, run, OWN)),
+    ].filter(({ series }) => series.n),
     rules: [{ value: 0, label: "", color: theme.faint }],
     cursor: ctx.step,
     cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
@@ -154,14 +121,34 @@ function draw(ctx: Context, size: Size): Scene {
     color: theme.quiet,
   });
   scene.frames = strip.frames;
+  scene.legend = legend(ctx, runs);
   return scene;
+}
+
+/** The paper's as dots, for they are noisy; of the own batch as a line. */
+const stripCurve = (ctx: Context, run: ShownRun, name: string): Curve => ({
+  series: clamp(run.data.series(name, "", ctx.axis), STRIP),
+  color: name === OWN ? ownColor(ctx, run) : run.color,
+  label: name === OWN ? "own batch" : "alpha",
+  dots: name !== OWN,
+});
+
+function legend(ctx: Context, runs: ShownRun[]): LegendItem[] {
+  const [both] = runs.filter(({ data }) => data.has("Alpha") && data.has(OWN));
+  if (!both) return [];
+  const several = ctx.runs.length > 1;
+  const color = (own: string) => (several ? ctx.theme.quiet : own);
+  return [
+    { label: "two batches (the paper's)", color: color(both.color), dash: [2, 2] },
+    { label: "own batch", color: color(ownColor(ctx, both)) },
+  ];
 }
 
 // Values beyond the strip sit at its edge as ticks, so that none is silently missing.
 function offScale(ctx: Context, runs: ShownRun[], strip: Scene): Mark[] {
   const [frame] = strip.frames;
   return runs.map((run) => {
-    const series = run.data.series("Alpha", "", ctx.axis);
+    const series = run.data.series(nameOf(run), "", ctx.axis);
     const boxes: number[] = [];
     for (let i = 0; i < series.n && boxes.length < 1600; i++) {
       const x = frame.xscale.to(series.x[i]);
@@ -178,17 +165,19 @@ const panel: Panel = {
   group: "step",
   order: 10,
   height: 320,
-  names: ["Alpha"],
+  names: ["Alpha", OWN, `${OWN}/loss_end`],
   timeless: true,
   help: [
     "Each step is compared with the valley it moves in, a parabola fitted to losses and slopes at both ends. −1: it stood still. 0: it ended on the floor. +1: it ended on the opposite wall, as high as it began. Above 1 the loss went up.",
     "Grey: all steps. Colour: the last part of the run (View menu). Triangles: medians. The two circles are the chosen step's measured losses with their slopes and one standard error; they come from two different batches, so one may lie outside the picture, and then a triangle at its edge points to it.",
+    "The paper's alpha has the loss before the step from one batch and the loss after it from the next: the noise between the two moves it up. With little signal in the gradient it is positive at any learning rate, even where nothing is learned; then there is no verdict. AlphaOwnBatch (the line in the strip) has both ends on the samples that the step was made from, at the cost of one more forward and backward pass. Where it was tracked the verdict comes from it: −1 stands still, 0 is the floor, +1 the edge of stability. Above 0 is no illness there: small batches are overshot where all the data are not.",
     "Mostly negative: the learning rate is too small. Around 0 to 0.5 is typical of good runs; the greedy optimum 0 is not always the best in the long run. Near 1 or beyond: too large.",
   ],
-  shows: (ctx) => isTracked(ctx, ["Alpha"]),
+  shows: (ctx) => isTracked(ctx, ["Alpha", OWN]),
   readings,
   verdict: judge,
+  note: silentBecause,
   draw,
-  csv: (ctx) => columnsCsv(ctx, ["Alpha"]),
+  csv: (ctx) => columnsCsv(ctx, ["Alpha", OWN]),
 };
 export default panel;

@@ -1,7 +1,7 @@
-import { inverse } from "../derive.ts";
-import type { Context } from "../panel.ts";
+import type { Context } from "../contract/panel.ts";
+import { inverse } from "../data/derive.ts";
+import { stabilityFactor } from "../judge/stability.ts";
 import { curvePanel, dashes } from "./_curves.ts";
-import { stabilityFactor } from "./hess_max_ev.ts";
 
 /** 2 / learning rate, for runs of plain SGD: with momentum or Adam no such line is known for batches. */
 function edge(ctx: Context) {

@@ -1,6 +1,6 @@
-import { formatNumber } from "../format.ts";
-import { judged } from "../judging.ts";
-import { type Context, quantityInfo } from "../panel.ts";
+import { type Context, quantityInfo } from "../contract/panel.ts";
+import { formatNumber } from "../data/format.ts";
+import { judged } from "../judge/judging.ts";
 import { curvePanel } from "./_curves.ts";
 
 const batchSizes = (ctx: Context) =>

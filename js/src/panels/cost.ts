@@ -1,9 +1,9 @@
 // What tracking costs, by quantity: seconds of the chosen step, and the share of the tracked steps' time over the run.
-import { columnsCsv } from "../export.ts";
-import { formatDuration, formatShare, shorten } from "../format.ts";
-import { type Context, type Panel, type ShownRun, type Size, valueAt } from "../panel.ts";
-import { emptyScene, messageScene, type Scene } from "../scene.ts";
-import { costSums, trackingShare } from "../summary.ts";
+import { columnsCsv } from "../contract/export.ts";
+import { type Context, type Panel, type ShownRun, type Size, valueAt } from "../contract/panel.ts";
+import { formatDuration, formatShare, shorten } from "../data/format.ts";
+import { emptyScene, messageScene, type Scene } from "../draw/scene.ts";
+import { costSums, trackingBudget, trackingShare } from "../judge/costs.ts";
 
 interface Item {
   name: string;
@@ -109,20 +109,25 @@ const panel: Panel = {
   timeless: true,
   help: [
     "Seconds that measuring took at the chosen step, by quantity (bars), and usually (ticks: the median). “shared” is work that several quantities use together, “writing” the log file.",
-    "The number above is the share of the tracked steps' time over the whole run. Steps that are not tracked cost next to nothing: a larger schedule makes everything cheaper.",
+    "The number above is the share of the time of training that tracking took, beside the budget where one was set (track(budget=0.1)): tracked steps are left out when it is used up. Steps that are not tracked cost next to nothing: a larger schedule makes everything cheaper.",
   ],
   shows: (ctx) => ctx.runs.some(({ data }) => [...data.columns.keys()].some((name) => name.startsWith("cost/"))),
   readings: (ctx) =>
     ctx.runs.flatMap((run) => {
       const share = trackingShare(run);
-      const label = ctx.runs.length > 1 ? run.label : "share of tracked steps";
+      const budget = trackingBudget(run);
+      const several = ctx.runs.length > 1;
+      const label = several ? run.label : "share of training time";
       return share === null
         ? []
         : [
             {
               label,
               value: share,
-              text: formatShare(share),
+              text:
+                budget === null || several
+                  ? formatShare(share)
+                  : `budget ${formatShare(budget)}, used ${formatShare(share)}`,
               run: run.run,
               color: ctx.runs.length > 1 ? run.color : undefined,
             },

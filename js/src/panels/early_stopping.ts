@@ -1,4 +1,4 @@
-import { valueAt } from "../panel.ts";
+import { valueAt } from "../contract/panel.ts";
 import { curvePanel } from "./_curves.ts";
 import { sgdNote } from "./cabs.ts";
 

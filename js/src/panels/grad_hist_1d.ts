@@ -1,15 +1,16 @@
 // Elements of the individual gradients: their histogram at the chosen step, and how it changed over the run.
 
+import { alignLog } from "../charts/align.ts";
 import { axisLabel, timeTicks } from "../charts/axes.ts";
 import { binAxis, zeroShare } from "../charts/bins.ts";
 import { outsideShares } from "../charts/heatmap.ts";
-import { histogramMark, largest, stripMarks, thinSteps } from "../charts/histogram.ts";
-import { csvLines } from "../export.ts";
-import { formatCount, formatShare, formatTick, shorten } from "../format.ts";
-import { rowAt, stepToAxis } from "../navigation.ts";
-import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../panel.ts";
-import { makeScale } from "../scale.ts";
-import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
+import { histogramMark, largest, type StripColumn, stripMarks, thinSteps } from "../charts/histogram.ts";
+import { csvLines } from "../contract/export.ts";
+import { rowAt, stepToAxis } from "../contract/navigation.ts";
+import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../contract/panel.ts";
+import { formatCount, formatShare, formatTick, shorten } from "../data/format.ts";
+import { makeScale } from "../draw/scale.ts";
+import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
 import { fewWords, histogramsAt, missingWords, runsWith } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";
@@ -37,7 +38,13 @@ function readings(ctx: Context): Reading[] {
 }
 
 function draw(ctx: Context, size: Size): Scene {
-  const all = histogramsAt(ctx, NAME);
+  const runs = runsWith(ctx, NAME);
+  const now = histogramsAt(ctx, NAME);
+  const past = runs.map((run) => stripColumns(ctx, run, runs.length));
+  const fitted = alignLog([...now, ...past.flat()].map(({ histogram }) => histogram)); // one axis for all of them
+  const all = now.map((own, i) => ({ ...own, histogram: fitted[i] }));
+  let at = now.length;
+  const strips = past.map((columns) => columns.map((column) => ({ ...column, histogram: fitted[at++] })));
   const shown = all.filter(({ histogram }) => String(histogram.edges) === String(all[0].histogram.edges)); // one axis
   if (!shown.length) return messageScene(size.width, size.height, missingWords(ctx, NAME), ctx.theme.quiet);
   const scene = emptyScene(size.width, size.height);
@@ -70,19 +77,26 @@ function draw(ctx: Context, size: Size): Scene {
     anchor: "end",
     color: theme.quiet,
   });
-  addStrips(ctx, size, scene, upper, edges);
+  addStrips(ctx, size, scene, upper, edges, strips);
   return scene;
 }
 
 // One strip per run, one below the other: time to the right, gradient value upwards, colour the log count.
-function addStrips(ctx: Context, size: Size, scene: Scene, top: number, edges: Float64Array): void {
+function addStrips(
+  ctx: Context,
+  size: Size,
+  scene: Scene,
+  top: number,
+  edges: Float64Array,
+  strips: StripColumn[][],
+): void {
   const runs = runsWith(ctx, NAME);
   const { theme } = ctx;
   const each = (size.height - top - 36) / Math.max(1, runs.length);
   runs.forEach((run, i) => {
     const box: Box = { x: 42, y: top + 6 + i * each, width: size.width - 54, height: each - Math.min(6, each / 5) };
     const xscale = makeScale(ctx.state.xlog ? "log1p" : "linear", ctx.domain, [box.x, box.x + box.width]);
-    scene.marks.push(...stripMarks(stripColumns(ctx, run, runs.length), box, xscale, theme));
+    scene.marks.push(...stripMarks(strips[i], box, xscale, theme));
     scene.marks.push(...stripLabels(edges, box, i === 0, i === runs.length - 1, theme));
     if (runs.length > 1)
       scene.marks.push({ type: "rect", x: box.x - 3, y: box.y, width: 3, height: box.height, fill: run.color });
@@ -133,7 +147,7 @@ function stripLabels(edges: Float64Array, box: Box, first: boolean, last: boolea
   return marks;
 }
 
-function stripColumns(ctx: Context, run: ShownRun, runs: number) {
+function stripColumns(ctx: Context, run: ShownRun, runs: number): StripColumn[] {
   const { layer } = ctx.state;
   const stored = ctx.source.pushes ? run.data.cachedSteps(NAME, layer) : (run.data.heavy.get(NAME) ?? []);
   return thinSteps(stored, Math.max(16, COLUMNS / runs)).flatMap((step) => {

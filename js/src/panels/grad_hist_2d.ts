@@ -3,8 +3,7 @@ import { binAxis, zeroShare } from "../charts/bins.ts";
 import { scaleMarks } from "../charts/colorscale.ts";
 import { differencePixels, heatmapScene, outsideShares } from "../charts/heatmap.ts";
 import { gridShape } from "../charts/histogram.ts";
-import { csvLines } from "../export.ts";
-import { formatCount, formatShare, formatTick, shorten } from "../format.ts";
+import { csvLines } from "../contract/export.ts";
 import {
   type Context,
   isTracked,
@@ -14,10 +13,11 @@ import {
   type Size,
   type Verdict,
   waitingFor,
-} from "../panel.ts";
-import { emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
-import { readable } from "../theme.ts";
-import type { HistogramData } from "../wire.ts";
+} from "../contract/panel.ts";
+import { formatCount, formatShare, formatTick, shorten } from "../data/format.ts";
+import type { HistogramData } from "../data/wire.ts";
+import { emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
+import { readable } from "../draw/theme.ts";
 
 const NAME = "GradHist2d";
 export const MOST_RUNS = 6; // beside each other; the note says how to see others

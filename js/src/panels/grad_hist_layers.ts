@@ -1,11 +1,10 @@
 // All layers at once, in network order: a layer whose gradients vanish is coloured without a click.
 
+import { alignLog } from "../charts/align.ts";
 import { binAxis } from "../charts/bins.ts";
-import { median } from "../charts/density.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { gridShape, histogramMark, largest, spread } from "../charts/histogram.ts";
-import { csvLines } from "../export.ts";
-import { formatNumber, formatShare, formatTick, shorten, shortNames } from "../format.ts";
+import { csvLines } from "../contract/export.ts";
 import {
   allLayers,
   type Context,
@@ -16,9 +15,11 @@ import {
   type Size,
   type Verdict,
   valueAt,
-} from "../panel.ts";
-import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
-import type { HistogramData } from "../wire.ts";
+} from "../contract/panel.ts";
+import { median } from "../data/density.ts";
+import { formatNumber, formatShare, formatTick, shorten, shortNames } from "../data/format.ts";
+import type { HistogramData } from "../data/wire.ts";
+import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
 import { fewWords, histogramsAt, missingWords } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";
@@ -31,7 +32,13 @@ interface Cell {
 
 function cells(ctx: Context): Cell[] {
   const measured = allLayers(ctx, ({ method }) => !["no gradient", "not covered", "not selected"].includes(method));
-  return measured.slice(0, MOST).map((layer) => ({ layer, shown: histogramsAt(ctx, NAME, layer) }));
+  const found = measured.slice(0, MOST).map((layer) => ({ layer, shown: histogramsAt(ctx, NAME, layer) }));
+  const fitted = alignLog(found.flatMap(({ shown }) => shown.map(({ histogram }) => histogram)));
+  let at = 0;
+  return found.map(({ layer, shown }) => ({
+    layer,
+    shown: shown.map(({ run }) => ({ run, histogram: fitted[at++] })),
+  }));
 }
 
 const known = new WeakMap<ShownRun["data"], { key: string; parts: Map<string, number> }>();

@@ -1,6 +1,6 @@
-import type { Context } from "../panel.ts";
-import { ROW } from "../store.ts";
-import { lowerBound } from "../table.ts";
+import type { Context } from "../contract/panel.ts";
+import { ROW } from "../data/store.ts";
+import { lowerBound } from "../data/table.ts";
 import { curvePanel } from "./_curves.ts";
 
 /** Where in the batch the largest gradients were, so that the data can be looked at. */

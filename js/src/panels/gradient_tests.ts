@@ -1,10 +1,8 @@
 // Norm, inner product and orthogonality test: is the batch too small, or wastefully large?
 import { lineScene } from "../charts/line.ts";
 import { type TestsGroup, THRESHOLDS, testsScene } from "../charts/tests.ts";
-import { columnsCsv } from "../export.ts";
-import { formatNumber } from "../format.ts";
-import { judged } from "../judging.ts";
-import { stepToAxis } from "../navigation.ts";
+import { columnsCsv } from "../contract/export.ts";
+import { stepToAxis } from "../contract/navigation.ts";
 import {
   type Context,
   isTracked,
@@ -15,9 +13,11 @@ import {
   type Verdict,
   valueAt,
   waitingFor,
-} from "../panel.ts";
-import { messageScene, type Scene } from "../scene.ts";
-import { readable } from "../theme.ts";
+} from "../contract/panel.ts";
+import { formatNumber } from "../data/format.ts";
+import { messageScene, type Scene } from "../draw/scene.ts";
+import { readable } from "../draw/theme.ts";
+import { judged } from "../judge/judging.ts";
 import { joinGroups, usesLog } from "./_curves.ts";
 
 const tests = [

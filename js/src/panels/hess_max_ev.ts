@@ -1,56 +1,71 @@
-import { inverse } from "../derive.ts";
-import { formatNumber } from "../format.ts";
-import { judged } from "../judging.ts";
-import { type Context, type ShownRun, type Verdict, valueAt } from "../panel.ts";
+import type { Context, ShownRun, Verdict } from "../contract/panel.ts";
+import { inverse, ratio } from "../data/derive.ts";
+import { formatNumber } from "../data/format.ts";
+import type { Axis, Series } from "../data/series.ts";
+import { judged } from "../judge/judging.ts";
+import { optimizerOf, stabilityFactor } from "../judge/stability.ts";
 import { curvePanel, dashes } from "./_curves.ts";
 
+const PRECONDITIONED = "PreconditionedSharpness";
 const RATE = "learning rate";
 
-/** 2, or 2 (1 + β) with heavy-ball momentum β; null where no such limit is known (as `stability_limit` in the core). */
-export function stabilityFactor(run: ShownRun): number | null {
-  const optimizers = run.data.header?.optimizers ?? [];
-  const groups = optimizers[0]?.groups ?? [];
-  if (optimizers.length !== 1 || optimizers[0].name !== "SGD") return null;
-  if (groups.some((group) => group.nesterov === "True" || Number(group.dampening ?? 0) > 0)) return null;
-  if (new Set(groups.map((group) => group.lr)).size > 1) return null;
-  return 2 * (1 + (Number(groups[0]?.momentum ?? 0) || 0));
+interface Limit {
+  name: string; // of the eigenvalue that it is for
+  words: string;
+  series(axis: Axis): Series;
 }
 
-const words = (factor: number) => `${formatNumber(factor)} / ${RATE}`;
+/** The limit of the eigenvalue that this optimizer's steps hang on; null where none is known, or what it is for is not tracked. */
+function limitOf(run: ShownRun): Limit | null {
+  const factor = stabilityFactor(run);
+  if (factor !== null) {
+    const words = `${formatNumber(factor)} / ${RATE}`;
+    return { name: "HessMaxEV", words, series: (axis) => inverse(run.data, "LearningRate", factor, axis) };
+  }
+  if (!run.data.has(`${PRECONDITIONED}/ratio`)) return null;
+  // The value over its ratio to the limit is the limit, as it was when it was measured.
+  const series = (axis: Axis) => ratio(run.data, PRECONDITIONED, `${PRECONDITIONED}/ratio`, "", axis);
+  return { name: PRECONDITIONED, words: `limit of ${optimizerOf(run) ?? "the optimizer"}`, series };
+}
 
 function stability(ctx: Context) {
-  const runs = ctx.runs.flatMap((run) => {
-    const factor = stabilityFactor(run);
-    return factor === null ? [] : [{ run, factor }];
-  });
   const several = ctx.runs.length > 1;
-  const curves = runs
-    .map(({ run, factor }) => ({
-      series: inverse(run.data, "LearningRate", factor, ctx.axis),
-      color: several ? run.color : ctx.theme.warn,
-      label: words(factor),
-      dash: dashes[1],
-      exact: true,
-    }))
-    .filter((curve) => curve.series.n);
+  const curves = ctx.runs.flatMap((run) => {
+    const limit = limitOf(run);
+    if (!limit || !run.data.has(limit.name)) return [];
+    const color = several ? run.color : ctx.theme.warn;
+    const curve = { series: limit.series(ctx.axis), color, label: limit.words, dash: dashes[1], exact: true };
+    return curve.series.n ? [curve] : [];
+  });
   const color = several ? ctx.theme.quiet : ctx.theme.warn;
   const labels = [...new Set(curves.map((curve) => curve.label))];
   return { curves, legend: labels.map((label) => ({ label, color, dash: dashes[1] })) };
 }
 
 function judge(ctx: Context, run: ShownRun): Verdict | null {
-  const factor = stabilityFactor(run);
-  if (!factor || ctx.step === null) return null;
-  const found = judged(ctx, run, "HessMaxEV");
-  const rate = valueAt(ctx, run, "LearningRate")?.value;
-  if (!found || !rate) return null;
-  const limit = factor / rate;
+  const limit = limitOf(run);
+  if (!limit || ctx.step === null) return null;
+  const found = judged(ctx, run, limit.name);
+  const edge = limit.series("step").at(ctx.step)?.value;
+  if (!found || !edge) return null;
   const { value, low, high, at } = found;
-  if (!(value > 1e-6 * limit)) return null; // flat: there is no curvature that a step could be judged by
-  const fault = low > limit;
-  const verdict = fault ? "beyond the edge of stability" : high > limit ? "at the edge of stability" : "below the edge";
-  const text = `${at}${formatNumber(value / limit, 2)} × the limit ${words(factor)} = ${formatNumber(limit)}: ${verdict}.`;
+  if (!(value > 1e-6 * edge)) return null; // flat: there is no curvature that a step could be judged by
+  const fault = low > edge;
+  const verdict = fault ? "beyond the edge of stability" : high > edge ? "at the edge of stability" : "below the edge";
+  const text = `${at}${formatNumber(value / edge, 2)} × the ${limit.name === PRECONDITIONED ? "" : "limit "}${limit.words} = ${formatNumber(edge)}: ${verdict}.`;
   return { text, short: verdict, fault };
+}
+
+/** What is missing where the picture has no line. */
+function note(ctx: Context): string {
+  const without = ctx.runs.filter((run) => run.data.has("HessMaxEV") && !limitOf(run));
+  const names = [...new Set(without.map((run) => optimizerOf(run)).filter(Boolean))];
+  if (!names.length) return "";
+  const who = names.join(", ");
+  const adaptive = without.some((run) => /^(Adam|AdamW|RMSprop|Adagrad)$/.test(optimizerOf(run) ?? ""));
+  return adaptive
+    ? `No line: ${who} rescales the directions, so λ max has no limit of its own. PreconditionedSharpness has one.`
+    : `No line: for ${who} as it is set no limit of λ max is known.`;
 }
 
 export default curvePanel({
@@ -59,14 +74,19 @@ export default curvePanel({
   group: "curvature",
   order: 10,
   height: 240,
-  shown: [{ name: "HessMaxEV", label: "λ max" }],
+  shown: [
+    { name: "HessMaxEV", label: "λ max" },
+    { name: PRECONDITIONED, label: "λ max as the optimizer sees it" },
+  ],
+  also: [`${PRECONDITIONED}/ratio`],
   ylabel: "λ max",
   ylog: true,
   extra: stability,
   verdict: judge,
+  note,
   help: [
-    "The curvature in the steepest direction. The band is the error of the estimate where it is one.",
-    "For SGD, a step along that direction overshoots for good once the eigenvalue is above 2 / learning rate (dashed). Many runs hover right at this line, the edge of stability; far above it the loss soon explodes. With momentum β the limit is 2 (1 + β) / learning rate.",
+    "The curvature in the steepest direction, of the Hessian and, where PreconditionedSharpness is tracked, of the Hessian as the optimizer's own denominators scale it. The band is the error of the estimate where it is one.",
+    "Dashed: the largest eigenvalue at which steps do not grow. For SGD it is 2 / learning rate, with momentum β 2 (1 + β) / learning rate, both for the Hessian. For Adam and AdamW it is (2 + 2 β₁) / ((1 − β₁) learning rate), 38 / learning rate as they come, and for RMSprop and Adagrad 2 / learning rate: of the preconditioned one. Many runs hover right at their line, the edge of stability; far above it the loss soon explodes. Where no limit is known there is no line, and the text says so.",
     "Far below the line, a larger learning rate may be possible.",
   ],
 });

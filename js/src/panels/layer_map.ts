@@ -1,13 +1,13 @@
 // The network over time: which layer, since when? Blocks or tensors in network order against steps, colour for the value.
 import { axisLabel, timeTicks } from "../charts/axes.ts";
 import { type MapRow, mapColors, mapLegend, mapPixels } from "../charts/map.ts";
-import { csvLines } from "../export.ts";
-import { formatNumber, shorten } from "../format.ts";
-import { chosen, LEFT, LOWEST, makePicture, measures, type Picture, type Row, subjects } from "../layer_rows.ts";
-import { stepToAxis } from "../navigation.ts";
-import { type Context, type Panel, type Reading, type Size, waitingFor } from "../panel.ts";
-import { makeScale } from "../scale.ts";
-import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../scene.ts";
+import { csvLines } from "../contract/export.ts";
+import { stepToAxis } from "../contract/navigation.ts";
+import { type Context, type Panel, type Reading, type Size, waitingFor } from "../contract/panel.ts";
+import { formatNumber, shorten } from "../data/format.ts";
+import { makeScale } from "../draw/scale.ts";
+import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
+import { chosen, LEFT, LOWEST, makePicture, measures, type Picture, type Row, subjects } from "./_layer_rows.ts";
 
 /** The value that a row shows at a place of the axis. */
 function valueIn({ xs, values }: MapRow, x: number): number | null {

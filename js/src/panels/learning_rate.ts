@@ -1,4 +1,4 @@
-import type { Context, Panel } from "../panel.ts";
+import type { Context, Panel } from "../contract/panel.ts";
 import { type CurvesSpec, curvePanel } from "./_curves.ts";
 
 const spec = (groups: number): CurvesSpec => ({

@@ -1,10 +1,7 @@
-import { guessLoss, guessRules } from "../guessing.ts";
-import { stemOf } from "../pairs.ts";
-import type { Context, Panel } from "../panel.ts";
+import type { Context, Panel } from "../contract/panel.ts";
+import { guessLoss, guessRules } from "../judge/guessing.ts";
+import { isLoss } from "../judge/metrics.ts";
 import { type CurvesSpec, curvePanel } from "./_curves.ts";
-
-/** The loss of the mini-batches, and every loss that run.log() sent. */
-export const isLoss = (name: string) => stemOf(name) === "loss";
 
 const spec = (logged: string[]): CurvesSpec => ({
   id: "loss",

@@ -1,5 +1,5 @@
-import { formatNumber } from "../format.ts";
-import { type Context, type ShownRun, type Verdict, valueAt } from "../panel.ts";
+import { type Context, type ShownRun, type Verdict, valueAt } from "../contract/panel.ts";
+import { formatNumber } from "../data/format.ts";
 import { curvePanel } from "./_curves.ts";
 
 const batchSizes = (ctx: Context) =>

@@ -1,16 +1,16 @@
 // Many runs as a table: how each is, how far it came, what it was made with. It sorts, filters, chooses and colours them.
-import { chooseRuns, groupRuns } from "../context.ts";
-import { h, refill } from "../dom.ts";
-import { csvLines } from "../export.ts";
-import { describeHeader, differingNames } from "../facts.ts";
-import { formatDuration, formatNumber, formatShare, shorten } from "../format.ts";
-import { healthOf, toneRank } from "../health.ts";
-import { isScore, stemOf } from "../pairs.ts";
-import type { Context, Panel, ShownRun } from "../panel.ts";
-import { matchesFilter } from "../runlist.ts";
-import { ROW } from "../store.ts";
-import { trackingShare } from "../summary.ts";
-import { isLoss } from "./loss.ts";
+
+import { chooseRuns, matchesFilter } from "../contract/choosing.ts";
+import { csvLines } from "../contract/export.ts";
+import type { Context, Panel, ShownRun } from "../contract/panel.ts";
+import { formatDuration, formatNumber, formatShare, shorten } from "../data/format.ts";
+import { ROW } from "../data/store.ts";
+import { h, refill } from "../draw/dom.ts";
+import { trackingShare } from "../judge/costs.ts";
+import { describeHeader, differingNames } from "../judge/facts.ts";
+import { groupRuns } from "../judge/groups.ts";
+import { healthOf, toneRank } from "../judge/health.ts";
+import { endsOf, lossOf, scoreOf } from "../judge/metrics.ts";
 
 const FEWEST = 3; // runs for which a table says more than curves
 const MOST_FACTS = 6;
@@ -22,34 +22,16 @@ interface Cell {
 }
 type Cells = Map<string, Cell>;
 
+/** A sentence says the most at its beginning. */
+const cutEnd = (text: string) =>
+  text.length > 80 ? `${shorten(text, 20_000).slice(0, 78).trimEnd()}…` : shorten(text, 80);
 const number = (value: number | null): Cell => ({ text: value === null ? "–" : formatNumber(value), value });
 
-/** The last and the best finite value of a column; less is better for a loss, more for a score. */
-function ends(run: ShownRun, name: string, least: boolean): [number | null, number | null] {
-  const { y, n } = run.data.series(name, "", "step");
-  const finite = y.subarray(0, n).filter(Number.isFinite);
-  const best = finite.reduce((a, b) => (least === b < a ? b : a), finite[0]);
-  return n ? [y[n - 1], finite.length ? best : null] : [null, null];
-}
-
-const isWorseUp = (stem: string) => /err|loss|mae|mse|ppl|perplexity|wer|cer/i.test(stem);
-
-/** The score that is shown: of the validation set, if there is one. */
-function scoreName(ctx: Context): string | null {
-  const names = [...new Set(ctx.runs.flatMap(({ data }) => [...data.columns.keys()]))];
-  const scores = names.filter((name) => isScore(stemOf(name)));
-  return scores.find((name) => /val|test|eval/i.test(name)) ?? scores[0] ?? null;
-}
-
-function lossName(ctx: Context): string {
-  const logged = ctx.runs.flatMap(({ data }) => [...data.columns.keys()].filter(isLoss));
-  return logged.find((name) => /val|test|eval/i.test(name)) ?? "Loss";
-}
-
 export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
-  const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter((name) => !/^note|version$/.test(name));
-  const [loss, score] = [lossName(ctx), scoreName(ctx)];
-  const title = (name: string) => name.replace("log/", "");
+  const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter(
+    (name) => !/^note|version$|^logdir$/.test(name),
+  );
+  const [loss, score] = [lossOf(ctx.runs), scoreOf(ctx.runs)];
   return ctx.runs.map((run) => {
     const { data } = run;
     const cells: Cells = new Map();
@@ -57,11 +39,11 @@ export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
     cells.set("run", { text: run.run, value: run.run });
     const verdict = health.tone === "well" || health.tone === "advice" ? "no faults found" : health.text;
     cells.set("verdict", { text: verdict, value: toneRank(health.tone), title: health.text });
-    const [last, best] = ends(run, loss, true);
-    cells.set(`last ${title(loss)}`, number(last)).set("best", number(best));
+    const [last, best] = endsOf(run, loss);
+    cells.set(`last ${loss.title}`, number(last)).set("best", number(best));
     if (score) {
-      const [now, top] = ends(run, score, isWorseUp(stemOf(score)));
-      cells.set(`last ${title(score)}`, number(now)).set(`best ${title(score)}`, number(top));
+      const [now, top] = endsOf(run, score);
+      cells.set(`last ${score.title}`, number(now)).set(`best ${score.title}`, number(top));
     }
     const own = data.header ? describeHeader(data.header) : new Map<string, string>();
     for (const name of facts.slice(0, MOST_FACTS)) {
@@ -162,7 +144,12 @@ function bodyRow(ctx: Context, { run, cells }: { run: ShownRun; cells: Cells }):
   const { tone } = healthOf(run);
   const cell = (name: string, { text, title }: Cell) => {
     const className = name === "verdict" ? `ck-verdict ck-verdict-${tone}` : "";
-    if (name !== "run") return h("td", { class: className, title: (title ?? text).slice(0, 400) }, shorten(text, 60));
+    if (name !== "run")
+      return h(
+        "td",
+        { class: className, title: (title ?? text).slice(0, 400) },
+        name === "verdict" ? cutEnd(text) : shorten(text, 60),
+      );
     const only = h("button", { type: "button", class: "ck-link", title: `Show only ${run.label}` }, shorten(text, 40));
     only.addEventListener("click", () => ctx.set({ runs: [run.run] }));
     return h("td", {}, swatch, only);

@@ -1,10 +1,11 @@
 // Everything that was recorded as worth a look. A click goes to its step and layer.
-import { h, refill } from "../dom.ts";
-import { csvLines } from "../export.ts";
-import { formatNumber, shorten, shortNames } from "../format.ts";
-import { countWords, groupWarnings, isHint, type Line } from "../notices.ts";
-import type { Context, Panel } from "../panel.ts";
-import type { Notice } from "../records.ts";
+
+import { csvLines } from "../contract/export.ts";
+import type { Context, Panel } from "../contract/panel.ts";
+import { formatNumber, shorten, shortNames } from "../data/format.ts";
+import type { Notice } from "../data/records.ts";
+import { h, refill } from "../draw/dom.ts";
+import { countWords, groupWarnings, isHint, type Line } from "../judge/notices.ts";
 
 const words: Record<string, string> = {
   error: "error",

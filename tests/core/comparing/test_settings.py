@@ -16,7 +16,7 @@ def train(logdir: Path, optimizer: str, note: dict, **options: object) -> Entry:
     model, loss_fn = nn.Linear(3, 2), nn.MSELoss()
     groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.5}]
     optim = getattr(torch.optim, optimizer)(groups, lr=0.1, **options)
-    with cockpit_core.track(model, loss_fn, optim, logdir) as run:
+    with cockpit_core.track(model, loss_fn, optim, logdir, config="economy") as run:
         run.note_settings(**note)
         loss_fn(model(torch.ones(4, 3)), torch.zeros(4, 2)).backward()
         optim.step()

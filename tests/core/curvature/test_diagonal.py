@@ -83,14 +83,14 @@ def test_chunks_and_groups_do_not_change_the_result(at_once: int, budget: int, m
 
 
 def test_a_loop_serves_where_vmap_has_no_rule(monkeypatch) -> None:
-    whole = columns.Squares._grad
+    whole = columns.Sender._grad
 
     def without_vmap(self, source, seed, nodes, batched):
         if batched:
             raise RuntimeError("Batching rule not implemented")
         return whole(self, source, seed, nodes, batched)
 
-    monkeypatch.setattr(columns.Squares, "_grad", without_vmap)
+    monkeypatch.setattr(columns.Sender, "_grad", without_vmap)
     assert_right(make_point("in-place cnn"), "hessian", "columns")
 
 

@@ -12,7 +12,7 @@ import cockpit_core
 from cockpit_core.curvature import GGNOperator, HessianOperator, NoCurvature, Point, make_operator
 from cockpit_core.curvature.autograd_graph import activation_bytes
 from cockpit_core.curvature.operators import InParts, flatten, unflatten
-from cockpit_core.engine.curving import refuse_mixing_loss, refuse_other_outputs
+from cockpit_core.engine.curving.parts import refuse_mixing_loss, refuse_other_outputs
 from tests import slow_truth
 from tests.core.curvature.points import full_ggn, full_hessian
 from tests.core.test_neutrality import assert_bit_for_bit, train_tracked, train_untracked
@@ -149,7 +149,7 @@ def test_graph_that_is_used_twice_is_still_measured(tmp_path: Path) -> None:
     model, loss_fn = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(), nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     inputs, targets = torch.randn(6, 4, dtype=torch.float64), torch.randint(3, (6,))
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise") as run:
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise", config="economy") as run:
         for _ in range(3):
             optimizer.zero_grad()
             loss = loss_fn(model(inputs), targets)

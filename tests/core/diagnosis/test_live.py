@@ -92,9 +92,9 @@ def test_bad_arguments_are_named() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="stop_on"):
-        cockpit_core.track(model, nn.MSELoss(), optimizer, stop_on="advice")
+        cockpit_core.track(model, nn.MSELoss(), optimizer, stop_on="advice", config="economy")
     with pytest.raises(TypeError, match="on_finding"):
-        cockpit_core.track(model, nn.MSELoss(), optimizer, on_finding=3)
+        cockpit_core.track(model, nn.MSELoss(), optimizer, on_finding=3, config="economy")
 
 
 def test_a_resumed_run_knows_what_was_before(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from cockpit_core.events.batch import decimate, encode_batch, make_batch, sample
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.writer import EventWriter
 from cockpit_core.foundation import records
-from cockpit_core.schema import wire
+from cockpit_core.schema import batches
 from tests import synthetic
 
 
@@ -22,7 +22,7 @@ def run(logdir: Path) -> RunData:
 
 
 def decode(run: RunData, since: int = 0, **options: object) -> records.Batch:
-    return wire.decode_batch(encode_batch(run, since, run="demo", **options))  # type: ignore[arg-type]
+    return batches.decode_batch(encode_batch(run, since, run="demo", **options))  # type: ignore[arg-type]
 
 
 def read_column(batch: records.Batch, name: str, layer: str = "") -> tuple[np.ndarray, np.ndarray]:

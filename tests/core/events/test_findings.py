@@ -9,8 +9,8 @@ from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData
 from cockpit_core.foundation import records
 from cockpit_core.foundation.records import Evidence, Finding
+from cockpit_core.schema import batches, wire
 from cockpit_core.schema import cockpit_pb2 as pb
-from cockpit_core.schema import wire
 from cockpit_core.schema.findings import MOST_EVIDENCE, MOST_FINDINGS, MOST_LAYERS, MOST_TEXT
 
 
@@ -38,16 +38,16 @@ def test_a_finding_survives_the_way_into_a_log_and_a_page() -> None:
     assert record.findings == [finding]
     data = feed(make_record(3, finding))
     assert data.findings == [finding]
-    assert wire.decode_batch(encode_batch(data, run="x")).findings == [finding]
+    assert batches.decode_batch(encode_batch(data, run="x")).findings == [finding]
 
 
 def test_the_latest_message_of_a_name_counts() -> None:
     first, second, other = make_finding(), make_finding(retracted=True, step=50), make_finding("dead_units")
     data = feed(make_record(1, first, other), make_record(2, second))
     assert data.findings == [second, other]
-    whole = wire.decode_batch(encode_batch(data, run="x")).findings
+    whole = batches.decode_batch(encode_batch(data, run="x")).findings
     assert {finding.name: finding.retracted for finding in whole} == {first.name: True, "dead_units": False}
-    assert wire.decode_batch(encode_batch(data, 2, run="x")).findings == [second]
+    assert batches.decode_batch(encode_batch(data, 2, run="x")).findings == [second]
 
 
 def test_a_resumed_run_replaces_the_findings_of_the_steps_it_goes_back_over() -> None:

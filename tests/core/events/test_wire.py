@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cockpit_core.foundation import records
+from cockpit_core.schema import batches, wire
 from cockpit_core.schema import cockpit_pb2 as pb
-from cockpit_core.schema import wire
 from cockpit_core.schema.arrays import pack_array, unpack_array
 
 ODD = [float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, 1.7976931348623157e308]
@@ -203,7 +203,9 @@ def test_record_with_wrong_marks_is_a_value_error() -> None:
         wire.decode_record(pb.Record(kind=1, layers=[vector]).SerializeToString())
 
 
-@pytest.mark.parametrize("decode", [wire.decode_record, wire.decode_header, wire.decode_histogram, wire.decode_batch])
+@pytest.mark.parametrize(
+    "decode", [wire.decode_record, wire.decode_header, wire.decode_histogram, batches.decode_batch]
+)
 def test_noise_is_a_value_error_or_harmless(decode: object) -> None:
     assert callable(decode)
     random = np.random.default_rng(0)

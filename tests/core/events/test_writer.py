@@ -15,7 +15,8 @@ import pytest
 from cockpit_core.events import writer as writing
 from cockpit_core.events.data import load
 from cockpit_core.events.reader import read_events
-from cockpit_core.events.writer import EventWriter, Thinning, choose_names
+from cockpit_core.events.thinning import Thinning
+from cockpit_core.events.writer import EventWriter, choose_names
 from cockpit_core.foundation import records
 from tests import synthetic
 
@@ -128,8 +129,9 @@ def test_vectors_of_many_layers_stand_in_records_in_turn() -> None:
     names = [f"q{i}" for i in range(7)]
     rounds = [choose_names(names, turn, 600) for turn in range(10)]
     assert rounds[:4] == [["q0", "q1"], ["q2", "q3"], ["q4", "q5"], ["q6"]]
-    assert sum(rounds, []) == names
-    assert sum((choose_names(names * 3, turn, 600) for turn in range(10)), []) == names * 3, "none is forgotten"
+    assert [name for each in rounds for name in each] == names
+    chosen = [name for turn in range(10) for name in choose_names(names * 3, turn, 600)]
+    assert chosen == names * 3, "none is forgotten"
     assert [len(choose_names(names, turn, 5000)) for turn in range(10)] == [1] * 7 + [0] * 3
 
 
@@ -230,7 +232,7 @@ def test_short_writes_are_completed(logdir: Path, monkeypatch: pytest.MonkeyPatc
 KILLED = """
 import sys
 from cockpit_core.foundation import records
-from cockpit_core.events.writer import EventWriter
+from cockpit_core.events.writer import EventWriter, choose_names
 writer = EventWriter(sys.argv[1])
 writer.write_header(records.Header("id", "run", 1.0))
 for step in range(1_000_000):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cockpit_core.kernels import Bins, Counts, Spec, count_outer, count_values, prepare_parameter
+from cockpit_core.kernels import Bins, Counts, LogBins, Spec, count_outer, count_values, prepare_parameter
 from cockpit_core.kernels.plain import multiply
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -18,6 +18,7 @@ AWAY_FROM_ZERO = Spec(Bins(0.1, 1.7, 7), (Bins(0.3, 0.9, 5), Bins(0.2, 3, 3)))
 ZERO_INSIDE_A_BIN = Spec(Bins(-0.35, 1, 6), (Bins(-1, 0.9, 3), Bins(-1, 1.1, 5)))
 SINGLE = Spec(Bins(-1, 1, 1), (Bins(-1, 3, 1), Bins(-1, 1, 1)))
 MANY = Spec(Bins(-1, 1, 600), (Bins(-1, 1, 301), Bins(-1, 1, 260)))
+LOGARITHMIC = Spec(LogBins(2), (LogBins(3, -20, 10), LogBins(1, -6, 6)))
 
 
 class Case(NamedTuple):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from cockpit_core.kernels import Bins, Counts, Spec, count_outer, count_values, plain, prepare_parameter
+from cockpit_core.kernels.door import is_there
 from tests.core.kernels.cases import (
     AWAY_FROM_ZERO,
     DEFAULT,
@@ -23,16 +24,18 @@ from tests.core.kernels.cases import (
 )  # fmt: skip
 
 SPECS = [DEFAULT, NARROW, AWAY_FROM_ZERO, ZERO_INSIDE_A_BIN]
+FAST = [path for path in ("native",) if is_there(path)]
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 @dtypes
-def test_the_fused_loops_give_the_plain_counts(dtype: torch.dtype) -> None:
-    assert [line for case in make_cases(dtype) for line in find_differences(case, "fused")] == []
+@pytest.mark.parametrize("path", FAST)
+def test_fast_paths_give_the_plain_counts(dtype: torch.dtype, path: str) -> None:
+    assert [line for case in make_cases(dtype) for line in find_differences(case, path)] == []
 
 
 @dtypes
-@pytest.mark.parametrize("path", ["plain", "fused"])
+@pytest.mark.parametrize("path", ["plain", *FAST])
 def test_factors_and_stored_products_give_the_same_counts(dtype: torch.dtype, path: str) -> None:
     for case in make_cases(dtype):
         bins = prepare_parameter(case.parameter, case.spec)
@@ -58,7 +61,7 @@ def test_the_plain_path_follows_the_rule_value_by_value(dtype: torch.dtype) -> N
         np.testing.assert_array_equal(counts.table2d.numpy(), expected, case.name)
 
 
-@pytest.mark.parametrize("path", ["plain", "fused"])
+@pytest.mark.parametrize("path", ["plain", *FAST])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_counts_are_numpy_s_up_to_values_next_to_an_edge(dtype: torch.dtype, path: str) -> None:
     for case in make_cases(dtype):
@@ -96,7 +99,7 @@ def test_a_million_values_in_one_bin_are_all_counted() -> None:
     values = torch.full((4, 250_001), 0.01)
     values[:, ::1000] = 0.5
     bins = prepare_parameter(torch.zeros(250_001), DEFAULT)
-    for path in ("plain", "fused"):
+    for path in ("plain", *FAST):
         counts = Counts.zeros(DEFAULT)
         count_values(values, bins, DEFAULT, counts, path=path)
         assert counts.counts1d[50] == counts.counts2d[20, 25] == 4 * (250_001 - 251)
@@ -109,7 +112,7 @@ def test_views_are_counted_like_copies() -> None:
     b, a = torch.randn(8, 6).t()[::2], torch.randn(6, 20)[::2, ::2]
     parameter = torch.randn(10, 8).t()
     bins = prepare_parameter(parameter, DEFAULT)
-    for path in ("plain", "fused"):
+    for path in ("plain", *FAST):
         view, copy = Counts.zeros(DEFAULT), Counts.zeros(DEFAULT)
         count_values(values, bins, DEFAULT, view, path=path)
         count_values(values.clone(), prepare_parameter(parameter.clone(), DEFAULT), DEFAULT, copy, path=path)
@@ -121,9 +124,9 @@ def test_views_are_counted_like_copies() -> None:
 
 def test_plain_blocks_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = list(make_cases(torch.float32))
-    whole = [find_differences(case, "fused") for case in cases]
+    whole = [find_differences(case, "native") for case in cases]
     monkeypatch.setattr(plain, "BLOCK", 7)
-    assert [find_differences(case, "fused") for case in cases] == whole == [[]] * len(cases)
+    assert [find_differences(case, "native") for case in cases] == whole == [[]] * len(cases)
 
 
 @dtypes
@@ -141,7 +144,7 @@ def test_paths_agree_on_whatever_hypothesis_finds(dtype: torch.dtype, data: st.D
         for shape in ((samples, out), (samples, inner), (out, inner))
     )
     case = Case("found", b, a, parameter, data.draw(st.sampled_from(SPECS)))
-    assert find_differences(case, "fused") == []
+    assert [line for path in FAST for line in find_differences(case, path)] == []
 
 
 def test_a_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

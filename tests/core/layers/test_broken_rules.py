@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import cockpit_core
-from cockpit_core.engine import capture
 from cockpit_core.layers import attention, recurrent, registry
 from cockpit_core.layers.contribution import Contribution
 from tests import slow_truth
@@ -61,8 +60,8 @@ def test_rule_that_does_not_add_up_is_replaced_at_the_module_itself(
     def double_too(call: registry.Call, outputs: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
         return recurrent.recurrence(call, outputs, 2 * scale)
 
-    monkeypatch.setattr(capture, "attention", double)
-    monkeypatch.setattr(capture, "recurrence", double_too)
+    monkeypatch.setitem(registry.RULES, nn.MultiheadAttention, registry.Repeating(double))
+    monkeypatch.setitem(registry.RULES, nn.LSTM, registry.Repeating(double_too))
     data = train_tracked(NETWORKS[name], "momentum", 3, tmp_path / "run", config="economy")
     assert_true(data, slow_truth.truth_of_run(NETWORKS[name], OPTIMIZERS["momentum"], 3, None), ECONOMY)
     for layer in data.header.layers:
@@ -85,7 +84,7 @@ def test_attention_that_adds_up_has_a_rule(tmp_path: Path) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.layer(x, memory)
 
-    with cockpit_core.track(Decoder(), loss_fn, optimizer, tmp_path / "run", on_error="raise") as run:
+    with cockpit_core.track(Decoder(), loss_fn, optimizer, tmp_path / "run", on_error="raise", config="economy") as run:
         loop(
             run._tracker.model, loss_fn, optimizer, [(torch.randn(5, 3, 4).double(), torch.zeros(5, 3, 4).double())] * 2
         )

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cockpit_core.layers.fallback import fallback, flatten_tensors
+from cockpit_core.layers.fallback import fallback
 from cockpit_core.layers.random_state import take
 from cockpit_core.layers.recurrent import recurrence
 from cockpit_core.layers.registry import Call
+from cockpit_core.layers.seeds import flatten_tensors
 
 B, T, F, H = 4, 5, 3, 2
 KINDS: dict[str, Any] = {

@@ -1,0 +1,377 @@
+"""The backward side of the engine: what passes leave behind, reduced as soon as the batch is complete, and the step's end."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cockpit_core.distributed.joining import join_batches, join_diagonals
+from cockpit_core.engine.activations import Activations, join_activations
+from cockpit_core.engine.alpha.alpha import Batch, Taken
+from cockpit_core.engine.broadcast import Entry, pull_entry
+from cockpit_core.engine.capture import Pass, free
+from cockpit_core.engine.centre import Centre
+from cockpit_core.engine.layer_result import Job, LayerResult, method_of
+from cockpit_core.engine.own_batch import OwnBatch
+from cockpit_core.engine.step import GradientMark
+from cockpit_core.foundation.sharded import any_nonzero
+from cockpit_core.layers.fallback import gradients_of
+from cockpit_core.layers.registry import Call
+from cockpit_core.quantities.norms import measure_norms
+
+WAITING = 4
+"""This part of the memory budget may be held by layers that are to be checked."""
+CHANGED = "the number of backward passes per step changed; the next step is measured again"
+
+
+class BackwardSide(Centre):
+    """Opens a pass when a loss is differentiated, and closes it when its backward pass ends."""
+
+    def open_pass(self, origin: tuple[int, int], loss_size: int | None) -> Pass:
+        """Two losses in one backward are one pass; another backward is another micro-batch."""
+        task = torch._C._current_graph_task_id()
+        state = self.step
+        if state.open is not None and state.open.task == task:
+            state.open.part = origin[1] or state.open.part
+            state.open.note_size(*origin)
+            return state.open
+        state.open = None  # an earlier backward was interrupted: what it captured is void
+        self.drop_zeroed()
+        if not state.passes:
+            state.place = self.find_place()
+        found = Pass(task, origin[1] or loss_size or 0, keeps_graph=keeps_graph())
+        found.part = found.batch_size
+        found.note_size(*origin)
+        if not state.passes:
+            state.before = {
+                n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()
+            }
+            state.stale = any_nonzero(b for b in state.before.values() if b is not None)
+            state.loss_scale = self.loss_scale()
+        state.open = found
+        torch.autograd.Variable._execution_engine.queue_callback(self.on_backward_end)
+        return found
+
+    def on_output_gradient(self, call: Call, names: list[str], position: int, gradient: Tensor) -> None:
+        if self.quiet.muted:
+            return
+        if self.alpha.repetition is not None:
+            self.alpha.repetition.take(call, names, position, gradient.detach())
+            return
+        found = self.step.open
+        if found is None or call.unbatched or not self.step.plan.individual:
+            return
+        with self.guard("output hooks"):
+            call.batch_size = call.batch_size or found.batch_size
+            self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
+            found.bytes += gradient.nbytes + sum(tensor.nbytes for tensor, _ in call.versions)
+            found.add(call, names, self.cover, position, gradient.detach())
+
+    def on_entry(self, entry: Entry, gradients: tuple[Tensor | None, ...]) -> None:
+        """Called with the gradient of the batched result."""
+        found = self.step.open
+        if self.quiet.muted or found is None or gradients[0] is None or not self.step.plan.individual:
+            return
+        with self.guard("broadcast parameters"), torch.no_grad():
+            pulled = pull_entry(entry, gradients[0], self.cover, self.quiet.mute)
+            for call, names, position, gradient in pulled.outputs:
+                found.add(call, names, self.cover, position, gradient)
+            for name, row in pulled.rows.items():
+                known = found.direct.setdefault(name, {})
+                known[entry.forward] = known[entry.forward] + row if entry.forward in known else row
+
+    def on_parameter(self, p: Tensor) -> None:
+        found = self.step.open
+        if found is None:
+            return
+        found.accumulated = True
+        if self.quiet.muted or self.step.passes or not self.step.plan.individual:
+            return
+        found.arrived.append(self.cover.names[id(p)])
+        if self.step.deferred and not self._stops_waiting(found):
+            return
+        start = time.perf_counter()
+        with self.guard("individual gradients"):
+            while found.arrived:
+                name = found.arrived.pop(0)
+                found.gradients[name] = self.gradient(name)
+                job = self._job([found], found.batch_size, found.gradients)
+                for result in self.reducer.reduce(job, [name]):
+                    drop_formed(found.unjudged, result, job.keep)
+                    found.unjudged.append(result)
+            if found.bytes - found.settled > self.memory_budget // WAITING:
+                self._settle_pass(found)
+        self.step.overhead += time.perf_counter() - start
+
+    def _settle_pass(self, found: Pass) -> None:
+        """Check what was reduced so far. Once a pass, unless what waits for it exceeds the memory budget."""
+        results: list[LayerResult] = [r for r in found.unjudged if r.samples in (None, found.batch_size)]
+        gradients, found.gradients = found.gradients, {}
+        found.unjudged, found.settled = [], found.bytes
+        if results:
+            self._take_layers(self._job([found], found.batch_size, gradients), results)
+
+    def _stops_waiting(self, found: Pass) -> bool:
+        """Whether the first step has one backward pass or several shows at its end; too much memory cannot wait for it.
+
+        If more passes come after all, the step has no individual gradients, and the next one is measured again.
+        """
+        self.step.deferred = self.passes_per_step != 0 or self.group.is_joint or found.bytes <= self.memory_budget
+        return not self.step.deferred
+
+    def on_backward_end(self) -> None:
+        self.group.when_reduced(self._end_backward)
+
+    def _end_backward(self) -> None:
+        found = self.step.open
+        if found is None:
+            return
+        self.step.open = None
+        start = time.perf_counter()
+        with self.guard("end of backward"):
+            only_looked_at = not found.accumulated and not self.cover.sharded  # torch.autograd.grad, no training
+            if self.layer_handles and only_looked_at:
+                if not self.step.passes:
+                    self.discard()
+                return
+            found.read_losses()
+            self._settle_pass(found)
+            self.step.passes.append(found)
+            self._note_gradients()
+            if found.is_union:  # what was reduced before the second batch was seen has the scale of the first
+                self.joins_batches, reduced = True, self.step.reduced
+                self.step.reduced = {n: s for n, s in reduced.items() if s.samples == found.batch_size}
+            if self.step.in_closure and not self.step.measured:
+                self.measure()
+        self.step.overhead += time.perf_counter() - start
+
+    def _note_gradients(self) -> None:
+        """Norms (and, if asked for, elements) of the gradient before anybody clips it."""
+        state = self.step
+        gradients = {n: self.gradient(n) for n, p in self.cover.trainable().items() if p.grad is not None}
+        state.marks = {n: GradientMark.of(self.cover.parameters[n]) for n in gradients}
+        state.gradient_norms = self._norms(gradients)
+        copies = state.copied = (
+            "gradients" in state.plan.needs
+            or (state.plan.alpha_start and self.gradients_change)
+            or (state.plan.individual and state.deferred)
+        )
+        if copies or state.plan.alpha_start:
+            own = {n: state.loss_scale != 1 or state.before.get(n) is not None or not copies for n in gradients}
+            state.gradients = {n: g if own[n] else g.clone() for n, g in gradients.items()}
+
+    def _norms(self, gradients: dict[str, Tensor]) -> dict[str, float]:
+        """Of all gradients; those of this very pass that the check has measured are known."""
+        seen = self.step.seen_norms
+        known = {n: seen[n][0] for n in gradients if n in seen and seen[n][1].fits(self.cover.parameters[n])}
+        rest = measure_norms({n: g for n, g in gradients.items() if n not in known})
+        return {n: known[n] if n in known else rest[n] for n in gradients}
+
+    # ---- individual gradients -----------------------------------------------------------------------------------
+
+    def _job(self, passes: list[Pass], samples: int, gradients: dict[str, Tensor]) -> Job:
+        """What the plan asks of every layer."""
+        state, plan = self.step, self.step.plan
+        return Job(
+            passes=passes,
+            samples=samples,
+            scale=samples / self.group.size / state.loss_scale,
+            request=plan.request(state.scratch),
+            gradient=gradients.__getitem__,
+            directions=self._directions,
+            keep=self.alpha.keeps(plan, state.stale),
+            gram=0 if self.group.is_joint else plan.gram_samples,
+            half=state.half,
+            lengths=state.gradient_norms,
+            longest=max((norm for norm, _ in state.seen_norms.values() if math.isfinite(norm)), default=0.0),
+        )
+
+    def _directions(self, name: str, gradient: Tensor) -> dict[str, Tensor]:
+        plan = self.step.plan
+        found = {"gradient": gradient} if plan.measures_individual else {}
+        step = self.alpha.direction(name) if plan.alpha_end else None
+        return found if step is None else found | {"step": step}
+
+    def _take_layers(self, job: Job, results: list[LayerResult]) -> None:
+        self.reducer.settle(job, results)
+        errors: list[Exception] = []
+        for result in results:
+            self._take_layer(job, result)
+            errors += [result.error] if result.error is not None else []
+            for found in job.passes:
+                free(found, result.name)
+        if errors:
+            with self.guard("individual gradients"):
+                raise errors[0]
+
+    def _take_layer(self, job: Job, result: LayerResult) -> None:
+        """Into the state of the step."""
+        state, name = self.step, result.name
+        if result.norm is not None:
+            state.seen_norms[name] = result.norm, GradientMark.of(self.cover.parameters[name])
+        if result.statistics is None:
+            state.reduced.pop(name, None)
+            state.failures[name] = result.reason
+            return
+        state.reduced[name] = result.statistics
+        method, reason, interacts = method_of(job.passes, name)
+        self.cover.note_method(name, method, reason, state.interacts or interacts)
+        self.cost_notes |= self.fallback_costs.note(result.parts)
+        if result.gram is not None:
+            state.gram.add(name, result.gram)
+            state.gram.choose([part.samples for part in result.parts], job.gram)
+        if job.keep:
+            self.alpha.keep(result, job.passes, self.may_repeat)
+
+    # ---- the step -----------------------------------------------------------------------------------------------
+
+    def measure(self) -> None:
+        """All passes of the step, and of all processes, are there: reduce what waited for the last of them."""
+        state = self.step
+        state.measured = True
+        joint = join_batches(self.group, state.batch())
+        if isinstance(joint, str):
+            state.no_value["individual"] = joint
+            for found in state.passes:
+                found.losses, found.no_losses = None, joint
+            return
+        state.joint = joint if self.group.is_joint else None
+        if state.plan.individual and state.passes:
+            self._reduce_rest()
+        if state.plan.curvature_kinds.get("diagonal"):
+            self._join_diagonals()
+
+    def _reduce_rest(self) -> None:
+        state = self.step
+        if len(state.passes) > 1 and state.reduced:
+            # The first pass was reduced as if it were the only one, but more came: its numbers have the wrong scale.
+            for part in (state.reduced, state.gram, state.failures):
+                part.clear()
+            self.alpha.begin(state.plan)
+            state.no_value["individual"] = CHANGED
+        elif not state.reduced and not state.failures:
+            names = [name for name in state.gradients if not self.cover.is_left_out(name)]
+            job, results = self._job(state.passes, state.batch_size, state.gradients), list[LayerResult]()
+            for result in self.reducer.reduce(job, names):
+                drop_formed(results, result, job.keep)
+                results.append(result)
+            self._take_layers(job, results)
+
+    def _join_diagonals(self) -> None:
+        state = self.step
+        kinds = sorted({kind or self.curvature.kind for kind in state.plan.curvature_kinds["diagonal"]})
+        for kind, found in join_diagonals(self.group, kinds, state.diagonals, state.no_value).items():
+            if isinstance(found, str):
+                state.diagonals.pop(kind, None)
+                state.no_value.setdefault(f"diagonal {kind}", found)
+            else:
+                state.diagonals[kind] = found
+
+    def settle_cover(self) -> list[tuple[str, str]]:
+        """Layers that failed the check move to the enclosing module; returns what became final, with the reason."""
+        final, changed = [], False
+        for name, reason in self.step.failures.items():
+            if self.step.plan.measures_individual and not self.cover.is_left_out(name):
+                changed = True
+                if not self.cover.escalate(name, reason):
+                    final.append((name, reason))
+        if changed:
+            self.rehook()
+        return final
+
+    def expect_closure(self, closure: bool) -> None:
+        """The optimizer is about to step. With a closure the backward pass is still to come."""
+        self.step.in_closure = closure
+
+    def unscale(self, scale: float) -> None:
+        """A GradScaler was found only at the step."""
+        self.step.unscale(scale)
+
+    def note_ids(self, ids: np.ndarray) -> None:
+        self.step.ids.append(ids)
+
+    def note_second_look(self, found: OwnBatch) -> None:
+        self.looked_again += not found.reasons
+
+    def add_overhead(self, seconds: float) -> None:
+        self.step.overhead += seconds
+
+    def note_no_loss(self, reason: str) -> None:
+        self.step.no_value["individual"] = reason
+
+    def note_start(self, theta: dict[str, Tensor]) -> None:
+        """Copies of the parameters before the step."""
+        self.step.theta = theta
+
+    def join_activations(self) -> Activations:
+        """Of all processes."""
+        self.step.activations = join_activations(self.group, self.step.activations)
+        return self.step.activations
+
+    def end_step(self, closure: bool, backward_passes: int) -> None:
+        """The optimizer has stepped. ``backward_passes`` were counted where none was watched."""
+        measured = len(self.step.passes)
+        if closure:  # it may be called again; only its first backward pass counts
+            self.passes_per_step = measured or 1
+        else:
+            counted = backward_passes if self.passes_per_step == 0 else 0
+            self.passes_per_step = measured or counted or self.passes_per_step
+
+    def free(self) -> None:
+        """Nothing more is asked of the individual gradients of this step."""
+        self.alpha.begin(self.step.plan)
+        self.step.scratch.clear()
+
+    # ---- Alpha --------------------------------------------------------------------------------------------------
+
+    def finish_alpha(self) -> str:
+        """The batch of this step is the far end of the step before. Returns why it has no Alpha, if it has none."""
+        if not self.step.plan.alpha_end:
+            self.alpha.forget()
+            return ""
+        return self.clock.timed("alpha", self.alpha.finish, self._batch())
+
+    def start_alpha(self, step: int, update: dict[str, Tensor], norms: dict[str, float]) -> str:
+        """The step was ``update``. Returns why it will have no Alpha, if it will have none."""
+        if not self.step.plan.alpha_start:
+            return ""
+        state, cover = self.step, self.cover
+        taken = Taken(
+            step=step,
+            update=update,
+            norms=norms,
+            theta=state.theta,
+            gradients=self.known_gradients(),
+            gradient_norms=state.gradient_norms,
+            passes=state.passes,
+            scale=state.batch_size / state.loss_scale,
+            half=state.half,
+            place=state.place,
+            unmeasured=state.why_unmeasured(),
+            left_out=[n for n, p in cover.parameters.items() if n not in cover.selected and p.grad is not None],
+        )
+        reason = self.clock.timed("project step", self.alpha.start, self._batch(), taken, self.find_place)
+        if self.alpha.note:
+            self.cost_notes["Alpha"] = self.alpha.note
+        return reason
+
+    def _batch(self) -> Batch:
+        state = self.step
+        return Batch(state.losses(), state.why_no_losses(), state.reduced, state.place)
+
+
+def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) -> None:
+    """Gradients that a module without a rule has formed are used by its own parameters only."""
+    last = gradients_of(known[-1].parts[0]) if known and known[-1].parts else None
+    if last is not None and not keep and (not following.parts or last is not gradients_of(following.parts[0])):
+        last.whole = None
+
+
+def keeps_graph() -> bool:
+    """Was the backward pass that runs now told to ``retain_graph``? Yes, where torch does not tell."""
+    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return asked is None or bool(asked())

@@ -1,0 +1,258 @@
+"""The centre of the engine: its parts, the state of the step, and the hooks that listen while a step is tracked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from cockpit_core.distributed.group import Group
+from cockpit_core.engine.alpha.alpha import Alpha
+from cockpit_core.engine.calls import Calls
+from cockpit_core.engine.capture import BeforeCall
+from cockpit_core.engine.clock import Clock
+from cockpit_core.engine.compiled import EagerForAWhile
+from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.curving.measuring import Asked, Curvature, Found
+from cockpit_core.engine.curving.points import Scene, mixes_samples
+from cockpit_core.engine.fallback_costs import FallbackCosts
+from cockpit_core.engine.hooks import Handles, Hook, LayerHook
+from cockpit_core.engine.loss.differentiated import Verified
+from cockpit_core.engine.making import Maker
+from cockpit_core.engine.place import Place
+from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.quiet import Quiet
+from cockpit_core.engine.reducing import Reducer
+from cockpit_core.engine.step import StepState
+from cockpit_core.foundation.sharded import any_nonzero
+from cockpit_core.layers.module_state import LossAgain
+
+Guard = Callable[[str], Any]
+
+
+class Centre:
+    """Holds the parts of the engine. They return what they find; only the engine puts it into the state of the step."""
+
+    def __init__(
+        self,
+        cover: Cover,
+        loss_fn: Any,
+        *,
+        batch_dim: int,
+        memory_budget: int,
+        curvature: str,
+        curvature_samples: int | None,
+        seed: int,
+        guard: Guard,
+        group: Group,
+        compiled: Sequence[nn.Module],
+        noticed_loss: Callable[[Tensor, Tensor], None],
+        loss_scale: Callable[[], float],
+        owned: Callable[[], set[int]],
+    ):
+        """``compiled``: wrappers of the model that torch.compile made. ``noticed_loss`` is told of every backward pass;
+        ``loss_scale`` is the factor of a GradScaler, once one has been seen; ``owned`` are the parameters that the run's
+        optimizers step (those of others are zeroed by others)."""
+        self.cover, self.loss_fn, self.batch_dim, self.memory_budget = cover, loss_fn, batch_dim, memory_budget
+        self.curvature_samples, self.guard, self.group, self.compiled = curvature_samples, guard, group, list(compiled)
+        self.noticed_loss, self.loss_scale, self.owned = noticed_loss, loss_scale, owned
+        self.step = StepState(Plan())
+        self.clock, self.calls, self.quiet = Clock(), Calls(), Quiet(cover.model, loss_fn)
+        maker = Maker(cover, memory_budget, self.quiet.mute)
+        self.reducer = Reducer(cover, maker, group, self.clock)
+        self.alpha = Alpha(maker, self.quiet, group, batch_dim)
+        self.curvature = Curvature(
+            curvature, maker=maker, quiet=self.quiet, group=group, clock=self.clock, guard=guard, seed=seed
+        )
+        self.fallback_costs = FallbackCosts(cover.paths)
+        self.verified = Verified()
+        self.layer_handles = Handles()
+        self.hooked: dict[nn.Module, list[str]] = {}
+        self.again: LossAgain | None = None  # the loss as it was before its last call
+        self.before_calls: dict[int, BeforeCall] = {}  # of modules that may have to be run again, by id
+        self.joins_batches = False  # a backward pass went through batches of different sizes
+        self.unbatched = False  # some module of this step was called without the batch
+        self.passes_per_step = 0  # seen at the last step; 0 = not known yet
+        self.gradients_change = True  # False while nobody touches a gradient between backward pass and the step's end
+        self.looked_again = 0  # steps whose samples were looked at again, once they were taken
+        self.cost_notes: dict[str, str] = {}
+
+    @property
+    def muted(self) -> bool:
+        return self.quiet.muted
+
+    def mute(self) -> AbstractContextManager[None]:
+        return self.quiet.mute()
+
+    def awaits_backward(self) -> bool:
+        """Is a forward pass that runs now the user's own, and the first backward pass of this step still to come?"""
+        own = not self.quiet.muted and self.alpha.repetition is None
+        return own and self.step.open is None and not self.step.passes
+
+    @property
+    def may_repeat(self) -> bool:
+        """Can what Alpha needs at the end of this step be computed again, rather than kept?"""
+        return self.alpha.may_repeat(self.step.plan, self.step.stale, self.step.in_closure)
+
+    # ---- arming -------------------------------------------------------------------------------------------------
+
+    def begin(self, plan: Plan) -> None:
+        """Start the next step. Layer hooks go on if individual gradients are wanted, and off if not."""
+        self.curvature.forget_step(self.step.passes)
+        several = self.passes_per_step != 1 or self.group.is_joint or self.joins_batches
+        self.step = StepState(plan, deferred=several)
+        self.unbatched, self.again = False, None
+        self.calls.begin()
+        self.quiet.begin()
+        self.alpha.begin(plan)
+        wanted = plan.individual or bool(plan.curvature_kinds) or plan.keeps_calls or bool(plan.watched)
+        if wanted and not self.layer_handles:
+            self._hook_layers()
+        elif wanted:
+            self.quiet.watch.start()  # what was noted of the step before is gone
+        else:
+            self.layer_handles.remove()
+
+    def replan(self, plan: Plan) -> None:
+        """The step that goes by is measured after all, as far as it still can be."""
+        self.step.plan = plan
+
+    def _hook_layers(self) -> None:
+        handles, cover = self.layer_handles, self.cover
+        handles.add(EagerForAWhile(cover.model, self.compiled))
+        handles.add(self.quiet.watch.start())
+        if isinstance(self.loss_fn, nn.Module):
+            handles.add(self.loss_fn.register_forward_pre_hook(LayerHook(self, "on_loss_call"), with_kwargs=True))
+        handles.add(cover.model.register_forward_pre_hook(LayerHook(self, "on_model"), with_kwargs=True))
+        handles.add(cover.model.register_forward_hook(LayerHook(self, "on_model_output")))
+        self.hooked = cover.hooked_modules()
+        for module, locals_ in self.hooked.items():
+            if any(not cover.has_rule(module, local) for local in locals_):
+                handles.add(module.register_forward_pre_hook(LayerHook(self, "on_call"), with_kwargs=True))
+            handles.add(module.register_forward_hook(LayerHook(self, "on_layer"), with_kwargs=True))
+        for p in cover.trainable().values():
+            handles.add(p.register_post_accumulate_grad_hook(Hook(self, "on_parameter")))
+
+    def rehook(self) -> None:
+        """The cover has changed: hooks must follow."""
+        if self.layer_handles:
+            self.layer_handles.remove()
+            self._hook_layers()
+
+    def discard(self) -> None:
+        """What was captured of this step no longer counts."""
+        self.step.discard()
+        self.alpha.begin(self.step.plan)
+
+    # ---- where the parameters are -------------------------------------------------------------------------------
+
+    def find_place(self) -> Place | None:
+        """Where the parameters are now; of sharded ones nobody holds enough to say, and others may not show their elements."""
+        try:
+            return None if self.cover.sharded else Place(self._moved_by_the_step())
+        except Exception:
+            return None
+
+    def is_elsewhere(self) -> bool:
+        """One more backward pass of this step, of new gradients at parameters that were moved meanwhile (SAM and other
+        two-step optimizers): that is how the optimizer finds its step. The gradient is the one where the step begins."""
+        state = self.step
+        if not state.passes or state.measured or state.place is None or not state.place.has_moved():
+            return False
+        if state.elsewhere is None:
+            if any_nonzero(p.grad for p in self._moved_by_the_step() if p.grad is not None):
+                return False
+            state.elsewhere = self.find_place()
+        return True
+
+    def drop_zeroed(self) -> None:
+        """Gradients that were zeroed since the last backward (a step was skipped): those passes no longer count."""
+        if not self.step.passes:
+            return
+        if self.cover.sharded and not self.step.gradient_norms:
+            return  # the passes so far were not reduced yet (set_requires_gradient_sync)
+        if not any_nonzero(p.grad for p in self._moved_by_the_step() if p.grad is not None):
+            self.discard()
+
+    def _moved_by_the_step(self) -> list[Tensor]:
+        owned = self.owned()
+        return [p for p in self.cover.trainable().values() if owned is None or id(p) in owned]
+
+    # ---- what a gradient was ------------------------------------------------------------------------------------
+
+    def gradient(self, name: str) -> Tensor:
+        """What the backward passes of this step added to ``p.grad``."""
+        gradient, before = self.cover.parameters[name].grad, self.step.before.get(name)
+        assert gradient is not None
+        gradient = to_dense(gradient.detach())
+        added = gradient if before is None else gradient - to_dense(before)
+        return added / self.step.loss_scale if self.step.loss_scale != 1 else added
+
+    def is_unchanged(self, name: str) -> bool:
+        """Is ``p.grad`` still what the backward pass left there?"""
+        mark = self.step.marks.get(name)
+        return mark is not None and mark.fits(self.cover.parameters[name])
+
+    def known_gradients(self) -> dict[str, Tensor]:
+        """Those of the backward pass: copies, if somebody is known to write into ``p.grad``, else ``p.grad`` itself."""
+        state = self.step
+        unchanged = {n: g for n, g in state.gradients.items() if self.is_unchanged(n)}
+        self.gradients_change = len(unchanged) < len(state.gradients)
+        return state.gradients if state.copied else unchanged
+
+    # ---- curvature ----------------------------------------------------------------------------------------------
+
+    def asked(self) -> Asked:
+        state, forward = self.step, self.calls.forward
+        curved = state.open is not None and state.open.curved
+        several = bool(state.passes) or curved or self.group.most_passes(self.passes_per_step) >= 2
+        rough = forward is not None and bool(forward.autocast)
+        return Asked(state.plan.curvature_kinds, several, not state.passes, rough, "squares" in state.plan.needs)
+
+    def scene(self) -> Scene:
+        calls = self.calls
+        mixed = self.unbatched or mixes_samples(self.cover.model)
+        squares = partial(self.curvature.sum_of_squares, self.step.scratch)
+        return Scene(
+            self.cover,
+            self.batch_dim,
+            calls.forward,
+            calls.outputs,
+            calls.last_layer,
+            self.curvature_samples,
+            mixed,
+            squares,
+        )
+
+    def measure_curvature(self, make: Callable[[], Any], *, answer: bool = False) -> bool:
+        """Of the loss that ``make`` puts in its place. ``answer``: where it fails, the other processes hear of it."""
+        asked = self.asked()
+        try:
+            found = self.curvature.measure(asked, make, self.curvature_samples)
+        except Exception as error:
+            if answer:
+                self.take_curvature(self.curvature.answer_others(asked, error))
+            raise
+        self.take_curvature(found)
+        return found.is_done
+
+    def take_curvature(self, found: Found) -> None:
+        state = self.step
+        for kind, diagonal in found.diagonals.items():
+            known = state.diagonals.get(kind)
+            state.diagonals[kind] = diagonal if known is None else known.plus(diagonal)
+        state.eigenpairs |= found.eigenpairs
+        for name, reason in found.reasons.items():
+            state.no_value[name] = reason
+            if name.startswith("eigenvalue "):
+                state.eigenpairs.pop(name.removeprefix("eigenvalue "), None)
+        state.curvature_part = found.part or state.curvature_part
+        if found.note:
+            self.cost_notes["eigenvalue"] = found.note
+
+
+def to_dense(tensor: Tensor) -> Tensor:
+    return tensor.to_dense() if tensor.is_sparse else tensor

@@ -1,0 +1,117 @@
+"""From captured calls to contributions: what each sample adds to the gradient of a parameter, not yet formed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit_core.engine.capture import Captured, Pass
+from cockpit_core.engine.cover import Cover
+from cockpit_core.foundation.faults import describe_error
+from cockpit_core.layers.contribution import Contribution, Joined, Rows, Same, Summed, Tried, Zeros
+from cockpit_core.layers.fallback import fallback
+from cockpit_core.layers.registry import Call, NotCovered, Repeating, find_rule
+
+
+class Maker:
+    """Makes contributions by the rules of the layers, or by the generic fallback, in passes of ours that nobody hears."""
+
+    def __init__(self, cover: Cover, memory_budget: int, mute: Callable[[], Any]):
+        self.cover, self.memory_budget, self.mute = cover, memory_budget, mute
+
+    def of_call(self, held: Captured, scale: float) -> dict[str, Contribution]:
+        """The contributions of one call, by local parameter name: the module's rule, or the generic fallback."""
+        call, seeds = held.call, held.gradients
+        call.check_unchanged()
+        if call.refusal:
+            raise NotCovered(call.refusal)
+        with torch.no_grad():
+            parts = apply_rule(call, seeds, held.names, scale, self.cover)
+            rest, method = [local for local in held.names if local not in parts], call.method
+            if rest:
+                others = fallback(call, seeds, rest, scale, self.memory_budget, self.mute)
+                call.method = "fallback" if not parts else method
+                return parts | others
+        if isinstance(find_rule(call.module), Repeating):
+            make = partial(fallback, call, seeds, held.names, scale, self.memory_budget, self.mute)
+            behind = Behind(make, call, self.cover)
+            return {local: Tried(part, partial(behind.get, local)) for local, part in parts.items()}
+        return parts
+
+    def of_parameter(self, found: Pass, name: str, scale: float) -> Contribution:
+        """``g_n`` of one parameter in one pass, all its uses summed per sample."""
+        shape = self.cover.parameters[name].shape
+        parts: list[tuple[int, Contribution]] = []
+        for forward, rows in found.direct.get(name, {}).items():
+            parts.append((forward, Rows(rows, shape, scale)))
+        for held, local in found.by_parameter.get(name, ()) if not parts else ():
+            if held.contributions is None:
+                held.contributions = self.of_call(held, scale)
+            parts.append((held.call.forward, held.contributions[local]))
+            held.waiting.discard(local)
+        row = found.shared[name] / found.batch_size if name in found.shared else None
+        if found.is_union and (parts or row is not None):
+            each = [[part for own, part in parts if own == forward] for forward in sorted(found.sizes)]
+            sizes = [size for _, size in sorted(found.sizes.items())]
+            pairs = list(zip(each, sizes, strict=True))
+            if row is not None:
+                pairs = [([*some, Same(row, size, scale)], size) for some, size in pairs]
+            return Joined([sum_up(some) if some else Zeros(size, shape, scale) for some, size in pairs])
+        also = [] if row is None else [Same(row, found.batch_size, scale)]
+        return sum_up([*(part for _, part in parts), *also])
+
+    def nothing(self, found: Pass, name: str, scale: float) -> Contribution:
+        """Of a pass that does not go through this parameter."""
+        return Zeros(found.batch_size, self.cover.parameters[name].shape, scale)
+
+
+def apply_rule(
+    call: Call, seeds: dict[int, Tensor], names: list[str], scale: float, cover: Cover
+) -> dict[str, Contribution]:
+    """What the module's own rule gives. Nothing where it has none, or where it fails: then the fallback serves."""
+    rule = find_rule(call.module) if cover.trusts(call.module) else None
+    try:
+        if isinstance(rule, Repeating):
+            found = rule(call, seeds, scale)
+            return {name: part for name, part in found.items() if name in names}
+        if any(cover.has_rule(call.module, local) for local in names):
+            assert rule is not None
+            found = rule(call, seeds[0], scale)
+            return {name: part for name, part in found.items() if name in names and cover.has_rule(call.module, name)}
+    except NotCovered:
+        raise
+    except Exception as error:
+        call.reason = f"its rule failed: {describe_error(error)}"
+        cover.distrust(call.module, error)
+    return {}
+
+
+class Behind:
+    """The fallback of one call whose rule did not add up; made once for all its parameters."""
+
+    def __init__(self, make: Callable[[], dict[str, Contribution]], call: Call, cover: Cover):
+        self.make, self.call, self.cover = make, call, cover
+        self.parts: dict[str, Contribution] | None = None
+
+    def get(self, local: str) -> Contribution:
+        if self.parts is None:
+            self.parts = self.make()
+            self.call.reason = "its rule did not add up to its gradient"
+            self.cover.distrust(self.call.module)
+        return self.parts[local]
+
+
+def sum_up(parts: list[Contribution]) -> Contribution:
+    """All uses of the same samples."""
+    if not parts:
+        raise NotCovered(
+            "its module was not seen in this backward pass: a function uses the weight, another pass made its gradient, or "
+            "one compiled function around model and loss hides the call (compile the model alone)"
+        )
+    if any(part.samples != parts[0].samples for part in parts):
+        raise NotCovered("its uses see different numbers of samples")
+    return parts[0] if len(parts) == 1 else Summed(parts)

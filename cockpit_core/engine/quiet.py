@@ -1,0 +1,57 @@
+"""Passes of our own through the user's network: nobody hears them, and they leave no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import nn
+
+from cockpit_core.layers import random_state
+from cockpit_core.layers.hook_watch import HookWatch
+from cockpit_core.layers.module_state import ModuleState
+from cockpit_core.layers.outside import runs_own_backward
+
+
+class Quiet:
+    """While ``muted``, hooks of ours do not listen; hooks of the user are not called."""
+
+    def __init__(self, model: nn.Module, loss_fn: Any):
+        self.model, self.loss_fn = model, loss_fn
+        self.watch = HookWatch()
+        self.muted = False
+        self.runs_own_backward = runs_own_backward(model)
+        self.packed = False
+        """The graph hands out saved tensors only once, or from elsewhere: checkpointing, offloading."""
+
+    def begin(self) -> None:
+        self.packed = False
+
+    @contextmanager
+    def mute(self) -> Iterator[None]:
+        """Our own backward passes and forwards fire our own hooks: they must not listen."""
+        if self.muted:
+            yield
+            return
+        self.muted = True
+        try:
+            with self.undisturbed():
+                yield
+        finally:
+            self.muted = False
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """A pass of ours calls no hook of the user, and draws no random number that the user would have drawn.
+
+        Where a backward pass runs code of the user's (checkpointing, an ``autograd.Function``), it runs on copies of all
+        that this code keeps.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self.watch.silenced(self.model.parameters()))
+            stack.enter_context(random_state.kept())
+            if self.packed or self.runs_own_backward:
+                loss = [self.loss_fn] if isinstance(self.loss_fn, nn.Module) else []
+                stack.enter_context(ModuleState(self.model, *loss).installed(hooks=True))
+            yield

@@ -1,0 +1,171 @@
+"""Layer by layer from what the backward passes left to results, over the samples of all processes.
+
+One process takes one layer after the other; several take all of them at once, because every round takes messages. A layer
+whose contributions do not add up to its gradient is tried the next way, if every process has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit_core.distributed.group import Group, first_problem, reason_of
+from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.clock import Clock
+from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.layer_result import Job, LayerResult, judge, reduce_parts
+from cockpit_core.engine.making import Maker
+from cockpit_core.engine.statistics import LayerStatistics
+from cockpit_core.foundation.sharded import contains_sharded_modules, is_sharded, whole
+from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.fallback import ModuleGradients, gradients_of
+from cockpit_core.layers.registry import NotCovered, Repeating, find_rule
+
+
+class Reducer:
+    """Reduces what a job asks for; it knows the network, the other processes and the clock, and keeps nothing."""
+
+    def __init__(self, cover: Cover, maker: Maker, group: Group, clock: Clock):
+        self.cover, self.maker, self.group, self.clock = cover, maker, group, clock
+
+    def reduce(self, job: Job, names: list[str]) -> Iterator[LayerResult]:
+        """One result for every layer of which something is asked; it is to be settled. What is ahead of the last one needs
+        no formed gradients any more."""
+        if self.cover.sharded:
+            lend_parameters(self.cover, job.passes)
+        for some in self.group.rounds(names):
+            results = [result for name in some if (result := self._collect(job, name)) is not None]
+            self._reduce_each(job, results)
+            yield from results
+
+    def settle(self, job: Job, results: list[LayerResult]) -> None:
+        """Judge all of them at once, over the samples of all processes. What does not add up is tried the next way."""
+        pending = results
+        while pending:
+            mine = {r.name: r.reason or vectors_of(r.statistics) for r in pending}
+            pending = self._judge(job, pending, self.group.gather("layers", mine))
+            self._reduce_each(job, pending)
+        self._add_sums([r.statistics for r in results if r.statistics is not None])
+
+    def _collect(self, job: Job, name: str) -> LayerResult | None:
+        """Its parts, one per pass. What cannot be had is a reason."""
+        gradient, result = job.gradient(name), LayerResult(name)
+        used = self.group.is_joint or is_used(job.passes, name)  # by another process, if not by this one
+        if not job.directions(name, gradient) or (not used and not bool(gradient.any())):
+            return None  # what is left of another backward pass: the generator's, where the discriminator is trained
+        try:
+            for found in job.passes:
+                absent = used and not is_used([found], name)
+                make = self.maker.nothing if absent else self.maker.of_parameter
+                result.parts.append(make(found, name, job.scale))
+        except Exception as error:
+            self._give_up(result, error)
+        return result
+
+    def _give_up(self, result: LayerResult, error: Exception) -> None:
+        result.statistics, result.reason = None, reason_of(error)
+        if not isinstance(error, NotCovered):
+            self.group.hold_back(error)
+            result.error = error
+
+    def _reduce_each(self, job: Job, results: list[LayerResult]) -> None:
+        """This process's samples; formed gradients of one module are dropped before the next one's are made."""
+        last: ModuleGradients | None = None
+        for result in results:
+            directions = job.directions(result.name, job.gradient(result.name))
+            directions = {key: whole(direction) for key, direction in directions.items()}  # by all processes alike
+            parameter = self.cover.parameters[result.name]
+            value = parameter if job.request.spec is None else whole(parameter)
+            if result.reason:
+                continue
+            try:
+                reduce_parts(result, directions, job, value, self.clock)
+            except Exception as error:
+                self._give_up(result, error)
+            held = gradients_of(result.parts[0])
+            if last is not None and last is not held and not job.keep:
+                last.whole = None
+            last = held
+
+    def _judge(self, job: Job, results: list[LayerResult], answers: list[dict[str, Any]]) -> list[LayerResult]:
+        """The samples of all processes side by side, checked against the gradient; returns what is to be tried again."""
+        for result in results:
+            each = [answer.get(result.name, "it has no gradient there") for answer in answers]
+            problem = first_problem([own if isinstance(own, str) else "" for own in each])
+            if problem:
+                result.statistics, result.reason = None, result.reason or problem
+            elif result.statistics is not None:
+                result.statistics = join_vectors(result.statistics, each, job.samples)
+        there = [result for result in results if result.statistics is not None]
+        gradients = {r.name: as_long(job.gradient(r.name), job.lengths, r.name) for r in there}
+        failed = judge(there, gradients, job)
+        if not failed:
+            return []
+        can = self.group.gather("ways", {r.name: use_next_way(r.parts) for r in results if r.name in failed})
+        again = []
+        for result in (r for r in results if r.name in failed):
+            if all(answer[result.name] for answer in can):
+                again.append(result)
+            else:
+                result.statistics, result.reason = None, failed[result.name]
+        return again
+
+    def _add_sums(self, found: list[LayerStatistics]) -> None:
+        sums: list[Tensor] = []
+        for statistics in found:
+            if statistics.squares is not None:
+                statistics.squares = self.group.own(statistics.squares)
+                sums.append(statistics.squares)
+            if statistics.counts is not None:
+                statistics.counts.touch()
+                sums += [table for table in (statistics.counts.table1d, statistics.counts.table2d) if table is not None]
+        self.group.add(sums)
+
+
+def is_used(passes: list[Pass], name: str) -> bool:
+    return any(name in found.by_parameter or name in found.direct or name in found.shared for found in passes)
+
+
+def use_next_way(parts: list[Contribution]) -> bool:
+    """Every part moves on, also behind one that cannot."""
+    moved = [part.next_way() for part in parts]
+    return all(moved)
+
+
+def as_long(gradient: Tensor, lengths: Mapping[str, float], name: str) -> Tensor:
+    """The gradient, or where it is sharded something as long: the check looks at nothing else."""
+    return torch.tensor([lengths[name]], dtype=gradient.dtype) if is_sharded(gradient) else gradient
+
+
+def vectors_of(statistics: LayerStatistics | None) -> tuple[Tensor | None, dict[str, Tensor]]:
+    assert statistics is not None
+    return statistics.norms, statistics.projections
+
+
+def join_vectors(mine: LayerStatistics, vectors: list[Any], samples: int) -> LayerStatistics:
+    """Samples of all ranks side by side; sums stay this rank's until they are added."""
+    if len(vectors) == 1:
+        return mine
+    norms = None if mine.norms is None else torch.cat([v[0] for v in vectors])
+    projections = {key: torch.cat([v[1][key] for v in vectors]) for key in mine.projections}
+    return LayerStatistics(samples, norms, projections, mine.squares, mine.counts)
+
+
+def lend_parameters(cover: Cover, passes: list[Pass]) -> None:
+    """Modules without a rule are run again, and attention in part: where parameters are sharded, they need whole ones.
+
+    Decided by what all ranks know alike, so that all of them gather the same.
+    """
+    values: dict[Any, dict[str, Tensor]] = {}
+    for module, locals_ in cover.hooked_modules().items():
+        rule = find_rule(module)
+        repeats = isinstance(rule, Repeating)
+        runs_again = rule is None or repeats or any("." in local for local in locals_)
+        if runs_again and (repeats or not contains_sharded_modules(module)):
+            values[module] = {name: whole(p) for name, p in module.named_parameters()}
+    for found in passes:
+        for held in found.captured.values():
+            held.call.parameters = values.get(held.call.module, {})

@@ -1,0 +1,54 @@
+"""What lies between a call and the loss that makes samples meet, or hides whose rows are whose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.autograd.function import BackwardCFunction
+
+from cockpit_core.layers.registry import Call
+
+CALLED, GIVEN = "cockpit call", "cockpit model"
+"""Marks in the graph: what a hooked call gave, and what the model gave."""
+
+
+def reachable(root: Any) -> set[Any]:
+    seen, waiting = set(), [root]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += [child for child, _ in node.next_functions if child is not None]
+    return seen
+
+
+def is_nested(nodes: set[Any], calls: list[Call]) -> bool:
+    """Does one call of the model lie behind another one of another size? An inner training step (MAML) does."""
+    sizes = {call.forward: call.batch_size for call in calls}
+    given = [(n, {sizes.get(forward) for forward, _ in n.metadata[GIVEN]}) for n in nodes if GIVEN in n.metadata]
+    for node, own in given:
+        below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
+        if any(other in below and size != own for other, size in given if other is not node):
+            return True
+    return False
+
+
+def below_batch_norm(nodes: set[Any]) -> set[int]:
+    """Calls whose outputs pass a normalisation over the batch on their way to the loss."""
+    norms = [n for n in nodes if "BatchNorm" in n.name() and getattr(n, "_saved_training", True)]
+    below = {
+        node for norm in norms for child, _ in norm.next_functions if child is not None for node in reachable(child)
+    }
+    return {id(call) for node in below for call, _, _ in node.metadata.get(CALLED, ())}
+
+
+def below_own_functions(nodes: set[Any]) -> dict[int, str]:
+    """Calls behind which a function of the user's own lies, whose backward pass is not ours to run: what is assumed."""
+    found: dict[int, str] = {}
+    for node in nodes:
+        function = getattr(type(node), "_forward_cls", None) if isinstance(node, BackwardCFunction) else None
+        if function is not None and not function.__module__.startswith("torch."):
+            words = f"taken for granted: {function.__name__}, a function of your own, leaves samples where they are"
+            below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
+            found |= {id(call): words for n in below for call, _, _ in n.metadata.get(CALLED, ())}
+    return found

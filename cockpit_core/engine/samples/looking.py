@@ -1,0 +1,217 @@
+"""One look at the graph of a loss: the samples of every call below it, and where they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cockpit_core.engine.samples.behind import (
+    CALLED,
+    GIVEN,
+    below_batch_norm,
+    below_own_functions,
+    is_nested,
+    reachable,
+)
+from cockpit_core.engine.samples.layout import Layout, find_layout, is_in_order, weigh
+from cockpit_core.engine.samples.replay import Pair, Places, find_region, pull, shape_of, uneven
+from cockpit_core.engine.samples.separability import (
+    Curved,
+    Unknown,
+    find_sums,
+    is_scalar,
+    places_of_samples,
+    why_not_a_sum,
+)
+from cockpit_core.layers.registry import RULES, Call, Repeating
+
+TRUSTED_AFTER, RECHECKED_EVERY = 2, 64
+ROUTED = ("Index", "Gather", "Scatter", "Masked", "Take", "Put", "Sort", "Topk", "Unique", "RepeatInterleave", "Where")
+"""Functions that may move rows differently at every step."""
+CHANNELS_FIRST = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,
+    nn.GroupNorm,
+    nn.EmbeddingBag,
+)
+BEHIND = "BatchNorm in training mode mixes samples behind this layer"
+MIXED = "rows of its output belong to several samples at once: they share it, or see each other behind it"
+
+NESTED = "a call of the model depends on what another call gave, which had other samples"
+
+
+@dataclass
+class Finding:
+    """What one look at the graph has shown: a layout for each call and output, and whether the loss is a sum."""
+
+    layouts: list[dict[int, Layout]] = field(default_factory=list)
+    marks: list[tuple[str, str, str]] = field(default_factory=list)
+    """Of each call: why it is refused, why it is a contribution, what is taken for granted."""
+    entries: list[bool] = field(default_factory=list)
+    interacts: str = ""
+    routed: bool = True
+    uses: int = 0
+
+    @property
+    def is_trusted(self) -> bool:
+        return not self.routed and self.uses >= TRUSTED_AFTER and self.uses % RECHECKED_EVERY != 0
+
+
+def look(
+    root: Any,
+    calls: list[Call],
+    origin: tuple[int, int],
+    batch_dim: int,
+    entries: list[tuple[Any, int]],
+    careful: bool,
+) -> Finding:
+    """One look at the graph of a loss."""
+    nodes = reachable(root)
+    targets = {n for n in nodes if CALLED in n.metadata}
+    wanted = targets | {node for node, _ in entries}
+    samples, best = origin[1], None
+    others = {call.forward for call in calls if call.batch_size not in (0, samples)}  # batches of another size
+    marked = {
+        n: {nr for forward, nr in n.metadata[GIVEN] if forward not in others} for n in nodes if GIVEN in n.metadata
+    }
+    given = {n: numbers for n, numbers in marked.items() if numbers}
+    for choice in range(3):
+        dims = choose_dims(given, samples, batch_dim, choice)
+        if dims is None:
+            break
+        seen = Seen(samples, batch_dim, dict(entries))
+        pull(seed(dims, samples), wanted, seen.visit, careful=careful)
+        if best is None or agrees(seen.layouts, calls, samples):
+            best = dims, seen
+        if agrees(seen.layouts, calls, samples):
+            break
+    if best is None:
+        best = from_the_loss(root, wanted, Seen(samples, batch_dim, dict(entries)), careful)
+    if best is None:
+        return Finding([{} for _ in calls], [("", "", "") for _ in calls], [True for _ in entries])
+    dims, seen = best
+    reason = why_not_a_sum(root, dims, samples, batch_dim, careful=careful) if dims else ""
+    finding = Finding(interacts=reason or (NESTED if others and is_nested(nodes, calls) else ""))
+    normalised, own_functions = below_batch_norm(nodes), below_own_functions(nodes)
+    for call in calls:
+        own = seen.layouts.get(id(call), {})
+        refusal, interacts = judge(call, own, samples, targets)
+        finding.layouts.append(own)
+        interacts = interacts or (BEHIND if id(call) in normalised else "")
+        finding.marks.append((refusal, interacts, own_functions.get(id(call), "")))
+    finding.entries = [seen.entries.get(node, True) for node, _ in entries]
+    finding.routed = any(n.name().startswith(ROUTED) for n in nodes) or any(
+        layout.rows is not None for own in finding.layouts for layout in own.values()
+    )
+    return finding
+
+
+def choose_dims(
+    given: dict[Any, set[int]], samples: int, batch_dim: int, choice: int
+) -> dict[Any, dict[int, int]] | None:
+    """For each output of the model the dimension that counts samples: the likeliest, the next one, ..."""
+    dims: dict[Any, dict[int, int]] = {}
+    most = 0
+    for node, numbers in given.items():
+        for nr in numbers:
+            likely = places_of_samples(shape_of(node, nr), samples, batch_dim)
+            most = max(most, len(likely))
+            if likely:
+                dims.setdefault(node, {})[nr] = likely[min(choice, len(likely) - 1)]
+    return dims if dims and choice < most else None
+
+
+def seed(dims: dict[Any, dict[int, int]], samples: int) -> Places:
+    """Positive numbers without a pattern, and the same with every sample's weight."""
+    seeds: Places = {}
+    for node, numbers in dims.items():
+        for nr, dim in numbers.items():
+            meta = node._input_metadata[nr]
+            like = torch.empty(0, dtype=meta.dtype, device=meta.device)
+            c = uneven(torch.Size(meta.shape).numel(), like).reshape(tuple(meta.shape))
+            seeds.setdefault(node, {})[nr] = (c, weigh(c, dim, samples))
+    return seeds
+
+
+class Seen:
+    """What arrived at calls and entries, read at once and dropped."""
+
+    def __init__(self, samples: int, batch_dim: int, places: dict[Any, int]):
+        self.samples, self.batch_dim, self.places = samples, batch_dim, places
+        self.layouts: dict[int, dict[int, Layout]] = {}
+        self.entries: dict[Any, bool] = {}
+
+    def visit(self, node: Any, pairs: dict[int, Pair]) -> None:
+        for call, position, nr in node.metadata.get(CALLED, ()):
+            if nr in pairs:
+                found = find_layout(pairs[nr], self.samples, self.batch_dim, leads_of(call, pairs[nr]))
+                self.layouts.setdefault(id(call), {})[position] = found
+        if node in self.places and 0 in pairs:
+            found = find_layout(pairs[0], self.samples, self.places[node], ())
+            self.entries[node] = found.dim == self.places[node] or not found.mixed
+
+
+def leads_of(call: Call, pair: tuple[Tensor, Tensor]) -> tuple[int, ...]:
+    """How many leading dimensions of this output count rows."""
+    module, dim = call.module, pair[0].dim()
+    if isinstance(module, CHANNELS_FIRST):
+        return (1,)
+    if isinstance(module, nn.LayerNorm):
+        return (dim - len(module.normalized_shape),)
+    if isinstance(module, (nn.Linear, nn.Embedding)) or type(module).__name__ == "RMSNorm":
+        return (dim - 1,)
+    return (1, dim - 1)
+
+
+def agrees(layouts: dict[int, dict[int, Layout]], calls: list[Call], samples: int) -> bool:
+    """Samples known from the outputs against samples known from the inputs, where a call works on an input itself."""
+    for call in calls:
+        layout = layouts.get(id(call), {}).get(0)
+        plain = not isinstance(RULES.get(type(call.module)), (Repeating, type(None)))
+        if call.from_data and plain and layout is not None and layout.known:
+            if layout.dim is not None and layout.dim != call.batch_dim:
+                return False
+            if layout.rows is not None and call.batch_dim == 0 and not is_in_order(layout.rows, samples):
+                return False
+    return True
+
+
+def judge(call: Call, layouts: dict[int, Layout], samples: int, targets: set[Any]) -> tuple[str, str]:
+    """Why this call is refused, or why it is a contribution; both empty where it is exact, or not known."""
+    if not any(layout.mixed for layout in layouts.values()):
+        return "", ""
+    shape = call.shapes[0] if call.shapes else ()
+    strict = len(shape) > call.batch_dim and shape[call.batch_dim] == samples
+    nodes = [n for n in targets if any(own is call for own, _, _ in n.metadata[CALLED])]
+    below = {n for node in nodes for n in reachable(node)}
+    routed = any(n.name().startswith(ROUTED) for n in below)
+    data = call.from_data or any(own.from_data for n in below for own, _, _ in n.metadata.get(CALLED, ()))
+    if strict and data and not routed:
+        return "", "samples see each other inside the model, behind this layer"
+    return MIXED, ""
+
+
+def from_the_loss(
+    root: Any, wanted: set[Any], seen: Seen, careful: bool
+) -> tuple[dict[Any, dict[int, int]], Seen] | None:
+    """Where the model was not called as a whole: samples as the terms of the loss count them."""
+    region = find_region([root], wanted)
+    if root not in region or not is_scalar(root):
+        return None
+    try:
+        with torch.no_grad():
+            sums = list(find_sums(root, region))
+    except (Curved, Unknown):
+        return None
+    seeds: Places = {}
+    for node, index, gradient in sums:
+        likely = places_of_samples(gradient.shape, seen.samples, seen.batch_dim)
+        if likely:
+            seeds.setdefault(node, {})[index] = (gradient, weigh(gradient, likely[0], seen.samples))
+    if not seeds:
+        return None
+    pull(seeds, wanted, seen.visit, careful=careful)
+    return {}, seen

@@ -1,0 +1,101 @@
+"""The individual gradients of a convolution from its nonzero output gradients alone: no patches, no stored block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cockpit_core.kernels.bins import AnyBins
+from cockpit_core.kernels.native import find_library
+from cockpit_core.kernels.native.reducing import Reduced, Share, add_up, find_rule
+from cockpit_core.kernels.threads import cut, share
+
+ALONE = 1 << 18  # products: less work than this is not worth waking a thread
+PADDING = 16  # numbers that a kernel may read behind the end, and ignores
+LARGEST = 2**31 - 1  # places in an image are 32-bit numbers
+Sizes = tuple[int, ...]
+Geometry = tuple[Sizes, Sizes, Sizes]  # kernel, stride, dilation
+
+
+@lru_cache(maxsize=256)
+def lay_out(geometry: Geometry, space: Sizes, out: Sizes, channels: int) -> tuple[np.ndarray, np.ndarray, Sizes]:
+    """Where patches begin in an image [*space, channels], where groups of rows begin in a patch, and (rows of a group,
+    numbers between two rows, length of a row)."""
+    kernel, stride, dilation = geometry
+    steps = [channels * math.prod(space[axis + 1 :]) for axis in range(len(space))]
+    places = _grid(out, [s * t for s, t in zip(steps, stride, strict=True)])
+    whole = dilation[-1] == 1  # else a row of the kernel has holes: each of its positions is a row of its own
+    last = len(space) - 2 if whole else len(space) - 1
+    if last < 0:
+        return places, np.zeros(1, np.int32), (1, 0, kernel[0] * channels)
+    starts = _grid(kernel[:last], [s * d for s, d in zip(steps[:last], dilation[:last], strict=True)])
+    return places, starts, (kernel[last], steps[last] * dilation[last], channels * (kernel[-1] if whole else 1))
+
+
+def _grid(counts: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+    total = np.zeros(1, np.int64)
+    for count, step in zip(counts, steps, strict=True):
+        total = (total[:, None] + step * np.arange(count)).reshape(-1)
+    return total.astype(np.int32)
+
+
+def move_channels(tensor: Tensor, groups: int) -> Tensor:
+    """[n, groups * channels, *space] to a flat copy of [n, groups, *space, channels], with room behind it."""
+    moved = tensor.unflatten(1, (groups, -1)).movedim(2, -1)
+    buffer = tensor.new_empty(moved.numel() + PADDING)
+    buffer[: moved.numel()].view(moved.shape).copy_(moved)
+    buffer[moved.numel() :] = 0
+    return buffer
+
+
+def move_directions(directions: Sequence[Tensor], shape: Sizes) -> Tensor | None:
+    """Each [rows, channels, *kernel] as [rows, *kernel, channels], all in one flat copy with room behind it."""
+    if not directions:
+        return None
+    return move_channels(torch.stack([d.reshape(shape) for d in directions]).flatten(0, 1), 1)
+
+
+def can_walk(image: Tensor, left: Tensor) -> bool:
+    """Are places 32-bit numbers, and is there anything to do?"""
+    return image[0].numel() <= LARGEST and min(image.numel(), left.numel()) > 0
+
+
+def reduce_convolution(
+    left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes, scale: float,
+    directions: Sequence[Tensor], bins: AnyBins | None,
+) -> Reduced | None:  # fmt: skip
+    """Of ``g_n[o, c, k] = scale * sum_s left_n[o, s] image_n[c, patch(k, s)]``: ``left`` [n, rows, *out], ``image``
+    [n, channels, *space]. None if something is not finite: 0 * inf is NaN, which whoever skips zeros does not see."""
+    library = find_library()
+    assert library is not None
+    samples, space, out = len(left), tuple(image.shape[2:]), tuple(left.shape[2:])
+    channels, number = image.shape[1] // groups, len(directions)
+    places, starts, rows = lay_out(geometry, space, out, channels)
+    sizes = np.array([groups, left.shape[1] // groups, channels * math.prod(space), len(places), len(starts), *rows])
+    moved, left, along = move_channels(image, groups), left.contiguous(), move_directions(directions, shape)
+    kernel, (rule, size), each = (
+        library.function("reduce_convolution", left.dtype),
+        find_rule(bins, left.dtype),
+        left[0],
+    )
+
+    def run(low: int, high: int) -> tuple[int, Share]:
+        found = Share(samples, bins is not None, size)
+        weights, at = np.empty(len(places), np.float64), np.empty(len(places), np.int32)
+        broken = kernel(
+            moved.data_ptr() + low * groups * int(sizes[2]) * moved.element_size(),
+            left.data_ptr() + low * each.numel() * left.element_size(), high - low, sizes.ctypes.data,
+            places.ctypes.data, starts.ctypes.data, scale, 0 if along is None else along.data_ptr(),
+            math.prod(shape), number, rule, found.table_pointer, size, found.norms.data_ptr() + 8 * low,
+            found.dots.data_ptr() + 16 * low, weights.ctypes.data, at.ctypes.data,
+        )  # fmt: skip
+        return broken, found
+
+    work = left.numel() * math.prod(geometry[0]) * channels
+    found = share(run, cut(samples, work, ALONE))
+    return None if any(broken for broken, _ in found) else add_up([part for _, part in found])

@@ -1,0 +1,121 @@
+"""Histograms by the native kernels: stored values and products that are never stored, in 1D and 2D."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cockpit_core.kernels.bins import AnyBins
+from cockpit_core.kernels.native import Library, find_library
+from cockpit_core.kernels.native.reducing import TABLES, find_rule, reduce_block
+from cockpit_core.kernels.plain import widen
+from cockpit_core.kernels.threads import cut, share
+
+BLOCK = 1 << 20  # elements of a half type that are widened at once, and factors whose signs are written down at once
+ALONE = 1 << 16  # elements: less work than this is not worth waking a thread
+ROUNDING = {torch.bfloat16: 1, torch.float16: 2}
+
+
+def _library() -> Library:
+    library = find_library()
+    if library is None:
+        raise RuntimeError("the native kernels are not there: reinstall, or use another path")
+    return library
+
+
+def _dense(values: Tensor) -> Tensor:
+    """Widened, with rows whose elements lie side by side."""
+    values = widen(values)
+    return values if values.stride(1) == 1 and values.stride(0) >= 0 else values.contiguous()
+
+
+def count_values(values: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
+    """``values`` is [n, D], ``parameter`` [D] categories or None."""
+    _library()
+    rows = values.shape[0] if values.dtype not in ROUNDING else max(1, BLOCK // values.shape[1])
+    small = None if parameter is None else parameter.to(torch.int16).contiguous()
+    for start in range(0, values.shape[0], rows):
+        block = _dense(values[start : start + rows])
+        if small is None:
+            counts = reduce_block(block, None, 1.0, gradient).counts
+            assert counts is not None
+            table += counts
+        else:
+            table += _count_pairs(block, small, gradient, tuple(table.shape))
+
+
+def _add_up(
+    run: Callable[[int, int, np.ndarray], None], bounds: list[tuple[int, int]], shape: tuple[int, ...]
+) -> Tensor:
+    """Each part counts into a table of its own; their sum."""
+
+    def count(low: int, high: int) -> np.ndarray:
+        own = np.zeros(shape, np.int64)
+        run(low, high, own)
+        return own
+
+    tables = share(count, bounds)
+    return torch.from_numpy(tables[0] if len(tables) == 1 else np.sum(tables, axis=0))
+
+
+def _count_pairs(values: Tensor, parameter: Tensor, gradient: AnyBins, shape: tuple[int, ...]) -> Tensor:
+    kernel, (rule, _) = _library().function("count_pairs", values.dtype), find_rule(gradient, values.dtype)
+
+    def run(low: int, high: int, own: np.ndarray) -> None:
+        kernel(
+            values.data_ptr() + low * values.element_size(), values.stride(0), len(values), high - low,
+            parameter.data_ptr() + low * 2, rule, own.ctypes.data, shape[1],
+        )  # fmt: skip
+
+    return _add_up(run, cut(values.shape[1], values.numel(), ALONE), shape)
+
+
+def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
+    """The products ``b[n, i] * a[n, j]``; ``parameter`` is [out, in] or None."""
+    kind = ROUNDING.get(b.dtype, 0)
+    if a.shape[1] < b.shape[1] and (parameter is None or a.shape[1] < 64):  # the kernels want the longer side as ``a``
+        b, a, parameter = a, b, None if parameter is None else parameter.t()
+    b, a = widen(b).contiguous(), widen(a).contiguous()
+    if parameter is None:
+        table += _count_outer(b, a, kind, gradient, len(table))
+        return
+    small = parameter.to(torch.int16).contiguous()
+    samples = max(1, BLOCK // a.shape[1])
+    for start in range(0, len(b), samples):
+        part = slice(start, start + samples)
+        table += _count_outer_pairs(b[part], a[part], kind, small, gradient, tuple(table.shape))
+
+
+def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) -> Tensor:
+    kernel, (rule, _) = _library().function("count_outer", b.dtype), find_rule(gradient, b.dtype)
+    out, inner, each = b.shape[1], a.shape[1], b.element_size()
+
+    def run(low: int, high: int, own: np.ndarray) -> None:
+        memory, later = np.empty(3 * inner + 32, np.float64), np.empty(out, np.int32)  # to sort a row of factors in
+        kernel(
+            b.data_ptr() + low * out * each, a.data_ptr() + low * inner * each, high - low, out, inner, kind,
+            rule, own.ctypes.data, size, memory.ctypes.data, later.ctypes.data,
+        )  # fmt: skip
+
+    return _add_up(run, cut(len(b), len(b) * out * inner, ALONE), (TABLES, size)).sum(0)
+
+
+def _count_outer_pairs(
+    b: Tensor, a: Tensor, kind: int, parameter: Tensor, gradient: AnyBins, shape: tuple[int, ...]
+) -> Tensor:
+    library, (rule, _) = _library(), find_rule(gradient, b.dtype)
+    kernel, describe = library.function("count_outer_pairs", b.dtype), library.function("describe_rows", b.dtype)
+    samples, inner = a.shape
+    signs = np.empty(describe(0, samples, inner, 0) // 8 + 1, np.int64)
+    describe(a.data_ptr(), samples, inner, signs.ctypes.data)
+
+    def run(low: int, high: int, own: np.ndarray) -> None:
+        kernel(
+            b.data_ptr(), a.data_ptr(), samples, b.shape[1], inner, kind, parameter.data_ptr(), rule, own.ctypes.data,
+            shape[1], low, high, signs.ctypes.data,
+        )  # fmt: skip
+
+    return _add_up(run, cut(b.shape[1], b.numel() * inner, ALONE), shape)

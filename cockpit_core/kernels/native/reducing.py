@@ -1,0 +1,110 @@
+"""One pass over the individual gradients of a block, or of a convolution that never stores them: norms, up to two
+projections, and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from cockpit_core.kernels.bins import GRADIENT_EXTRA, AnyBins
+from cockpit_core.kernels.log_bins import LogBins
+from cockpit_core.kernels.native import TYPES, find_library
+from cockpit_core.kernels.threads import cut, share
+
+ALONE = 1 << 16  # elements: less work than this is not worth waking a thread
+MOST_DIRECTIONS = 2
+TABLES = 4  # that a kernel counts into in turn
+
+
+@dataclass
+class Reduced:
+    """``norms`` [n] are ``||g_n||^2``, ``dots`` [n, 2] the projections, both float64; ``counts`` is a table like that of
+    ``Counts``."""
+
+    norms: Tensor
+    dots: Tensor
+    counts: Tensor | None = None
+
+
+@lru_cache(maxsize=64)
+def describe_rule(bins: AnyBins, double: bool) -> Tensor:
+    """The rule's constants in the order of ``read_rule`` in body.h."""
+    if isinstance(bins, LogBins):
+        limits = bins.thresholds(double)
+        shape = [bins.per_octave, bins.lowest, bins.steps, *limits, *[0] * (8 - len(limits))]
+        numbers = [1.0, *[0.0] * 5, bins.count, 0.0, *shape]
+    else:
+        rule = bins.rule(double)
+        inner = bins.zero_edge is not None and 2 <= rule.offset <= rule.count - 2
+        bounds = [float(x) for x in (rule.anchor, rule.scale, rule.low, rule.high)]
+        numbers = [0.0, *bounds, rule.offset, rule.count, 1.0 if inner else 0.0, *[0.0] * 11]
+    return torch.tensor([float(x) for x in numbers], dtype=torch.float64)
+
+
+def can_reduce(like: Tensor, directions: int) -> bool:
+    """On this device, of this dtype, with so many directions."""
+    plain = like.device.type == "cpu" and like.dtype in TYPES
+    return plain and directions <= MOST_DIRECTIONS and find_library() is not None
+
+
+class Share:
+    """What one thread adds to."""
+
+    def __init__(self, samples: int, counts: bool, size: int):
+        self.norms = torch.zeros(samples, dtype=torch.float64)
+        self.dots = torch.zeros(samples, 2, dtype=torch.float64)
+        self.table = torch.zeros(TABLES, size, dtype=torch.int64) if counts else None
+
+    @property
+    def table_pointer(self) -> int:
+        return 0 if self.table is None else self.table.data_ptr()
+
+
+def find_rule(bins: AnyBins | None, dtype: torch.dtype) -> tuple[int, int]:
+    """Where the rule's constants lie, and how many categories there are."""
+    if bins is None:
+        return 0, 0
+    return describe_rule(bins, dtype == torch.float64).data_ptr(), bins.count + GRADIENT_EXTRA
+
+
+def add_up(shares: Sequence[Share]) -> Reduced:
+    total = shares[0]
+    for other in shares[1:]:
+        total.norms += other.norms
+        total.dots += other.dots
+        if total.table is not None and other.table is not None:
+            total.table += other.table
+    return Reduced(total.norms, total.dots, None if total.table is None else total.table.sum(0))
+
+
+def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: AnyBins | None) -> Reduced:
+    """Of ``scale * G`` [n, D]; ``directions`` is [k, D], k at most 2."""
+    library = find_library()
+    assert library is not None
+    G = G if G.shape[1] < 2 or G.stride(1) == 1 else G.contiguous()
+    kernel = library.function("reduce_block", G.dtype)
+    rows, columns = G.shape
+    number = 0 if directions is None else len(directions)
+    start, along = G.data_ptr(), 0 if directions is None else directions.data_ptr()
+    (rule, size), each = find_rule(bins, G.dtype), G.element_size()
+    by_rows = rows >= torch.get_num_threads() > 1 or columns < rows
+
+    def run(low: int, high: int) -> Share:
+        found = Share(rows, bins is not None, size)
+        first, count = (low, high - low) if by_rows else (0, rows)
+        shift, width = (0, columns) if by_rows else (low, high - low)
+        kernel(
+            start + (first * G.stride(0) + shift) * each, G.stride(0), count, width, scale, along + shift * each,
+            columns, number, rule, found.table_pointer, size,
+            found.norms.data_ptr() + 8 * first, found.dots.data_ptr() + 16 * first,
+        )  # fmt: skip
+        return found
+
+    if not G.numel():
+        return add_up([Share(rows, bins is not None, size)])
+    return add_up(share(run, cut(rows if by_rows else columns, G.numel(), ALONE)))

@@ -1,0 +1,215 @@
+// One type's kernels; see kernels.c for the names that stand for it.
+typedef REAL NAME(V) __attribute__((ext_vector_type(LANES)));
+typedef WHOLE NAME(I) __attribute__((ext_vector_type(LANES)));
+typedef _Bool NAME(B) __attribute__((ext_vector_type(LANES)));
+#if LANES >= 4
+typedef uint16_t NAME(S) __attribute__((ext_vector_type(LANES)));
+typedef uint64_t NAME(Q) __attribute__((ext_vector_type(LANES / 4)));
+#endif
+typedef NAME(V) NAME(VU) __attribute__((aligned(sizeof(REAL))));
+typedef NAME(I) NAME(IU) __attribute__((aligned(sizeof(REAL))));
+#define V NAME(V)
+#define I NAME(I)
+
+// The rounding rule of cockpit_core/kernels/bins.py. `near`: |t| below it is one of the two bins next to zero; 0 where
+// zero is no inner edge, or where bins are logarithmic.
+typedef struct {
+  REAL anchor, scale, low, high, first, last, near;
+  WHOLE shift, above;
+  int logarithmic, per_octave;
+  WHOLE lowest, steps, zero;    // of logarithmic bins: the smallest exponent (biased), bins of one sign, zero's category
+  WHOLE thresholds[8];          // mantissas at which the bins of an octave begin, but the first
+} NAME(Rule);
+#define Rule NAME(Rule)
+
+INLINE Rule NAME(read_rule)(const double *given) {
+  Rule r;
+  r.logarithmic = given[0] != 0;
+  r.anchor = (REAL)given[1], r.scale = (REAL)given[2], r.low = (REAL)given[3], r.high = (REAL)given[4];
+  r.above = (WHOLE)given[6] + 1, r.shift = (WHOLE)given[5] + 1;
+  r.first = (REAL)-given[5], r.last = (REAL)(given[6] - 1 - given[5]), r.near = (REAL)given[7];
+  r.per_octave = (int)given[8], r.lowest = (WHOLE)given[9] + BIAS;
+  r.steps = (WHOLE)given[10], r.zero = r.steps + 1;
+  for (int i = 0; i < 8; i++) r.thresholds[i] = (WHOLE)given[11 + i];
+  return r;
+}
+
+INLINE V NAME(load)(const REAL *p) { return *(const NAME(VU) *)p; }
+INLINE V NAME(pick)(I mask, V yes, V no) { return (V)(((I)yes & mask) | ((I)no & ~mask)); }
+INLINE I NAME(choose)(I mask, I yes, I no) { return (yes & mask) | (no & ~mask); }
+INLINE V NAME(splat)(REAL x) { return (V)x; }
+INLINE uint32_t NAME(bits)(I mask) {
+  NAME(B) truth = __builtin_convertvector(mask, NAME(B));
+#if BYTES == 64 && MANTISSA == 23
+  return __builtin_bit_cast(uint16_t, truth);
+#elif LANES == 8
+  return __builtin_bit_cast(uint8_t, truth);
+#else
+  uint32_t found = 0;
+  UNROLL for (int i = 0; i < LANES; i++) found |= (uint32_t)truth[i] << i;
+  return found;
+#endif
+}
+INLINE I NAME(below)(int64_t count) {  // the first `count` lanes
+  I index;
+  UNROLL for (int i = 0; i < LANES; i++) index[i] = i;
+  return index < (I)(WHOLE)(count < LANES ? count : LANES);
+}
+
+INLINE I NAME(linear)(V v, const Rule *r) {
+  V t = (v - r->anchor) * r->scale;
+  t = NAME(pick)(t >= r->first, t, NAME(splat)(r->first));  // also NaN
+  t = NAME(pick)(t <= r->last, t, NAME(splat)(r->last));
+  I whole = __builtin_convertvector(t, I);
+  I c = whole + (__builtin_convertvector(whole, V) > t) + r->shift;
+  c = NAME(choose)(v < r->low, (I)0, c);
+  return NAME(choose)(v > r->high, (I)r->above, c);
+}
+
+INLINE I NAME(logarithmic)(V v, const Rule *r) {
+  I all = (I)v, sign = all >> (8 * (int)sizeof(REAL) - 1);  // -1 for negative numbers
+  I size = all & (WHOLE)(~(UNSIGNED)0 >> 1);
+  I mantissa = size & (WHOLE)(((UNSIGNED)1 << MANTISSA) - 1);
+  I step = ((size >> MANTISSA) - r->lowest) * (WHOLE)r->per_octave;
+  for (int i = 0; i < r->per_octave - 1; i++) step -= mantissa >= r->thresholds[i];
+  I is_zero = step < 0;
+  step = NAME(choose)(step >= r->steps, (I)(r->steps - 1), step) + 1;
+  return r->zero + NAME(choose)(is_zero, (I)0, (step ^ sign) - sign);
+}
+
+INLINE I NAME(categories)(V v, const Rule *r) {
+  I c = r->logarithmic ? NAME(logarithmic)(v, r) : NAME(linear)(v, r);
+  I strange = ~((v - v) == (REAL)0);
+  if (__builtin_expect(NAME(bits)(strange) != 0, 0)) {
+    c = NAME(choose)(v != v, (I)(r->above + 1), c);
+    c = NAME(choose)(v == (REAL)__builtin_inf(), (I)(r->above + 2), c);
+    c = NAME(choose)(v == (REAL)-__builtin_inf(), (I)(r->above + 3), c);
+  }
+  return c;
+}
+
+// Counts of one share of the work. Four tables in turn, because a counter that is incremented twice in a row waits for
+// itself; numbers next to zero, most of all, are not looked up but compared.
+typedef struct {
+  const Rule *rule;
+  int64_t *table;  // [TABLES, size]
+  int64_t size, near;
+  I negative;  // minus the number of negative ones next to zero, lane by lane
+} NAME(Tally);
+#define Tally NAME(Tally)
+
+#define ALL_LANES ((uint32_t)(((uint64_t)1 << LANES) - 1))
+
+INLINE void NAME(look_up)(Tally *tally, V g, uint32_t lanes) {
+  WHOLE found[LANES] __attribute__((aligned(64)));
+  *(I *)found = NAME(categories)(g, tally->rule);
+  int64_t *table = tally->table;  // a copy: writing to the table could change the tally, for all the compiler knows
+  const int64_t size = tally->size;
+#if LANES >= 4
+  if (lanes == ALL_LANES) {  // four 16-bit places to a register: reading back what was just stored takes longer
+    I own;
+    UNROLL for (int i = 0; i < LANES; i++) own[i] = (WHOLE)((i & (TABLES - 1)) * size);
+    NAME(S) places = __builtin_convertvector(*(I *)found + own, NAME(S));
+    NAME(Q) packed = __builtin_bit_cast(NAME(Q), places);
+    UNROLL for (int q = 0; q < LANES / 4; q++) {
+      uint64_t four = packed[q];
+      table[four & 0xFFFF]++, table[four >> 16 & 0xFFFF]++, table[four >> 32 & 0xFFFF]++, table[four >> 48]++;
+    }
+    return;
+  }
+#endif
+  for (; lanes; lanes &= lanes - 1) {
+    int lane = __builtin_ctz(lanes);
+    table[(lane & (TABLES - 1)) * size + found[lane]]++;
+  }
+}
+static __attribute__((noinline)) void NAME(add_cold)(Tally *tally, V g, uint32_t lanes) { NAME(look_up)(tally, g, lanes); }
+
+// `how`: 1 compares with zero first, 2 looks every number up.
+INLINE void NAME(add)(Tally *tally, V g, uint32_t lanes, int how) {
+  if (how == 2) {
+    NAME(look_up)(tally, g, lanes);
+    return;
+  }
+  V t = g * tally->rule->scale;
+  I inside = __builtin_elementwise_abs(t) < tally->rule->near;
+  uint32_t cold = ~NAME(bits)(inside) & lanes;
+  tally->negative += (t < (REAL)0) & inside;
+  if (__builtin_expect(cold != 0, 0)) {
+    NAME(add_cold)(tally, g, cold);
+    tally->near -= __builtin_popcount(cold);
+  }
+}
+
+INLINE void NAME(flush)(Tally *tally, int64_t counted) {  // after at most 2^31 calls of add: `counted` lanes in all
+  int64_t negative = 0;
+  UNROLL for (int i = 0; i < LANES; i++) negative -= tally->negative[i];
+  tally->negative = 0;
+  if (tally->rule->near == 0) return;
+  tally->table[tally->rule->shift - 1] += negative;
+  tally->table[tally->rule->shift] += counted + tally->near - negative;
+  tally->near = 0;
+}
+
+// ---- one pass over stored gradients: norms, up to two projections, counts
+
+#define PIECE 2048  // elements whose sums stay in the type itself, and whose directions stay in the first cache
+
+INLINE void NAME(reduce_piece)(const REAL *g, const REAL *d0, const REAL *d1, int64_t size, REAL scale, int counts,
+                               Tally *tally, double *norm, double *dots) {
+  V s = NAME(splat)(scale), squares = 0, first = 0, second = 0;
+  int64_t j = 0;
+  for (; j + LANES <= size; j += LANES) {
+    V x = NAME(load)(g + j) * s;
+    squares = FMA(x, x, squares);
+    if (d0) first = FMA(x, NAME(load)(d0 + j), first);
+    if (d1) second = FMA(x, NAME(load)(d1 + j), second);
+    if (counts) NAME(add)(tally, x, ALL_LANES, counts);
+  }
+  if (j < size) {
+    V x = 0, a = 0, b = 0;
+    for (int i = 0; i < size - j; i++) {
+      x[i] = g[j + i] * scale;
+      if (d0) a[i] = d0[j + i];
+      if (d1) b[i] = d1[j + i];
+    }
+    squares = FMA(x, x, squares), first = FMA(x, a, first), second = FMA(x, b, second);
+    if (counts) {
+      NAME(add)(tally, x, ((uint32_t)1 << (size - j)) - 1, counts);
+    }
+  }
+  double n = 0, a = 0, b = 0;
+  UNROLL for (int i = 0; i < LANES; i++) n += squares[i], a += first[i], b += second[i];
+  *norm += n, dots[0] += a, dots[1] += b;
+}
+
+// G [rows, columns] with `stride` between rows, D [directions, columns] with `apart` between them; adds to norms [rows],
+// dots [rows, 2] and, if there is a rule, to the table [TABLES, size].
+EXPORT void NAME(reduce_block)(const REAL *G, int64_t stride, int64_t rows, int64_t columns, double scale, const REAL *D,
+                               int64_t apart, int directions, const double *given, int64_t *table, int64_t size,
+                               double *norms, double *dots) {
+  Rule rule;
+  Tally tally = {&rule, table, size, 0, (I)0};
+  if (given) rule = NAME(read_rule)(given);
+  int how = given ? (rule.near > 0 ? 1 : 2) : 0;
+  for (int64_t start = 0; start < columns; start += PIECE) {
+    int64_t piece = columns - start < PIECE ? columns - start : PIECE;
+    const REAL *d0 = directions > 0 ? D + start : 0, *d1 = directions > 1 ? D + apart + start : 0;
+    for (int64_t n = 0; n < rows; n++) {
+      const REAL *g = G + n * stride + start;
+      if (how == 1 && d1) NAME(reduce_piece)(g, d0, d1, piece, (REAL)scale, 1, &tally, norms + n, dots + 2 * n);
+      else if (how == 1) NAME(reduce_piece)(g, d0, 0, piece, (REAL)scale, 1, &tally, norms + n, dots + 2 * n);
+      else if (how == 2) NAME(reduce_piece)(g, d0, d1, piece, (REAL)scale, 2, &tally, norms + n, dots + 2 * n);
+      else NAME(reduce_piece)(g, d0, d1, piece, (REAL)scale, 0, &tally, norms + n, dots + 2 * n);
+    }
+    if (given) NAME(flush)(&tally, rows * piece);
+  }
+}
+#include "convolution.h"
+#include "counting.h"
+#undef PIECE
+#undef ALL_LANES
+#undef Tally
+#undef Rule
+#undef V
+#undef I

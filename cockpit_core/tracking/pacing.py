@@ -1,0 +1,112 @@
+"""Within a budget: which of the due quantities are measured at a step, each at its own pace by what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cockpit_core.engine.plan import Plan
+from cockpit_core.quantities import Quantity
+from cockpit_core.quantities.needs import BASE, bundle_of
+from cockpit_core.tracking.account import Account
+from cockpit_core.tracking.bundles import LONGEST, Bundle, Bundles
+
+NEARLY = 0.6
+"""What has waited nearly as long for its cost goes along: a tracked step is cheaper for two than for one each."""
+FARTHEST = 64
+"""Steps ahead that are planned at most: times change."""
+AFTER_A_SPIKE = (BASE, "activations", "individual")
+
+
+class Pacer:
+    """The bundle that has waited longest for its cost is next, and is measured when the account covers it."""
+
+    def __init__(self, quantities: Sequence[Quantity], share: float):
+        self.account = Account(share)
+        self.bundles = Bundles(quantities)
+        self.idle_until = 0
+        self.begun = False
+        self.left_out: dict[str, float] = {}
+        """Names of quantities that never fit, with the steps that one measurement would have to be saved for."""
+
+    def choose(self, due: Sequence[Quantity], step: int) -> list[Quantity]:
+        """Of the quantities that are due by their schedules, those to measure now."""
+        waiting = self._group(due)
+        if not waiting:
+            return []
+        if not self.begun:  # the first measurement may go into debt: it shows what a record costs
+            self.begun = True
+            cheapest = min(waiting, key=lambda bundle: bundle.price)
+            return self._take([cheapest], due)
+        account = self.account
+        if not account.step_time:
+            self.idle_until = step + 1
+            return []
+        self._leave_out(waiting)
+        waiting = [bundle for bundle in waiting if not self.left_out.keys() & {q.name for q in bundle.quantities}]
+        if not waiting:
+            self.idle_until = step + FARTHEST
+            return []
+        chosen, missing = self._afford(waiting)
+        if not chosen:
+            wait = math.ceil(missing / account.rate) if account.rate > 0 else FARTHEST
+            self.idle_until = step + min(max(wait, 1), FARTHEST, max(step // 2, 1))
+        return self._take(chosen, due)
+
+    def _group(self, due: Sequence[Quantity]) -> list[Bundle]:
+        names = dict.fromkeys(bundle_of(quantity.needs) for quantity in due)
+        return [self.bundles.all[name] for name in names]
+
+    def _take(self, chosen: Sequence[Bundle], due: Sequence[Quantity]) -> list[Quantity]:
+        """Those of the bundles, and with any of them what comes with every record."""
+        names = {bundle.name for bundle in chosen}
+        return [q for q in due if bundle_of(q.needs) in {*names, BASE}] if names else []
+
+    def _afford(self, waiting: Sequence[Bundle]) -> tuple[list[Bundle], float]:
+        """Whose turn it is, if the account covers it; else nothing, and what is missing."""
+        account, bundles = self.account, self.bundles
+        ratios = {b.name: bundles.ratio(b, account.trained, account.step_time) for b in waiting}
+        order = sorted(waiting, key=lambda bundle: -ratios[bundle.name])
+        dearest = max(bundles.cost_of([bundle], account.step_time) for bundle in waiting)
+        account.limit(2 * dearest)
+        chosen: list[Bundle] = []
+        for bundle in order:
+            if chosen and ratios[bundle.name] < NEARLY * ratios[order[0].name]:
+                break
+            cost = bundles.cost_of([*chosen, bundle], account.step_time)
+            if cost > account.balance:
+                if not chosen:
+                    return [], cost - account.balance
+                continue
+            chosen.append(bundle)
+        return chosen, 0.0
+
+    def choose_after_spike(self, due: Sequence[Quantity]) -> list[Quantity]:
+        """A loss is out of line: what is cheap, and what else the account covers."""
+        account, chosen = self.account, []
+        for bundle in sorted(self._group(due), key=lambda bundle: bundle.price):
+            cost = self.bundles.cost_of([*chosen, bundle], account.step_time)
+            if bundle.name in AFTER_A_SPIKE or cost <= account.balance:
+                chosen.append(bundle)
+        return self._take(chosen, due)
+
+    def _leave_out(self, waiting: Sequence[Bundle]) -> None:
+        hopeless = self.bundles.find_hopeless(self.account.rate, self.account.step_time)
+        self.left_out = {
+            quantity.name: hopeless[bundle.name]
+            for bundle in waiting
+            if bundle.name in hopeless
+            for quantity in bundle.quantities
+        }
+
+    def learn(self, plan: Plan, seconds: dict[str, float], cost: float) -> None:
+        if plan.record and not plan.by_products_only:
+            self.bundles.learn(plan, seconds, cost, self.account.trained)
+        elif plan.alpha_end:
+            self.bundles.learn_end(cost)
+
+    def describe(self) -> str:
+        """For the header: what is never measured, and why."""
+        if not self.left_out:
+            return ""
+        return f"{', '.join(sorted(self.left_out))}: one measurement takes what more than {LONGEST:,} steps allow"

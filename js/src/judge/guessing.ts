@@ -1,0 +1,68 @@
+// What a network that knows nothing would reach: the line that the loss must leave.
+
+import type { Context, ShownRun } from "../contract/panel.ts";
+import { formatNumber } from "../data/format.ts";
+
+interface Guess {
+  value: number;
+  label: string;
+}
+
+function mean(run: ShownRun, name: string, change = (value: number) => value): number | null {
+  const { y, n } = run.data.series(name, "", "step");
+  let [sum, count] = [0, 0];
+  for (let i = 0; i < n; i++)
+    if (Number.isFinite(y[i])) {
+      sum += change(y[i]);
+      count++;
+    }
+  return count ? sum / count : null;
+}
+
+/** Outputs of the last tensor: the number of classes, where the loss is one over classes. */
+export function countClasses({ data }: ShownRun): number | null {
+  const { header } = data;
+  if (!header || !/^(CrossEntropy|NLL)Loss/.test(header.loss)) return null;
+  const classes = header.layers.at(-1)?.shape[0] ?? 0;
+  return classes > 1 ? classes : null;
+}
+
+/** Of few labels the entropy is too small, by about (kinds - 1) / (2 labels) (Miller and Madow, 1955): that is added. */
+function labelEntropy(run: ShownRun, classes: number): number | null {
+  const [entropy, kinds, labels] = ["entropy", "distinct", "count"].map((name) => mean(run, `signal/label_${name}`));
+  if (entropy === null) return null;
+  const missing = kinds && labels ? (kinds - 1) / (2 * labels) : 0;
+  return Math.min(Math.log(classes), entropy + missing);
+}
+
+/** Cross-entropy: the entropy of the labels if they were counted, else ln of the number of classes. Squares: the variance. */
+export function guessLoss(run: ShownRun): Guess | null {
+  const loss = run.data.header?.loss ?? "";
+  const classes = countClasses(run);
+  if (classes) {
+    const entropy = labelEntropy(run, classes);
+    const value = entropy ?? Math.log(classes);
+    const why = entropy === null ? `ln(${classes})` : "label entropy";
+    return plausible(run, value) ? { value, label: `guessing ${formatNumber(value)} (${why})` } : null;
+  }
+  const variance = /^MSELoss/.test(loss) ? mean(run, "signal/target_std", (value) => value * value) : null;
+  return variance ? { value: variance, label: `guessing ${formatNumber(variance)} (target variance)` } : null;
+}
+
+// The last tensor need not be the output. A network begins near guessing; where it does not, nothing is claimed.
+function plausible(run: ShownRun, value: number): boolean {
+  const { y, n } = run.data.series("Loss", "", "step");
+  return n > 0 && y[0] > 0.3 * value && y[0] < 5 * value;
+}
+
+/** One line per value that chosen runs have in common. */
+export function guessRules(ctx: Context, of: (run: ShownRun) => Guess | null): Guess[] {
+  const found = ctx.runs.flatMap((run) => of(run) ?? []);
+  const rounded = new Map(found.map((guess) => [formatNumber(guess.value, 2), guess]));
+  return rounded.size <= 2 ? [...rounded.values()] : [];
+}
+
+export function guessAccuracy(run: ShownRun): Guess | null {
+  const classes = countClasses(run);
+  return classes && guessLoss(run) ? { value: 1 / classes, label: `guessing 1 of ${classes}` } : null;
+}

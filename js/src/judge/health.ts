@@ -1,0 +1,173 @@
+// How a run is: its worst finding in words. Logs without findings are judged by their warnings.
+
+import type { ShownRun } from "../contract/panel.ts";
+import { median } from "../data/density.ts";
+import { formatNumber, shorten } from "../data/format.ts";
+import type { Evidence, Finding } from "../data/records.ts";
+import type { RunStore } from "../data/store.ts";
+import { guessLoss } from "./guessing.ts";
+import { groupWarnings, isHint, type Line } from "./notices.ts";
+
+export type Tone = "broken" | "likely" | "advice" | "well" | "waiting";
+export interface Health {
+  tone: Tone;
+  text: string;
+  findings: Finding[]; // what holds, worst first
+}
+
+const severities = ["broken", "likely", "advice"];
+const rank = ({ severity }: Finding) => (severities.indexOf(severity) + severities.length) % severities.length;
+export const toneRank = (tone: Tone) => [...severities, "well", "waiting"].indexOf(tone);
+
+/** Worst first; what explains another comes before it (of two that explain each other, the surer one), then what began
+ * earlier. */
+export function orderFindings(findings: Finding[]): Finding[] {
+  const explained = new Set(findings.filter((own) => !own.retracted).flatMap(({ explains }) => explains));
+  const follows = ({ name }: Finding) => (explained.has(name) ? 1 : 0);
+  const order = (a: Finding, b: Finding) =>
+    rank(a) - rank(b) || follows(a) - follows(b) || follows(a) * (b.confidence - a.confidence) || a.since - b.since;
+  return [...findings].sort(order);
+}
+
+const kinds = new Map([
+  ["not_finite", ["broken", "Not finite"]],
+  ["zero_gradient", ["broken", "No gradient"]],
+  ["edge_of_stability", ["advice", "Beyond the edge of stability"]], // a single step may be, by noise
+  ["error", ["advice", "An instrument failed"]], // says nothing about the network
+]);
+
+function fromWarning({ notice, names, layers }: Line): Finding {
+  const [severity, title] = kinds.get(notice.kind) ?? ["advice", notice.kind];
+  const rest = names.size > 1 ? `, then ${names.size - 1} other quantities` : "";
+  return {
+    name: notice.kind,
+    severity,
+    text: `${title}: ${notice.message}${rest}`,
+    since: notice.step,
+    layers: [...layers.keys()].filter(Boolean),
+    evidence: [
+      {
+        name: notice.quantity,
+        value: Number.NaN,
+        low: 0,
+        high: 0,
+        unit: "",
+        step: notice.step,
+        layer: notice.layer,
+        text: "",
+      },
+    ],
+    remedy: "",
+    confidence: 0,
+    explains: [],
+    retracted: false,
+    step: notice.step,
+  };
+}
+
+const known = new WeakMap<RunStore, { version: number; health: Health }>();
+
+export function healthOf(run: ShownRun): Health {
+  const { data } = run;
+  const cached = known.get(data);
+  if (cached?.version === data.version) return cached.health;
+  const health = judge(run);
+  known.set(data, { version: data.version, health });
+  return health;
+}
+
+function judge(run: ShownRun): Health {
+  const { data } = run;
+  const found = data.findings.length
+    ? data.findings.filter((own) => !own.retracted)
+    : groupWarnings({ runs: [run] })
+        .filter(({ notice }) => !isHint(notice))
+        .map(fromWarning);
+  const stuck = data.findings.length ? null : findStuck(run);
+  const findings = orderFindings(stuck ? [...found, stuck] : found);
+  const [worst] = findings;
+  if (worst && rank(worst) < 2) return { tone: worst.severity as Tone, text: inWords(worst), findings };
+  const steps = measuredSteps(data);
+  if (!steps) return { tone: "waiting", text: "Nothing measured yet", findings };
+  const well = `No faults found in what was measured (${formatNumber(steps)} ${steps === 1 ? "step" : "steps"})`;
+  return { tone: worst ? "advice" : "well", text: worst ? `${well}. Advice: ${inWords(worst)}` : well, findings };
+}
+
+const ENOUGH = 50; // measured steps; before, a network may still be warming up
+
+/** For logs without findings: a loss that after all its steps is where guessing is. */
+function findStuck(run: ShownRun): Finding | null {
+  const { y, n, step } = run.data.series("Loss", "", "step");
+  const guess = n < ENOUGH ? null : guessLoss(run);
+  const third = Math.floor(n / 3);
+  if (!guess) return null;
+  const [begun, ended] = [y.slice(0, third), y.slice(n - third, n)].map(median);
+  if (!(ended >= 0.97 * guess.value && ended >= 0.97 * begun)) return null;
+  const text = `Not learning: the loss is ${formatNumber(ended)}, ${guess.label}`;
+  const evidence = {
+    name: "Loss",
+    value: ended,
+    low: Number.NEGATIVE_INFINITY,
+    high: guess.value,
+    unit: "",
+    layer: "",
+    text: "",
+  };
+  const base = {
+    name: "not_learning",
+    severity: "likely",
+    text,
+    since: step[0],
+    layers: [],
+    remedy: "",
+    confidence: 0,
+  };
+  return { ...base, explains: [], retracted: false, step: step[n - 1], evidence: [{ ...evidence, step: step[n - 1] }] };
+}
+
+/** How many steps were looked at: by the fullest column that is measured at steps. */
+export function measuredSteps(data: RunStore): number {
+  if (data.decimated.size) return data.status.records;
+  let most = data.fits.n;
+  for (const [name, layers] of data.columns)
+    if (!/^(log|cost|error)\//.test(name)) for (const { n } of layers.values()) most = Math.max(most, n);
+  return most;
+}
+
+const sentence = (text: string) => text.trim().replace(/[.\s]+$/, "");
+
+/** "Not learning: ..., since step 87", once: a text may say so itself. */
+export function inWords({ text, since }: Finding): string {
+  const words = sentence(text);
+  return /\b(since|at) step\b/i.test(words) ? words : `${words} (since step ${formatNumber(since)})`;
+}
+
+/** "GradNorm 1.2e−9 (usually 1e−4 to 10) at step 30". */
+export function evidenceWords({ name, value, low, high, unit, step, layer, text }: Evidence, since = step): string {
+  const number = Number.isNaN(value) && !text ? "" : ` ${formatNumber(value)}${unit ? ` ${unit}` : ""}`;
+  const ends = [low, high].map((end) => formatNumber(end));
+  const open = [low, high].map(Number.isFinite);
+  const range =
+    open[0] && open[1]
+      ? `${ends[0]} to ${ends[1]}`
+      : open[1]
+        ? `at most ${ends[1]}`
+        : open[0]
+          ? `at least ${ends[0]}`
+          : "";
+  const usual = range && number && low !== high ? ` (healthy: ${range})` : "";
+  const where = layer ? ` of ${shorten(layer, 60)}` : "";
+  return `${text ? `${sentence(text)}: ` : ""}${name}${number}${where}${usual} at step ${formatNumber(step || since)}`;
+}
+
+/** Whether a fault holds at this step: then nothing that soothes is said of the run. */
+export function isSick(run: ShownRun, step: number | null): boolean {
+  return healthOf(run).findings.some((own) => rank(own) < 2 && (step === null || own.since <= step));
+}
+
+/** "3 of 12 runs have faults", for many runs at once. */
+export function countSick(runs: ShownRun[]): { sick: number; broken: number } {
+  const tones = runs.map((run) => healthOf(run).tone);
+  const broken = tones.filter((tone) => tone === "broken").length;
+  return { broken, sick: broken + tones.filter((tone) => tone === "likely").length };
+}

@@ -1,0 +1,167 @@
+// What the map of the network shows: which measure of which layers, tensor by tensor or joined by block, over time.
+
+import type { MapRow } from "../charts/map.ts";
+import { allLayers, type Context, type ShownRun } from "../contract/panel.ts";
+import { groupBlocks, nameInBlock } from "../data/blocks.ts";
+import { shorten } from "../data/format.ts";
+import type { Series } from "../data/series.ts";
+import { isSick } from "../judge/health.ts";
+
+/** What can be shown of a layer. Norms are joined as lengths, everything else by its mean. */
+export interface Measure {
+  id: string;
+  label: string;
+  name: string;
+  over?: string;
+  perElement?: boolean;
+}
+const own: Measure[] = [
+  { id: "GradNorm", label: "gradient RMS", name: "GradNorm", perElement: true },
+  { id: "UpdateRatio", label: "update-to-weight ratio", name: "UpdateSize", over: "ParamNorm" },
+];
+export const LOWEST = 11; // pixels of a row with a name
+export const LEFT = 128;
+
+export function measures(ctx: Context): Measure[] {
+  const names = new Set<string>();
+  for (const { data } of ctx.runs) {
+    for (const { name, kind, layerwise } of data.header?.quantities ?? [])
+      if (layerwise && kind === "scalar") names.add(name);
+    for (const [name, layers] of data.columns) if (layers.size > (layers.has("") ? 1 : 0)) names.add(name);
+  }
+  const first = own.filter(({ name, over }) => names.has(name) && (!over || names.has(over)));
+  const rest = [...names].filter((name) => !first.some((one) => one.name === name && !one.over));
+  return [...first, ...rest.slice(0, 20).map((name) => ({ id: name, label: shorten(name, 30), name }))];
+}
+
+export const chosen = (ctx: Context): Measure | undefined => {
+  const all = measures(ctx);
+  return all.find(({ id }) => id === ctx.state.map) ?? all[0];
+};
+
+/** Whose map: of two runs the second over the first; of several the first sick one, else the first. */
+export function subjects(ctx: Context): ShownRun[] {
+  const known = ctx.runs.filter(({ data }) => data.header?.layers.length);
+  if (known.length <= 2) return known;
+  return [known.find((run) => isSick(run, null)) ?? known[0]];
+}
+
+export interface Row {
+  label: string;
+  block: string;
+  layers: string[];
+  foldable: boolean;
+  first: boolean; // of its block
+}
+
+/** Tensors while they fit, else blocks; a block that the user unfolded shows its tensors. */
+export function mapRows(names: string[], room: number, toggled: string[]): Row[] {
+  const blocks = groupBlocks(names);
+  const fits = names.length <= room;
+  return blocks.flatMap((block) => {
+    const foldable = block.layers.length > 1;
+    const open = !foldable || fits !== toggled.includes(block.path);
+    const base = { block: block.path, foldable };
+    if (!open) return [{ ...base, label: block.name, layers: block.layers, first: true }];
+    return block.layers.map((layer, i) => {
+      const inner = nameInBlock(layer, block);
+      return {
+        ...base,
+        label: inner === block.name ? inner : `${block.name}.${inner}`,
+        layers: [layer],
+        first: i === 0,
+      };
+    });
+  });
+}
+
+const cache = new WeakMap<ShownRun["data"], Map<string, { version: number; row: MapRow }>>();
+
+function valuesOf(ctx: Context, run: ShownRun, measure: Measure, layers: string[]): MapRow {
+  const key = JSON.stringify([measure.id, ctx.axis, layers]);
+  let known = cache.get(run.data);
+  if (!known) cache.set(run.data, (known = new Map()));
+  const cached = known.get(key);
+  if (cached?.version === run.data.version) return cached.row;
+  const row = computeRow(ctx, run, measure, layers);
+  known.set(key, { version: run.data.version, row });
+  if (known.size > 3000) known.clear();
+  return row;
+}
+
+function computeRow(ctx: Context, run: ShownRun, measure: Measure, layers: string[]): MapRow {
+  const sizes = new Map(run.data.header?.layers.map(({ name, size }) => [name, size]));
+  const parts = layers.map((layer) => ({
+    above: run.data.series(measure.name, layer, ctx.axis),
+    below: measure.over ? run.data.series(measure.over, layer, ctx.axis) : null,
+    size: sizes.get(layer) ?? 1,
+  }));
+  const [first] = parts.filter(({ above }) => above.n);
+  const row: MapRow = { xs: [], values: [] };
+  for (let i = 0; first && i < first.above.n; i++) {
+    row.xs.push(first.above.x[i]);
+    row.values.push(joinParts(parts, first.above.step[i], measure));
+  }
+  return row;
+}
+
+function joinParts(
+  parts: { above: Series; below: Series | null; size: number }[],
+  step: number,
+  measure: Measure,
+): number {
+  let [above, below, size, count] = [0, 0, 0, 0];
+  const squared = measure.perElement || measure.over;
+  for (const part of parts) {
+    const hit = part.above.at(step);
+    if (!hit || hit.step !== step) continue;
+    above += squared ? hit.value ** 2 : Math.abs(hit.value);
+    below += (part.below?.at(step)?.value ?? 0) ** 2;
+    size += part.size;
+    count++;
+  }
+  if (!count) return Number.NaN;
+  if (measure.over) return Math.sqrt(above / below);
+  return measure.perElement ? Math.sqrt(above / size) : above / count;
+}
+
+function ratioOf(first: MapRow, second: MapRow): MapRow {
+  let j = 0;
+  const values = second.values.map((value, i) => {
+    while (j + 1 < first.xs.length && first.xs[j + 1] <= second.xs[i]) j++;
+    return value / (first.values[j] ?? Number.NaN);
+  });
+  return { xs: second.xs, values };
+}
+
+export interface Picture {
+  rows: Row[];
+  values: MapRow[];
+  runs: ShownRun[];
+  measure: Measure;
+}
+const pictures = new WeakMap<object, { key: string; picture: Picture }>();
+
+export function makePicture(ctx: Context, height: number): Picture | null {
+  const runs = subjects(ctx);
+  const measure = chosen(ctx);
+  if (!runs.length || !measure) return null;
+  for (const run of runs) for (const name of [measure.name, measure.over ?? measure.name]) ctx.wantLayers(run, name);
+  const names = allLayers({ ...ctx, runs }).filter((layer) =>
+    runs.every(({ data }) => data.columns.get(measure.name)?.has(layer)),
+  );
+  const room = Math.max(1, Math.floor(height / LOWEST));
+  const versions = runs.map(({ run, data }) => [run, data.version]);
+  const key = JSON.stringify([versions, measure, room, ctx.axis, ctx.state.unfolded, names.length]);
+  const cached = pictures.get(runs[0].data);
+  if (cached?.key === key) return { ...cached.picture, runs };
+  const rows = mapRows(names, room, ctx.state.unfolded);
+  const [first, second] = runs;
+  const values = rows.map(({ layers }) => {
+    const row = valuesOf(ctx, first, measure, layers);
+    return second ? ratioOf(row, valuesOf(ctx, second, measure, layers)) : row;
+  });
+  const picture = { rows, values, runs, measure };
+  pictures.set(first.data, { key, picture });
+  return picture;
+}

@@ -1,0 +1,55 @@
+// What a panel thinks of each run: one sentence if there is one run, a few words per opinion if there are several.
+
+import type { Context, Panel, ShownRun } from "../contract/panel.ts";
+import { shorten } from "../data/format.ts";
+import { h } from "../draw/dom.ts";
+import { isSick } from "../judge/health.ts";
+
+export interface Opinion {
+  text: string;
+  runs: ShownRun[];
+}
+
+export function opinions(panel: Panel, ctx: Context): Opinion[] {
+  if (!panel.verdict) return [];
+  const several = ctx.runs.length > 1;
+  const groups = new Map<string, ShownRun[]>();
+  for (const run of ctx.runs) {
+    const own = panel.verdict(ctx, run);
+    if (!own || (!own.fault && isSick(run, ctx.step))) continue;
+    const text = several ? own.short : own.text;
+    groups.set(text, [...(groups.get(text) ?? []), run]);
+  }
+  return [...groups].map(([text, runs]) => ({ text, runs }));
+}
+
+/** Everything as one text, with the names of the runs: for hovering and for screen readers. */
+export function inWords(found: Opinion[], note: string, several: boolean): string {
+  const words = found.map(({ text, runs }) =>
+    several ? `${runs.map(({ label }) => label).join(", ")}: ${text}.` : text,
+  );
+  return [...words, note].filter(Boolean).join(" ");
+}
+
+/** Runs of one opinion stand together, each as a dot of its colour; two runs have room for their names as well. */
+export function opinionNodes(found: Opinion[], count: number): Node[] {
+  return found.map(({ text, runs }) => {
+    const names = count === 2 ? `${runs.map(({ label }) => shorten(label, 16)).join(", ")}: ` : "";
+    const dots = runs.map(({ label, color }) => {
+      const dot = h("i", { class: "ck-swatch", title: label });
+      dot.style.setProperty("--c", color);
+      return dot;
+    });
+    return h("span", { class: "ck-opinion" }, ...dots, `${names}${text} `);
+  });
+}
+
+/** Lines that this takes in a card of that width, about. */
+export function countLines(found: Opinion[], note: string, several: boolean, width: number): number {
+  const dots = several ? found.reduce((sum, { runs }) => sum + 14 * runs.length, 0) : 0;
+  const named = found.reduce((sum, { runs }) => sum + runs.length, 0) === 2 ? 16 * 6.1 * 2 : 0;
+  const letters = found.reduce((sum, { text }) => sum + text.length + 2, 0) + note.length;
+  return letters
+    ? Math.min(several ? 3 : 2, Math.ceil((6.1 * letters + dots + (several ? named : 0)) / Math.max(1, width)))
+    : 0;
+}

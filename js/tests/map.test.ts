@@ -1,0 +1,143 @@
+// What everyone looks at first: loss with validation loss, the line of guessing, the map of the network, the table of runs.
+import { afterEach, describe, expect, it } from "vitest";
+import { mapColor, mapColors, mapPixels } from "../src/charts/map.ts";
+import { defaults, type UiState } from "../src/contract/state.ts";
+import { groupBlocks, nameInBlock } from "../src/data/blocks.ts";
+import type { Batch } from "../src/data/records.ts";
+import { makeScale } from "../src/draw/scale.ts";
+import { light, parseColor } from "../src/draw/theme.ts";
+import { mapRows } from "../src/panels/_layer_rows.ts";
+import { panels } from "../src/panels/index.ts";
+import type { MountOptions } from "../src/view/options.ts";
+import { type Cockpit, layerNames, makeBatch, makeHeader, open } from "./helpers.ts";
+
+let cockpit: Cockpit | null = null;
+afterEach(() => {
+  cockpit?.destroy();
+  cockpit = null;
+  document.body.replaceChildren();
+});
+const start = (batches: Batch[], state: Partial<UiState> = {}, options: MountOptions = {}) => {
+  cockpit = open(batches, { state: { ...defaults, ...state }, ...options });
+  return cockpit;
+};
+const panel = (id: string) => panels.find((own) => own.id === id) as (typeof panels)[number];
+
+describe("blocks of a network", () => {
+  const gpt = [
+    "transformer.wte.weight",
+    ...[0, 1].flatMap((i) =>
+      ["ln_1.weight", "attn.c_attn.weight", "attn.c_attn.bias"].map((own) => `transformer.h.${i}.${own}`),
+    ),
+    "lm_head.weight",
+  ];
+
+  it("are parsed from names", () => {
+    const blocks = groupBlocks(gpt);
+    expect(blocks.map(({ name, layers }) => [name, layers.length])).toEqual([
+      ["wte", 1],
+      ["h.0", 3],
+      ["h.1", 3],
+      ["lm_head", 1],
+    ]);
+    expect(nameInBlock(gpt[2], blocks[1])).toBe("attn.c_attn.weight");
+  });
+
+  it("have names that differ", () => {
+    const blocks = groupBlocks([
+      "encoder.layers.0.fc.weight",
+      "decoder.layers.0.fc.weight",
+      "0.weight",
+      "1.weight",
+      "plain",
+    ]);
+    expect(blocks.map(({ name }) => name)).toEqual(["encoder.layers.0", "decoder.layers.0", "0", "1", "plain"]);
+  });
+
+  it("are unfolded while tensors fit, else folded; a click turns one round", () => {
+    expect(mapRows(gpt, 20, []).map(({ label }) => label)).toEqual([
+      "wte.weight",
+      "h.0.ln_1.weight",
+      "h.0.attn.c_attn.weight",
+      "h.0.attn.c_attn.bias",
+      "h.1.ln_1.weight",
+      "h.1.attn.c_attn.weight",
+      "h.1.attn.c_attn.bias",
+      "lm_head.weight",
+    ]);
+    expect(mapRows(gpt, 5, []).map(({ label }) => label)).toEqual(["wte.weight", "h.0", "h.1", "lm_head.weight"]);
+    expect(mapRows(gpt, 5, ["transformer.h.0"])).toHaveLength(6);
+    expect(mapRows(gpt, 20, ["transformer.h.0"])).toHaveLength(6);
+    expect(
+      mapRows(
+        Array.from({ length: 600 }, (_, i) => `blocks.${i >> 2}.w${i % 4}`),
+        12,
+        [],
+      ),
+    ).toHaveLength(150);
+  });
+});
+
+describe("the map of the network", () => {
+  const size = { width: 420, height: 190 };
+
+  it("shows the root mean square gradient of each tensor, and a click sets step and layer", () => {
+    const own = start([makeBatch({ to: 20, value: (seq) => seq + 1 })]);
+    const scene = panel("layer_map").draw?.(own.app.context(), size);
+    const spot = scene?.spots[2];
+    expect(spot?.layer).toBe(layerNames[2]);
+    expect(spot?.tell?.(9)).toBe(`fc.weight: gradient RMS ${(10 / Math.sqrt(10)).toPrecision(3)}`);
+    own.app.pick(9, layerNames[2]);
+    expect([own.app.state.step, own.app.state.layer]).toEqual([9, "fc.weight"]);
+  });
+
+  it("joins the tensors of a block by length", () => {
+    const layer = (name: string, count: number) => ({
+      name,
+      shape: [count],
+      size: count,
+      module: "L",
+      method: "rule",
+      reason: "",
+    });
+    const header = makeHeader({ layers: [layer("b.0.w", 30), layer("b.0.v", 20)] });
+    const batch = makeBatch({ to: 3, layers: ["b.0.w", "b.0.v"], value: () => 5, change: { header } });
+    const ctx = start([batch], { unfolded: ["b.0"] }).app.context();
+    const [spot] = panel("layer_map").draw?.(ctx, size)?.spots ?? [];
+    expect(spot.hint).toBe("b.0, 2 tensors: gradient RMS 1"); // sqrt((25 + 25) / 50)
+    expect(spot.act).toBeTypeOf("function");
+  });
+
+  it("shows the ratio of two runs", () => {
+    const two = [makeBatch({ to: 5, value: () => 2 }), makeBatch({ run: "b", run_id: "2", to: 5, value: () => 6 })];
+    const spot = panel("layer_map").draw?.(start(two).app.context(), size)?.spots[0];
+    expect(spot?.hint).toContain("gradient RMS 3 ×");
+  });
+
+  it("has colours of their own for what is exactly zero and what is not finite", () => {
+    const rows = [{ xs: [0, 1, 2], values: [1, 0, Number.NaN] }];
+    const colors = mapColors(rows, false);
+    expect(mapColor(Number.NaN, colors, light)).toEqual(parseColor(light.warn));
+    expect(mapColor(0, colors, light)).toEqual(parseColor("#16191d"));
+    const box = { x: 0, y: 0, width: 30, height: 10 };
+    const rgba = mapPixels(rows, makeScale("linear", [0, 3], [0, 30]), box, colors, light);
+    expect([...rgba.slice(4 * 25, 4 * 25 + 3)]).toEqual(parseColor(light.warn));
+    expect([...rgba.slice(4 * 15, 4 * 15 + 3)]).toEqual(parseColor("#16191d"));
+  });
+
+  it("loses nothing that is not finite among many steps in one pixel", () => {
+    const values = Array.from({ length: 5000 }, (_, i) => (i === 2500 ? Number.NaN : 1));
+    const rows = [{ xs: values.map((_, i) => i), values }];
+    const rgba = mapPixels(
+      rows,
+      makeScale("linear", [0, 5000], [0, 50]),
+      { x: 0, y: 0, width: 50, height: 5 },
+      mapColors(rows, false),
+      light,
+    );
+    const red = parseColor(light.warn);
+    expect(
+      Array.from({ length: 50 }, (_, i) => red.every((c, k) => rgba[4 * i + k] === c)).filter(Boolean),
+    ).toHaveLength(1);
+  });
+});

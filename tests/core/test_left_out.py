@@ -1,0 +1,75 @@
+"""What is not measured, or taken for granted, is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import cockpit_core
+
+INPUTS = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+LABELS = torch.tensor([0, 1, 2, 2, 0, 1])
+
+
+def track(model: nn.Module, folder: Path) -> cockpit_core.RunData:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with cockpit_core.track(model, None, optimizer, folder, config="economy", on_error="raise") as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(INPUTS), LABELS).backward()
+            optimizer.step()
+    return run.data
+
+
+class Shuffle(torch.autograd.Function):
+    """Its backward pass is the user's: nobody else may run it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.flip(0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.flip(0)
+
+
+class Shuffled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(Shuffle.apply(self.inner(x)))
+
+
+class Waves(nn.Module):
+    """A filter in the space of frequencies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter, self.head = nn.Parameter(torch.ones(3, dtype=torch.cfloat)), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=5))
+
+
+def test_a_function_of_the_user_is_taken_to_leave_samples_in_their_places(tmp_path: Path) -> None:
+    data = track(Shuffled(), tmp_path / "run")
+    reasons = {layer.name: layer.reason for layer in data.header.layers}
+    assert "Shuffle" in reasons["inner.weight"]
+    assert "for granted" in reasons["inner.bias"]
+    assert reasons["head.weight"] == ""
+
+
+def test_complex_parameters_are_left_out_and_the_rest_is_measured(tmp_path: Path) -> None:
+    data = track(Waves(), tmp_path / "run")
+    methods = {layer.name: layer.method for layer in data.header.layers}
+    assert methods == {"filter": "not covered", "head.weight": "rule", "head.bias": "rule"}
+    assert "complex" in data.header.layers[0].reason
+    assert len(data.scalars("NormTest", "head.weight")[1]) == 3
+    assert len(data.scalars("ParamNorm", "filter")[1]) == 3
+    assert not data.notices
