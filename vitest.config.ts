@@ -6,7 +6,7 @@ export default defineConfig({
   test: {
     include: ["js/tests/**/*.test.ts"],
     environment: "happy-dom",
-    testTimeout: 20_000,
+    testTimeout: 60_000,
     pool: "threads",
     isolate: false,
   },

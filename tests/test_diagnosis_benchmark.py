@@ -11,8 +11,8 @@ from benchmarks.diagnosis.faults import FAULTS, fits
 from benchmarks.diagnosis.healthy import AWKWARD, names_of_awkward
 from benchmarks.diagnosis.loop import make_job
 from benchmarks.diagnosis.programs import PROGRAMS
-from benchmarks.diagnosis.run import list_cases, small_cases, work
-from benchmarks.diagnosis.score import DATA, KINDS, Outcome, describe, paced, read_outcomes
+from benchmarks.diagnosis.run import folder_of, list_cases, small_cases, work
+from benchmarks.diagnosis.score import DATA, KINDS, Outcome, describe, judge, paced, read_outcomes
 from benchmarks.diagnosis.write import make_row, write_measured
 from cockpit_core.diagnoses import all_diagnoses
 from cockpit_core.diagnosis.confidence import confidence_of, weigh
@@ -61,8 +61,9 @@ def test_quantities_with_paces_of_their_own_find_nearly_as_much(folder: Path, ou
 
 
 def test_less_evidence_finds_less(folder: Path) -> None:
-    blind = {o.case: o for o in read_outcomes(folder, KINDS["loss curve only"]) if o.program == "mlp"}
-    assert "gradients_not_zeroed" not in [f.name for f in blind["severe/not_zeroed"].alarms]
+    logdir = folder_of(("mlp", "severe/not_zeroed", 0), folder) / "log"
+    assert "gradients_not_zeroed" in judge(logdir, KINDS["everything"])[1]
+    assert "gradients_not_zeroed" not in judge(logdir, KINDS["loss curve only"])[1]
 
 
 def test_the_page_and_the_table_of_precision_are_made_of_results(outcomes: list[Outcome], tmp_path: Path) -> None:

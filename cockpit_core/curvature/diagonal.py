@@ -85,10 +85,11 @@ class Diagonal:
         traces = {name: trace + other.traces.get(name, 0.0) for name, trace in self.traces.items()}
         left = {name: t - float(values[name].sum(dtype=torch.float64)) if values else t for name, t in traces.items()}
         errors = [e for e in (self.trace_error, other.trace_error) if e is not None]
+        like = next(iter([*self.rest.values(), *self.values.values()]))
         return replace(
             self if not self.exact else other,
             values=values,
-            rest={n: torch.tensor(t, dtype=torch.float64) for n, t in left.items()} if self.rest or not same else {},
+            rest={n: like.new_tensor(t) for n, t in left.items()} if self.rest or not same else {},
             exact=self.exact and other.exact,
             trace_error=math.sqrt(sum(e * e for e in errors)) if errors else None,
             errors=None,
@@ -246,8 +247,7 @@ def _by_split(point: Point, generator: torch.Generator, limits: Limits, note: st
         memory_budget=limits.memory_budget,
     )
     rest = {
-        name: torch.tensor(trace - _sum(found.ggn.get(name)), dtype=torch.float64)
-        for name, trace in found.traces.items()
+        name: point.loss.detach().new_tensor(trace - _sum(found.ggn.get(name))) for name, trace in found.traces.items()
     }
     how = "Gauss-Newton diagonal" if found.ggn_exact else f"Gauss-Newton diagonal from {found.columns} random columns"
     return Diagonal(

@@ -14,13 +14,13 @@ class BatchRepeated(Diagnosis):
     name = "batch_repeated"
     title = "every batch is the same"
     needs = ("batch_checksum", "loss_std")
-    hold, after, least = 1, 0, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.9
     explains = ("data_not_shuffled",)
 
     def test(self, view: View) -> Found | None:
-        sums = list(view.history.checksums)[-3:]
-        same = len(sums) >= 3 and max(sums) - min(sums) < 1e-9
+        sums = list(view.history.checksums)[-4:]
+        same = len(sums) >= 2 and max(sums) - min(sums) < 1e-9
         if not same:
             return None
         usual = view.batch <= 128 and view.batch % 8 == 0 and view.batch > 1

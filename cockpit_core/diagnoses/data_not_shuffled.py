@@ -15,13 +15,13 @@ class DataNotShuffled(Diagnosis):
     name = "data_not_shuffled"
     title = "the data are not shuffled"
     needs = ("target_mean",)
-    hold, after, least = 1, 0, 3
+    hold, after, least = 1, 0, 2
     confidence = 0.9
     explains = ("not_learning", "learning_rate_too_high", "labels_random", "label_noise", "not_finite")
 
     def test(self, view: View) -> Found | None:
         means, within = view.history.pools.get("target_mean"), view.history.pools.get("target_variance")
-        if not means or not within or means[0] < 3:
+        if not means or not within or means[0] < 2:
             return None
         samples = view.typical("samples")  # of one pass, where a step has several
         if not samples >= 8:
@@ -34,6 +34,8 @@ class DataNotShuffled(Diagnosis):
             return None
         share = between * samples / total  # 1 for independent samples, the batch size for batches of one kind
         if not share > limit("between") or not share > (0.15 if count >= 8 else 0.5) * samples:
+            return None
+        if count < 3 and not share > 2 * limit("between"):
             return None
         text = (
             f"The data are not shuffled: targets of different batches differ {number(share)} times as much as "

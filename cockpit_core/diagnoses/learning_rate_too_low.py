@@ -15,7 +15,7 @@ class LearningRateTooLow(Diagnosis):
     name = "learning_rate_too_low"
     title = "the learning rate is too low"
     needs = ("Alpha", "HessMaxEV")
-    hold, after, least = 1, 8, 3
+    hold, after, least = 1, 4, 2
     confidence = 0.9
     explains = ("not_learning", "labels_random", "label_noise")
 

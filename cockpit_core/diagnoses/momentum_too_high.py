@@ -15,7 +15,7 @@ class MomentumTooHigh(Diagnosis):
     name = "momentum_too_high"
     title = "momentum is too high"
     needs = ("UpdateSize",)
-    hold, after, least = 2, 4, 2
+    hold, after, least = 1, 4, 2
     confidence = 0.8
     explains = ("learning_rate_too_high", "data_not_shuffled", "not_finite", "dead_units")
 

@@ -102,7 +102,7 @@ def describe_diagonal(
     if found is None or not found.names:
         return reasons.get(f"diagonal {kind}", "no diagonal was measured"), [], None, False
     measured = [
-        found.elements.rstrip(" 0123456789"),
+        found.elements.split(" from ")[0],
         *sorted(found.values),
         *(f"rest {name}" for name in sorted(found.rest)),
     ]

@@ -83,7 +83,8 @@ class Pacer:
 
     def choose_after_spike(self, due: Sequence[Quantity]) -> list[Quantity]:
         """A loss is out of line: what is cheap, and what else the account covers."""
-        account, chosen = self.account, []
+        account = self.account
+        chosen: list[Bundle] = []
         for bundle in sorted(self._group(due), key=lambda bundle: bundle.price):
             cost = self.bundles.cost_of([*chosen, bundle], account.step_time)
             if bundle.name in AFTER_A_SPIKE or cost <= account.balance:

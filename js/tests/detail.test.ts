@@ -28,7 +28,7 @@ type Asked = [string, number, number, number];
 
 function begin(): { own: Cockpit; asked: Asked[] } {
   vi.useFakeTimers();
-  const own = open([thinned(0, COUNT, 50)]);
+  const own = open([thinned(0, COUNT, 50)], { panels: ["loss"] });
   const asked: Asked[] = [];
   own.source.detail = async (...query: Asked) => {
     asked.push(query);

@@ -147,7 +147,7 @@ describe("histograms", () => {
     fetcher.get(run, "GradHist2d", 7, "", true);
     fetcher.get(run, "GradHist1d", 7, "", true); // also asked for as a part of the past
     fetcher.endPicture();
-    await vi.waitFor(() => expect(own.source.asked.length).toBeGreaterThan(8));
+    await vi.waitFor(() => expect(own.source.asked.length).toBeGreaterThan(8), { timeout: 8000 });
     const steps = own.source.asked.map(([, , quantity, step]) => `${quantity} ${step}`);
     expect(steps.slice(0, 2).sort()).toEqual(["GradHist1d 7", "GradHist2d 7"]);
     fetcher.stop();
