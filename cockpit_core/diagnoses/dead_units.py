@@ -15,7 +15,7 @@ class DeadUnits(Diagnosis):
     name = "dead_units"
     title = "a layer is dead"
     needs = ("dead",)
-    hold, after, least = 1, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.95
     explains = (
         "graph_detached",

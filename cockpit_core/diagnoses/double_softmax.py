@@ -27,7 +27,7 @@ class DoubleSoftmax(Diagnosis):
     title = "softmax is taken twice"
     severity = "broken"
     needs = ("row_sum_error", "output_min")
-    hold, after, least = 1, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.97
     explains = (
         "not_learning",
@@ -40,20 +40,17 @@ class DoubleSoftmax(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         errors, lows, highs = view.every("row_sum_error", 2), view.every("output_min", 2), view.every("output_max", 2)
-        if len(lows) < 2:
+        if not lows:
             return None
         binary = view.facts.loss == "BCEWithLogitsLoss" and view.batch >= 8 and is_squashed(view)
         twice = (
             view.facts.loss == "CrossEntropyLoss"
-            and len(errors) == 2
+            and len(errors) > 0
             and max(errors) < limit("row_sum_error")
             and min(lows) >= 0
         )
         logless = (
-            view.facts.loss == "NLLLoss"
-            and len(errors) == 2
-            and max(errors) < limit("row_sum_error")
-            and min(lows) >= 0
+            view.facts.loss == "NLLLoss" and len(errors) > 0 and max(errors) < limit("row_sum_error") and min(lows) >= 0
         )
         if logless:
             text, remedy = (

@@ -14,13 +14,13 @@ class EvalMode(Diagnosis):
     name = "eval_mode"
     title = "the model trains in eval mode"
     needs = ("training",)
-    hold, after, least = 1, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.95
     explains = ("data_not_shuffled",)
 
     def test(self, view: View) -> Found | None:
         modes = view.every("training", 2)
-        if len(modes) < 2 or max(modes) > 0 or not view.static("static_mode_dependent") > 0:
+        if not modes or max(modes) > 0 or not view.static("static_mode_dependent") > 0:
             return None
         idle, norms = view.now("eval_dropout"), view.now("eval_batchnorm")
         parts = (["dropout does nothing"] if idle > 0 else []) + (

@@ -15,7 +15,7 @@ class InitConstant(Diagnosis):
     title = "weights are initialised to a constant"
     severity = "broken"
     needs = ("static_constant",)
-    hold, after, least, sticky = 1, 0, 2, True
+    hold, after, least, sticky = 1, 0, 1, True
     confidence = 0.97
     explains = (
         "dead_units",

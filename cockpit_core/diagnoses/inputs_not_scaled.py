@@ -15,7 +15,7 @@ class InputsNotScaled(Diagnosis):
     name = "inputs_not_scaled"
     title = "inputs are not scaled"
     needs = ("input_rms",)
-    hold, after, least = 1, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.85
     explains = (
         "learning_rate_too_high",

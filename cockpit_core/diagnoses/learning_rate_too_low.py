@@ -28,7 +28,8 @@ class LearningRateTooLow(Diagnosis):
         tiny = tiny and not view.level < 0.9
         long_way = late and view.steps_to_go_min > limit("steps_to_go") and view.drop < 0.2
         gentle = late and view.edge < limit("edge_low") and view.drop < 0.5 and view.noise < 10
-        short = (late and view.update < limit("update_low") and view.stuck and view.noise < 1.5) or tiny
+        known = view.level == view.level or view.steps_to_go_min > 0  # else it may be a network that is good already
+        short = (late and known and view.update < limit("update_low") and view.stuck and view.noise < 1.5) or tiny
         short = short and not view.steps_to_go_min < 200
         if long_way:
             factor, why = (

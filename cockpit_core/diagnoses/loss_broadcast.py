@@ -16,7 +16,7 @@ class LossBroadcast(Diagnosis):
     title = "the loss compares every output with every target"
     severity = "broken"
     needs = ("broadcast",)
-    hold, after, least = 1, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.99
     explains = ("data_not_shuffled", "not_learning", "labels_random", "label_noise", "learning_rate_too_low")
 

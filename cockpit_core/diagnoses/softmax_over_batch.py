@@ -16,7 +16,7 @@ class SoftmaxOverBatch(Diagnosis):
     title = "softmax runs over the batch"
     severity = "broken"
     needs = ("column_sum_error",)
-    hold, after, least = 1, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.97
     explains = (
         "not_learning",
@@ -31,10 +31,10 @@ class SoftmaxOverBatch(Diagnosis):
     def test(self, view: View) -> Found | None:
         plain, logs = view.every("column_sum_error", 2), view.every("column_log_sum_error", 2)
         rows = view.every("row_sum_error", 2)
-        if len(plain) < 2 or view.batch < 2:
+        if not plain or view.batch < 2:
             return None
         over = max(plain) < limit("row_sum_error") and min(view.every("output_min", 2)) >= 0
-        over_logs = view.facts.loss == "NLLLoss" and len(logs) == 2 and max(logs) < limit("row_sum_error")
+        over_logs = view.facts.loss == "NLLLoss" and len(logs) > 0 and max(logs) < limit("row_sum_error")
         if not (over or over_logs) or not max(rows, default=1.0) > limit("row_sum_error"):
             return None
         text = (

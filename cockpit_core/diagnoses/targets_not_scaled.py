@@ -15,7 +15,7 @@ class TargetsNotScaled(Diagnosis):
     name = "targets_not_scaled"
     title = "targets are not scaled"
     needs = ("target_scale",)
-    hold, after, least = 1, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.9
     explains = (
         "learning_rate_too_high",

@@ -14,12 +14,12 @@ class TargetsNotShifted(Diagnosis):
     name = "targets_not_shifted"
     title = "targets are not shifted"
     needs = ("target_is_input",)
-    hold, after, least = 1, 0, 2
+    hold, after, least = 1, 0, 1
     confidence = 0.9
 
     def test(self, view: View) -> Found | None:
         same = view.every("target_is_input", 2)
-        if len(same) < 2 or min(same) < 0.99:
+        if not same or min(same) < 0.99:
             return None
         text = "The targets are the inputs: the model is asked for the token that it sees, not for the next one."
         remedy = "Shift by one: model(tokens[:, :-1]) against tokens[:, 1:]."

@@ -15,7 +15,7 @@ import pytest
 from cockpit_core.events import writer as writing
 from cockpit_core.events.data import load
 from cockpit_core.events.reader import read_events
-from cockpit_core.events.thinning import Thinning
+from cockpit_core.events.thinning import HEAVY_EXTRA, Thinning
 from cockpit_core.events.writer import EventWriter, choose_names
 from cockpit_core.foundation import records
 from tests import synthetic
@@ -157,7 +157,7 @@ def test_thinning_keeps_at_most_512_and_the_first_256() -> None:
 def test_thinning_never_passes_its_bound() -> None:
     thinning = Thinning(512)
     assert not any(thinning.offer() for _ in range(1000))
-    assert sum(thinning.offer(keep=True) for _ in range(1000)) == writing.HEAVY_EXTRA
+    assert sum(thinning.offer(keep=True) for _ in range(1000)) == HEAVY_EXTRA
 
 
 def test_resumed_thinning_goes_on_where_it_was() -> None:
