@@ -32,7 +32,7 @@ from cockpit_core.tracking.start import StartUnknown, copy_parameters, load_star
 def make_pace(settings: Settings, group: Group) -> Pace:
     return Pace(
         settings.quantities, settings.schedule,
-        budget=settings.budget, memory_budget=settings.memory_budget, group=group,
+        budget=settings.budget, loan=settings.loan, memory_budget=settings.memory_budget, group=group,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ class Pace:
         schedule: Schedule,
         *,
         budget: float | None,
+        loan: float = 0.0,
         memory_budget: int,
         group: Group,
     ):
@@ -37,7 +38,7 @@ class Pace:
         self.wish = Wish("", False, 0.0, 0.0)  # what this process would like the others to agree to
         self.rests_until = 0
         self.by_spike = False  # the trigger is a loss out of line, no wish of the user's
-        self.pacer = None if budget is None or group.is_joint else Pacer(quantities, budget)
+        self.pacer = None if budget is None or group.is_joint else Pacer(quantities, budget, loan)
         self.account = Account(budget or 0.0) if self.pacer is None else self.pacer.account
         self.booked = 0  # the first step that is not in the account yet
 

@@ -16,13 +16,17 @@ NEARLY = 0.6
 FARTHEST = 64
 """Steps ahead that are planned at most: times change."""
 AFTER_A_SPIKE = (BASE, "activations", "individual")
+EARLY = frozenset([1, 2, 5, 10, 20, 40, 80, 160, 320, 640])
+"""Steps that are tracked on credit as long as there is some: what is wrong with a training mostly shows there."""
 
 
 class Pacer:
     """The bundle that has waited longest for its cost is next, and is measured when the account covers it."""
 
-    def __init__(self, quantities: Sequence[Quantity], share: float):
+    def __init__(self, quantities: Sequence[Quantity], share: float, loan: float = 0.0):
+        """``loan``: seconds by which the account may be overdrawn for early steps; what comes in later pays them."""
         self.account = Account(share)
+        self.loan = loan
         self.bundles = Bundles(quantities)
         self.idle_until = 0
         self.begun = False
@@ -39,7 +43,7 @@ class Pacer:
             cheapest = min(waiting, key=lambda bundle: bundle.price)
             return self._take([cheapest], due)
         account = self.account
-        if not account.step_time:
+        if not account.step_time and not (self.loan and step in EARLY):
             self.idle_until = step + 1
             return []
         self._leave_out(waiting)
@@ -48,10 +52,22 @@ class Pacer:
             self.idle_until = step + FARTHEST
             return []
         chosen, missing = self._afford(waiting)
+        if not chosen and step in EARLY:
+            chosen = self._borrow(waiting)
         if not chosen:
             wait = math.ceil(missing / account.rate) if account.rate > 0 else FARTHEST
-            self.idle_until = step + min(max(wait, 1), FARTHEST, max(step // 2, 1))
+            early = min((other - step for other in EARLY if other > step), default=FARTHEST) if self.loan else FARTHEST
+            self.idle_until = step + min(max(wait, 1), FARTHEST, max(step // 2, 1), early)
         return self._take(chosen, due)
+
+    def _borrow(self, waiting: Sequence[Bundle]) -> list[Bundle]:
+        """What is cheap, as far as the loan goes."""
+        chosen: list[Bundle] = []
+        for bundle in sorted(waiting, key=lambda bundle: bundle.price):
+            cost = self.bundles.cost_of([*chosen, bundle], self.account.step_time)
+            if bundle.name in AFTER_A_SPIKE and cost <= self.account.balance + self.loan:
+                chosen.append(bundle)
+        return chosen
 
     def _group(self, due: Sequence[Quantity]) -> list[Bundle]:
         names = dict.fromkeys(bundle_of(quantity.needs) for quantity in due)

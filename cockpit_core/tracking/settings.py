@@ -31,6 +31,8 @@ class Settings:
     seed: int
     on_finding: Callable[[Finding], object] | None = None
     stop_on: str | None = None
+    loan: float = 0.0
+    """Seconds on credit for early steps, where nobody has named a budget."""
 
     def asks(self, need: str) -> bool:
         return any(need in quantity.needs for quantity in self.quantities)

@@ -32,6 +32,8 @@ from cockpit_core.tracking.warming import warm_up
 
 DEFAULT_BUDGET = 0.1
 """Of the training time, where ``track`` is told neither what nor when to measure."""
+DEFAULT_LOAN = 0.15
+"""Seconds that such a run may take for early steps before they are earned: nobody notices them, and they show most."""
 
 
 def track(
@@ -100,6 +102,7 @@ def track(
     arguments.check_on_error(on_error)
     arguments.check_budget(budget)
     by_budget = config is None and schedule is None
+    loan = DEFAULT_LOAN if by_budget and budget is None else 0.0
     budget = DEFAULT_BUDGET if by_budget and budget is None else budget
     quantities, name = (everything(), "everything") if by_budget else choose_quantities(config or "economy")
     if by_budget:
@@ -123,6 +126,7 @@ def track(
         seed=whole("seed", seed, -(2**63)),
         on_finding=check_callback(on_finding),
         stop_on=check_stop(stop_on),
+        loan=loan,
     )
     optimizers = arguments.choose_optimizers(optimizer, model)
     model, group, compiled = unwrap(model)
