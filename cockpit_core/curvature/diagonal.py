@@ -141,7 +141,8 @@ def diagonal(
     if kind == "hessian":
         refuse_fused_attention(point)
     dimension = sum(p.numel() for p in point.trainable.values())
-    if kind == "hessian" and dimension > limits.max_dimension and limits.max_probes:
+    splits = point.outputs is not None and limits.max_probes  # a penalty is no function of the outputs
+    if kind == "hessian" and dimension > limits.max_dimension and splits:
         try:
             return _by_split(point, generator, limits, note)
         except NoCurvature as obstacle:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from cockpit_core.engine.broadcast import Entry, pull_entry
 from cockpit_core.engine.capture import Pass, free
 from cockpit_core.engine.centre import Centre
 from cockpit_core.engine.layer_result import Job, LayerResult, method_of
-from cockpit_core.engine.own_batch import OwnBatch
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
 from cockpit_core.layers.fallback import gradients_of
@@ -283,43 +281,10 @@ class BackwardSide(Centre):
             self.rehook()
         return final
 
-    def expect_closure(self, closure: bool) -> None:
-        """The optimizer is about to step. With a closure the backward pass is still to come."""
-        self.step.in_closure = closure
-
-    def unscale(self, scale: float) -> None:
-        """A GradScaler was found only at the step."""
-        self.step.unscale(scale)
-
-    def note_ids(self, ids: np.ndarray) -> None:
-        self.step.ids.append(ids)
-
-    def note_second_look(self, found: OwnBatch) -> None:
-        self.looked_again += not found.reasons
-
-    def add_overhead(self, seconds: float) -> None:
-        self.step.overhead += seconds
-
-    def note_no_loss(self, reason: str) -> None:
-        self.step.no_value["individual"] = reason
-
-    def note_start(self, theta: dict[str, Tensor]) -> None:
-        """Copies of the parameters before the step."""
-        self.step.theta = theta
-
     def join_activations(self) -> Activations:
         """Of all processes."""
         self.step.activations = join_activations(self.group, self.step.activations)
         return self.step.activations
-
-    def end_step(self, closure: bool, backward_passes: int) -> None:
-        """The optimizer has stepped. ``backward_passes`` were counted where none was watched."""
-        measured = len(self.step.passes)
-        if closure:  # it may be called again; only its first backward pass counts
-            self.passes_per_step = measured or 1
-        else:
-            counted = backward_passes if self.passes_per_step == 0 else 0
-            self.passes_per_step = measured or counted or self.passes_per_step
 
     def free(self) -> None:
         """Nothing more is asked of the individual gradients of this step."""

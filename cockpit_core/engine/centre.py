@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from cockpit_core.distributed.group import Group
@@ -22,6 +23,7 @@ from cockpit_core.engine.fallback_costs import FallbackCosts
 from cockpit_core.engine.hooks import Handles, Hook, LayerHook
 from cockpit_core.engine.loss.differentiated import Verified
 from cockpit_core.engine.making import Maker
+from cockpit_core.engine.own_batch import OwnBatch
 from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.quiet import Quiet
@@ -119,6 +121,43 @@ class Centre:
     def replan(self, plan: Plan) -> None:
         """The step that goes by is measured after all, as far as it still can be."""
         self.step.plan = plan
+
+    # ---- what others know of the step ----------------------------------------------------------------------------
+
+    def expect_closure(self, closure: bool) -> None:
+        """The optimizer is about to step. With a closure the backward pass is still to come."""
+        self.step.in_closure = closure
+
+    def unscale(self, scale: float) -> None:
+        """A GradScaler was found only at the step."""
+        self.step.unscale(scale)
+
+    def note_ids(self, ids: np.ndarray) -> None:
+        self.step.ids.append(ids)
+
+    def note_second_look(self, found: OwnBatch) -> None:
+        self.looked_again += not found.reasons
+
+    def add_overhead(self, seconds: float) -> None:
+        self.step.overhead += seconds
+
+    def note_no_loss(self, reason: str) -> None:
+        self.step.no_value["individual"] = reason
+
+    def note_start(self, theta: dict[str, Tensor]) -> None:
+        """Copies of the parameters before the step."""
+        self.step.theta = theta
+
+    def end_step(self, closure: bool, backward_passes: int) -> None:
+        """The optimizer has stepped. ``backward_passes`` were counted where none was watched."""
+        measured = len(self.step.passes)
+        if closure:  # it may be called again; only its first backward pass counts
+            self.passes_per_step = measured or 1
+        else:
+            counted = backward_passes if self.passes_per_step == 0 else 0
+            self.passes_per_step = measured or counted or self.passes_per_step
+
+    # ---- hooks --------------------------------------------------------------------------------------------------
 
     def _hook_layers(self) -> None:
         handles, cover = self.layer_handles, self.cover
