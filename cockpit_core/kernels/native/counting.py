@@ -107,7 +107,7 @@ def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) 
     runs = describe_products(gradient, kind, _library().level).ctypes.data if wanted else 0
 
     def run(low: int, high: int, own: np.ndarray) -> None:
-        memory, later = np.empty(3 * inner + 32, np.float64), np.empty(out, np.int32)  # to sort a row of factors in
+        memory, later = np.empty(3 * (inner + 16), np.float64), np.empty(out, np.int32)  # to sort a row of factors in
         kernel(
             b.data_ptr() + low * out * each, a.data_ptr() + low * inner * each, high - low, out, inner, kind,
             rule, own.ctypes.data, size, memory.ctypes.data, later.ctypes.data, runs,

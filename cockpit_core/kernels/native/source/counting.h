@@ -153,7 +153,7 @@ static void count_products(const float *b, const float *a, int64_t samples, int6
                            const Rule *rule, int64_t *table, int64_t size, float *memory, const Segments *runs) {
   Products plan;
   Tally tally = {rule, table, size, 0, (I)0};
-  float *sorted = memory, *rest = memory + in + LANES;
+  float *sorted = memory, *rest = memory + in + LANES, *nonzero = memory + 2 * (in + LANES);
   plan.of = runs;
   for (int k = 0; k < 2 * rule->per_octave; k++)
     for (int sum = 0; sum < SUMS; sum++) plan.sums[k][0][sum] = plan.sums[k][1][sum] = 0;
@@ -164,7 +164,11 @@ static void count_products(const float *b, const float *a, int64_t samples, int6
     int top = (int)(__builtin_bit_cast(uint32_t, row.largest) >> 23);
     int bottom = (int)(__builtin_bit_cast(uint32_t, row.smallest) >> 23);
     bottom = bottom > top - OCTAVES + 1 ? bottom : top - OCTAVES + 1;
-    if (row.finite) small = sort_products(&plan, values, in, top, bottom, sorted, rest);
+    plan.least = SUMS, plan.most = 0;
+    if (row.finite && kept) {
+      NAME(drop_zeros)(values, in, nonzero);
+      small = sort_products(&plan, nonzero, kept, top, bottom, sorted, rest);
+    }
     for (int64_t i = 0; i < out; i++) {
       float factor = b[n * out + i];
       if (!row.finite || factor - factor != 0) {
@@ -182,7 +186,7 @@ static void count_products(const float *b, const float *a, int64_t samples, int6
 }
 #endif
 
-// All products b[n, i] a[n, j]: b [samples, out], a [samples, in]; `memory` holds 3 in + 2 LANES numbers, `later` out;
+// All products b[n, i] a[n, j]: b [samples, out], a [samples, in]; `memory` holds 3 (in + LANES) numbers, `later` out;
 // `runs` is what `describe_products` has written, or nothing.
 // Zeros are counted at once, rows whose products all lie next to zero too; long rows that fall into few bins by bisection,
 // if there are so many of them that sorting pays.

@@ -1,8 +1,8 @@
 // Products counted in logarithmic bins without forming most of them: exponents add, and the product of two mantissas says
-// which of the following bins it is. Mantissas are put into 256 buckets; for a pair of buckets the bin is known, unless a
-// limit runs through it: then, about one time in eighty, the products are formed. In float32 and the half types.
+// which of the following bins it is. Mantissas are put into 128 buckets; for a pair of buckets the bin is known, unless a
+// limit runs through it: then, about one time in forty, the products are formed. In float32 and the half types.
 
-#define BUCKET_BITS 8
+#define BUCKET_BITS 7
 #define BUCKETS (1 << BUCKET_BITS)
 #define BUCKET_OF(bits) ((bits) >> (23 - BUCKET_BITS) & (BUCKETS - 1))
 #define RUNS 48
@@ -20,10 +20,11 @@ typedef struct {
 
 typedef struct {
   const Segments *of;
-  int32_t before[BUCKETS + 1][2 * OCTAVES];  // how many factors a of smaller buckets, by sign and octave
+  int32_t before[(BUCKETS + 1) * 2 * OCTAVES];  // how many factors a of smaller buckets, by sign and octave in use
   int32_t sums[16][2][SUMS];                 // by bin, sign and sum of exponents
   int32_t start[BUCKETS + 1];
   int octaves;  // how many of them this sample has, rounded up
+  int least, most;  // sums of exponents that occur
 } Products;
 
 INLINE float in_octave(uint32_t mantissa) { return __builtin_bit_cast(float, 127u << 23 | mantissa); }
@@ -53,35 +54,30 @@ static void plan_products(Segments *of, int kind, const Rule *given) {
   }
 }
 
-// Factors by bucket into `sorted`, those that are too small (or not normal) into `rest`; returns how many of the latter.
+// Factors that are not zero by bucket into `sorted`, those that are too small (or not normal) into `rest`; returns how many of the latter.
 static int64_t sort_products(Products *plan, const float *values, int64_t size, int top, int bottom, float *sorted, float *rest) {
   int64_t small = 0, kept = 0;
   int32_t fill[BUCKETS];
   for (int v = 0; v <= BUCKETS; v++) plan->start[v] = 0;
-  const int used = plan->octaves = (top - bottom + 16) / 16 * 16, unused = OCTAVES - used;
-  for (int v = 0; v <= BUCKETS; v++)
-    for (int k = unused; k < OCTAVES; k += 16)
-      *(Sixteen *)(plan->before[v] + k) = *(Sixteen *)(plan->before[v] + OCTAVES + k) = (Sixteen)0;
+  const int used = plan->octaves = (top - bottom + 16) / 16 * 16;
+  for (int k = 0; k < (BUCKETS + 1) * 2 * used; k += 16) *(Sixteen *)(plan->before + k) = (Sixteen)0;
   for (int64_t j = 0; j < size; j++) {
     uint32_t bits = __builtin_bit_cast(uint32_t, values[j]);
     int octave = top - (int)(bits >> 23 & 255);
-    if ((bits & 0x7FFFFFFF) == 0) continue;
     if (octave >= OCTAVES || (bits >> 23 & 255) == 0) {
       rest[small++] = values[j];
       continue;
     }
     int bucket = BUCKET_OF(bits);
     plan->start[bucket + 1]++;
-    plan->before[bucket + 1][(bits >> 31) * OCTAVES + OCTAVES - 1 - octave]++;
+    plan->before[(2 * (bucket + 1) + (int)(bits >> 31)) * used + used - 1 - octave]++;
     kept++;
   }
   for (int v = 0; v < BUCKETS; v++) {
     fill[v] = plan->start[v];
     plan->start[v + 1] += plan->start[v];
-    for (int k = unused; k < OCTAVES; k += 16) {
-      *(Sixteen *)(plan->before[v + 1] + k) += *(Sixteen *)(plan->before[v] + k);
-      *(Sixteen *)(plan->before[v + 1] + OCTAVES + k) += *(Sixteen *)(plan->before[v] + OCTAVES + k);
-    }
+    int32_t *own = plan->before + 2 * used * v;
+    for (int k = 0; k < 2 * used; k += 16) *(Sixteen *)(own + 2 * used + k) += *(Sixteen *)(own + k);
   }
   for (int64_t j = 0; j < size; j++) {
     uint32_t bits = __builtin_bit_cast(uint32_t, values[j]);
@@ -97,7 +93,10 @@ static int64_t sort_products(Products *plan, const float *values, int64_t size, 
 INLINE void add_factor(Products *plan, float factor, int top, const float *sorted, int kind, Tally *tally) {
   uint32_t bits = __builtin_bit_cast(uint32_t, factor), sign = bits >> 31;
   const Segments *own = plan->of + BUCKET_OF(bits);
-  int lowest = (int)(bits >> 23 & 255) + top - (OCTAVES - 1);  // sum of exponents of the smallest octave
+  const int used = plan->octaves;
+  int lowest = (int)(bits >> 23 & 255) + top - (used - 1);  // sum of exponents of the smallest octave
+  plan->least = lowest < plan->least ? lowest : plan->least;
+  plan->most = lowest + used > plan->most ? lowest + used : plan->most;
   for (int k = 0; k < own->count; k++) {
     int from = own->from[k], to = own->to[k];
     if (own->bin[k] == MIXED) {
@@ -105,11 +104,11 @@ INLINE void add_factor(Products *plan, float factor, int top, const float *sorte
       if (size) NAME(add_products)(tally, factor, sorted + first, size, kind, 2);
       continue;
     }
-    const int32_t *high = plan->before[to], *low = plan->before[from];
+    const int32_t *high = plan->before + 2 * used * to, *low = plan->before + 2 * used * from;
     int32_t *positive = plan->sums[own->bin[k]][sign] + lowest, *negative = plan->sums[own->bin[k]][1 - sign] + lowest;
-    for (int j = OCTAVES - plan->octaves; j < OCTAVES; j += 16) {
+    for (int j = 0; j < used; j += 16) {
       *(Sixteen *)(positive + j) += *(const Sixteen *)(high + j) - *(const Sixteen *)(low + j);
-      *(Sixteen *)(negative + j) += *(const Sixteen *)(high + OCTAVES + j) - *(const Sixteen *)(low + OCTAVES + j);
+      *(Sixteen *)(negative + j) += *(const Sixteen *)(high + used + j) - *(const Sixteen *)(low + used + j);
     }
   }
 }
@@ -117,7 +116,7 @@ INLINE void add_factor(Products *plan, float factor, int top, const float *sorte
 static void flush_products(Products *plan, const Rule *r, int64_t *table) {
   for (int bin = 0; bin < 2 * r->per_octave; bin++) {
     for (int sign = 0; sign < 2; sign++) {
-      for (int sum = 0; sum < SUMS; sum++) {
+      for (int sum = plan->least; sum < plan->most; sum++) {
         int32_t count = plan->sums[bin][sign][sum];
         if (!count) continue;
         plan->sums[bin][sign][sum] = 0;
