@@ -47,7 +47,6 @@ CONFIGURATIONS = {
     for configuration in (
         Configuration("economy, SGD", "economy"),
         Configuration("economy, Adam", "economy", "Adam"),
-        Configuration("economy, SGD, log bins", "economy", scale="log"),
         Configuration("business, SGD", "business"),
         Configuration("business, SGD, ggn_mc", "business", curvature="ggn_mc"),
         Configuration("full, SGD", "full"),

@@ -35,7 +35,8 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
         [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER, _REAL, _POINTER, _LONG, _INT, *_COUNTED]
         + [_POINTER] * 4,
     ),
-    "count_outer": (None, [_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, *_COUNTED, _POINTER, _POINTER]),
+    "count_outer": (None, [_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, *_COUNTED, *[_POINTER] * 3]),
+    "describe_products": (_LONG, [_POINTER, _INT, _POINTER]),
     "count_pairs": (None, [_POINTER, _LONG, _LONG, _LONG, _POINTER, *_COUNTED]),
     "count_outer_pairs": (
         None,

@@ -65,6 +65,16 @@ def can_walk(image: Tensor, left: Tensor) -> bool:
     return image[0].numel() <= LARGEST and min(image.numel(), left.numel()) > 0
 
 
+def check_fit(left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes) -> None:
+    """A kernel would read what is not there."""
+    reach = [(o - 1) * s + d * (k - 1) + 1 for o, k, s, d in zip(left.shape[2:], *geometry, strict=True)]
+    inside = all(r <= size for r, size in zip(reach, image.shape[2:], strict=True))
+    whole = len(left) == len(image) and left.shape[1] % groups == image.shape[1] % groups == 0
+    alike = left.dtype == image.dtype and tuple(shape) == (left.shape[1], image.shape[1] // groups, *geometry[0])
+    if not (inside and whole and alike):
+        raise ValueError(f"gradients {tuple(left.shape)} do not fit an image {tuple(image.shape)} and a weight {shape}")
+
+
 def reduce_convolution(
     left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes, scale: float,
     directions: Sequence[Tensor], bins: AnyBins | None,
@@ -75,6 +85,7 @@ def reduce_convolution(
     assert library is not None
     samples, space, out = len(left), tuple(image.shape[2:]), tuple(left.shape[2:])
     channels, number = image.shape[1] // groups, len(directions)
+    check_fit(left, image, geometry, groups, shape)
     places, starts, rows = lay_out(geometry, space, out, channels)
     sizes = np.array([groups, left.shape[1] // groups, channels * math.prod(space), len(places), len(starts), *rows])
     moved, left, along = move_channels(image, groups), left.contiguous(), move_directions(directions, shape)

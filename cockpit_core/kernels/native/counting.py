@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cockpit_core.kernels.bins import AnyBins
-from cockpit_core.kernels.native import Library, find_library
+from cockpit_core.kernels.log_bins import LogBins
+from cockpit_core.kernels.native import Library, find_library, open_level
 from cockpit_core.kernels.native.reducing import TABLES, find_rule, reduce_block
 from cockpit_core.kernels.plain import widen
 from cockpit_core.kernels.threads import cut, share
@@ -89,15 +91,26 @@ def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: AnyBin
         table += _count_outer_pairs(b[part], a[part], kind, small, gradient, tuple(table.shape))
 
 
+@lru_cache(maxsize=32)
+def describe_products(bins: LogBins, kind: int, level: str) -> np.ndarray:
+    """Which pairs of mantissas give which bin, once for these bins."""
+    describe, (rule, _) = open_level(level).function("describe_products", torch.float32), find_rule(bins, torch.float32)
+    memory = np.empty(describe(0, kind, 0) // 8 + 1, np.int64)
+    describe(rule, kind, memory.ctypes.data)
+    return memory
+
+
 def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) -> Tensor:
     kernel, (rule, _) = _library().function("count_outer", b.dtype), find_rule(gradient, b.dtype)
     out, inner, each = b.shape[1], a.shape[1], b.element_size()
+    wanted = isinstance(gradient, LogBins) and b.dtype == torch.float32
+    runs = describe_products(gradient, kind, _library().level).ctypes.data if wanted else 0
 
     def run(low: int, high: int, own: np.ndarray) -> None:
-        memory, later = np.empty(3 * inner + 32, np.float64), np.empty(out, np.int32)  # to sort a row of factors in
+        memory, later = np.empty(3 * (inner + 16), np.float64), np.empty(out, np.int32)  # to sort a row of factors in
         kernel(
             b.data_ptr() + low * out * each, a.data_ptr() + low * inner * each, high - low, out, inner, kind,
-            rule, own.ctypes.data, size, memory.ctypes.data, later.ctypes.data,
+            rule, own.ctypes.data, size, memory.ctypes.data, later.ctypes.data, runs,
         )  # fmt: skip
 
     return _add_up(run, cut(len(b), len(b) * out * inner, ALONE), (TABLES, size)).sum(0)

@@ -86,7 +86,10 @@ def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: AnyBi
     """Of ``scale * G`` [n, D]; ``directions`` is [k, D], k at most 2."""
     library = find_library()
     assert library is not None
+    if directions is not None and directions.shape[1] != G.shape[1]:  # a kernel would read what is not there
+        raise ValueError(f"gradients of {G.shape[1]} elements cannot be projected on {directions.shape[1]} elements")
     G = G if G.shape[1] < 2 or G.stride(1) == 1 else G.contiguous()
+    directions = None if directions is None else directions.to(G.dtype).contiguous()
     kernel = library.function("reduce_block", G.dtype)
     rows, columns = G.shape
     number = 0 if directions is None else len(directions)

@@ -34,7 +34,7 @@ void run(void) {
   int64_t samples = header[1], out = header[2], in = header[3], size = header[5];
   if (header[0] == 0) reduce_block_f32_neon(b, out, samples, out, 3.0, b + samples * out, out, 2, rule, table, size, norms, dots);
   if (header[0] == 1) {
-    count_outer_f32_neon(b, b + samples * out, samples, out, in, (int)header[4], rule, table, size, memory, later);
+    count_outer_f32_neon(b, b + samples * out, samples, out, in, (int)header[4], rule, table, size, memory, later, 0);
   }
   if (header[0] == 2) {
     const int64_t *sizes = header + 7;

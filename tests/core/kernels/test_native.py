@@ -291,3 +291,13 @@ def train_a_little(logdir: Path) -> cockpit_core.RunData:
             loss_fn(model(torch.randn(12, 3, 13, 13, dtype=torch.float64)), torch.arange(12) % 4).backward()
             optimizer.step()
     return run.data
+
+
+def test_what_does_not_fit_is_refused_before_a_kernel_reads_it() -> None:
+    """Story: a rule of a user's own gave gradients of another shape; torch would raise, a pointer reads on."""
+    with pytest.raises(ValueError, match="cannot be projected"):
+        reducing.reduce_block(torch.zeros(2, 30), torch.zeros(1, 20), 1.0, None)
+    part, directions = make_patches("three by three", torch.float32)
+    part.image = part.image[..., :-1]
+    with pytest.raises(ValueError, match="do not fit"):
+        part.reduce(directions, None)

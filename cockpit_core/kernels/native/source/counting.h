@@ -139,13 +139,22 @@ INLINE int NAME(is_narrow)(REAL factor, const Row *row, int64_t kept, int kind, 
 #if MANTISSA == 23
 #include "products.h"
 
+// What `count_outer` wants to know of logarithmic bins, once; returns how many bytes that takes.
+EXPORT int64_t NAME(describe_products)(const double *given, int kind, void *memory) {
+  Rule rule;
+  if (memory == 0) return BUCKETS * (int64_t)sizeof(Segments);
+  rule = NAME(read_rule)(given);
+  plan_products(memory, kind, &rule);
+  return 0;
+}
+
 // All products in logarithmic bins; what is not finite, or may leave the normal numbers, one by one.
 static void count_products(const float *b, const float *a, int64_t samples, int64_t out, int64_t in, int kind,
-                           const Rule *rule, int64_t *table, int64_t size, float *memory) {
+                           const Rule *rule, int64_t *table, int64_t size, float *memory, const Segments *runs) {
   Products plan;
   Tally tally = {rule, table, size, 0, (I)0};
-  float *sorted = memory, *rest = memory + in + LANES;
-  plan_products(&plan, kind, rule);
+  float *sorted = memory, *rest = memory + in + LANES, *nonzero = memory + 2 * (in + LANES);
+  plan.of = runs;
   for (int k = 0; k < 2 * rule->per_octave; k++)
     for (int sum = 0; sum < SUMS; sum++) plan.sums[k][0][sum] = plan.sums[k][1][sum] = 0;
   for (int64_t n = 0; n < samples; n++) {
@@ -155,7 +164,11 @@ static void count_products(const float *b, const float *a, int64_t samples, int6
     int top = (int)(__builtin_bit_cast(uint32_t, row.largest) >> 23);
     int bottom = (int)(__builtin_bit_cast(uint32_t, row.smallest) >> 23);
     bottom = bottom > top - OCTAVES + 1 ? bottom : top - OCTAVES + 1;
-    if (row.finite) small = sort_products(&plan, values, in, top, bottom, sorted, rest);
+    plan.least = SUMS, plan.most = 0;
+    if (row.finite && kept) {
+      NAME(drop_zeros)(values, in, nonzero);
+      small = sort_products(&plan, nonzero, kept, top, bottom, sorted, rest);
+    }
     for (int64_t i = 0; i < out; i++) {
       float factor = b[n * out + i];
       if (!row.finite || factor - factor != 0) {
@@ -173,16 +186,17 @@ static void count_products(const float *b, const float *a, int64_t samples, int6
 }
 #endif
 
-// All products b[n, i] a[n, j]: b [samples, out], a [samples, in]; `memory` holds 3 in + 2 LANES numbers, `later` out.
+// All products b[n, i] a[n, j]: b [samples, out], a [samples, in]; `memory` holds 3 (in + LANES) numbers, `later` out;
+// `runs` is what `describe_products` has written, or nothing.
 // Zeros are counted at once, rows whose products all lie next to zero too; long rows that fall into few bins by bisection,
 // if there are so many of them that sorting pays.
 EXPORT void NAME(count_outer)(const REAL *b, const REAL *a, int64_t samples, int64_t out, int64_t in, int kind,
-                              const double *given, int64_t *table, int64_t size, REAL *memory, int32_t *later) {
+                              const double *given, int64_t *table, int64_t size, REAL *memory, int32_t *later, const void *runs) {
   Rule rule = NAME(read_rule)(given);
   Tally tally = {&rule, table, size, 0, (I)0};
 #if MANTISSA == 23
-  if (rule.logarithmic && in > LONG_ROW && in * out > MANY) {
-    count_products(b, a, samples, out, in, kind, &rule, table, size, memory);
+  if (runs && in > LONG_ROW && in * out > MANY) {
+    count_products(b, a, samples, out, in, kind, &rule, table, size, memory, runs);
     return;
   }
 #endif
