@@ -185,6 +185,7 @@ class BackwardSide(Centre):
             gram=0 if self.group.is_joint else plan.gram_samples,
             half=state.half,
             lengths=state.gradient_norms,
+            left_over=measure_norms({n: b for n, b in state.before.items() if b is not None}) if state.stale else {},
             longest=max((norm for norm, _ in state.seen_norms.values() if math.isfinite(norm)), default=0.0),
         )
 

@@ -67,6 +67,8 @@ class Job:
     half: bool = False
     lengths: Mapping[str, float] = field(default_factory=dict)
     """Of gradients, where they are sharded over processes."""
+    left_over: Mapping[str, float] = field(default_factory=dict)
+    """How long ``p.grad`` was before this step, where it was not zeroed: what was added to it is known less precisely."""
     longest: float = 0.0
     """Norm of the longest gradient that was seen so far: how large rounding may be."""
 
@@ -159,20 +161,23 @@ def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job:
     noise = (
         256 * torch.finfo(gradient.dtype).eps * job.longest
     )  # a bias before a normalisation has a gradient of rounding
-    allowed = tolerance_of(gradient, job.half) * (scale + squared) + noise**2
+    lost = 4 * torch.finfo(gradient.dtype).eps * job.left_over.get(result.name, 0.0) * result.norm
+    allowed = tolerance_of(gradient, job.half) * (scale + squared) + noise**2 + lost
     if not (abs(mean - squared) <= allowed) and math.isfinite(scale):
         return USED_ELSEWHERE
-    return "" if squared != 0 or cancels(result.parts, gradient, job) else USED_ELSEWHERE
+    return "" if squared != 0 or cancels(result, gradient, job) else USED_ELSEWHERE
 
 
-def cancels(parts: list[Contribution], gradient: Tensor, job: Job) -> bool:
+def cancels(result: LayerResult, gradient: Tensor, job: Job) -> bool:
     """Nothing can be seen along a gradient that is zero: do the contributions cancel along another direction?"""
+    parts = result.parts
     if sum(part.samples for part in parts) != job.samples:
         return True  # others are with other processes
     direction = uneven(gradient.numel(), gradient).reshape(gradient.shape)
     along = torch.cat([project(part, direction) for part in parts])
-    noise = 256 * torch.finfo(gradient.dtype).eps * max(job.longest, float(along.abs().max()))
-    return not bool(torch.isfinite(along).all()) or abs(float(along.sum())) <= noise * math.sqrt(gradient.numel())
+    noise = 256 * max(job.longest, float(along.abs().max())) + 4 * job.samples * job.left_over.get(result.name, 0.0)
+    allowed = torch.finfo(gradient.dtype).eps * noise * math.sqrt(gradient.numel())
+    return not bool(torch.isfinite(along).all()) or abs(float(along.sum())) <= allowed
 
 
 def tolerance_of(gradient: Tensor, half: bool) -> float:

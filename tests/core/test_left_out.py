@@ -73,3 +73,17 @@ def test_complex_parameters_are_left_out_and_the_rest_is_measured(tmp_path: Path
     assert len(data.scalars("NormTest", "head.weight")[1]) == 3
     assert len(data.scalars("ParamNorm", "filter")[1]) == 3
     assert not data.notices
+
+
+def test_gradients_that_were_never_zeroed_are_still_covered(tmp_path: Path) -> None:
+    """What a step adds to a large ``p.grad`` is known less precisely, down to nothing at all."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 3e5)
+    with cockpit_core.track(model, None, optimizer, tmp_path / "run", config="economy", on_error="raise") as run:
+        for _ in range(3):
+            F.cross_entropy(model(INPUTS), LABELS).backward()
+            optimizer.step()
+    assert {layer.method for layer in run.data.header.layers} == {"rule"}
