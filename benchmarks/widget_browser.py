@@ -304,7 +304,7 @@ def measure_memory(browser: Browser, messages: int) -> dict[str, Any]:
             quarters.append(browser.heap())
         browser.give(content, "pour('messages', 30)")  # nothing new: whatever grows now is a leak
         again = browser.heap()
-        rows = training.run.writer.next_seq
+        rows = training.run._writer.next_seq
         width = len(training.run.data.refresh().table.columns) + len(synthetic.LAYERWISE) * 6
     browser.close()
     data = 12e-6 * rows * width  # the number of the record with 32 bits, a value with 64

@@ -45,10 +45,12 @@ def lightning(rank: int, processes: int, folder: Path) -> int:
 
 @scenario
 def huggingface(rank: int, processes: int, folder: Path) -> int:
-    from tests.core import test_integrations as libraries
+    from tests.core import test_huggingface as libraries
 
     with as_torchrun_sets_it(rank, processes):
         from cockpit_core.integrations.huggingface import CockpitCallback
 
-        ours = CockpitCallback(folder / "huggingface", individual_losses=libraries.gpt2_losses, on_error="raise")
+        ours = CockpitCallback(
+            folder / "huggingface", config="economy", individual_losses=libraries.gpt2_losses, on_error="raise"
+        )
         return libraries.train_with_trainer(folder, [ours], ddp_backend="gloo").args.world_size

@@ -62,8 +62,8 @@ def test_common_network_is_tracked_and_covered(name: str, tmp_path: Path) -> Non
     with measure.tracked(network.train(), config="economy") as training:
         training(*network.batch(4))
         run = training.run
-        run.write_header()
-        assert run.header.covered == 1.0
+        run._tracker.log.write_header(run._tracker.cover)
+        assert run._tracker.log.header.covered == 1.0
     assert training.run is None
 
 

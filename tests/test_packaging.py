@@ -29,14 +29,14 @@ def load_script(path: str) -> ModuleType:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, Path, list[str]]:
-    """The build hook on a small tree of its own, with npm replaced by something that writes two bundles."""
+    """The build hook on a small tree of its own, with npm replaced by something that writes bundles."""
     hook = load_script("hatch_build.py")
     calls: list[str] = []
 
     def run_npm(npm: str, *arguments: str) -> None:
         calls.append(" ".join(arguments[:2]))
         if arguments[0] == "run":
-            for name in ("cockpit_widget/static/widget.js", "tb_plugin/static/index.js"):
+            for name in sorted(BUNDLES):
                 (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / name).write_text((tmp_path / "js/src/panel.ts").read_text())
 

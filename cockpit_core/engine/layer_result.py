@@ -89,6 +89,8 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
         found[-1].rows = None
         result.kept.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)
     result.statistics = join(found)
+    if result.statistics.counts is not None:
+        result.statistics.counts.pack()
     if job.gram:
         result.gram = clock.timed("gram", gram_of, parts, formed, chosen, request.memory_budget, request.scratch)
 
@@ -110,14 +112,17 @@ def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
 
 def move_tables(found: Sequence[Counts]) -> None:
     """Tables of histograms to the host, with one transfer, where they are on a device."""
-    away = [(own, key) for own in found for key in ("table1d", "table2d") if getattr(own, key, None) is not None]
+    unpacked = [
+        (own, key) for own in found for key in ("table1d", "table2d") if not own.is_packed
+    ]  # packed ones are here
+    away = [(own, key) for own, key in unpacked if getattr(own, key, None) is not None]
     away = [(own, key) for own, key in away if not getattr(own, key).is_cpu]
     if not away:
         return
     tables = [getattr(own, key) for own, key in away]
     parts = torch.cat([table.reshape(-1) for table in tables]).cpu().split([table.numel() for table in tables])
     for (own, key), table, part in zip(away, tables, parts, strict=True):
-        setattr(own, key, part.reshape(table.shape))
+        own.replace(key, part.reshape(table.shape))
         own.touch()
 
 
@@ -135,7 +140,8 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
     dots = torch.stack([own for result in asked if (own := dots_of(result)) is not None]).numpy() if asked else ()
-    sums = {r.name: (float(own.mean()), float(np.abs(own).mean())) for r, own in zip(asked, dots, strict=True)}
+    with np.errstate(all="ignore"):  # gradients may be infinite
+        sums = {r.name: (float(own.mean()), float(np.abs(own).mean())) for r, own in zip(asked, dots, strict=True)}
     problems = {r.name: check(r, gradients[r.name], *sums.get(r.name, (0.0, 0.0)), job) for r in results}
     return {name: problem for name, problem in problems.items() if problem}
 

@@ -119,7 +119,7 @@ class Reducer:
             if statistics.squares is not None:
                 statistics.squares = self.group.own(statistics.squares)
                 sums.append(statistics.squares)
-            if statistics.counts is not None:
+            if statistics.counts is not None and self.group.is_joint:
                 statistics.counts.touch()
                 sums += [table for table in (statistics.counts.table1d, statistics.counts.table2d) if table is not None]
         self.group.add(sums)

@@ -10,6 +10,9 @@ from cockpit_core.foundation.records import Histogram
 from cockpit_core.kernels.bins import GRADIENT_EXTRA, PARAMETER_EXTRA, AnyBins, Spec
 from cockpit_core.kernels.log_bins import LogBins
 
+PACKED_FROM = 20_000
+"""Elements of a table that is worth packing."""
+
 
 def _fold(table: np.ndarray) -> np.ndarray:
     """Move the rows "below" and "above" of a table of finite categories into the outermost bins."""
@@ -38,7 +41,11 @@ class Counts:
     def __init__(self, spec: Spec, table1d: Tensor | None, table2d: Tensor | None) -> None:
         self.spec = spec
         self.table1d = table1d
-        self.table2d = table2d
+        self._whole2d = table2d
+        self._box: tuple[int, int, Tensor] | None = (
+            None  # first row, first column, and what is not empty of a packed table
+        )
+        self._shape2d = None if table2d is None else table2d.shape
         self._host: tuple[np.ndarray | None, np.ndarray | None] | None = None
 
     @classmethod
@@ -50,6 +57,39 @@ class Counts:
             shape = (spec.joint[0].count + GRADIENT_EXTRA, spec.joint[1].count + PARAMETER_EXTRA)
             table2d = torch.zeros(shape, dtype=torch.int64, device=device)
         return cls(spec, table1d, table2d)
+
+    @property
+    def table2d(self) -> Tensor | None:
+        """Whole, to be added to."""
+        if self._box is not None:
+            self._whole2d, self._box = self._unpack(), None
+        return self._whole2d
+
+    def replace(self, key: str, table: Tensor) -> None:
+        """The same numbers, elsewhere."""
+        setattr(self, "table1d" if key == "table1d" else "_whole2d", table)
+
+    def pack(self) -> None:
+        """Nothing more is added: keep what is not empty. A table over all magnitudes takes more than a megabyte."""
+        table = self._whole2d
+        if table is None or not table.is_cpu or table.numel() < PACKED_FROM:
+            return
+        rows, columns = table.any(1).nonzero(), table.any(0).nonzero()
+        if not len(rows):
+            rows = columns = torch.zeros(1, 1, dtype=torch.int64)
+        (top, bottom), (left, right) = ((int(place[0]), int(place[-1]) + 1) for place in (rows, columns))
+        self._box, self._whole2d, self._host = (top, left, table[top:bottom, left:right].clone()), None, None
+
+    @property
+    def is_packed(self) -> bool:
+        return self._box is not None
+
+    def _unpack(self) -> Tensor:
+        assert self._box is not None and self._shape2d is not None
+        top, left, inner = self._box
+        table = torch.zeros(self._shape2d, dtype=torch.int64)
+        table[top : top + inner.shape[0], left : left + inner.shape[1]] = inner
+        return table
 
     def touch(self) -> None:
         """Forget what was read; a kernel calls it whenever it adds to the tables."""
@@ -66,25 +106,33 @@ class Counts:
         if other.spec != self.spec:
             raise ValueError(f"counts over different bins cannot be added: {self.spec} and {other.spec}")
         self.touch()
-        for mine, theirs in ((self.table1d, other.table1d), (self.table2d, other.table2d)):
-            if mine is not None and theirs is not None:
-                mine += theirs.to(mine.device)
+        if self.table1d is not None and other.table1d is not None:
+            self.table1d += other.table1d.to(self.table1d.device)
+        mine = self.table2d
+        if mine is not None and other._box is not None:
+            top, left, inner = other._box
+            mine[top : top + inner.shape[0], left : left + inner.shape[1]] += inner.to(mine.device)
+        elif mine is not None and other.table2d is not None:
+            mine += other.table2d.to(mine.device)
         return self
 
     def __add__(self, other: Counts) -> Counts:
         return self.copy().merge(other)
 
     def copy(self) -> Counts:
-        tables = (None if table is None else table.clone() for table in (self.table1d, self.table2d))
-        return Counts(self.spec, *tables)
+        whole = self._whole2d if self._box is None else self._unpack()
+        return Counts(self.spec, *(None if table is None else table.clone() for table in (self.table1d, whole)))
 
     def _read(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        if self._host is None:
-            table1d, table2d = (None if t is None else t.cpu().numpy() for t in (self.table1d, self.table2d))
-            if self.spec.is_marginal and table2d is not None:
-                table1d = table2d.sum(axis=1)
+        if self._host is not None:
+            return self._host
+        whole = self._whole2d if self._box is None else self._unpack()
+        table1d, table2d = (None if t is None else t.cpu().numpy() for t in (self.table1d, whole))
+        if self.spec.is_marginal and table2d is not None:
+            table1d = table2d.sum(axis=1)
+        if self._box is None:
             self._host = (table1d, table2d)
-        return self._host
+        return table1d, table2d
 
     def _need(self, dimensions: int) -> np.ndarray:
         table = self._read()[dimensions - 1]

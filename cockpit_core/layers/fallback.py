@@ -124,8 +124,10 @@ class ModuleGradients:
             self.parameters = {name: self.held[name] for name in self.parameters}
             self.graph = None
 
-    def next_way(self) -> bool:
-        """Contributions did not add up: try the other way, if there is one."""
+    def next_way(self, way: str) -> bool:
+        """Contributions did not add up this way: try the other, if there is one. Another parameter may have moved on already."""
+        if self.ways[0] != way:
+            return True
         if len(self.ways) < 2:
             return False
         self.ways.pop(0)
@@ -208,16 +210,19 @@ class ModuleGradients:
 class PerSample(Contribution):
     def __init__(self, gradients: ModuleGradients, name: str, shape: torch.Size):
         self.gradients, self.name = gradients, name
+        self.way = gradients.ways[0]  # the one that its rows came from
         super().__init__(gradients.call.batch_size, shape, gradients.scale)
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
-        return self.gradients.rows(lo, hi, self.name)
+        rows = self.gradients.rows(lo, hi, self.name)
+        self.way = self.gradients.ways[0]
+        return rows
 
     def hold(self) -> None:
         self.gradients.hold()
 
     def next_way(self) -> bool:
-        return self.gradients.next_way()
+        return self.gradients.next_way(self.way)
 
     @property
     def floats_per_sample(self) -> int:

@@ -18,6 +18,11 @@ Formula = Callable[[int, Any, np.ndarray, float], float]
 
 def evaluate_test(statistics: Statistics, formula: Formula) -> Value:
     """The test of the network (sums over layers first) and of each layer on its own."""
+    with np.errstate(all="ignore"):  # gradients may be infinite
+        return _evaluate(statistics, formula)
+
+
+def _evaluate(statistics: Statistics, formula: Formula) -> Value:
     B, names = statistics.batch_size, list(statistics.dots)
     if not names:
         raise NoValue(statistics.reason("individual", "no layer has individual gradients"))

@@ -84,7 +84,7 @@ def test_log_after_a_failed_attempt_is_right(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run").glob("events*"))) == 2
 
 
-@pytest.mark.parametrize("where", ["make_header", "describe_quantity", "Ending", "Curvature"])
+@pytest.mark.parametrize("where", ["make_header", "describe_quantity", "Ending", "Engine"])
 def test_error_at_any_place_of_the_beginning_is_undone(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,7 +183,7 @@ def test_hugging_face_trainer_that_resumes_goes_on_at_its_step(tmp_path: Path) -
                 raise ConnectionError("the user's own")
 
     options = {"save_strategy": "steps", "save_steps": 2}
-    ours = Fails(individual_losses=gpt2_losses, on_error="raise")
+    ours = Fails(config="economy", individual_losses=gpt2_losses, on_error="raise")
     with pytest.raises(ConnectionError):
         train_with_trainer(tmp_path, [ours], **options)
     assert by_step(ours.run.data, "Loss").keys() == {0, 1, 2}

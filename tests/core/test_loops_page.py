@@ -74,7 +74,7 @@ def test_trainer_of_hugging_face_has_every_panel_of_full_with_its_default_attent
     from cockpit_core.integrations.huggingface import CockpitCallback
 
     read = CockpitCallback(tmp_path / "read", config="full", on_error="raise")
-    given = CockpitCallback(tmp_path / "given", individual_losses=gpt2_losses, on_error="raise")
+    given = CockpitCallback(tmp_path / "given", config="economy", individual_losses=gpt2_losses, on_error="raise")
     for callback in (read, given):
         train_with_trainer(tmp_path / "output", [callback])
     data, known = cockpit_core.load(tmp_path / "read"), cockpit_core.load(tmp_path / "given")

@@ -169,6 +169,8 @@ class Alpha:
             return self.never_repeats or taken.unmeasured or NOT_KEPT
         self.is_parallel = parallel
         length = combine({n: taken.norms[n] for n in slopes})
+        if any(len(own) != len(batch.losses) for own in slopes.values()):
+            return f"{len(next(iter(slopes.values())))} individual gradients for {len(batch.losses)} losses"
         total = torch.stack(list(slopes.values())).sum(0)
         start = observe_end(batch.losses, total / length if length > 0 else total)
         self.pending = Pending(taken.step, length, start, frozenset(slopes))

@@ -12,7 +12,8 @@ from benchmarks import depth
 def test_a_tracked_step_stays_within_its_budget_however_deep_the_network(config: str, layers: int, budget: int) -> None:
     """Convolutions and ReLUs with 2 MB of activations a layer, and their gradients as much again. Within a third of that,
     and as much for what Alpha keeps, passes are repeated instead."""
-    assert depth.measure(config, layers, budget) < 2 * budget
+    tables = 5 if config == "full" else 0  # of a histogram over all magnitudes, while it is put on record
+    assert depth.measure(config, layers, budget) < 2 * budget + tables
 
 
 @pytest.mark.slow
