@@ -18,7 +18,7 @@ from cockpit_core.engine.survey import survey
 from cockpit_core.foundation.faults import Faults
 from cockpit_core.signals.collector import Collector
 from cockpit_core.tracking.alive import ALIVE
-from cockpit_core.tracking.optimizers import parameters_of
+from cockpit_core.tracking.optimizers import is_stepping, parameters_of
 from cockpit_core.tracking.pace import Pace
 
 is_wrapped, is_traced = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._get_tracing_state
@@ -52,7 +52,8 @@ class Listener:
         self.engine: Engine | None = engine
         self.pace, self.signals, self.faults, self.by_module = pace, signals, faults, by_module
         self.looks_for_steps, self.on_spike, self.on_unseen = looks_for_steps, on_spike, on_unseen
-        self.unseen = Unseen(parameters_of(optimizers))
+        self.optimizers = list(optimizers)
+        self.unseen = Unseen(parameters_of(self.optimizers))
         self.scaler: Any = None
         self.forget()
 
@@ -62,7 +63,7 @@ class Listener:
         self.backward_passes = 0
 
     def close(self) -> None:
-        self.engine, self.unseen = None, Unseen(())
+        self.engine, self.unseen, self.optimizers = None, Unseen(()), []
 
     # ---- a loss module --------------------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class Listener:
         """So many losses, and no step of the optimizer: do the parameters move all the same?"""
         if "no step" not in self.faults.warned and self.looks_for_steps:
             with self.faults.guard("looking for steps"):
-                if self.unseen.looks(self.losses_seen):
+                if not is_stepping(self.optimizers) and self.unseen.looks(self.losses_seen):
                     self.on_unseen(NO_STEP)
 
     # ---- a GradScaler ---------------------------------------------------------------------------------------------

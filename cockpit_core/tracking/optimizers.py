@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Iterable
 from functools import lru_cache
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -87,3 +87,14 @@ def is_inside_another(watched: Container[int]) -> bool:
 def step_code() -> CodeType:
     """What torch wraps around the ``step`` of every optimizer to call its hooks."""
     return Optimizer.profile_hook_step(lambda: None).__code__
+
+
+def is_stepping(optimizers: Iterable[Optimizer]) -> bool:
+    """Is this called from within a ``step`` of theirs? With a closure (LBFGS) many losses belong to one step."""
+    known = {id(optimizer) for optimizer in optimizers}
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "step" and id(frame.f_locals.get("self")) in known:
+            return True
+        frame = frame.f_back
+    return False

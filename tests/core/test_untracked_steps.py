@@ -173,3 +173,23 @@ def test_place_with_numbers_that_are_none() -> None:
     p[0] = float("nan")
     assert place.has_moved()
     assert Place([]).has_moved() is False
+
+
+@pytest.mark.parametrize("schedule", [1, lambda step: step == 2])
+def test_many_losses_of_one_closure_are_one_step(schedule: Any, tmp_path: Path) -> None:
+    """LBFGS evaluates its closure twenty times and moves in between: that is its step, and no reason for a warning."""
+    torch.manual_seed(0)
+    model, loss_fn = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), nn.CrossEntropyLoss()
+    inputs, labels = torch.randn(16, 5), torch.randint(3, (16,))
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs), labels)
+        loss.backward()
+        return loss
+
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config="economy", schedule=schedule) as run:
+        for _ in range(4):
+            optimizer.step(closure)
+    assert len(run.data.scalars("Loss")[0]) == (4 if schedule == 1 else 1)
