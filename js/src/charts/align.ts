@@ -71,6 +71,10 @@ function move(histogram: HistogramData, own: Grid, grid: Grid, edges: Float64Arr
 export function alignLog(histograms: HistogramData[]): HistogramData[] {
   const all = histograms.map(({ edges, shape }) => (shape.length === 1 ? gridOf(edges) : null));
   if (all.length < 2 || all.some((grid) => grid === null)) return histograms;
+  const first = histograms[0].edges; // as they were recorded, if they are the same: computed ones are a rounding off
+  const same = ({ edges }: HistogramData) =>
+    edges.length === first.length && edges.every((edge, i) => edge === first[i]);
+  if (histograms.every(same)) return histograms;
   const grid = joinGrids(all as Grid[]);
   if (!grid) return histograms;
   const edges = edgesOf(grid);
