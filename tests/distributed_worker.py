@@ -1,4 +1,4 @@
-"""One process of several: runs the scenarios of ``tests/core/test_processes.py`` and others one after the other.
+"""One process of several: runs the scenarios of ``tests/core/distributed/test_processes.py`` and others one after the other.
 
 ``python -m tests.distributed_worker <processes> <folder> <scenario>...``; what a scenario returns is written to
 ``<folder>/<scenario>.<rank>.json``.
@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cockpit_core
 from cockpit_core.distributed import group as distributed
-from tests.core.test_broadcast import PROBLEMS as WITH_POSITIONS
+from tests.core.engine.test_broadcast import PROBLEMS as WITH_POSITIONS
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS, Problem
 from tests.training import OPTIMIZERS, QUANTITIES, linear, quantities, with_config
@@ -337,7 +337,7 @@ OTHERS = ("tests.sharded_scenarios", "tests.fault_scenarios", "tests.sync_scenar
 OTHERS += ("tests.instrument_scenarios",)
 LATE = ("torch._dynamo", "scipy.linalg", "cockpit_core.kernels.fused", "cockpit_core.kernels.loops")
 OF_SCENARIO = {
-    "lightning": ("tests.core.test_integrations", "lightning.pytorch"),
+    "lightning": ("tests.core.integrations.test_integrations", "lightning.pytorch"),
     "huggingface": ("transformers.trainer", "transformers.models.gpt2.modeling_gpt2"),
 }
 

@@ -26,7 +26,7 @@ def as_torchrun_sets_it(rank: int, processes: int) -> Iterator[None]:
 
 @scenario
 def lightning(rank: int, processes: int, folder: Path) -> int:
-    from tests.core import test_integrations as libraries
+    from tests.core.integrations import test_integrations as libraries
 
     with as_torchrun_sets_it(rank, processes):
         pl, module, _ = libraries.make_lightning("mlp")
@@ -45,7 +45,7 @@ def lightning(rank: int, processes: int, folder: Path) -> int:
 
 @scenario
 def huggingface(rank: int, processes: int, folder: Path) -> int:
-    from tests.core import test_huggingface as libraries
+    from tests.core.integrations import test_huggingface as libraries
 
     with as_torchrun_sets_it(rank, processes):
         from cockpit_core.integrations.huggingface import CockpitCallback

@@ -1,4 +1,4 @@
-"""Scenarios of ``tests/core/test_sharded.py``: parameters that ``fully_shard`` has split over the processes."""
+"""Scenarios of ``tests/core/distributed/test_sharded.py``: parameters that ``fully_shard`` has split over the processes."""
 
 from __future__ import annotations
 

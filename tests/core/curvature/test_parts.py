@@ -15,7 +15,7 @@ from cockpit_core.curvature.operators import InParts, flatten, unflatten
 from cockpit_core.engine.curving.parts import refuse_mixing_loss, refuse_other_outputs
 from tests import slow_truth
 from tests.core.curvature.points import full_ggn, full_hessian
-from tests.core.test_neutrality import assert_bit_for_bit, train_tracked, train_untracked
+from tests.core.engine.test_neutrality import assert_bit_for_bit, train_tracked, train_untracked
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS
 from tests.training import OPTIMIZERS, assert_close, by_step, quantities

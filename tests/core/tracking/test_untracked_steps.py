@@ -13,7 +13,7 @@ from torch.optim import SGD
 
 import cockpit_core
 from cockpit_core.engine.place import Place
-from tests.core.own_optimizer_cases import Iteration, in_two_calls, plainly
+from tests.core.tracking.own_optimizer_cases import Iteration, in_two_calls, plainly
 from tests.own_optimizers import (
     Lookahead,
     SamAlone,

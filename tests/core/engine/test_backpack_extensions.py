@@ -30,11 +30,11 @@ import cockpit_core
 from cockpit_core.backpack import GradientStatistics
 from cockpit_core.quantities.base import Quantity, Statistics
 from tests import slow_truth
-from tests.core.test_neutrality import assert_bit_for_bit, everything
+from tests.core.engine.test_neutrality import assert_bit_for_bit, everything
 from tests.problems import build_mlp
 from tests.training import start
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "backpack_quantity.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "backpack_quantity.py"
 
 
 class Spy(Quantity):

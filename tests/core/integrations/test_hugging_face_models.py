@@ -15,7 +15,7 @@ from torch import nn
 
 import cockpit_core
 from cockpit_core import quantities
-from tests.core.test_integrations import let_torchvision_be_imported
+from tests.core.integrations.test_integrations import let_torchvision_be_imported
 
 STEPS = 2
 B, LENGTH = 4, 6

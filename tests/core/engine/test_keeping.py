@@ -14,8 +14,8 @@ from cockpit_core.engine.alpha.kept import rows_are_smaller
 from cockpit_core.engine.forward import at
 from cockpit_core.layers.contribution import Outer, Positions
 from tests import slow_truth
-from tests.core.test_neutrality import assert_bit_for_bit, train_untracked
-from tests.core.test_neutrality import train_tracked as train_for_neutrality
+from tests.core.engine.test_neutrality import assert_bit_for_bit, train_untracked
+from tests.core.engine.test_neutrality import train_tracked as train_for_neutrality
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS
 from tests.training import OPTIMIZERS, assert_true, loop, quantities, train_tracked, with_config

@@ -15,7 +15,7 @@ from torch.optim import LBFGS, SGD
 
 import cockpit_core
 from tests import slow_truth
-from tests.core.own_optimizer_cases import Iteration, in_two_calls, plainly
+from tests.core.tracking.own_optimizer_cases import Iteration, in_two_calls, plainly
 from tests.own_optimizers import (
     Lars,
     Longer,

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 import cockpit_core
 from cockpit_core.engine.samples import following
 from tests import slow_truth
-from tests.core.sample_cases import B, Shuffled, batches, layers_of, make_mlp
-from tests.core.test_kinds import train, watch
+from tests.core.engine.sample_cases import B, Shuffled, batches, layers_of, make_mlp
+from tests.core.engine.test_kinds import train, watch
 from tests.kinds import squares
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import cockpit_core
-from tests.core.test_processes import train_alone
+from tests.core.distributed.test_processes import train_alone
 from tests.instrument_scenarios import NETWORKS, REFUSED, TOGETHER
 from tests.training import by_step, quantities
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 import cockpit_core
 from tests import slow_truth
-from tests.core.test_integrations import let_torchvision_be_imported
+from tests.core.integrations.test_integrations import let_torchvision_be_imported
 from tests.distributed_worker import STEPS, problem_of
 from tests.processes import launch, result
 from tests.training import ECONOMY, OPTIMIZERS, by_step, loop
@@ -203,7 +203,7 @@ def test_hugging_face_trainer_that_resumes_goes_on_at_its_step(tmp_path: Path) -
 
 def test_accelerate_example_runs(tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed (torch-cockpit[integrations])")
-    example = Path(__file__).parents[2] / "examples" / "accelerate_loop.py"
+    example = Path(__file__).parents[3] / "examples" / "accelerate_loop.py"
     runpy.run_path(str(example))["main"](str(tmp_path / "run"), 1)
     data = cockpit_core.load(tmp_path / "run")
     assert set(ECONOMY) <= set(data.names)

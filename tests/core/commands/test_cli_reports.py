@@ -14,7 +14,7 @@ from cockpit_core.commands import cli
 from cockpit_core.report.show import list_runs, show_run
 from cockpit_core.report.terminal import Terminal, draw_sparkline, format_age, format_number
 from tests import synthetic
-from tests.core.cli_cases import HOSTILE, Screen, write_run
+from tests.core.commands.cli_cases import HOSTILE, Screen, write_run
 from tests.training import start
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import cockpit_core
 from tests import slow_truth
-from tests.core.test_broadcast import PROBLEMS as BROADCAST
+from tests.core.engine.test_broadcast import PROBLEMS as BROADCAST
 from tests.training import (
     ECONOMY,
     Training,

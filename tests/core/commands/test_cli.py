@@ -14,7 +14,7 @@ import pytest
 from cockpit_core._version import __version__
 from cockpit_core.commands import cli
 from cockpit_core.report.terminal import Terminal
-from tests.core.cli_cases import HOSTILE, Screen, write_run
+from tests.core.commands.cli_cases import HOSTILE, Screen, write_run
 
 
 def run_cockpit(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

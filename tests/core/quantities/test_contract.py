@@ -16,7 +16,7 @@ from cockpit_core.quantities.needs import NEEDS
 from scripts import quantity_tables
 from tests.training import QUANTITIES, by_step, quantities, start
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ALL = {quantity.__name__: quantity for quantity in cockpit_core.quantities.ALL.values()}
 
 

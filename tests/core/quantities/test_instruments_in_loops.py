@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cockpit_core
-from tests.core.test_loops_and_configurations import BATCHES, LOOPS
+from tests.core.tracking.test_loops_and_configurations import BATCHES, LOOPS
 from tests.training import QUANTITIES, quantities, with_config
 
 INSTRUMENTS = [name for name in cockpit_core.quantities.ALL if name not in QUANTITIES]

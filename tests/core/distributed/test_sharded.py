@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import cockpit_core
-from tests.core.test_processes import assert_same, train_alone
+from tests.core.distributed.test_processes import assert_same, train_alone
 from tests.distributed_worker import SIZE, UNEQUAL, problem_of
 from tests.processes import result
 from tests.sharded_scenarios import SHARDED, SHARDED_NEUTRAL

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import cockpit_core
 from tests import slow_truth
-from tests.core import test_broadcast
-from tests.core.test_modules import CASES, Case, SquaredSum, make
+from tests.core.engine import test_broadcast
+from tests.core.layers.test_modules import CASES, Case, SquaredSum, make
 from tests.networks import NETWORKS, Teacher
 from tests.problems import PROBLEMS
 from tests.training import OPTIMIZERS, by_step, loop, with_config

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import cockpit_core
 from tests import slow_truth
-from tests.core.integration_cases import fit
+from tests.core.integrations.integration_cases import fit
 from tests.training import ECONOMY, assert_true, by_step, start, truth_of
 
 

@@ -11,11 +11,11 @@ import torch
 
 import cockpit_core
 from cockpit_core.tracking.alive import ALIVE
-from tests.core.test_huggingface import gpt2_losses, train_with_trainer
-from tests.core.test_integrations import let_torchvision_be_imported
+from tests.core.integrations.test_huggingface import gpt2_losses, train_with_trainer
+from tests.core.integrations.test_integrations import let_torchvision_be_imported
 from tests.training import by_step
 
-PAGE = Path(__file__).parents[2] / "docs" / "loops.md"
+PAGE = Path(__file__).parents[3] / "docs" / "loops.md"
 QUANTITIES = ("Loss", "GradNorm", "NormTest", "HessTrace", "HessMaxEV")
 
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal, weight_norm
 
 import cockpit_core
-from tests.core.sample_cases import B, Shuffled, batches, layers_of, make_mlp
-from tests.core.test_kinds import compare, train, watch
+from tests.core.engine.sample_cases import B, Shuffled, batches, layers_of, make_mlp
+from tests.core.engine.test_kinds import compare, train, watch
 from tests.kinds import squares
 
 
