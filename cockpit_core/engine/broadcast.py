@@ -183,7 +183,7 @@ def expand_call(call: Call, B: int) -> Call:
         return value.unsqueeze(axis).expand(*value.shape[:axis], B, *value.shape[axis:])
 
     inputs, kwargs = tuple(widen(v) for v in call.inputs), {key: widen(v) for key, v in call.kwargs.items()}
-    own: dict[str, Any] = {"dims": {}, "rows": {}, "refusal": "", "followed": True}
+    own: dict[str, Any] = {"dims": {}, "rows": {}, "in_order": frozenset(), "refusal": "", "followed": True}
     return replace(call, inputs=inputs, kwargs=kwargs, batch_size=B, unbatched=False, adds_up=True, **own)
 
 

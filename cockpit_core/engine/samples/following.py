@@ -86,7 +86,7 @@ class Follower:
             call.batch_size = call.batch_size or origin[1]
             if call.batch_size == origin[1]:
                 tell(call, layouts, *marks)
-            own = (call.module, call.dims, call.rows, call.refusal, call.followed)
+            own = (call.module, call.dims, call.rows, call.in_order, call.refusal, call.followed)
             self.told.setdefault(call.forward, []).append(own)
         return finding
 
@@ -95,11 +95,11 @@ class Follower:
         known = self.told.get(forward, [])
         if place >= len(known):
             return
-        module, dims, rows, refusal, followed = known[place]
+        module, call.dims, call.rows, call.in_order, call.refusal, call.followed = known[place]
         if module is call.module:
-            call.dims, call.rows, call.refusal, call.followed = dims, rows, refusal, followed
-        else:
-            call.refusal = "the forward pass took another way when it was repeated"
+            return
+        call.dims, call.rows, call.in_order, call.followed = {}, {}, frozenset(), False
+        call.refusal = "the forward pass took another way when it was repeated"
 
 
 def place_of(tensor: Tensor) -> tuple:
@@ -122,15 +122,15 @@ def tell(call: Call, layouts: dict[int, Layout], refusal: str, interacts: str, g
         call.followed |= layout.known
         if layout.dim is not None:
             call.dims[position] = layout.dim
-        elif layout.rows is not None and not is_ordinary(layout, call, position):
+        elif layout.rows is not None:
             call.rows[position] = (layout.rows, layout.lead)
+            if is_ordinary(layout.rows, call, position):
+                call.in_order |= {position}
 
 
-def is_ordinary(layout: Layout, call: Call, position: int) -> bool:
+def is_ordinary(rows: Tensor, call: Call, position: int) -> bool:
     """``x.view(B * T, F)``: what every rule can unflatten."""
-    assert layout.rows is not None
-    first = call.shapes[position][0]
-    return call.batch_dim == 0 and first == len(layout.rows) and is_in_order(layout.rows, call.batch_size)
+    return call.batch_dim == 0 and call.shapes[position][0] == len(rows) and is_in_order(rows, call.batch_size)
 
 
 def samples_of_outputs(outputs: list[Tensor], given: int, batch_dim: int) -> int:
