@@ -145,7 +145,7 @@ class Engine(BackwardSide):
         if not self.layer_handles or self.quiet.muted:
             return
         with self.guard("broadcast parameters"):
-            found = find_broadcasts(root, origin, self.batch_dim, self.cover, self.calls.follower, self.quiet.packed)
+            found = find_broadcasts(root, origin, self.batch_dim, self.cover, self.calls.follower, self.quiet)
             self.step.interacts = self.step.interacts or found.interacts
             for node, entry in found.entries:
                 node.register_prehook(partial(self.on_entry, entry))

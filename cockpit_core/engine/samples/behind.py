@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.autograd.function import BackwardCFunction
-
 from cockpit_core.layers.registry import Call
 
 CALLED, GIVEN = "cockpit call", "cockpit model"
@@ -42,13 +40,13 @@ def below_batch_norm(nodes: set[Any]) -> set[int]:
     return {id(call) for node in below for call, _, _ in node.metadata.get(CALLED, ())}
 
 
-def below_own_functions(nodes: set[Any]) -> dict[int, str]:
-    """Calls behind which a function of the user's own lies, whose backward pass is not ours to run: what is assumed."""
+def below_doubts(doubts: dict[Any, str]) -> dict[int, str]:
+    """Calls behind which a function of the user's own lies that may do anything to rows: what is said of them."""
     found: dict[int, str] = {}
-    for node in nodes:
-        function = getattr(type(node), "_forward_cls", None) if isinstance(node, BackwardCFunction) else None
-        if function is not None and not function.__module__.startswith("torch."):
-            words = f"taken for granted: {function.__name__}, a function of your own, leaves samples where they are"
-            below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
-            found |= {id(call): words for n in below for call, _, _ in n.metadata.get(CALLED, ())}
+    for node, why in doubts.items():
+        words = (
+            f"samples may meet or move in {node._forward_cls.__name__}, a function of your own behind this layer: {why}"
+        )
+        below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
+        found |= {id(call): words for n in below for call, _, _ in n.metadata.get(CALLED, ())}
     return found

@@ -17,6 +17,7 @@ from cockpit_core.engine.samples.layout import lies_along, weigh
 from cockpit_core.engine.samples.replay import (
     Pair,
     Places,
+    Reading,
     call_node,
     find_region,
     fit,
@@ -25,6 +26,7 @@ from cockpit_core.engine.samples.replay import (
     pull,
     shape_of,
 )
+from cockpit_core.engine.samples.routes import WRAPPER
 
 SUMS = (
     *("SumBackward", "MeanBackward", "NllLoss", "MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KlDiv"),
@@ -58,6 +60,9 @@ def find_sums(root: Any, region: set[Any]) -> Iterator[tuple[Any, int, Tensor]]:
         node, gradients = waiting.pop()
         name = name_of(node)
         below = [(k, child, index) for k, (child, index) in enumerate(node.next_functions) if child in region]
+        if node.name() == WRAPPER:
+            waiting += [(child, {index: gradients[k]}) for k, child, index in below if k in gradients]
+            continue
         wide = [k for k, child, index in below if shape_of(child, index).numel() > 1]
         if not name.startswith((*SCALED, *SHAPES, *SUMS)) or (wide and not name.startswith((*SUMS, "SelectBackward"))):
             raise Curved(name)
@@ -85,7 +90,7 @@ def places_of_samples(shape: torch.Size, samples: int, batch_dim: int) -> list[i
     return [*exact, *several]
 
 
-def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, batch_dim: int, *, careful: bool) -> str:
+def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, batch_dim: int, reading: Reading) -> str:
     """ "" where the loss is a sum over samples; else what makes it something else.
 
     ``outputs``: node -> output -> the dimension of the model's output that counts samples.
@@ -96,7 +101,7 @@ def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, b
     try:
         with torch.no_grad():
             for node, index, gradient in find_sums(root, region):
-                if not is_sum_over_samples(node, index, gradient, outputs, samples, batch_dim, careful):
+                if not is_sum_over_samples(node, index, gradient, outputs, samples, batch_dim, reading):
                     return "a term of the loss depends on the outputs of several samples"
     except Unknown:
         return ""
@@ -112,7 +117,7 @@ def is_sum_over_samples(
     outputs: dict[Any, dict[int, int]],
     samples: int,
     batch_dim: int,
-    careful: bool,
+    reading: Reading,
 ) -> bool:
     for dim in places_of_samples(gradient.shape, samples, batch_dim):
         seeds: Places = {node: {index: (gradient, weigh(gradient, dim, samples))}}
@@ -122,7 +127,7 @@ def is_sum_over_samples(
             known = [(pair, outputs[z][nr]) for nr, pair in pairs.items() if nr in outputs[z]]
             apart.extend(lies_along(pair, place, samples) for pair, place in known)
 
-        pull(seeds, set(outputs), visit, set(outputs), careful=careful)
+        pull(seeds, set(outputs), visit, reading, stop=set(outputs))
         if all(apart):
             return True
     return False

@@ -1,9 +1,8 @@
-"""What is not measured, or taken for granted, is said."""
+"""What is not measured is said."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,27 +24,6 @@ def track(model: nn.Module, folder: Path) -> cockpit_core.RunData:
     return run.data
 
 
-class Shuffle(torch.autograd.Function):
-    """Its backward pass is the user's: nobody else may run it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.flip(0)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.flip(0)
-
-
-class Shuffled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.head = nn.Linear(5, 4), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(Shuffle.apply(self.inner(x)))
-
-
 class Waves(nn.Module):
     """A filter in the space of frequencies."""
 
@@ -55,14 +33,6 @@ class Waves(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=5))
-
-
-def test_a_function_of_the_user_is_taken_to_leave_samples_in_their_places(tmp_path: Path) -> None:
-    data = track(Shuffled(), tmp_path / "run")
-    reasons = {layer.name: layer.reason for layer in data.header.layers}
-    assert "Shuffle" in reasons["inner.weight"]
-    assert "for granted" in reasons["inner.bias"]
-    assert reasons["head.weight"] == ""
 
 
 def test_complex_parameters_are_left_out_and_the_rest_is_measured(tmp_path: Path) -> None:
