@@ -57,3 +57,26 @@ def test_gradients_that_were_never_zeroed_are_still_covered(tmp_path: Path) -> N
             F.cross_entropy(model(INPUTS), LABELS).backward()
             optimizer.step()
     assert {layer.method for layer in run.data.header.layers} == {"rule"}
+
+
+class Tied(nn.Module):
+    """A function uses the weight of a layer once more: that is only known after the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(5, 4), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.linear(torch.tanh(self.inner(x)), self.inner.weight.t()))
+
+
+def test_a_part_of_the_network_is_never_called_the_whole(tmp_path: Path) -> None:
+    """While a layer waits for another way, the numbers of all layers together are not there; those of the others are."""
+    data = track(Tied(), tmp_path / "run")
+    assert data.header.covered == 1.0
+    assert data.scalars("NormTest", "inner.weight")[0].tolist() == [1, 2]
+    assert data.scalars("NormTest", "head.weight")[0].tolist() == [0, 1, 2]
+    assert data.scalars("NormTest")[0].tolist() == [1, 2]
+    reasons = {missing.name: missing.reason for missing in data.missing if missing.step == 0}
+    assert "inner.weight could not be measured as planned" in reasons["NormTest"]
+    assert data.histogram_steps("GradHist1d") == [1, 2]
