@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.distributed.joining import join_batches, join_diagonals
-from cockpit_core.engine.activations import Activations, join_activations
+from cockpit_core.engine.activations import join_activations
 from cockpit_core.engine.alpha.alpha import Batch, Taken
 from cockpit_core.engine.broadcast import Entry, pull_entry
 from cockpit_core.engine.capture import Pass, free
@@ -19,6 +19,7 @@ from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
 from cockpit_core.layers.fallback import gradients_of
 from cockpit_core.layers.registry import Call
+from cockpit_core.quantities.measured import Activations
 from cockpit_core.quantities.norms import measure_norms
 
 WAITING = 4

@@ -23,7 +23,6 @@ from cockpit_core.engine.fallback_costs import FallbackCosts
 from cockpit_core.engine.hooks import Handles, Hook, LayerHook
 from cockpit_core.engine.loss.differentiated import Verified
 from cockpit_core.engine.making import Maker
-from cockpit_core.engine.own_batch import OwnBatch
 from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.quiet import Quiet
@@ -31,6 +30,7 @@ from cockpit_core.engine.reducing import Reducer
 from cockpit_core.engine.step import StepState
 from cockpit_core.foundation.sharded import any_nonzero
 from cockpit_core.layers.module_state import LossAgain
+from cockpit_core.quantities.measured import OwnBatch
 
 Guard = Callable[[str], Any]
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cockpit_core.engine.activations import read_activations
+from cockpit_core.engine.activations import note_output, read_activations
 from cockpit_core.engine.backward import BackwardSide
 from cockpit_core.engine.broadcast import find_broadcasts, tag
 from cockpit_core.engine.calls import all_tensors
@@ -125,7 +125,7 @@ class Engine(BackwardSide):
 
     def _note_scale(self, name: str, tensors: list[Tensor]) -> None:
         if "scales" in self.step.plan.watched:
-            self.clock.timed("activations", self.step.activations.note_output, name, tensors)
+            self.clock.timed("activations", note_output, self.step.activations, name, tensors)
 
     # ---- the graph, when the forward pass is complete -----------------------------------------------------------
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from cockpit_core.engine.alpha.kept import rows_are_smaller
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.clock import Clock
-from cockpit_core.engine.gram import choose_samples, fits, gram_of
+from cockpit_core.engine.gram import fits, gram_of
 from cockpit_core.engine.samples.replay import uneven
 from cockpit_core.engine.statistics import LayerStatistics, Request, join, project, reduce_layer
 from cockpit_core.foundation import long_sums
 from cockpit_core.kernels import Counts, prepare_parameter
 from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.quantities.measured import choose_samples
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 5e-5}
 """Rounding alone was 3e-6 at most, on networks of ten kinds in float32."""

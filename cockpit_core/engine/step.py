@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from cockpit_core.distributed.joining import Batch
-from cockpit_core.engine.activations import Activations
 from cockpit_core.engine.again import Again
 from cockpit_core.engine.capture import Pass
-from cockpit_core.engine.gram import Gram
 from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.statistics import LayerStatistics
 from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.layers.scratch import Scratch
+from cockpit_core.quantities.measured import Activations, Gram
 
 
 @dataclass(frozen=True)

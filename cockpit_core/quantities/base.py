@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cockpit_core.curvature import Diagonal, Eigenpair
-    from cockpit_core.engine.activations import Activations
-    from cockpit_core.engine.gram import Gram
-    from cockpit_core.engine.optimizer_state import ParameterState
-    from cockpit_core.engine.own_batch import OwnBatch
     from cockpit_core.foundation.records import Histogram
     from cockpit_core.kernels import Counts, Spec
+    from cockpit_core.quantities.measured import Activations, Gram, OwnBatch, ParameterState
     from cockpit_core.schedules import Schedule
 
 

@@ -17,12 +17,13 @@ from cockpit_core.engine.alpha.alpha import MOVED
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.extensions import BackpackValues
 from cockpit_core.engine.extensions.finding import measure_extensions
-from cockpit_core.engine.optimizer_state import ParameterState, read_states
-from cockpit_core.engine.own_batch import OwnBatch, explain, is_turn
+from cockpit_core.engine.optimizer_state import read_states
+from cockpit_core.engine.own_batch import explain, is_turn
 from cockpit_core.engine.samples.identity import join_ids
 from cockpit_core.foundation.faults import text_of
 from cockpit_core.foundation.records import Record
 from cockpit_core.quantities import NoValue, Quantity, Statistics
+from cockpit_core.quantities.measured import OwnBatch, ParameterState
 from cockpit_core.quantities.needs import Moment, is_individual
 from cockpit_core.quantities.norms import measure_norms
 from cockpit_core.recording.by_products import find_top_samples, measure_clipped, name_rates, read_rates
