@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import cockpit_core
 from tests.loops import LOOPS
-from tests.slow_truth import truth_of_objective
+from tests.objectives import truth_of_objective
 from tests.training import assert_alphas_close, by_step, with_config
 
 

@@ -16,8 +16,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 import cockpit_core
+from tests.everything import Around, differences, everything
 from tests.problems import PROBLEMS
-from tests.stateful import KEEPERS, WIDTH, Around, Plain, RunningCentre, differences, everything
+from tests.stateful import KEEPERS, WIDTH, Plain, RunningCentre
 from tests.training import loop, with_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
