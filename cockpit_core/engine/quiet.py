@@ -58,8 +58,12 @@ class Quiet:
     @contextmanager
     def running(self, classes: set[type]) -> Iterator[None]:
         """Code of these classes of the user's runs once more, on copies of all that it can reach."""
-        with random_state.kept(), self._state(classes).installed():
-            yield
+        muted, self.muted = self.muted, True
+        try:
+            with random_state.kept(), self._state(classes).installed():
+                yield
+        finally:
+            self.muted = muted
 
     def _state(self, classes: Iterable[type] = ()) -> ModuleState:
         loss = [self.loss_fn] if isinstance(self.loss_fn, nn.Module) else []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from cockpit_core.engine.samples.own_functions import is_checkpoint
 from cockpit_core.layers.registry import Call
 
 CALLED, GIVEN = "cockpit call", "cockpit model"
@@ -20,6 +22,26 @@ def reachable(root: Any) -> set[Any]:
     return seen
 
 
+def find_region(starts: Iterable[Any], wanted: set[Any]) -> set[Any]:
+    """All nodes on a way from a start to a wanted node."""
+    order, seen, stack = [], set(), [(node, False) for node in starts]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        stack += [(child, False) for child, _ in node.next_functions if child is not None and child not in seen]
+    region: set[Any] = set()
+    for node in order:  # children come before their parents
+        if node in wanted or any(child in region for child, _ in node.next_functions):
+            region.add(node)
+    return region
+
+
 def is_nested(nodes: set[Any], calls: list[Call]) -> bool:
     """Does one call of the model lie behind another one of another size? An inner training step (MAML) does."""
     sizes = {call.forward: call.batch_size for call in calls}
@@ -31,9 +53,13 @@ def is_nested(nodes: set[Any], calls: list[Call]) -> bool:
     return False
 
 
+def mixes_batch(node: Any) -> bool:
+    return "BatchNorm" in node.name() and getattr(node, "_saved_training", True)
+
+
 def below_batch_norm(nodes: set[Any]) -> set[int]:
     """Calls whose outputs pass a normalisation over the batch on their way to the loss."""
-    norms = [n for n in nodes if "BatchNorm" in n.name() and getattr(n, "_saved_training", True)]
+    norms = [n for n in nodes if mixes_batch(n)]
     below = {
         node for norm in norms for child, _ in norm.next_functions if child is not None for node in reachable(child)
     }
@@ -50,3 +76,13 @@ def below_doubts(doubts: dict[Any, str]) -> dict[int, str]:
         below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
         found |= {id(call): words for n in below for call, _, _ in n.metadata.get(CALLED, ())}
     return found
+
+
+def doubt_inside(doubts: dict[Any, str]) -> str:
+    """Layers inside a checkpoint are not in the graph: where it is doubted, all are."""
+    own = [why for node, why in doubts.items() if is_checkpoint(node)]
+    return (
+        f"a reentrant checkpoint hides which samples its layers see: {own[0]}; use_reentrant=False shows it"
+        if own
+        else ""
+    )

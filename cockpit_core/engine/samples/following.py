@@ -20,7 +20,7 @@ from torch import Tensor
 from cockpit_core.engine.samples.behind import CALLED, GIVEN, reachable
 from cockpit_core.engine.samples.layout import Layout, is_in_order
 from cockpit_core.engine.samples.looking import Finding, look
-from cockpit_core.engine.samples.own_functions import Room, own_functions
+from cockpit_core.engine.samples.own_functions import Room, is_checkpoint, own_functions
 from cockpit_core.engine.samples.replay import Reading
 from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import Call
@@ -85,7 +85,7 @@ class Follower:
             finding.uses += 1
         else:
             uses = finding.uses if finding is not None else 0
-            with reading_of(root, careful, room) as reading:
+            with reading_of(root, origin[1], careful, room) as reading:
                 finding = look(root, calls, origin, batch_dim, entries, reading)
             finding.uses = uses + 1
             self.known = {**dict(list(self.known.items())[-31:]), key: finding}
@@ -111,17 +111,18 @@ class Follower:
 
 
 @contextmanager
-def reading_of(root: Any, careful: bool, room: Room) -> Iterator[Reading]:
+def reading_of(root: Any, samples: int, careful: bool, room: Room) -> Iterator[Reading]:
     """Functions of the user's own may run inside, if all that they can reach can be copied."""
-    functions = own_functions(reachable(root))
+    nodes = reachable(root)
+    functions = own_functions(nodes)
     with ExitStack() as stack:
         closed = ""
-        if functions:
+        if functions or any(is_checkpoint(node) for node in nodes):
             try:
                 stack.enter_context(room(functions))
             except NotRepeatable as reason:
                 closed = str(reason)
-        yield Reading(careful, closed)
+        yield Reading(careful, closed, samples)
 
 
 def place_of(tensor: Tensor) -> tuple:

@@ -13,11 +13,13 @@ from cockpit_core.engine.samples.behind import (
     GIVEN,
     below_batch_norm,
     below_doubts,
+    doubt_inside,
+    find_region,
     is_nested,
     reachable,
 )
 from cockpit_core.engine.samples.layout import Layout, find_layout, is_in_order, weigh
-from cockpit_core.engine.samples.replay import Pair, Places, Reading, find_region, pull, shape_of, uneven
+from cockpit_core.engine.samples.replay import Pair, Places, Reading, pull, shape_of, uneven
 from cockpit_core.engine.samples.separability import (
     Curved,
     Unknown,
@@ -94,7 +96,8 @@ def look(
         return Finding([{} for _ in calls], [("", "") for _ in calls], [True for _ in entries])
     dims, seen = best
     reason = why_not_a_sum(root, dims, samples, batch_dim, reading) if dims else ""
-    finding = Finding(interacts=reason or (NESTED if others and is_nested(nodes, calls) else ""))
+    nested = NESTED if others and is_nested(nodes, calls) else ""
+    finding = Finding(interacts=reason or nested or doubt_inside(reading.doubts))
     normalised, doubted = below_batch_norm(nodes), below_doubts(reading.doubts)
     for call in calls:
         own = seen.layouts.get(id(call), {})

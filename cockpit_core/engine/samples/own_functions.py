@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
+from torch.utils.checkpoint import CheckpointFunction
 
 from cockpit_core.engine.samples.layout import noise_of
 from cockpit_core.layers.copying import CannotCopy, Copier
@@ -31,6 +32,10 @@ def own_function(node: Any) -> type[Function] | None:
     """The user's function whose backward this node is; torch's own are known."""
     function = getattr(type(node), "_forward_cls", None) if isinstance(node, BackwardCFunction) else None
     return function if function is not None and not function.__module__.startswith("torch.") else None
+
+
+def is_checkpoint(node: Any) -> bool:
+    return getattr(type(node), "_forward_cls", None) is CheckpointFunction
 
 
 def own_functions(nodes: Iterable[Any]) -> set[type]:

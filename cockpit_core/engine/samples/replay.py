@@ -9,15 +9,17 @@ replaced by something cheaper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
-from cockpit_core.engine.samples.own_functions import Doubt, own_function, pull_pairs
+from cockpit_core.engine.samples.behind import find_region
+from cockpit_core.engine.samples.checkpoints import pull_through_checkpoint
+from cockpit_core.engine.samples.own_functions import Doubt, is_checkpoint, own_function, pull_pairs
 
 Pair = tuple[Tensor, Tensor]
 Places = dict[Any, dict[int, Pair]]
@@ -34,6 +36,7 @@ class Reading:
     sharded are not there."""
     closed: str = "it is not run again"
     """Why functions of the user's own may not run; "" where they may."""
+    samples: int = 1
     doubts: dict[Any, str] = field(default_factory=dict)
     """By node of such a function: why it is not known what it does to rows."""
 
@@ -62,26 +65,6 @@ def shape_of(node: Any, index: int) -> torch.Size:
     return torch.Size(node._input_metadata[index].shape)
 
 
-def find_region(starts: Iterable[Any], wanted: set[Any]) -> set[Any]:
-    """All nodes on a way from a start to a wanted node."""
-    order, seen, stack = [], set(), [(node, False) for node in starts]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        stack += [(child, False) for child, _ in node.next_functions if child is not None and child not in seen]
-    region: set[Any] = set()
-    for node in order:  # children come before their parents
-        if node in wanted or any(child in region for child, _ in node.next_functions):
-            region.add(node)
-    return region
-
-
 @torch.no_grad()
 def pull(seeds: Places, wanted: set[Any], visit: Visit, reading: Reading, stop: set[Any] | None = None) -> None:
     """``visit`` gets the pairs that arrive at the outputs of each wanted node, and keeps none: they are as large as the
@@ -99,7 +82,8 @@ def pull(seeds: Places, wanted: set[Any], visit: Visit, reading: Reading, stop: 
         pairs = arrived.pop(node, {})
         if node in wanted and pairs:
             visit(node, pairs)
-        results = step_back(node, pairs, region, reading) if pairs and not (stop and node in stop) else {}
+        goes_on = pairs and node.next_functions and not (stop and node in stop)
+        results = step_back(node, pairs, region, reading) if goes_on else {}
         for k, (child, index) in enumerate(node.next_functions):
             if child not in missing:
                 continue
@@ -227,20 +211,31 @@ def uneven(count: int, like: Tensor) -> Tensor:
 
 
 def step_through_function(node: Any, pairs: dict[int, Pair], region: set[Any], reading: Reading) -> dict[int, Pair]:
-    """A ``torch.autograd.Function``: torch's own leave rows where they are, the user's own are run on copies."""
-    if own_function(node) is None:
+    """A ``torch.autograd.Function``: the user's own, and what stands in a checkpoint, are run on copies; torch's others leave
+    rows where they are."""
+    if own_function(node) is None and not is_checkpoint(node):
         return pass_by(node, pairs)
     try:
         if reading.closed:
             raise Doubt(reading.closed)
         if is_packed(node, reading.careful):
             raise Doubt("what it saved is stored elsewhere")
-        found = pull_pairs(node, pairs)
+        found = pull_inside(node, pairs, reading) if is_checkpoint(node) else pull_pairs(node, pairs)
     except Doubt as doubt:
         reading.doubts[node] = str(doubt)
         return pass_by(node, pairs)
     edges = {k: node.next_functions[k] for k in found}
     return {k: (fit(a, *edges[k]), fit(b, *edges[k])) for k, (a, b) in found.items() if edges[k][0] in region}
+
+
+def pull_inside(node: Any, pairs: dict[int, Pair], reading: Reading) -> dict[int, Pair]:
+    def through(seeds: Places, wanted: set[Any], visit: Visit) -> None:
+        inner = replace(reading, doubts={})
+        pull(seeds, wanted, visit, inner)
+        if inner.doubts:
+            raise Doubt(next(iter(inner.doubts.values())))
+
+    return pull_through_checkpoint(node, pairs, reading.samples, through)
 
 
 def pass_by(node: Any, pairs: dict[int, Pair]) -> dict[int, Pair]:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cockpit_core.engine.samples.behind import find_region
 from cockpit_core.engine.samples.layout import lies_along, weigh
 from cockpit_core.engine.samples.replay import (
     Pair,
     Places,
     Reading,
     call_node,
-    find_region,
     fit,
     is_packed,
     name_of,
