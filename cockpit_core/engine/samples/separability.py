@@ -40,6 +40,10 @@ SHAPES = (
 )
 
 
+MOST_ROWS = 64
+"""Of a term whose samples no dimension counts: so many are looked at one by one."""
+
+
 class Curved(Exception):
     """The message names the function that is not a sum."""
 
@@ -130,4 +134,31 @@ def is_sum_over_samples(
         pull(seeds, set(outputs), visit, reading, stop=set(outputs))
         if all(apart):
             return True
-    return False
+    return all(has_one_owner(node, index, part, outputs, reading) for part in rows_of(gradient))
+
+
+def rows_of(gradient: Tensor) -> Iterator[Tensor]:
+    """A term written sample by sample (``loss(output[n], ...)``) as a whole; else row by row, where those are few."""
+    if not gradient.dim() or len(gradient) > MOST_ROWS:
+        yield gradient
+        return
+    for n in range(len(gradient)):
+        only = torch.zeros_like(gradient)
+        only[n] = gradient[n]
+        yield only
+
+
+def has_one_owner(
+    node: Any, index: int, gradient: Tensor, outputs: dict[Any, dict[int, int]], reading: Reading
+) -> bool:
+    """Does this part of a sum depend on the outputs of one sample alone, or of none?"""
+    owners: set[int] = set()
+
+    def visit(place: Any, pairs: dict[int, Pair]) -> None:
+        for nr, (c, _) in pairs.items():
+            if nr in outputs[place]:
+                touched = c.movedim(outputs[place][nr], 0).flatten(1).any(1)
+                owners.update(torch.nonzero(touched).flatten().tolist())
+
+    pull({node: {index: (gradient, gradient)}}, set(outputs), visit, reading, stop=set(outputs))
+    return len(owners) < 2
