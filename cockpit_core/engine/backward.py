@@ -12,7 +12,7 @@ from cockpit_core.distributed.joining import join_batches, join_diagonals
 from cockpit_core.engine.activations import Activations, join_activations
 from cockpit_core.engine.alpha.alpha import Batch, Taken
 from cockpit_core.engine.broadcast import Entry, pull_entry
-from cockpit_core.engine.capture import Pass, free
+from cockpit_core.engine.capture import Pass, free, keeps_graph
 from cockpit_core.engine.centre import Centre
 from cockpit_core.engine.layer_result import Job, LayerResult, method_of
 from cockpit_core.engine.step import GradientMark
@@ -97,7 +97,7 @@ class BackwardSide(Centre):
             while found.arrived:
                 name = found.arrived.pop(0)
                 found.gradients[name] = self.gradient(name)
-                job = self._job([found], found.batch_size, found.gradients)
+                job = self._job_of(found)
                 for result in self.reducer.reduce(job, [name]):
                     drop_formed(found.unjudged, result, job.keep)
                     found.unjudged.append(result)
@@ -105,13 +105,22 @@ class BackwardSide(Centre):
                 self._settle_pass(found)
         self.step.overhead += time.perf_counter() - start
 
+    def _job_of(self, found: Pass) -> Job:
+        """The same for all layers of a pass, unless one more batch shows."""
+        job = found.job
+        if job is None or job.samples != found.batch_size:
+            job = found.job = self._job([found], found.batch_size, found.gradients)
+        job.half = self.step.half
+        return job
+
     def _settle_pass(self, found: Pass) -> None:
         """Check what was reduced so far. Once a pass, unless what waits for it exceeds the memory budget."""
         results: list[LayerResult] = [r for r in found.unjudged if r.samples in (None, found.batch_size)]
-        gradients, found.gradients = found.gradients, {}
+        job = self._job_of(found)
+        found.gradients, found.job = {}, None
         found.unjudged, found.settled = [], found.bytes
         if results:
-            self._take_layers(self._job([found], found.batch_size, gradients), results)
+            self._take_layers(job, results)
 
     def _stops_waiting(self, found: Pass) -> bool:
         """Whether the first step has one backward pass or several shows at its end; too much memory cannot wait for it.
@@ -335,9 +344,3 @@ def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) ->
     last = gradients_of(known[-1].parts[0]) if known and known[-1].parts else None
     if last is not None and not keep and (not following.parts or last is not gradients_of(following.parts[0])):
         last.whole = None
-
-
-def keeps_graph() -> bool:
-    """Was the backward pass that runs now told to ``retain_graph``? Yes, where torch does not tell."""
-    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
-    return asked is None or bool(asked())

@@ -226,7 +226,7 @@ class Centre:
         """What the backward passes of this step added to ``p.grad``."""
         gradient, before = self.cover.parameters[name].grad, self.step.before.get(name)
         assert gradient is not None
-        gradient = to_dense(gradient.detach())
+        gradient = to_dense(gradient.detach() if gradient.requires_grad else gradient)
         added = gradient if before is None else gradient - to_dense(before)
         return added / self.step.loss_scale if self.step.loss_scale != 1 else added
 

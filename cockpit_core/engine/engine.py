@@ -23,7 +23,7 @@ from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_
 from cockpit_core.engine.curving.points import ModuleLoss, RootLoss
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import read_root
-from cockpit_core.engine.loss.graph import LOSS, covered_by_losses, roots_of, shared_gradients
+from cockpit_core.engine.loss.graph import LOSS, covered_by_losses, is_loss_itself, roots_of, shared_gradients
 from cockpit_core.engine.loss.individual import NoIndividualLosses, individual_losses, sum_per_sample
 from cockpit_core.engine.loss.prepared import Output, Prepared, correct_loss
 from cockpit_core.engine.loss.roots import Root
@@ -240,7 +240,7 @@ class Engine(BackwardSide):
         plain = covered_by_losses(root, LOSS, self.calls.loss_key)
         if not (seen.is_mine or plain is not None):
             return None
-        prepared = Prepared(root.value, (0, 0), plain=bool(plain), by_module=plain is not None)
+        prepared = Prepared(root, (0, 0), plain=bool(plain), by_module=plain is not None)
         if not plain:
             start = time.perf_counter()
             self._prepare(prepared, root, seen)
@@ -301,7 +301,7 @@ class Engine(BackwardSide):
             state.open = None
             if not state.passes:
                 self.discard()
-        elif prepared.plain and state.passes:
+        elif prepared.plain and state.passes and not is_loss_itself(prepared.root, LOSS, self.calls.loss_key):
             correct_loss(state.passes[-1], prepared.value / state.loss_scale)
 
 

@@ -98,12 +98,12 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
 def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
     """All vectors of these layers, and what else is wanted (``also`` [n]), with one transfer from the device.
 
-    From then on norms and projections lie on the CPU: quantities work on them without waiting.
+    From then on norms and projections lie on the CPU, in double precision: quantities work on them without waiting.
     """
     move_tables([own.counts for own in found if own.counts is not None])
     vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
     sizes = [len(vector) for vector in (*vectors, also)]
-    parts = iter(torch.cat([*vectors, also]).cpu().split(sizes))
+    parts = iter(torch.cat([*vectors, also]).cpu().double().split(sizes))
     for own in found:
         own.norms = None if own.norms is None else next(parts)
         own.projections = {key: next(parts) for key in own.projections}

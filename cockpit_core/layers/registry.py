@@ -138,9 +138,9 @@ def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:
         return gather_rows(tensor, *call.rows[0], B, lead)
     dim = call.dims.get(0)
     if dim is not None and lead > dim and tensor.shape[dim] == B:
-        return tensor.movedim(dim, 0)
+        return tensor if dim == 0 else tensor.movedim(dim, 0)
     if lead > call.batch_dim and tensor.shape[call.batch_dim] == B:
-        return tensor.movedim(call.batch_dim, 0)
+        return tensor if call.batch_dim == 0 else tensor.movedim(call.batch_dim, 0)
     if lead >= 1 and tensor.shape[0] == B:
         return tensor
     if lead >= 1 and tensor.shape[0] and tensor.shape[0] % B == 0:

@@ -66,6 +66,7 @@ class Statistics:
     """By name of the extension, then by parameter; asking for one that has no value raises ``NoValue``."""
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
+    known_arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def norms_of(self, what: str) -> dict[str, float]:
@@ -75,6 +76,13 @@ class Statistics:
 
             self.known_norms[what] = measure_norms(getattr(self, what))
         return self.known_norms[what]
+
+    def arrays_of(self, what: str) -> dict[str, np.ndarray]:
+        """ "norms" or "dots" [B] per layer as arrays, where so few numbers are added faster than torch could be asked to."""
+        known = self.known_arrays.get(what)
+        if known is None:
+            known = self.known_arrays[what] = {n: v.cpu().numpy() for n, v in getattr(self, what).items()}
+        return known
 
     def products_of(self, one: str, other: str) -> dict[str, float]:
         """``x . y`` per layer of two of "parameters", "update", "gradients": measured once, whoever asks."""

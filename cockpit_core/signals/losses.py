@@ -14,5 +14,6 @@ def measure_spread(losses: Tensor) -> Steps[dict[str, float]]:
     if losses.numel() < 2:
         return {}
     (values,) = yield [losses.detach().double().reshape(-1)]
-    numbers = (np.std(values, ddof=1), values.max(), lower_median(values))
+    apart = values - values.mean()
+    numbers = (np.sqrt(apart @ apart / (len(values) - 1)), values.max(), lower_median(values))
     return {name: float(x) for name, x in zip(("loss_std", "loss_max", "loss_median"), numbers, strict=True)}

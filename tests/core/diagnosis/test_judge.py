@@ -149,6 +149,8 @@ def test_later_steps_are_judged_now_and_then_but_at_once_where_the_loss_breaks()
     assert judge.found["high"].since == FIRST - 1
     taken_back = [some for some in see(judge, *[0] * (PATIENCE + EVERY)) if some]
     assert [f.retracted for f in taken_back[0]] == [True]
-    judge = judge_of(make("nan", hold=1, test=lambda view: Found("x", "y") if view.history.first_not_finite >= 0 else None))
+    judge = judge_of(
+        make("nan", hold=1, test=lambda view: Found("x", "y") if view.history.first_not_finite >= 0 else None)
+    )
     see(judge, *[1.0] * (FIRST + 1), key="Loss")
     assert see(judge, math.nan, key="Loss")[0], "a loss that breaks does not wait"
