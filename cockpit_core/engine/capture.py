@@ -127,9 +127,9 @@ class Pass:
         both = torch.cat([*parts, *(vector.double() for vector in vectors)]).cpu()
         numbers, *found = both.split([len(scalars), *(len(vector) for vector in vectors)])
         self.losses = None if self.losses is None else found[-1]
-        known, values = numbers.tolist(), iter(numbers.tolist()[len(self.amounts) :])
+        known = numbers.numpy().tolist()
         self.loss += sum(known[: len(self.amounts)])
-        for (losses, _), each, value in zip(self.unchecked, found, values, strict=False):
+        for (losses, _), each, value in zip(self.unchecked, found, known[len(self.amounts) :], strict=False):
             own = each.numpy()
             problem = describe_sum(float(own.mean()), float(np.abs(own).mean()), value, losses.dtype)
             if problem and not self.no_losses:

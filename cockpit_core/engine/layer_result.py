@@ -107,7 +107,7 @@ def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
     for own in found:
         own.norms = None if own.norms is None else next(parts)
         own.projections = {key: next(parts) for key in own.projections}
-    return next(parts).tolist() if len(also) else []
+    return next(parts).numpy().tolist() if len(also) else []
 
 
 def move_tables(found: Sequence[Counts]) -> None:

@@ -70,11 +70,16 @@ class Statistics:
     known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def norms_of(self, what: str) -> dict[str, float]:
-        """``||x||_2`` per layer of "parameters", "update", "gradients": measured once, whoever asks."""
+        """``||x||_2`` per layer of "parameters", "update", "gradients", or "moved" (since the start of the run): measured once,
+        whoever asks; the first and the last together, because each time waits for the device."""
         if what not in self.known_norms:
-            from cockpit_core.quantities.norms import measure_norms
+            from cockpit_core.quantities.norms import measure_norms, measure_places
 
-            self.known_norms[what] = measure_norms(getattr(self, what))
+            if what == "moved" or (what == "parameters" and self.start):
+                own, moved = measure_places(self.parameters, self.start)
+                self.known_norms.update(parameters=own, moved=moved)
+            else:
+                self.known_norms[what] = measure_norms(getattr(self, what))
         return self.known_norms[what]
 
     def arrays_of(self, what: str) -> dict[str, np.ndarray]:

@@ -100,7 +100,8 @@ class Measurement:
     def _gather(self, **more: Any) -> Statistics:
         given = self.instruments
         return gather_statistics(
-            self.state, self.plan, self.cover.parameters, step=self.record.step, time=self.record.time, start=given.start,
+            self.state, self.plan, self.cover.parameters, step=self.record.step, time=self.record.time,
+            start=given.start if "start" in self.plan.needs else {},
             curvature=self.engine.curvature.kind, ids=self.ids, learning_rates=self.rates, known_norms=self.norms,
             backpack=self.backpack, **more,
         )  # fmt: skip
