@@ -57,6 +57,8 @@ def open_own_log(
         header.options = {"batch_dim": str(settings.batch_dim), "memory_budget": str(settings.memory_budget)}
         if settings.budget is not None:
             header.options["budget"] = f"{settings.budget:g}"
+        if settings.loan:
+            header.options["lent for early steps"] = f"{settings.loan:g} s"
         if group.is_joint:
             header.options["processes"] = str(group.size)
         live = Live(settings.on_finding, settings.stop_on)
