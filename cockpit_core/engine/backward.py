@@ -116,10 +116,10 @@ class BackwardSide(Centre):
     def _settle_pass(self, found: Pass) -> None:
         """Check what was reduced so far. Once a pass, unless what waits for it exceeds the memory budget."""
         results: list[LayerResult] = [r for r in found.unjudged if r.samples in (None, found.batch_size)]
-        job = self._job_of(found)
+        job = self._job_of(found) if results else None
         found.gradients, found.job = {}, None
         found.unjudged, found.settled = [], found.bytes
-        if results:
+        if job is not None:
             self._take_layers(job, results)
 
     def _stops_waiting(self, found: Pass) -> bool:

@@ -61,8 +61,6 @@ def reduce_layer(
     are formed."""
     result = LayerStatistics(contribution.samples)
     waiting = set()
-    if request.norms and not take(result, "norms", clock.timed("norms", contribution.norms)):
-        waiting.add("norms")
     if request.squares and not take(result, "squares", clock.timed("squares", contribution.squares)):
         waiting.add("squares")
     if request.spec is not None:
@@ -70,6 +68,8 @@ def reduce_layer(
         result.counts = Counts.zeros(request.spec, device)
         if not clock.timed("histogram", contribution.count, parameter_bins, request.spec, result.counts):
             waiting.add("counts")
+    if request.norms and (waiting or not take(result, "norms", clock.timed("norms", contribution.norms))):
+        waiting.add("norms")  # where gradients are formed for something else, their lengths come with it
     pending = dict(directions)
     if not waiting:  # nothing forces us to form gradients: project without
         for name, direction in directions.items():
