@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 from torch import Tensor
@@ -92,7 +91,7 @@ class BackwardSide(Centre):
         found.arrived.append(self.cover.names[id(p)])
         if self.step.deferred and not self._stops_waiting(found):
             return
-        start = time.perf_counter()
+        start = self.clock.mark()
         with self.guard("individual gradients"):
             while found.arrived:
                 name = found.arrived.pop(0)
@@ -103,7 +102,7 @@ class BackwardSide(Centre):
                     found.unjudged.append(result)
             if found.bytes - found.settled > self.memory_budget // WAITING:
                 self._settle_pass(found)
-        self.step.overhead += time.perf_counter() - start
+        self.clock.add_overhead(start)
 
     def _settle_pass(self, found: Pass) -> None:
         """Check what was reduced so far. Once a pass, unless what waits for it exceeds the memory budget."""
@@ -129,7 +128,7 @@ class BackwardSide(Centre):
         if found is None:
             return
         self.step.open = None
-        start = time.perf_counter()
+        start = self.clock.mark()
         with self.guard("end of backward"):
             only_looked_at = not found.accumulated and not self.cover.sharded  # torch.autograd.grad, no training
             if self.layer_handles and only_looked_at:
@@ -145,7 +144,7 @@ class BackwardSide(Centre):
                 self.step.reduced = {n: s for n, s in reduced.items() if s.samples == found.batch_size}
             if self.step.in_closure and not self.step.measured:
                 self.measure()
-        self.step.overhead += time.perf_counter() - start
+        self.clock.add_overhead(start)
 
     def _note_gradients(self) -> None:
         """Norms (and, if asked for, elements) of the gradient before anybody clips it."""

@@ -29,6 +29,7 @@ from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.quiet import Quiet
 from cockpit_core.engine.reducing import Reducer
 from cockpit_core.engine.step import StepState
+from cockpit_core.foundation.accelerator import find_accelerator
 from cockpit_core.foundation.sharded import any_nonzero
 from cockpit_core.layers.module_state import LossAgain
 
@@ -106,6 +107,9 @@ class Centre:
         self.curvature.forget_step(self.step.passes)
         several = self.passes_per_step != 1 or self.group.is_joint or self.joins_batches
         self.step = StepState(plan, deferred=several)
+        self.clock.begin()
+        if plan.active:
+            self.clock.use(find_accelerator(self.cover.parameters.values()))
         self.unbatched, self.again = False, None
         self.calls.begin()
         self.quiet.begin()
@@ -137,9 +141,6 @@ class Centre:
 
     def note_second_look(self, found: OwnBatch) -> None:
         self.looked_again += not found.reasons
-
-    def add_overhead(self, seconds: float) -> None:
-        self.step.overhead += seconds
 
     def note_no_loss(self, reason: str) -> None:
         self.step.no_value["individual"] = reason

@@ -8,7 +8,6 @@ differentiated; ``backward`` has what follows, ``centre`` the parts and the stat
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any
 
@@ -182,7 +181,7 @@ class Engine(BackwardSide):
         with self.guard("loss hook"):
             if (self.step.measured and self.step.in_closure) or self.is_elsewhere():
                 return
-            start = time.perf_counter()
+            start = self.clock.mark()
             try:
                 found = self.open_pass(origin, find_batch_size((args, kwargs), self.batch_dim))
                 factor = factor / self.step.loss_scale
@@ -194,7 +193,7 @@ class Engine(BackwardSide):
             except Exception as error:
                 self.take_curvature(self.curvature.answer_others(self.asked(), error))  # else they would wait
                 raise
-            self.step.overhead += time.perf_counter() - start
+            self.clock.add_overhead(start)
 
     def _is_of_interest(self, value: Tensor, factor: Tensor) -> bool:
         """Every step comes by here, so no context manager: an idle one may cost microseconds only."""
@@ -242,9 +241,9 @@ class Engine(BackwardSide):
             return None
         prepared = Prepared(root.value, (0, 0), plain=bool(plain), by_module=plain is not None)
         if not plain:
-            start = time.perf_counter()
+            start = self.clock.mark()
             self._prepare(prepared, root, seen)
-            state.overhead += time.perf_counter() - start
+            self.clock.add_overhead(start)
         return prepared
 
     def _prepare(self, prepared: Prepared, root: Root, seen: Survey) -> None:

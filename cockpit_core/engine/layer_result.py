@@ -103,7 +103,8 @@ def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
     move_tables([own.counts for own in found if own.counts is not None])
     vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
     sizes = [len(vector) for vector in (*vectors, also)]
-    parts = iter(torch.cat([*vectors, also]).cpu().split(sizes))
+    there = vectors[0].device if vectors else also.device
+    parts = iter(torch.cat([*vectors, also.to(there)]).cpu().split(sizes))
     for own in found:
         own.norms = None if own.norms is None else next(parts)
         own.projections = {key: next(parts) for key in own.projections}

@@ -80,7 +80,6 @@ class StepState:
     joint: Batch | None = None
     """With several processes: batch size, loss and individual losses of all of them."""
     in_closure: bool = False
-    overhead: float = 0.0
 
     loss_scale: float = 1.0
     """What a GradScaler multiplied the loss with; all numbers are divided by it."""

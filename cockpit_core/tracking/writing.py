@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from cockpit_core.engine.clock import Mark
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.step import StepState
 from cockpit_core.foundation.faults import Faults
@@ -33,7 +32,7 @@ class StepWriter:
         if text != self.log.header.options.get("left out", ""):
             self.log.header.options["left out"] = text
 
-    def write(self, measured: Measurement, began: float, spent_before: float, step_began: float) -> bool:
+    def write(self, measured: Measurement, began: Mark, spent_before: float, step_began: Mark) -> bool:
         """``began``: since when this step's own work goes on. True: a finding asks the training to end."""
         log, clock, record, state = self.log, self.engine.clock, measured.record, measured.state
         clock.timed("signals", self._add_signals, record, state)
@@ -43,10 +42,10 @@ class StepWriter:
         record.notices = [*record.notices, *log.repeats.thin(found, state.loss)]
         with self.faults.guard("diagnosis"):
             record.findings = clock.timed("diagnosis", log.live.see, log.header, log.writer.preview(record))
-        now = time.perf_counter()
-        total = state.overhead + now - began
+        total = clock.spent(began)
         self.seconds = clock.reset()
-        record.costs = bill(self.seconds, measured.plan, total, step=now - step_began, before=spent_before)
+        step = clock.passed(step_began)
+        record.costs = bill(self.seconds, measured.plan, total, step=step, before=spent_before)
         return log.write_step(record, measured.heavy)
 
     def _add_signals(self, record: Record, state: StepState) -> None:

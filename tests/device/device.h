@@ -11,18 +11,15 @@
 #include <torch/library.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <set>
 #include <string>
-#include <thread>
 #include <unordered_map>
 
 namespace {
 
 using c10::DeviceIndex;
-using Clock = std::chrono::steady_clock;
 using Stack = torch::jit::Stack;
 const c10::Device DEVICE(c10::DeviceType::PrivateUse1, 0);
 
@@ -32,21 +29,27 @@ using Listener = void (*)(const char* kind, const char* operation);
 std::atomic<Listener> listener{nullptr};
 std::atomic<int64_t> waits{0}, uploads{0}, operations{0};
 
+// Neither the host nor the device takes real time: both clocks stand still unless they are told to go on, so that tests
+// find the same times on any machine. The host is where it was, unless it waits.
 struct Queue {
   std::mutex lock;
+  double host = 0;       // the time by the host's clock
   double end = 0;        // when all that was given to the device is done
   double each = 0;       // seconds that one operation takes
-  static double now() {
-    return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+  double longest = 0.2;  // nobody gets further ahead of the device than this
+  double now() {
+    std::lock_guard<std::mutex> guard(lock);
+    return host;
   }
   double put(double seconds) {
     std::lock_guard<std::mutex> guard(lock);
-    end = std::max(end, now()) + seconds;
+    end = std::max(end, host) + seconds;
+    host = std::max(host, end - longest);
     return end;
   }
-  static void sleep_until(double time) {
-    while (now() < time)
-      std::this_thread::sleep_for(std::chrono::duration<double>(std::max(time - now(), 1e-6)));
+  void pass_until(double time) {
+    std::lock_guard<std::mutex> guard(lock);
+    host = std::max(host, time);
   }
 } queue;
 
@@ -57,7 +60,7 @@ void tell(const char* kind, const char* operation) {
 void wait_for(double time, const char* operation) {
   waits++;
   tell("wait", operation);
-  queue.sleep_until(time);
+  queue.pass_until(time);
 }
 
 void work() {
@@ -150,13 +153,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override { delete static_cast<double*>(event); }
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void* event) const override { return !event || Queue::now() >= *static_cast<double*>(event); }
+  bool queryEvent(void* event) const override { return !event || queue.now() >= *static_cast<double*>(event); }
   void synchronizeEvent(void* event) const override { if (event) wait_for(*static_cast<double*>(event), "event"); }
   double elapsedTime(void* first, void* second, const DeviceIndex) const override {
     TORCH_CHECK(queryEvent(first) && queryEvent(second), "both events must be over before their times are asked for");
     return 1e3 * (*static_cast<double*>(second) - *static_cast<double*>(first));
   }
-  bool queryStream(const c10::Stream&) const override { return Queue::now() >= queue.end; }
+  bool queryStream(const c10::Stream&) const override { return queue.now() >= queue.end; }
   void synchronizeStream(const c10::Stream&) const override { wait_for(queue.end, "synchronize"); }
   void synchronizeDevice(const DeviceIndex) const override { wait_for(queue.end, "synchronize"); }
 };

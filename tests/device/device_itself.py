@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -83,16 +82,25 @@ def test_random_numbers_are_the_device_s_own() -> None:
 
 
 def test_work_waits_in_a_queue() -> None:
-    began = time.perf_counter()
+    torch.accelerator.synchronize()
+    began = STAND_IN.time
     first, second = (torch.Event(DEVICE, enable_timing=True) for _ in range(2))
     first.record()
     STAND_IN.compute(0.05)
     second.record()
     assert not second.query()
-    assert time.perf_counter() - began < 0.04
+    assert (STAND_IN.time - began, STAND_IN.ahead) == (0, pytest.approx(0.05))
     ones(1).item()
-    assert time.perf_counter() - began >= 0.05
-    assert first.elapsed_time(second) == pytest.approx(50, abs=1)
+    assert STAND_IN.time - began == pytest.approx(0.05)
+    assert first.elapsed_time(second) == pytest.approx(50)
+
+
+def test_nobody_gets_far_ahead_of_the_device() -> None:
+    before = STAND_IN.waits
+    for _ in range(5):
+        STAND_IN.compute(0.1)
+    assert STAND_IN.ahead == pytest.approx(0.2)
+    assert STAND_IN.waits == before
 
 
 def test_views_and_convolutions_are_those_of_the_cpu() -> None:

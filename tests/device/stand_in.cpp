@@ -2,7 +2,7 @@
 // accelerator (PrivateUse1) with a queue, events and generators of its own. Mixing devices or generators is an error,
 // and whoever waits for it is counted.
 //
-// Time: work is done at once, but the queue says when it *would* be done (`Queue::end`). Waiting sleeps until then.
+// Work is done at once, but the queue says when it *would* be done (see `Queue`): times are made up, and exact.
 
 
 #include "call.h"
@@ -185,5 +185,7 @@ void stand_in_set_state(void* source) {
   std::memcpy(state.data_ptr(), source, state.numel());
   at::Generator(default_generator()).set_state(state);
 }
-double stand_in_ahead() { return std::max(0.0, queue.end - Queue::now()); }
+void stand_in_host_works(double seconds) { queue.pass_until(queue.now() + seconds); }
+double stand_in_time() { return queue.now(); }
+double stand_in_ahead() { return std::max(0.0, queue.end - queue.now()); }
 }

@@ -90,7 +90,8 @@ class StandIn:
         self.library = library
         for name in ("waits", "uploads", "operations"):
             getattr(library, f"stand_in_{name}").restype = ctypes.c_int64
-        library.stand_in_ahead.restype = ctypes.c_double
+        for name in ("ahead", "time"):
+            getattr(library, f"stand_in_{name}").restype = ctypes.c_double
         self.device = torch.device(NAME, 0)
         self._heard: object = None
 
@@ -110,6 +111,14 @@ class StandIn:
     def ahead(self) -> float:
         """Seconds of work that the device has not done yet."""
         return self.library.stand_in_ahead()
+
+    @property
+    def time(self) -> float:
+        """By the host's made-up clock, which goes on when it waits."""
+        return self.library.stand_in_time()
+
+    def host_works(self, seconds: float) -> None:
+        self.library.stand_in_host_works(ctypes.c_double(seconds))
 
     def compute(self, seconds: float) -> None:
         """Keep the device busy; nobody waits for it."""
