@@ -65,7 +65,7 @@ class Squares:
         self.sums = {
             use.name: Sums(
                 torch.zeros_like(point.parameters[use.name].detach(), memory_format=torch.contiguous_format),
-                torch.zeros(point.batch_size).to(point.parameters[use.name].detach()) if norms else None,
+                point.parameters[use.name].detach().new_zeros(point.batch_size) if norms else None,
                 piece,
             )
             for use in network.uses
@@ -191,5 +191,5 @@ def _unit_seeds(bend: Tensor, shape: tuple[int, ...], chunk: int) -> Iterator[Se
     units = bend.abs().amax(0).nonzero().flatten()
     for numbers in units.split(chunk):
         columns = bend.new_zeros(len(numbers), *bend.shape)
-        columns[torch.arange(len(numbers)), :, numbers] = bend[:, numbers].T.abs().sqrt()
+        columns[torch.arange(len(numbers), device=numbers.device), :, numbers] = bend[:, numbers].T.abs().sqrt()
         yield Seeds(columns.reshape(-1, *shape), bend[:, numbers].T.sign())

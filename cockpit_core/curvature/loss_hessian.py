@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.accelerator import read_numbers
+
 from .operators import differentiable_gradient, gradient_of_one
 from .point import NoCurvature, Point
 
@@ -56,7 +58,7 @@ class LossHessian:
 
     def _check_same(self, loss: Tensor, given: Tensor) -> None:
         """A loss with further terms, or of another scale, must not pass for the one that is differentiated."""
-        ours, theirs = float(loss.detach()), float(given.detach())
+        ours, theirs = read_numbers([loss, given])
         tolerance = 1e-3 if given.dtype in (torch.float32, torch.float64) else 2e-2
         if not abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs)):
             raise NoCurvature("the loss is not the given function of the outputs alone")
@@ -68,9 +70,11 @@ class LossHessian:
         generator = torch.Generator().manual_seed(2021)  # of its own: the form must not depend on the run
         probes = [torch.randn(self.shape, generator=generator, dtype=torch.float64).to(self._leaf) for _ in range(2)]
         images = [self._product(v) for v in probes]
-        if not all(bool(torch.isfinite(i).all()) for i in images):
+        asked = torch.stack([part for i in images for part in (torch.isfinite(i).all(), i.any())])
+        first_finite, first_any, second_finite, second_any = asked.tolist()
+        if not (first_finite and second_finite):
             raise NoCurvature("the loss is not finite at this step")
-        if not any(bool(i.any()) for i in images):
+        if not (first_any or second_any):
             self.form, self.count = "zero", 0
         elif not (
             self._try_softmax(probes, images)
@@ -82,8 +86,9 @@ class LossHessian:
     def _close(self, found: Tensor, image: Tensor, rounding: Tensor | None = None) -> bool:
         """rounding: what is subtracted from each other in ``image``; where little is left of it, rounding is."""
         tolerance = 1e-9 if image.dtype == torch.float64 else 1e-4
-        floor = 0.0 if rounding is None else 8 * torch.finfo(image.dtype).eps * float(rounding.norm())
-        return float((found - image).norm()) <= tolerance * float(image.norm()) + floor
+        parts = [(found - image).norm(), image.norm(), *([] if rounding is None else [rounding.norm()])]
+        difference, size, *lost = read_numbers(parts)
+        return difference <= tolerance * size + 8 * torch.finfo(image.dtype).eps * sum(lost)
 
     def _try_softmax(self, probes: list[Tensor], images: list[Tensor]) -> bool:
         """Cross entropy in all its variants: ``c (diag(p) - p p^T)`` over dimension 1, c per sample and position."""

@@ -1,8 +1,8 @@
-"""Events of a device that works on its own: when did it come by, without waiting for it."""
+"""A device that works on its own: when did it come by, without waiting for it, and numbers that are read together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -46,3 +46,10 @@ def is_capturing(device: torch.device) -> bool:
     """Is the user's work being written into a graph, to be run later? Then nothing of ours may get in."""
     asks = getattr(getattr(torch, device.type, None), "is_current_stream_capturing", None)
     return asks is not None and asks()
+
+
+def read_numbers(numbers: Sequence[Tensor]) -> list[float]:
+    """Scalars of a device in double precision; all of them are waited for once."""
+    if not numbers:
+        return []
+    return torch.stack([number.detach().double().to(numbers[0].device) for number in numbers]).tolist()
