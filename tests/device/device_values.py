@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import cockpit_core
 from tests.device.on_device import CPU, STAND_IN, Training, all_values, find_differences, start
@@ -67,6 +68,29 @@ def test_loops_without_a_loss_module(name: str, tmp_path: Path) -> None:
         )  # fmt: skip
 
     check(make, tmp_path, config="full")
+
+
+class Reader(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.lstm, self.head = nn.Embedding(5, 4), nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embedding(tokens))[0][:, -1])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_recurrent_layers(tmp_path: Path) -> None:
+    def make(device: torch.device) -> Training:
+        torch.manual_seed(0)
+        model, loss_fn = Reader().double(), nn.CrossEntropyLoss()
+        batches = [(torch.randint(5, (6, 4)), torch.randint(3, (6,))) for _ in range(STEPS)]
+        return Training(
+            model, loss_fn, lambda own: torch.optim.SGD(own.parameters(), lr=0.1), batches, device,
+            lambda own, batch: loss_fn(own(batch[0]), batch[1]),
+        )  # fmt: skip
+
+    check(make, tmp_path, config="economy")
 
 
 def under(device: torch.device, scalar: object) -> object:

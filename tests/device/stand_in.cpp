@@ -137,6 +137,31 @@ void convolution_backward(const c10::OperatorHandle&, Stack* stack) {
   run(find("aten::convolution_backward"), "aten::convolution_backward", stack, 11);
 }
 
+// torch has no kernel of the CPU for the cells of an accelerator's LSTM: gates, state and output, and their gradients.
+using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+Three lstm_cell(const at::Tensor& from_input, const at::Tensor& from_hidden, const at::Tensor& state,
+                const std::optional<at::Tensor>& input_bias, const std::optional<at::Tensor>& hidden_bias) {
+  auto gates = from_input + from_hidden;
+  if (input_bias && input_bias->defined()) gates = gates + *input_bias + *hidden_bias;
+  auto parts = gates.chunk(4, 1);
+  auto in = parts[0].sigmoid(), forget = parts[1].sigmoid(), made = parts[2].tanh(), out = parts[3].sigmoid();
+  auto next = forget * state + in * made;
+  return {out * next.tanh(), next, at::cat({in, forget, made, out}, 1)};
+}
+
+Three lstm_cell_backward(const std::optional<at::Tensor>& of_output, const std::optional<at::Tensor>& of_next,
+                         const at::Tensor& state, const at::Tensor& next, const at::Tensor& gates, bool has_bias) {
+  auto parts = gates.chunk(4, 1);
+  auto in = parts[0], forget = parts[1], made = parts[2], out = parts[3], squashed = next.tanh();
+  auto at_output = of_output && of_output->defined() ? *of_output : at::zeros_like(next);
+  auto at_next = of_next && of_next->defined() ? *of_next : at::zeros_like(next);
+  at_next = at_next + at_output * out * (1 - squashed * squashed);
+  auto found = at::cat({at_next * made * in * (1 - in), at_next * state * forget * (1 - forget),
+                        at_next * in * (1 - made * made), at_output * squashed * out * (1 - out)}, 1);
+  return {found, at_next * forget, has_bias ? found.sum(0) : at::Tensor()};
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", empty);
   library.impl("empty_strided", empty_strided);
@@ -151,6 +176,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Tensor", set_tensor);
   library.impl("set_.source_Storage", set_storage);
   library.impl("_fused_sdp_choice", choose_attention);
+  library.impl("_thnn_fused_lstm_cell", lstm_cell);
+  library.impl("_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
   library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   library.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
 }
