@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .autograd_graph import read_network
-from .columns import Squares, add_activation_columns, add_loss_columns, column_count, columns_at_once
+from .columns import Squares, add_activation_columns, add_loss_columns, column_count
 from .loss_hessian import LossHessian, Seeds
 from .operators import Operator, flatten, make_operator, unflatten
 from .point import NoCurvature, Point, explained
@@ -174,7 +174,7 @@ def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
     count = column_count(network, loss, point, kind == "hessian")
     _check_count(count, limits)
     squares = Squares(point, network, limits.memory_budget)
-    chunk = columns_at_once(network, point, limits.memory_budget)
+    chunk = squares.columns_at_once
     add_loss_columns(squares, loss, chunk)
     if kind == "hessian":
         add_activation_columns(squares, chunk)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cockpit_core.kernels.native.columns import can_take, square_columns
+
 from .autograd_graph import Use
 from .point import NoCurvature
 
@@ -32,6 +34,12 @@ class Sums:
     squares: Tensor
     norms: Tensor | None = None
     piece: int = PIECE
+
+    def add(self, squares: Tensor, norms: Tensor) -> None:
+        """Both summed over columns already."""
+        self.squares += squares.reshape(self.squares.shape)
+        if self.norms is not None:
+            self.norms += norms
 
     def add_small(self, g: Tensor, signs: Tensor | None) -> None:
         """g: [V, B, *shape]."""
@@ -124,11 +132,17 @@ def _matrix_bias(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
     sums.add_small(b if b.shape[1] == batch_size else _per_sample(b, batch_size).sum(2), signs)
 
 
+def pad_spatially(x: Tensor, node: Any) -> Tensor:
+    """With the zeros around it that a convolution sees."""
+    padding = node._saved_padding
+    return F.pad(x, [p for pad in reversed(padding) for p in (pad, pad)]) if any(padding) else x
+
+
 def patches(x: Tensor, kernel: tuple[int, ...], node: Any) -> Tensor:
     """[n, C, *spatial] -> [n, C * prod(kernel), positions]: what each position of a convolution sees."""
     dims = len(kernel)
-    stride, padding, dilation = node._saved_stride, node._saved_padding, node._saved_dilation
-    x = F.pad(x, [p for pad in reversed(padding) for p in (pad, pad)]) if any(padding) else x.contiguous()
+    stride, dilation = node._saved_stride, node._saved_dilation
+    x = pad_spatially(x, node).contiguous()
     sizes = [(x.shape[2 + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in range(dims)]
     steps = x.stride()
     inside = [s * d for s, d in zip(steps[2:], dilation, strict=True)]
@@ -146,6 +160,13 @@ def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
     if node._saved_transposed:
         _transposed_convolution(node, x.to(b.dtype), b, signs, kernel, sums)
         return
+    out = tuple(b.shape[3:])
+    if can_take(b) and x.dtype == b.dtype:
+        geometry = (kernel, tuple(node._saved_stride), tuple(node._saved_dilation))
+        found = square_columns(b, None, pad_spatially(x, node), geometry, node._saved_groups, out, signs)
+        if found is not None:
+            sums.add(found.squares, found.norms)
+            return
     width = x.shape[1] * math.prod(kernel)
     _add_outer_products(
         lambda part: patches(x[part], kernel, node), width, b.flatten(3), signs, node._saved_groups, sums
