@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from cockpit_core.kernels.native.columns import can_take, send_columns, square_columns
+from cockpit_core.kernels.native.columns import Image, can_take, send_columns, square_columns
 from cockpit_core.kernels.native.convolving import Geometry
 
 from .autograd_graph import Use, kind_of, output_shape, reachable
@@ -40,19 +40,24 @@ class Block:
         return self.convolution
 
     @property
+    def out(self) -> tuple[int, ...]:
+        return output_shape(self.convolution)[2:]
+
+    @property
     def below(self) -> tuple[Node | None, int]:
         return self.convolution.next_functions[0]
 
-    def _geometry(self) -> Geometry:
+    @property
+    def geometry(self) -> Geometry:
         node = self._node
         kernel = tuple(node._saved_weight.shape[2:])
         return kernel, tuple(node._saved_stride), tuple(node._saved_dilation)
 
     def square(self, columns: Tensor, signs: Tensor | None, uses: list[Use], sums: dict[str, Sums]) -> bool:
         """Add the squares of the convolution's own parameters; False if they have to be had in another way."""
-        node, out = self._node, output_shape(self.convolution)[2:]
-        image = pad_spatially(node._saved_input.detach(), node)
-        found = square_columns(columns, self.where, image, self._geometry(), node._saved_groups, out, signs)
+        node = self._node
+        image = Image.of(pad_spatially(node._saved_input.detach(), node), 1)
+        found = square_columns(columns, self.where, image, self.geometry, self.out, signs)
         if found is None:
             return False
         for use in uses:
@@ -64,34 +69,36 @@ class Block:
 
     def send(self, columns: Tensor) -> Tensor | None:
         """Columns at the convolution's input; None if they have to be had in another way."""
-        node = self._node
-        space, out = tuple(node._saved_input.shape[2:]), output_shape(self.convolution)[2:]
-        weight = node._saved_weight.detach()
-        return send_columns(columns, self.where, weight, self._geometry(), tuple(node._saved_padding), space, out)
+        return self.send_through(columns, self.where, self._node._saved_weight.detach())
+
+    def send_through(self, columns: Tensor, where: Tensor, weight: Tensor) -> Tensor | None:
+        """Through another weight, that may have more rows."""
+        space, padding = tuple(self._node._saved_input.shape[2:]), tuple(self._node._saved_padding)
+        return send_columns(columns, where, weight, self.geometry, padding, space, self.out)
 
 
-def find_blocks(root: Node, batch_size: int) -> list[Block]:
-    """All below ``root`` whose columns are worth it, wherever they lie."""
+def find_blocks(root: Node, batch_size: int | None, dense: float = DENSE) -> list[Block]:
+    """All below ``root``, wherever they lie, of which at most this share is not zero."""
     nodes = reachable([root])
     uses = [(below, node) for node in nodes for below, _ in node.next_functions if below is not None]
     count = Counter(below for below, _ in uses)
     reader = {below: node for below, node in uses if count[below] == 1}
-    found = [_block_at(node, reader) for node in nodes if _is_plain(node, batch_size)]
+    found = [_block_at(node, reader, dense) for node in nodes if _is_plain(node, batch_size)]
     return [block for block in found if block is not None]
 
 
-def _is_plain(node: Node, batch_size: int) -> bool:
-    """A convolution of one row per sample, without groups, on the CPU, of one dtype."""
+def _is_plain(node: Node, batch_size: int | None) -> bool:
+    """A convolution of one row per sample (unless that does not matter), without groups, on the CPU, of one dtype."""
     if kind_of(node) != "Convolution":
         return False
     of: Any = node
     given, weight = of._saved_input, of._saved_weight
     alike = given.dtype == weight.dtype == node._input_metadata[0].dtype
-    whole = not of._saved_transposed and of._saved_groups == 1 and len(given) == batch_size
+    whole = not of._saved_transposed and of._saved_groups == 1 and batch_size in (None, len(given))
     return whole and alike and can_take(weight)
 
 
-def _block_at(convolution: Node, reader: dict[Node, Node]) -> Block | None:
+def _block_at(convolution: Node, reader: dict[Node, Node], dense: float) -> Block | None:
     """With the ReLU and the pooling behind it, in either order, each at most once."""
     top, kept, chosen = convolution, None, None
     while (node := reader.get(top)) is not None:
@@ -109,10 +116,12 @@ def _block_at(convolution: Node, reader: dict[Node, Node]) -> Block | None:
     if kept is None and chosen is None:
         return None
     live = None if kept is None else ~(kept <= 0)  # NaN passes, as in torch
-    return _sparse_block(top, convolution, live, chosen)
+    return _sparse_block(top, convolution, live, chosen, dense)
 
 
-def _sparse_block(top: Node, convolution: Node, live: Tensor | None, chosen: Tensor | None) -> Block | None:
+def _sparse_block(
+    top: Node, convolution: Node, live: Tensor | None, chosen: Tensor | None, dense: float
+) -> Block | None:
     batch, channels, *out = output_shape(convolution)
     positions = torch.Size(out).numel()
     if chosen is None:
@@ -120,7 +129,7 @@ def _sparse_block(top: Node, convolution: Node, live: Tensor | None, chosen: Ten
         chosen = torch.arange(positions, device=live.device).view(1, 1, *out).expand(live.shape)
     where = chosen if live is None else torch.where(live, chosen, -1)
     entries = where.numel() if live is None else int(torch.count_nonzero(live))
-    if entries > DENSE * batch * channels * positions:
+    if entries > dense * batch * channels * positions:
         return None
     return Block(top, convolution, where.flatten(2).permute(0, 2, 1).to(torch.int32).contiguous())
 

@@ -117,6 +117,7 @@ class HessianOperator(_Products):
         refuse_once_differentiable(point.loss)
         self._ways = Stemmed(point.loss, self.parameters)
         self._gradients = differentiable_gradient(point.loss, self._ways.inputs)
+        self._ways.learn(self._gradients)
 
     def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:
         bent = _gradient(self._gradients, self._ways.inputs, self._ways.push(vectors, batched), batched)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cockpit_core.kernels.native.columns import can_take, square_columns
+from cockpit_core.kernels.native.columns import Image, can_take, square_columns
 
 from .autograd_graph import Use
 from .point import NoCurvature
@@ -163,7 +163,8 @@ def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
     out = tuple(b.shape[3:])
     if can_take(b) and x.dtype == b.dtype:
         geometry = (kernel, tuple(node._saved_stride), tuple(node._saved_dilation))
-        found = square_columns(b, None, pad_spatially(x, node), geometry, node._saved_groups, out, signs)
+        image = Image.of(pad_spatially(x, node), node._saved_groups)
+        found = square_columns(b, None, image, geometry, out, signs)
         if found is not None:
             sums.add(found.squares, found.norms)
             return

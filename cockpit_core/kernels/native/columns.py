@@ -43,6 +43,65 @@ class Squared:
     sums: Tensor
 
 
+class Image:
+    """[n, groups, *space, channels of a group] in a flat buffer with room behind it: what kernels read. With its padding."""
+
+    def __init__(self, buffer: Tensor, samples: int, channels: int, space: Sizes, groups: int = 1):
+        self.buffer, self.samples, self.channels, self.space, self.groups = buffer, samples, channels, space, groups
+
+    @staticmethod
+    def of(image: Tensor, groups: int) -> Image:
+        """From [n, channels, *space]."""
+        return Image(move_channels(image, groups), len(image), image.shape[1], tuple(image.shape[2:]), groups)
+
+    @staticmethod
+    def channels_last(values: Tensor, padding: Sizes) -> Image:
+        """From [n, *space, channels], without its padding."""
+        space = tuple(size + 2 * pad for size, pad in zip(values.shape[1:-1], padding, strict=True))
+        buffer = values.new_zeros(len(values) * math.prod(space) * values.shape[-1] + PADDING)
+        inside = buffer[:-PADDING].view(len(values), *space, values.shape[-1])
+        for axis, pad in enumerate(padding):
+            inside = inside.narrow(axis + 1, pad, values.shape[axis + 1])
+        inside.copy_(values)
+        return Image(buffer, len(values), values.shape[-1], space)
+
+    @property
+    def size(self) -> int:
+        """Numbers of one group of one sample."""
+        return self.channels // self.groups * math.prod(self.space)
+
+    def check(self, columns: Tensor, geometry: Geometry, out: Sizes, shape: Sizes) -> None:
+        """A kernel would read what is not there."""
+        like = self.buffer.new_empty(()).expand(self.samples, self.channels, *self.space)
+        left = columns.new_empty(()).expand(columns.shape[1], columns.shape[2], *out)
+        check_fit(left, like, geometry, self.groups, shape)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How a kernel walks over patches: ``lay_out``, and how long rows are with the zeros behind them."""
+
+    places: np.ndarray
+    starts: np.ndarray
+    rows: int
+    step: int
+    length: int
+
+    @staticmethod
+    def of(image: Image, geometry: Geometry, out: Sizes) -> Rows:
+        places, starts, sizes = lay_out(geometry, image.space, out, image.channels // image.groups)
+        return Rows(places, starts, *sizes)
+
+    @property
+    def padded(self) -> int:
+        return -(-self.length // PADDING) * PADDING
+
+    def describe(self, image: Image, channels: int, places: int) -> np.ndarray:
+        """In the order of square_convolution in columns.h."""
+        sizes = [image.groups, channels // image.groups, image.size, places]
+        return np.array([*sizes, len(self.starts), self.rows, self.step, self.length, self.padded])
+
+
 def can_take(columns: Tensor) -> bool:
     """On this device, of this dtype."""
     return columns.device.type == "cpu" and columns.dtype in TYPES and find_library() is not None
@@ -82,24 +141,16 @@ def _check_where(where: Tensor | None, columns: Tensor, out: Sizes) -> None:
 
 
 def square_columns(
-    columns: Tensor, where: Tensor | None, image: Tensor, geometry: Geometry, groups: int, out: Sizes,
-    signs: Tensor | None = None,
-) -> Squared | None:  # fmt: skip
-    """Of ``g_vn[o, c, k] = sum_s columns_vn[o, s] image_n[c, patch(k, s)]``, ``image`` [n, channels, *space] with its
-    padding, ``out`` the convolution's output sizes: ``sum_vn signs_vn g_vn^2``, signs [V, n].
+    columns: Tensor, where: Tensor | None, image: Image, geometry: Geometry, out: Sizes, signs: Tensor | None = None
+) -> Squared | None:
+    """Of ``g_vn[o, c, k] = sum_s columns_vn[o, s] image_n[c, patch(k, s)]``, ``out`` the convolution's output sizes:
+    ``sum_vn signs_vn g_vn^2``, signs [V, n].
 
     None if the image is not finite: 0 * inf is NaN, which whoever skips zeros does not see; or if it is too large.
     """
-    _check_where(where, columns, out)
-    shape = (columns.shape[2], image.shape[1] // groups, *geometry[0])
-    check_fit(columns.new_empty(()).expand(len(image), shape[0], *out), image, geometry, groups, shape)
-    if not columns.numel() or not image.numel() or image[0].numel() > LARGEST:
-        return None
-    moved, size = move_channels(image, groups), tuple(image.shape[1:])
     found: list[Squared] = []
     for some in _several(columns):
-        sign = None if signs is None else signs[some]
-        part = _square(columns[some], where, moved, (size, geometry, groups, out, shape), sign)
+        part = _walk(columns[some], where, image, geometry, out, None if signs is None else signs[some])
         if part is None:
             return None
         found.append(part)
@@ -109,37 +160,91 @@ def square_columns(
     return Squared(squares, norms, torch.cat([f.sums for f in found]))
 
 
-def _square(columns: Tensor, where: Tensor | None, moved: Tensor, sizes: Any, signs: Tensor | None) -> Squared | None:
-    (channels, *space), geometry, groups, out, shape = sizes
+def sum_column(
+    column: Tensor, where: Tensor | None, image: Image, geometry: Geometry, out: Sizes
+) -> tuple[Tensor, Tensor] | None:
+    """``sum_n g_n`` of one column [n, rows, *places], and its sums over samples and places: the gradients of weight and
+    bias. None if the image is not finite."""
+    found = _walk(column.unsqueeze(0), where, image, geometry, out, None, squares=False)
+    return None if found is None else (found.squares, found.sums.sum((0, 1)))
+
+
+def _walk(
+    columns: Tensor, where: Tensor | None, image: Image, geometry: Geometry, out: Sizes, signs: Tensor | None,
+    squares: bool = True,
+) -> Squared | None:  # fmt: skip
+    _check_where(where, columns, out)
+    shape = (columns.shape[2], image.channels // image.groups, *geometry[0])
+    image.check(columns, geometry, out, shape)
+    if not columns.numel() or not image.size or image.size * image.groups > LARGEST:
+        return None
     flat, apart = _flat(columns)
-    number, samples, rows, places = flat.shape
-    at, starts, (row_count, row_step, length) = lay_out(geometry, tuple(space), out, channels // groups)
-    padded = -(-length // PADDING) * PADDING
-    image_size = channels // groups * math.prod(space)
-    given = np.array([groups, rows // groups, image_size, places, len(starts), row_count, row_step, length, padded])
+    number, samples, channels, places = flat.shape
+    rows = Rows.of(image, geometry, out)
+    sizes = rows.describe(image, channels, places)
     signs = None if signs is None else signs.T.to(flat.dtype).contiguous()
-    sums, norms = flat.new_zeros(samples, rows, number), torch.zeros(samples, dtype=torch.float64)
+    sums, norms = flat.new_zeros(samples, channels, number), torch.zeros(samples, dtype=torch.float64)
     kernel, each = _kernel("square_convolution", flat.dtype), flat.element_size()
 
     def run(low: int, high: int) -> tuple[int, Tensor]:
-        total = flat.new_zeros(rows, len(starts), row_count, padded)
+        total = flat.new_zeros(channels, len(rows.starts), rows.rows, rows.padded)
         weights, looked_at = flat.new_empty(places * number), np.empty(places, np.int32)
         broken = kernel(
-            moved.data_ptr() + low * groups * image_size * each, flat.data_ptr() + low * flat.stride(1) * each,
-            0 if where is None else where.data_ptr() + 4 * low * places * rows, high - low, number, apart.ctypes.data,
-            given.ctypes.data, at.ctypes.data, starts.ctypes.data,
+            image.buffer.data_ptr() + low * image.groups * image.size * each,
+            flat.data_ptr() + low * flat.stride(1) * each,
+            0 if where is None else where.data_ptr() + 4 * low * places * channels, high - low, number,
+            apart.ctypes.data, sizes.ctypes.data, rows.places.ctypes.data, rows.starts.ctypes.data,
             0 if signs is None else signs.data_ptr() + low * number * each, total.data_ptr(),
-            norms.data_ptr() + 8 * low, sums.data_ptr() + low * rows * number * each, weights.data_ptr(),
-            looked_at.ctypes.data,
+            norms.data_ptr() + 8 * low if squares else 0, sums.data_ptr() + low * channels * number * each,
+            weights.data_ptr(), looked_at.ctypes.data,
         )  # fmt: skip
         return broken, total
 
-    found = share(run, cut(samples, flat.numel() * len(starts) * row_count * length, ALONE))
+    found = share(run, cut(samples, flat.numel() * shape[1] * math.prod(shape[2:]), ALONE))
     if any(broken for broken, _ in found):
         return None
     total = torch.stack([part for _, part in found]).sum(0) if len(found) > 1 else found[0][1]
-    squares = total[..., :length].reshape(rows, *shape[2:], shape[1]).movedim(-1, 1)
-    return Squared(squares, norms, sums.permute(2, 0, 1))
+    added = total[..., : rows.length].reshape(channels, *shape[2:], shape[1]).movedim(-1, 1)
+    return Squared(added, norms, sums.permute(2, 0, 1))
+
+
+# ---- the way forward -------------------------------------------------------------------------------------------------
+
+
+def gather_columns(
+    pairs: list[tuple[Image, Tensor]], where: Tensor, geometry: Geometry, out: Sizes, found: Tensor
+) -> Tensor:
+    """Convolutions of images (without groups) with weights, added to ``found`` [n, places, rows] where ``where`` is not -1.
+    Numbers behind an image's rows must be finite."""
+    samples, places, channels = where.shape
+    if found.shape != where.shape or not found.is_contiguous():
+        raise ValueError(f"a result {tuple(found.shape)} does not fit places {tuple(where.shape)}")
+    for image, weight in pairs:
+        like = weight.new_empty(()).expand(1, samples, channels, places)
+        _check_where(where, like, out)
+        image.check(like, geometry, out, tuple(weight.shape))
+        if image.groups != 1 or found.dtype != weight.dtype or image.size > LARGEST:
+            raise ValueError("only one group, one dtype and images of less than two billion numbers are known")
+        rows = Rows.of(image, geometry, out)
+        filters = weight.new_zeros(channels, len(rows.starts) * rows.rows, rows.padded)
+        filters[..., : rows.length] = weight.movedim(1, -1).reshape(channels, -1, rows.length)
+        _gather(image, filters, rows, where, found)
+    return found
+
+
+def _gather(image: Image, filters: Tensor, rows: Rows, where: Tensor, found: Tensor) -> None:
+    samples, places, channels = where.shape
+    sizes, each = rows.describe(image, channels, places), filters.element_size()
+    kernel = _kernel("gather_convolution", filters.dtype)
+
+    def run(low: int, high: int) -> None:
+        first = low * places * channels
+        kernel(
+            image.buffer.data_ptr() + low * image.size * each, filters.data_ptr(), where.data_ptr() + 4 * first, high - low,
+            sizes.ctypes.data, rows.places.ctypes.data, rows.starts.ctypes.data, found.data_ptr() + first * each,
+        )  # fmt: skip
+
+    share(run, cut(samples, where.numel() * filters[0].numel(), ALONE))
 
 
 # ---- the way back ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from cockpit_core.kernels import native, threads
 from cockpit_core.kernels.native import columns as kernels
-from cockpit_core.kernels.native.columns import Squared, send_columns, square_columns
+from cockpit_core.kernels.native.columns import Image, Squared, gather_columns, send_columns, square_columns, sum_column
 
 LEVELS = native.list_levels()
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
@@ -75,7 +75,8 @@ class Case:
 
     def square(self) -> Squared | None:
         padded = F.pad(self.image, [self.padding] * (2 * len(self.space)))
-        return square_columns(self.columns, self.where, padded, self.geometry, self.groups, self.out, self.signs)
+        image = Image.of(padded, self.groups)
+        return square_columns(self.columns, self.where, image, self.geometry, self.out, self.signs)
 
     def send(self) -> Tensor | None:
         assert self.where is not None
@@ -141,6 +142,27 @@ def test_squares_and_the_way_back_are_those_of_everything(name: str, dtype: torc
     sent = case.send()
     assert sent is not None
     close(sent, case.true_columns(), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradients_and_outputs_at_some_places(name: str, dtype: torch.dtype) -> None:
+    case = with_dtype(SHAPES[name], dtype)
+    image = Image.of(F.pad(case.image, [case.padding] * (2 * len(case.space))), 1)
+    same = Image.channels_last(case.image.movedim(1, -1), (case.padding,) * len(case.space))
+    assert torch.equal(image.buffer, same.buffer)
+    weight = case.weight.double().requires_grad_()
+    given = case.convolve(case.image.double(), weight)
+    (truth,) = torch.autograd.grad(given, weight, case.spread()[0], retain_graph=True)
+    found = sum_column(case.columns[0], case.where, image, case.geometry, case.out)
+    assert found is not None
+    close(found[0], truth, dtype)
+    close(found[1], case.spread()[0].flatten(2).sum((0, 2)), dtype)
+    start = torch.ones(case.where.shape, dtype=dtype)
+    pairs = [(image, case.weight), (same, case.weight)]
+    gathered = gather_columns(pairs, case.where, case.geometry, case.out, start)
+    chosen = given.detach().flatten(2).mT.gather(1, case.where.long().clamp_min(0))
+    close(gathered, 1 + 2 * chosen * (case.where >= 0), dtype)
 
 
 @pytest.mark.parametrize("name", SHAPES)
