@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from cockpit_core.kernels.native.columns import Image, can_take, send_columns, square_columns
+from cockpit_core.kernels.native.columns import can_take, send_columns
 from cockpit_core.kernels.native.convolving import Geometry
 
 from .autograd_graph import Use, kind_of, output_shape, reachable
-from .rules import Sums, pad_spatially
+from .rules import PIECE, Sums, square_in_parts
 
+_POOLINGS = ("MaxPool2DWithIndices", "MaxPool3DWithIndices")
+_LINKS = ("Relu", *_POOLINGS)
 DENSE = 0.6  # with more entries than this that are not zero, torch's own way back is as fast
 
 
@@ -55,9 +57,8 @@ class Block:
 
     def square(self, columns: Tensor, signs: Tensor | None, uses: list[Use], sums: dict[str, Sums]) -> bool:
         """Add the squares of the convolution's own parameters; False if they have to be had in another way."""
-        node = self._node
-        image = Image.of(pad_spatially(node._saved_input.detach(), node), 1)
-        found = square_columns(columns, self.where, image, self.geometry, self.out, signs)
+        piece = min((sums[use.name].piece for use in uses), default=PIECE)
+        found = square_in_parts(self.convolution, columns, self.where, signs, piece)
         if found is None:
             return False
         for use in uses:
@@ -77,14 +78,20 @@ class Block:
         return send_columns(columns, where, weight, self.geometry, padding, space, self.out)
 
 
-def find_blocks(root: Node, batch_size: int | None, dense: float = DENSE) -> list[Block]:
-    """All below ``root``, wherever they lie, of which at most this share is not zero."""
+def find_blocks(root: Node, batch_size: int | None, room: float, dense: float = DENSE) -> list[Block]:
+    """Those below ``root``, wherever they lie, of which at most this share is not zero, that fit into so many bytes."""
     nodes = reachable([root])
     uses = [(below, node) for node in nodes for below, _ in node.next_functions if below is not None]
     count = Counter(below for below, _ in uses)
     reader = {below: node for below, node in uses if count[below] == 1}
-    found = [_block_at(node, reader, dense) for node in nodes if _is_plain(node, batch_size)]
-    return [block for block in found if block is not None]
+    found: list[Block] = []
+    for node in nodes:
+        if _is_plain(node, batch_size) and _bytes_at(node, reader) <= room:
+            block = _block_at(node, reader, dense)
+            if block is not None:
+                found.append(block)
+                room -= block.where.nbytes
+    return found
 
 
 def _is_plain(node: Node, batch_size: int | None) -> bool:
@@ -98,6 +105,14 @@ def _is_plain(node: Node, batch_size: int | None) -> bool:
     return whole and alike and can_take(weight)
 
 
+def _bytes_at(convolution: Node, reader: dict[Node, Node]) -> int:
+    """What finding a block takes at most: its places as 64-bit numbers, and then as 32-bit ones."""
+    top = convolution
+    while (node := reader.get(top)) is not None and kind_of(node) in _LINKS:
+        top = node
+    return 12 * torch.Size(output_shape(top)).numel()
+
+
 def _block_at(convolution: Node, reader: dict[Node, Node], dense: float) -> Block | None:
     """With the ReLU and the pooling behind it, in either order, each at most once."""
     top, kept, chosen = convolution, None, None
@@ -106,7 +121,7 @@ def _block_at(convolution: Node, reader: dict[Node, Node], dense: float) -> Bloc
         kind = kind_of(node)
         if kind == "Relu" and kept is None:
             kept = of._saved_result.detach()
-        elif kind in ("MaxPool2DWithIndices", "MaxPool3DWithIndices") and chosen is None:
+        elif kind in _POOLINGS and chosen is None:
             chosen = of._saved_result1
             if kept is not None:
                 kept = kept.flatten(2).gather(2, chosen.flatten(2)).view(chosen.shape)
@@ -158,7 +173,8 @@ def _highest_cut(start: Node, blocks: list[Block], users: set[Node]) -> tuple[Bl
     for block in blocks:
         above = set(reachable([start], stop=[block.top])) & users
         under = set(reachable([block.below[0]])) & users
-        if above & under or block.convolution in above:
+        needed = under or block.convolution in users
+        if above & under or block.convolution in above or not needed:
             continue
         if best is None or len(above) < len(best[1]):
             best = block, above

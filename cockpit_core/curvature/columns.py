@@ -52,7 +52,7 @@ class Squares:
         self._sender = Sender()
         assert point.outputs is not None and point.outputs.grad_fn is not None
         with explained():
-            self._blocks = find_blocks(point.outputs.grad_fn, point.batch_size)
+            self._blocks = find_blocks(point.outputs.grad_fn, point.batch_size, memory_budget // 4)
         self._cuts: dict[Node, list[tuple[Block, set[Node]]]] = {}
         piece = min(PIECE, memory_budget // 8 // point.loss.element_size())
         self.sums = {

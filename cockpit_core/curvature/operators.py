@@ -115,7 +115,8 @@ class HessianOperator(_Products):
         self.parameters = list(point.trainable.values())
         self.column_bytes = activation_bytes(point.loss)
         refuse_once_differentiable(point.loss)
-        self._ways = Stemmed(point.loss, self.parameters)
+        with explained():
+            self._ways = Stemmed(point.loss, self.parameters)
         self._gradients = differentiable_gradient(point.loss, self._ways.inputs)
         self._ways.learn(self._gradients)
 

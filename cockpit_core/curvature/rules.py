@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cockpit_core.kernels.native.columns import Image, can_take, square_columns
+from cockpit_core.kernels.native.columns import Image, Squared, can_take, square_columns
 
-from .autograd_graph import Use
+from .autograd_graph import Use, output_shape
 from .point import NoCurvature
 
 PIECE = 2**20  # elements of individual gradients and patches formed at once: about what stays in a core's cache
@@ -151,6 +151,27 @@ def patches(x: Tensor, kernel: tuple[int, ...], node: Any) -> Tensor:
     return view.reshape(x.shape[0], x.shape[1] * math.prod(kernel), -1)
 
 
+def square_in_parts(
+    node: Any, columns: Tensor, where: Tensor | None, signs: Tensor | None, piece: int
+) -> Squared | None:
+    """Squares of a convolution's weight by native kernels, from columns at its output or at the places that ``where``
+    names; a few samples at a time, because kernels read a copy of the image. None where only the dense way is right."""
+    x, out = node._saved_input.detach(), output_shape(node)[2:]
+    geometry = (tuple(node._saved_weight.shape[2:]), tuple(node._saved_stride), tuple(node._saved_dilation))
+    found: list[Squared] = []
+    for part in _blocks(len(x), x[0].numel(), piece):
+        image = Image.of(pad_spatially(x[part], node), node._saved_groups)
+        chosen, sign = None if where is None else where[part], None if signs is None else signs[:, part]
+        one = square_columns(columns[:, part], chosen, image, geometry, out, sign)
+        if one is None:
+            return None
+        found.append(one)
+    if len(found) == 1:
+        return found[0]
+    squares = torch.stack([f.squares for f in found]).sum(0)
+    return Squared(squares, torch.cat([f.norms for f in found]), torch.cat([f.sums for f in found], 1))
+
+
 def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
     """Weight of a convolution, also transposed, with groups, in one to three dimensions."""
     node: Any = use.node
@@ -160,14 +181,10 @@ def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
     if node._saved_transposed:
         _transposed_convolution(node, x.to(b.dtype), b, signs, kernel, sums)
         return
-    out = tuple(b.shape[3:])
-    if can_take(b) and x.dtype == b.dtype:
-        geometry = (kernel, tuple(node._saved_stride), tuple(node._saved_dilation))
-        image = Image.of(pad_spatially(x, node), node._saved_groups)
-        found = square_columns(b, None, image, geometry, out, signs)
-        if found is not None:
-            sums.add(found.squares, found.norms)
-            return
+    found = square_in_parts(node, b, None, signs, sums.piece) if can_take(b) and x.dtype == b.dtype else None
+    if found is not None:
+        sums.add(found.squares, found.norms)
+        return
     width = x.shape[1] * math.prod(kernel)
     _add_outer_products(
         lambda part: patches(x[part], kernel, node), width, b.flatten(3), signs, node._saved_groups, sums

@@ -8,6 +8,7 @@ gradient of z and dl its change, both zero elsewhere: ``dW = conv_weight(a, dl) 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -34,14 +35,13 @@ class _Layer:
         self.block, self.padding = block, tuple(node._saved_padding)
         self.weight: Tensor = node._saved_weight.detach()
         self.image = Image.of(pad_spatially(node._saved_input.detach(), node), 1)
-        self.live = (block.where >= 0).to(self.weight)
-        self.twice = torch.cat([block.where, block.where], -1)
+        self.live = block.where >= 0
         self.space = output_shape(block.top)[2:]
 
     def push(self, change: Image | None, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``dz`` [n, *space, channels], from ``da`` and a direction of the parameters."""
         pairs = [(self.image, weight)] if change is None else [(self.image, weight), (change, self.weight)]
-        start = torch.zeros_like(self.live) if bias is None else self.live * bias
+        start = weight.new_zeros(self.live.shape) if bias is None else self.live * bias
         found = gather_columns(pairs, self.block.where, self.block.geometry, self.block.out, start)
         return found.unflatten(1, self.space)
 
@@ -52,11 +52,9 @@ class _Layer:
 
     def send(self, slope: Tensor, weight: Tensor) -> Tensor:
         """``conv_input(slope, weight)``, both with the block's channels once or twice."""
-        once = slope.shape[-1] == self.block.where.shape[-1]
-        columns = slope.movedim(-1, 1).unsqueeze(0)
-        return _finite(self.block.send_through(columns, self.block.where if once else self.twice, weight))[0].movedim(
-            1, -1
-        )
+        where, columns = self.block.where, slope.movedim(-1, 1).unsqueeze(0)
+        where = where if slope.shape[-1] == where.shape[-1] else torch.cat([where, where], -1)
+        return _finite(self.block.send_through(columns, where, weight))[0].movedim(1, -1)
 
 
 def _finite(found: Any) -> Any:
@@ -139,7 +137,7 @@ def find_trunks(root: Tensor, parameters: Sequence[Tensor]) -> list[Trunk]:
     count = Counter(below for node in nodes for below, _ in node.next_functions if below is not None)
     wanted = {id(p) for p in parameters}
     found = []
-    blocks = [b for b in find_blocks(root.grad_fn, None, DENSE) if _is_trained(b.convolution, wanted, count)]
+    blocks = [b for b in find_blocks(root.grad_fn, None, math.inf, DENSE) if _is_trained(b.convolution, wanted, count)]
     above = {block.below[0]: block for block in blocks}
     for block in blocks:
         if block.below[0] is not None:
