@@ -30,12 +30,13 @@ DENSE = 0.6  # with more entries than this that are not zero, torch's own way ba
 @dataclass(frozen=True)
 class Block:
     """``top`` is the last node of it, ``where`` [B, places, channels] the convolution's output position behind each of
-    top's outputs, -1 behind those that a ReLU has cut off.
+    top's outputs, -1 behind those that a ReLU has cut off; ``entries`` are the others.
     """
 
     top: Node
     convolution: Node
     where: Tensor
+    entries: int
 
     @property
     def _node(self) -> Any:
@@ -146,7 +147,7 @@ def _sparse_block(
     entries = where.numel() if live is None else int(torch.count_nonzero(live))
     if entries > dense * batch * channels * positions:
         return None
-    return Block(top, convolution, where.flatten(2).permute(0, 2, 1).to(torch.int32).contiguous())
+    return Block(top, convolution, where.flatten(2).permute(0, 2, 1).to(torch.int32).contiguous(), entries)
 
 
 def choose_cuts(source: Node, blocks: list[Block], users: set[Node]) -> list[tuple[Block, set[Node]]]:

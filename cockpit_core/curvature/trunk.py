@@ -24,7 +24,9 @@ from .blocks import Block, find_blocks
 from .point import NoCurvature
 from .rules import pad_spatially
 
-DENSE = 0.4  # with more entries that are not zero, torch's own second derivative is as fast
+DENSE = 0.4  # with more entries that are not zero, torch's own second derivative is faster at any rate
+_LANES, _OVERHEAD, _SLOWER, _MARGIN = 16, 8, 3.0, 0.8
+"""Of the rule in ``_saving``, fitted to products of four networks that ``benchmarks/blocks.py`` and 3C3D have."""
 
 
 class _Layer:
@@ -145,8 +147,23 @@ def find_trunks(root: Tensor, parameters: Sequence[Tensor]) -> list[Trunk]:
         row = [block]
         while count[row[-1].top] == 1 and (higher := above.get(row[-1].top)) is not None:
             row.append(higher)
-        found.append(Trunk(row))
+        savings = [sum(_saving(b) for b in row[: k + 1]) for k in range(len(row))]
+        best = max(savings)
+        if best > 0:
+            found.append(Trunk(row[: savings.index(best) + 1]))
     return found
+
+
+def _saving(block: Block) -> float:
+    """Of a product, in vectors multiplied: an entry costs as many as its patch has, and some to find it, each three times as
+    dear as in torch's convolutions, which take every position. Of data neither needs a gradient, nor do they change."""
+    node: Any = block.convolution
+    channels, *kernel = node._saved_weight.shape[1:]
+    row = channels * (kernel[-1] if node._saved_dilation[-1] == 1 else 1)
+    vectors = channels * math.prod(kernel) // row * math.ceil(row / _LANES)
+    dense = math.prod(output_shape(block.convolution)) * channels * math.prod(kernel) / (0.7 * _LANES)
+    convolutions = 2 if block.below[0] is None else 6
+    return convolutions * (_MARGIN * dense - _SLOWER * block.entries * (vectors + _OVERHEAD))
 
 
 def _is_trained(convolution: Node, wanted: set[int], count: Counter[Node]) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from torch import nn
 
-from cockpit_core.curvature import NoCurvature
+from cockpit_core.curvature import NoCurvature, blocks, trunk
 from cockpit_core.curvature.operators import GGNOperator, HessianOperator, flatten, unflatten
 from cockpit_core.curvature.trunk import Trunk
 from cockpit_core.kernels import native
@@ -23,6 +26,13 @@ LENGTHS = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trunks are worth it, however small they are."""
+    monkeypatch.setattr(trunk, "_saving", lambda block: 1.0)
+
+
+@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_products_are_those_of_the_full_matrix(name: str, kind: str) -> None:
@@ -38,6 +48,7 @@ def test_products_are_those_of_the_full_matrix(name: str, kind: str) -> None:
     operator.close()
 
 
+@pytest.mark.usefixtures("always")
 def test_products_without_the_library_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     point = make("chain")
     operator = HessianOperator(point)
@@ -49,6 +60,27 @@ def test_products_without_the_library_are_the_same(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(found, plain.matvec(vector), rtol=1e-9, atol=1e-12)
 
 
+def test_a_trunk_ends_where_torch_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = make("chain")
+    for savings, length in (([-1.0, -1.0], 0), ([-1.0, 2.0], 2), ([1.0, -2.0], 1)):
+        first, second = savings
+        monkeypatch.setattr(trunk, "_saving", lambda b, at=(first, second): at[b.below[0] is not None])
+        found = trunk.find_trunks(point.loss, list(point.trainable.values()))
+        assert sum(len(one._layers) for one in found) == length
+
+
+def test_wide_sparse_convolutions_save_and_narrow_dense_ones_do_not() -> None:
+    def saving(channels: int, rows: int, pooling: int) -> float:
+        model = nn.Sequential(nn.Conv2d(channels, rows, 3), nn.ReLU(), nn.MaxPool2d(pooling))
+        outputs = model(torch.randn(2, channels, 14, 14))
+        (block,) = blocks.find_blocks(outputs.grad_fn, None, math.inf, 1.0)
+        return trunk._saving(block)
+
+    assert saving(64, 16, 3) > 0 > saving(3, 16, 2)
+    assert saving(64, 16, 1) < 0
+
+
+@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("where", ["image", "weight"])
 def test_what_is_not_finite_has_no_value(where: str) -> None:
     torch.manual_seed(1)
