@@ -99,7 +99,8 @@ class Squares:
                 break
             source, columns = GradientEdge(*block.below), sent  # type: ignore[arg-type]
             nodes = [n for n in nodes if n is not block.convolution]
-        self._add_nodes(source, columns, seeds.signs, nodes)
+        if nodes:
+            self._add_nodes(source, columns, seeds.signs, nodes)
 
     @torch.no_grad()
     def _cross(self, block: Block, top: Tensor, signs: Tensor | None, nodes: list[Node]) -> Tensor | None:
@@ -118,6 +119,7 @@ class Squares:
         if last is not None and last is _node_of(source):
             return columns
         arrived: Tensor | None = None
+        columns = columns.contiguous()  # what left a block does not lie as torch likes it
         for group in self._groups(nodes, columns) or [[]]:
             ends = group if last is None else [*group, last]
             gradients = self._send_back(source, columns, ends) if ends else []
