@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .operators import differentiable_gradient, gradient_of_one
 from .point import NoCurvature, Point
+from .tokens import read_tokens
 
 _FEW_CLASSES = 6
 _MAX_DENSE = 256  # outputs per sample up to which a general Hessian is formed and decomposed, [B, K, K]
@@ -31,12 +32,17 @@ class Seeds:
 class LossHessian:
     """``d^2 loss / d outputs^2 = sum_v signs_v columns_v columns_v^T``, block-diagonal over samples.
 
-    count: columns needed per sample. Forms: "zero", "softmax" (rank C - 1 at each position), "diagonal", "dense".
+    count: columns needed per sample. Forms: "zero", "softmax" (rank C - 1 at each position), "diagonal", "dense";
+    "tokens": a softmax over so many classes that columns are only drawn, one at a time (tokens.py).
     """
 
     def __init__(self, point: Point):
         if point.outputs is None or point.loss_of is None:
             raise NoCurvature("needs a loss that is a function of the model's outputs alone")
+        self._tokens = read_tokens(point)
+        if self._tokens is not None:
+            self.form, self.count, self.batch_size = "tokens", self._tokens.count, point.batch_size
+            return
         outputs = point.outputs.detach().clone()  # the user's loss may write into what it is given
         self._apart = outputs.dim() > 0 and outputs.shape[0] % point.batch_size == 0
         if outputs.numel() == 0 or (point.samples_first and not self._apart):
@@ -147,6 +153,8 @@ class LossHessian:
 
     def seeds(self, chunk: int) -> Iterator[Seeds]:
         """All columns, ``chunk`` at a time."""
+        if self._tokens is not None:
+            raise NoCurvature(f"the loss of so many classes takes {self.count} columns")
         for begin in range(0, self.count, chunk):
             yield self._columns(torch.arange(begin, min(begin + chunk, self.count), device=self._leaf.device))
 
@@ -219,6 +227,10 @@ class LossHessian:
         The signs are drawn from ``generator`` alone. Only for losses whose Hessian has no negative part.
         centred: without what ``constant_seeds`` give.
         """
+        if self._tokens is not None:
+            if count == 1:
+                return Seeds(self._tokens.draw(generator).unsqueeze(0))
+            return Seeds(torch.stack([self._tokens.draw(generator) for _ in range(count)]))
         if self.form == "softmax":
             signs = self._signs((count, *self.shape), generator)
             signs = self._centre(signs) if centred and self._constant else signs

@@ -9,6 +9,7 @@ kernels, or on a part of the batch, and ``l`` put on top of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -73,15 +74,22 @@ class LossAtOutputs:
         part: Callable[[Tensor], list[Tensor]],
     ):
         self._outputs, self._join, self._part = list(outputs), join, part
-        self._value = loss.detach()
-        with torch.enable_grad(), explained():
-            slopes = torch.autograd.grad(loss, self._outputs, create_graph=True, allow_unused=True)
-        self._slopes = list(slopes)
-        self._at = join([y.detach() for y in self._outputs])
-        self._slope = join([torch.zeros_like(y) if s is None else s.detach() for y, s in self._pairs()])
+        self._loss = loss
 
-    def _pairs(self) -> list[tuple[Tensor, Tensor | None]]:
-        return list(zip(self._outputs, self._slopes, strict=True))
+    @cached_property
+    def _slopes(self) -> list[Tensor | None]:
+        """When it is first asked for: it takes as much memory as the outputs, several times."""
+        with torch.enable_grad(), explained():
+            return list(torch.autograd.grad(self._loss, self._outputs, create_graph=True, allow_unused=True))
+
+    @cached_property
+    def _slope(self) -> Tensor:
+        pairs = zip(self._outputs, self._slopes, strict=True)
+        return self._join([torch.zeros_like(y) if s is None else s.detach() for y, s in pairs])
+
+    @cached_property
+    def _at(self) -> Tensor:
+        return self._join([y.detach() for y in self._outputs])
 
     def _product(self, d: Tensor) -> Tensor:
         with torch.no_grad():
@@ -112,4 +120,4 @@ class LossAtOutputs:
     def __call__(self, values: Tensor) -> Tensor:
         d = values - self._at.to(values.dtype)
         linear = (d * self._slope.to(values.dtype)).sum()
-        return self._value.to(values.dtype) + linear + _HalfSquare.apply(d, self._product)
+        return self._loss.detach().to(values.dtype) + linear + _HalfSquare.apply(d, self._product)
