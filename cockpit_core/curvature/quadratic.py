@@ -77,14 +77,15 @@ class LossAtOutputs:
         self._loss = loss
 
     @cached_property
-    def _slopes(self) -> list[Tensor | None]:
-        """When it is first asked for: it takes as much memory as the outputs, several times."""
+    def slopes(self) -> list[Tensor | None]:
+        """The gradient of the loss at the outputs, with its graph. Made when it is first asked for: it takes as much memory
+        as the outputs, several times."""
         with torch.enable_grad(), explained():
             return list(torch.autograd.grad(self._loss, self._outputs, create_graph=True, allow_unused=True))
 
     @cached_property
     def _slope(self) -> Tensor:
-        pairs = zip(self._outputs, self._slopes, strict=True)
+        pairs = zip(self._outputs, self.slopes, strict=True)
         return self._join([torch.zeros_like(y) if s is None else s.detach() for y, s in pairs])
 
     @cached_property
@@ -94,7 +95,7 @@ class LossAtOutputs:
     def _product(self, d: Tensor) -> Tensor:
         with torch.no_grad():
             seeds = [piece.to(y.dtype) for piece, y in zip(self._part(d.detach()), self._outputs, strict=True)]
-            bent = [(s, seed) for s, seed in zip(self._slopes, seeds, strict=True) if s is not None and s.requires_grad]
+            bent = [(s, seed) for s, seed in zip(self.slopes, seeds, strict=True) if s is not None and s.requires_grad]
             if not bent:
                 return torch.zeros_like(d)
             with explained():
@@ -106,7 +107,7 @@ class LossAtOutputs:
 
     def products(self, rows: Tensor) -> Tensor:
         """``H d`` for each row: all at once where the nodes of the loss allow, else one after the other."""
-        bent = [s for s in self._slopes if s is not None and s.requires_grad]
+        bent = [s for s in self.slopes if s is not None and s.requires_grad]
         if len(self._outputs) == 1 and bent:
             try:
                 (found,) = torch.autograd.grad(
