@@ -32,8 +32,6 @@ from .spread import Draws, Elements
 EXACT_COLUMNS = 6
 """Up to so many columns Gauss-Newton is exact; of more, a few random mixtures have an error well below that of the rest."""
 LEAST_DRAWS, MOST_DRAWS = 2, 32
-SWEEPING = 2
-"""Probes of recurrent layers go back several at once, and are cheaper by about this factor."""
 LEAST_SHARED, FEW_ELEMENTS = 4, 1000
 """Signs that all samples share: so many draws at least, and more where they are those of few elements only."""
 LEAST_FREEDOM = 12
@@ -254,11 +252,10 @@ def estimate_split(
     try:
         for _ in range(rest.least_draws):
             rest.probe(generator)
-        most = max_probes if rest.sweep == 1 else max_probes * SWEEPING
         while not _is_enough(ggn, rest, target):
             if ggn.draws_columns and ggn.traces().error > rest.traces().error and ggn.draws < MOST_DRAWS:
                 ggn.draw_column()
-            elif rest.probes < most:
+            elif rest.probes < max_probes:
                 rest.probe(generator)
             else:
                 break
