@@ -12,12 +12,15 @@ from benchmarks.diagnosis.faults import FAULTS, fits
 from benchmarks.diagnosis.healthy import AWKWARD, names_of_awkward
 from benchmarks.diagnosis.loop import UNREAD, make_job
 from benchmarks.diagnosis.programs import PROGRAMS
+from benchmarks.diagnosis.ranges import describe as describe_range
+from benchmarks.diagnosis.ranges import watch
 from benchmarks.diagnosis.run import folder_of, list_cases, small_cases, work
 from benchmarks.diagnosis.score import describe, score
 from benchmarks.diagnosis.verdicts import ALL, KINDS, Verdict, judge, open_saved, save
 from benchmarks.diagnosis.write import make_page, write_measured
 from cockpit_core.diagnoses import all_diagnoses
 from cockpit_core.diagnosis.confidence import confidence_of, weigh
+from cockpit_core.diagnosis.limits import LIMITS
 from cockpit_core.events.data import load
 
 PACED = "everything, each at a pace of its own"
@@ -104,6 +107,17 @@ def test_what_is_left_out_of_full_changes_no_finding(folder: Path) -> None:
     said = [[(f.name, f.severity, f.since, f.text) for f in judge(data, KINDS[ALL])[0]] for data in (whole, lean)]
     assert said[0] == said[1]
     assert said[0]
+
+
+def test_healthy_ranges_are_measured_at_every_tracked_step(folder: Path) -> None:
+    seen: dict[str, list[float]] = {name: [] for name in LIMITS}
+    watch(folder_of(("mlp", "plain", 0), folder / "lean") / "log", seen)
+    assert len(seen["update"]) == len(seen["input_rms"]) == 30
+    assert 0.5 < min(seen["input_rms"]) <= max(seen["input_rms"]) < 2
+    assert "| 1 to 2.98 | 50.0% | 50.0% |" in describe_range(
+        "noise", LIMITS["noise"]._replace(value=2, high=2), [1.0, 3.0]
+    )
+    assert "not seen" in describe_range("between", LIMITS["between"], [])
 
 
 def test_every_fault_names_diagnoses_that_exist_and_fits_some_program() -> None:

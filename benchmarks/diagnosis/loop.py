@@ -21,7 +21,6 @@ from benchmarks.diagnosis.job import Job
 from benchmarks.diagnosis.programs import PROGRAMS, Settings
 
 UNREAD = ("GradHist1d", "GradHist2d", "HessTrace", "TICDiag")  # of "full", and dear: no rule looks at them
-TRACKING = ("full", "lean", "default")
 
 
 def choose_tracking(tracking: str) -> dict[str, Any]:
