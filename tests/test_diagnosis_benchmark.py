@@ -114,7 +114,7 @@ def test_healthy_ranges_are_measured_at_every_tracked_step(folder: Path) -> None
     watch(folder_of(("mlp", "plain", 0), folder / "lean") / "log", seen)
     assert len(seen["update"]) == len(seen["input_rms"]) == 30
     assert 0.5 < min(seen["input_rms"]) <= max(seen["input_rms"]) < 2
-    assert "| 1 to 2.98 | 50.0% | 50.0% |" in describe_range(
+    assert "| 1.02 to 2.98 | 50.0% | 50.0% |" in describe_range(
         "noise", LIMITS["noise"]._replace(value=2, high=2), [1.0, 3.0]
     )
     assert "not seen" in describe_range("between", LIMITS["between"], [])

@@ -76,9 +76,8 @@ def main() -> None:
     seen: dict[str, list[float]] = {name: [] for name in LIMITS}
     for v in good:
         watch(folder_of((v.program, v.case, v.seed), root) / "log", seen)
-    print(
-        f"{len(good)} runs that trained well\n\n| limit | stated range | 1 to 99 % | outside | beyond the limit |\n|---|---|---|---|---|"
-    )
+    print(f"{len(good)} runs that trained well\n")
+    print("| limit | stated range | 1 to 99 % | outside | beyond the limit |\n|---|---|---|---|---|")
     print("\n".join(describe(name, limit, seen[name]) for name, limit in LIMITS.items()))
 
 
