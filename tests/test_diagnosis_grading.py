@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.diagnosis import grading
 from benchmarks.diagnosis.ported import MEANS, TOOLS, Trace, autotrainer, count_swings, sagemaker, stalls, umlaut
-from benchmarks.diagnosis.verdicts import ALL, Alarm, Verdict, names_right_layers
+from benchmarks.diagnosis.saving import open_saved, save
+from benchmarks.diagnosis.verdicts import ALL, KINDS, Alarm, Verdict, names_right_layers
 from cockpit_core.diagnoses import all_diagnoses
 from cockpit_core.diagnosis.history import Observation
 from cockpit_core.foundation.records import Finding, Header, LayerInfo
@@ -69,6 +71,17 @@ def test_detection_is_when_it_was_in_the_log() -> None:
     early, late = (verdict("severe/lr_high", 1.0, alarm("learning_rate_too_high", at=at)) for at in (5, 45))
     assert grading.when_found([early, late]) == pytest.approx(0.25)
     assert math.isnan(grading.when_found([verdict("severe/lr_high", 1.0, alarm("dead_units"))]))
+
+
+def test_saved_verdicts_come_back_as_they_were(tmp_path: Path) -> None:
+    some = verdict(
+        "severe/lr_high", 0.1234, alarm("dead_units"), alarm("loss_sign", severity="broken", at=45), layer=False
+    )
+    some.alarms = {kind: list(some.alarms[ALL]) if kind != "loss curve only" else [] for kind in KINDS}
+    some.advice, some.tools = ["batch_too_large"], {"UMLAUT": ["input range"]}
+    other = replace(some, alarms={kind: [] for kind in KINDS}, advice=[], tools={}, layer=None, case="plain")
+    save([some, other], tmp_path / "verdicts.json")
+    assert open_saved(tmp_path / "verdicts.json") == [some, other]
 
 
 def test_a_layer_is_right_if_all_that_is_named_lies_in_the_fault() -> None:

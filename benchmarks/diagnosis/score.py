@@ -1,7 +1,7 @@
 """``python -m benchmarks.diagnosis.score FOLDER``: what the rules are worth on runs that are there, without training again.
 
 ``FOLDER`` holds "lean" (or "full") and "default", as ``run`` leaves them. With ``--save`` the verdicts go into
-``benchmarks/results/diagnosis.json``, from which ``write`` makes the page and the table of confidences.
+``benchmarks/results``, from which ``write`` makes the page and the table of confidences.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from pathlib import Path
 from benchmarks.diagnosis import grading
 from benchmarks.diagnosis.grading import Share
 from benchmarks.diagnosis.ported import TOOLS
-from benchmarks.diagnosis.verdicts import ALL, KINDS, Verdict, read_verdicts, save
-
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "diagnosis.json"
+from benchmarks.diagnosis.saving import FILES, RESULTS, save
+from benchmarks.diagnosis.verdicts import ALL, KINDS, Verdict, read_verdicts
 
 
 def show(share: Share) -> str:
@@ -91,7 +90,7 @@ def print_scores(verdicts: list[Verdict]) -> None:
 
 def score(folder: Path, jobs: int, kinds: tuple[str, ...] = tuple(KINDS)) -> dict[str, list[Verdict]]:
     """{way of tracking: verdicts}; "full" counts for what it is."""
-    found = {name: read_verdicts(folder / name, kinds, jobs) for name in ("full", "lean", "default")}
+    found = {name: read_verdicts(folder / name, kinds, jobs) for name in FILES}
     return {name: runs for name, runs in found.items() if runs}
 
 
@@ -99,14 +98,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--save", action="store_true", help=f"into {RESULTS.name}")
+    parser.add_argument("--save", action="store_true", help="into benchmarks/results")
     arguments = parser.parse_args()
     verdicts = score(arguments.folder, arguments.jobs)
     for tracking, runs in verdicts.items():
         print(f"\n==== tracked: {tracking}")
         print_scores(runs)
-    if arguments.save:
-        save(verdicts, RESULTS)
+        if arguments.save:
+            save(runs, RESULTS / FILES[tracking])
 
 
 if __name__ == "__main__":

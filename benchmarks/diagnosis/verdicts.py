@@ -1,6 +1,6 @@
 """From logs to verdicts: what the rules say of each run, by kind of evidence, and what the ported thresholds say.
 
-Verdicts are small: ``benchmarks/results/diagnosis.json`` keeps them, so that tables can be made again without logs.
+Verdicts are small: ``saving`` keeps them, so that tables can be made again without logs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.diagnosis.faults import FAULTS
@@ -167,32 +167,3 @@ def named_by(tool: str, verdict: Verdict) -> tuple[str, ...]:
     """The diagnoses that a tool's first words could mean."""
     said = verdict.tools.get(tool, [])
     return MEANS[said[0]] if said else ()
-
-
-def save(verdicts: dict[str, list[Verdict]], path: Path) -> None:
-    """One line a run, by way of tracking."""
-    lines = []
-    for tracking, runs in verdicts.items():
-        rows = ",\n".join(json.dumps(pack(verdict), separators=(",", ":")) for verdict in runs)
-        lines.append(f'"{tracking}": [\n{rows}\n]')
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def pack(verdict: Verdict) -> dict:
-    packed = asdict(verdict)
-    del packed["harmed"]
-    packed["alarms"] = {
-        kind: [[a.name, a.severity, a.confidence, a.at, a.since] for a in alarms]
-        for kind, alarms in verdict.alarms.items() if alarms
-    }  # fmt: skip
-    packed["tools"] = {tool: said for tool, said in verdict.tools.items() if said}
-    return {name: value for name, value in packed.items() if value not in (None, [], {})}
-
-
-def open_saved(path: Path) -> dict[str, list[Verdict]]:
-    return {tracking: [unpack(row) for row in rows] for tracking, rows in json.loads(path.read_text()).items()}
-
-
-def unpack(row: dict) -> Verdict:
-    alarms = {kind: [Alarm(*alarm) for alarm in row.get("alarms", {}).get(kind, [])] for kind in KINDS}
-    return Verdict(**{**row, "alarms": alarms})

@@ -1,6 +1,6 @@
 """``python -m benchmarks.diagnosis.write``: from the verdicts of the benchmark to what the package says of itself.
 
-Reads ``benchmarks/results/diagnosis.json`` (written by ``score --save``). Writes the figures of ``docs/diagnosis.md``, between
+Reads ``benchmarks/results/diagnosis*.json`` (written by ``score --save``). Writes the figures of ``docs/diagnosis.md``, between
 its two marks, and ``cockpit_core/diagnosis/measured.py`` (precision of each diagnosis, from which confidence is made).
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.diagnosis import grading
 from benchmarks.diagnosis.grading import Share
 from benchmarks.diagnosis.ported import TOOLS
-from benchmarks.diagnosis.score import RESULTS
-from benchmarks.diagnosis.verdicts import ALL, KINDS, Verdict, open_saved
+from benchmarks.diagnosis.saving import FILES, RESULTS, open_saved
+from benchmarks.diagnosis.verdicts import ALL, KINDS, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -133,7 +133,7 @@ def write_measured(verdicts: list[Verdict], path: Path) -> None:
 
 
 def main() -> None:
-    saved = open_saved(RESULTS)
+    saved = {name: open_saved(RESULTS / file) for name, file in FILES.items() if (RESULTS / file).exists()}
     page = make_page(saved)
     document = ROOT / "docs" / "diagnosis.md"
     text = document.read_text()
