@@ -11,10 +11,13 @@ from pathlib import Path
 from benchmarks.diagnosis import grading
 from benchmarks.diagnosis.grading import Share
 from benchmarks.diagnosis.ported import TOOLS
+from benchmarks.diagnosis.programs import PROGRAMS
+from benchmarks.diagnosis.run import list_cases
 from benchmarks.diagnosis.saving import FILES, RESULTS, open_saved
 from benchmarks.diagnosis.verdicts import ALL, KINDS, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
+WHOLE = len(list_cases(3, 300, list(PROGRAMS)))
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 TITLES = {
     "full": '"full" at every 5th step',
@@ -105,8 +108,8 @@ def make_page(saved: dict[str, list[Verdict]]) -> str:
     programs = sorted({v.program for v in runs})
     seeds = len({v.seed for v in runs if v.seeded})
     return "\n".join([
-        f"{len(runs)} runs of {len(programs)} programs, {seeds} seed{'s' * (seeds != 1)} of each fault. Confidences, and the "
-        "order of findings that they decide, are from the other programs only.",
+        f"{len(runs)} of the {WHOLE:,} runs, of {len(programs)} programs, {seeds} seed{'s' * (seeds != 1)} of faults. "
+        "Confidences, and the order of findings that they decide, are from the other programs only.",
         "",
         *make_table("tracked", [make_row(TITLES[name], own) for name, own in graded.items()]),
         f"With {TITLES[main]}:",
