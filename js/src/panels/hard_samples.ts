@@ -87,6 +87,7 @@ const panel: Panel = {
   order: 19,
   height: 200,
   names: [NAME],
+  needs: [NAME],
   help: [
     "The samples with the largest individual gradients, averaged over the tracked steps that had them in their batch: id, label as the loss was given it, mean length of the gradient, mean cosine with the gradient of its batch, how often it was seen, and when last.",
     "Large and contrary (a cosine below 0) is what a wrong label looks like: with 5 % of the labels of handwritten digits flipped, four of five of the 5 % with the largest gradients were flipped ones after ten epochs (of the fifty worst, 94 %). Rare and truly hard samples are there too: look at them before you throw them out.",

@@ -22,8 +22,8 @@ interface Cell {
 }
 type Cells = Map<string, Cell>;
 
-/** A sentence says the most at its beginning. */
-const cutEnd = (text: string) =>
+/** A sentence says the most at its beginning: what stands before a colon is the verdict, the rest its reasons. */
+const cutEnd = (whole: string, text = /^(.{12,80}?): /.exec(whole)?.[1] ?? whole) =>
   text.length > 80 ? `${shorten(text, 20_000).slice(0, 78).trimEnd()}…` : shorten(text, 80);
 const number = (value: number | null): Cell => ({ text: value === null ? "–" : formatNumber(value), value });
 
