@@ -152,6 +152,15 @@ describe("the map of the network", () => {
     expect([...rgba.slice(4 * 15, 4 * 15 + 3)]).toEqual(parseColor("#16191d"));
   });
 
+  it("goes on with the last of several values in one pixel, not with the largest", () => {
+    const rows = [{ xs: [0, 1, 2, 90], values: [1, 100, 1e-3, 1e-3] }];
+    const box = { x: 0, y: 0, width: 10, height: 5 };
+    const rgba = mapPixels(rows, makeScale("linear", [0, 100], [0, 10]), box, mapColors(rows, false), light);
+    const word = (i: number) => [...rgba.slice(4 * i, 4 * i + 4)].join();
+    expect(word(5)).toBe(word(9)); // 1e-3, as at the end
+    expect(word(0)).not.toBe(word(5)); // the 100 is to be seen in its own pixel
+  });
+
   it("loses nothing that is not finite among many steps in one pixel", () => {
     const values = Array.from({ length: 5000 }, (_, i) => (i === 2500 ? Number.NaN : 1));
     const rows = [{ xs: values.map((_, i) => i), values }];

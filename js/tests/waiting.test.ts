@@ -1,6 +1,6 @@
 // What has no value: little room while it may still come, one list with the reasons when it will not.
 import { afterEach, describe, expect, it } from "vitest";
-import type { Batch } from "../src/data/wire.ts";
+import type { Batch, RunStatus } from "../src/data/records.ts";
 import { type Cockpit, makeBatch, makeHeader, open } from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;
@@ -13,10 +13,11 @@ afterEach(() => {
 const missing = [{ seq: 2, name: "HessTrace", reason: "the network has a layer without second derivatives" }];
 const start = (state: string, names: string[], change: Partial<Batch> = {}, options: Record<string, string> = {}) => {
   const batch = makeBatch({ to: 5, names, layers: [], change: { alphas: [], heavy: [], missing, ...change } });
-  cockpit = open([{ ...batch, header: makeHeader({ options }), status: { ...batch.status, state } }]);
+  cockpit = open([{ ...batch, header: makeHeader({ options }), status: { ...(batch.status as RunStatus), state } }]);
   cockpit.app.draw();
   return cockpit;
 };
+const finished = (batch: Batch): Batch => ({ ...batch, status: { ...(batch.status as RunStatus), state: "finished" } });
 const ids = (own: Cockpit) =>
   [...own.element.querySelectorAll<HTMLElement>("[data-panel]")].map((card) => card.dataset.panel);
 const height = (own: Cockpit, id: string) => own.card(id).querySelector<HTMLElement>(".ck-chart")?.style.minHeight;
@@ -56,8 +57,7 @@ describe("a panel without a value", () => {
 
   it("is shown where one of several runs has a value", () => {
     const own = start("finished", ["Loss"]);
-    const other = makeBatch({ run: "b", run_id: "2", to: 5 });
-    own.store.merge({ ...other, status: { ...other.status, state: "finished" } });
+    own.store.merge(finished(makeBatch({ run: "b", run_id: "2", to: 5 })));
     own.app.draw();
     expect(ids(own)).toContain("alpha");
     expect(ids(own)).not.toContain("unmeasured");
