@@ -117,7 +117,7 @@ const panel: Panel = {
     const key = JSON.stringify([ctx.theme.dark, table?.run.run, table?.step, ctx.state.lens, shows, pictures]);
     refill(element, key, () => {
       if (!table) return [h("p", { class: "ck-fine" }, "No table of samples yet.")];
-      const names = ["id", ...(shows ? ["sample"] : []), "label", "gradient norm", "cosine", "seen", "last step"];
+      const names = ["id", ...(shows ? ["sample"] : []), "label", "norm", "cosine", "seen", "last step"];
       const head = names.map((name) => h("th", { class: name === "sample" ? "" : "ck-n" }, name));
       const body = table.samples.map((sample) => row(ctx, sample, shows));
       return [orderButtons(ctx), h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body))];
@@ -129,7 +129,7 @@ const panel: Panel = {
       ...[table?.run.run ?? "", table?.step ?? "", own.id, own.label ?? ""],
       ...[own.norm, own.agreement, own.times, own.step],
     ]);
-    const head = ["run", "step", "id", "label", "gradient norm", "cosine", "times seen", "last step"];
+    const head = ["run", "step", "id", "label", "norm", "cosine", "times seen", "last step"];
     return csvLines([head, ...lines]);
   },
 };
