@@ -40,7 +40,7 @@ const opinion = (values: Values, state: Partial<UiState> = {}) => {
 
 describe("alpha", () => {
   it("is judged by the own batch where that was tracked", () => {
-    expect(opinion({ own: -0.95, alpha: 0.1, noise: 2 }).verdict?.short).toBe("short steps");
+    expect(opinion({ own: -0.95, alpha: 0.1, noise: 2 }).verdict?.short).toBe("far before the floor");
     expect(opinion({ own: -0.1, alpha: 1.5 }).verdict?.short).toBe("up to the floor");
     expect(opinion({ own: 0.8, alpha: 0.3 }).verdict).toMatchObject({ short: "beyond the floor" });
     expect(opinion({ own: 1.2, alpha: 0.2 }).verdict).toMatchObject({ short: "beyond the edge", fault: true });

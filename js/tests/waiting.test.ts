@@ -80,3 +80,9 @@ it("every instrument has a title in words, not the name of its class", () => {
   expect(ids(own)).toContain("update_ratio"); // as measured, where the two lengths were not tracked
   expect(own.card("update_ratio").textContent).toContain("A step turns the weights by");
 });
+
+it("a run that is the folder itself is called as it was made, not by a dot", () => {
+  cockpit = open([{ ...makeBatch({ run: ".", to: 5 }), header: makeHeader({ name: "digits" }) }]);
+  cockpit.app.draw();
+  expect(cockpit.text(".ck-runs")).toContain("digits");
+});

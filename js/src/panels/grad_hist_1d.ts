@@ -31,7 +31,7 @@ function readings(ctx: Context): Reading[] {
       value,
       step: histogram.step,
       run: run.run,
-      text: several ? formatShare(value) : `${formatShare(value)} ${word}`,
+      text: several ? formatShare(value) : `${formatShare(value)} ${axis.log && !broken ? "near 0" : word}`,
       color: several ? run.color : undefined,
     };
   });

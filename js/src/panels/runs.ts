@@ -7,7 +7,7 @@ import { formatDuration, formatNumber, formatShare, shorten } from "../data/form
 import { ROW } from "../data/store.ts";
 import { h, refill } from "../draw/dom.ts";
 import { trackingShare } from "../judge/costs.ts";
-import { describeHeader, differingNames } from "../judge/facts.ts";
+import { describeHeader, differingNames, isAside } from "../judge/facts.ts";
 import { groupRuns } from "../judge/groups.ts";
 import { healthOf, toneRank } from "../judge/health.ts";
 import { endsOf, lossOf, scoreOf } from "../judge/metrics.ts";
@@ -29,7 +29,7 @@ const number = (value: number | null): Cell => ({ text: value === null ? "–" :
 
 export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
   const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter(
-    (name) => !/^note|version$|^logdir$/.test(name),
+    (name) => !isAside(name) || /seed/i.test(name),
   );
   const [loss, score] = [lossOf(ctx.runs), scoreOf(ctx.runs)];
   return ctx.runs.map((run) => {
