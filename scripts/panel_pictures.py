@@ -31,7 +31,7 @@ STEPS = 240
 PANELS = Path(__file__).resolve().parent.parent / "js" / "src" / "panels"
 LEFT_OUT = ("PreconditionedSharpness", "Parameters")  # expensive, and nothing that a panel here shows
 ALWAYS = ("Loss", "GradNorm", "UpdateSize", "ParamNorm")  # without a loss there is no page; the others cost nothing
-ADAM, ATTENTION = ("optimizer_health",), ("attention",)  # panels of what other runs do not have
+ADAM, ATTENTION = ("optimizer_health", "update_cosine"), ("attention",)  # panels of what other runs do not have
 MANY, WIDE = ("runs", "settings"), ("runs", "settings", "about", "warnings")
 
 

@@ -40,18 +40,9 @@ export function unmeasuredPanel(idle: () => Panel[]): Panel {
     shows: (ctx) => isOver(ctx) && idle().length > 0,
     readings: () => [],
     fill(ctx, element) {
-      const rows = rowsOf(ctx, idle());
-      refill(element, JSON.stringify(rows), () => [
-        h(
-          "table",
-          {},
-          h(
-            "tbody",
-            {},
-            ...rows.map(([what, why]) => h("tr", {}, h("td", { class: "ck-of" }, what), h("td", {}, why))),
-          ),
-        ),
-      ]);
+      const key = [idle().map(({ id }) => id), ctx.runs.map(({ run, data }) => [run, data.version])];
+      const line = ([what, why]: [string, string]) => h("tr", {}, h("td", { class: "ck-of" }, what), h("td", {}, why));
+      refill(element, JSON.stringify(key), () => [h("table", {}, h("tbody", {}, ...rowsOf(ctx, idle()).map(line)))]);
     },
     csv: (ctx) => csvLines([["panel", "why there is no value"], ...rowsOf(ctx, idle())]),
   };

@@ -1,16 +1,23 @@
 import type { Context, Panel } from "../contract/panel.ts";
 import { median } from "../data/density.ts";
+import type { RunStore } from "../data/store.ts";
 import { guessLoss, guessRules } from "../judge/guessing.ts";
 import { isLoss } from "../judge/metrics.ts";
 import { type CurvesSpec, curvePanel } from "./_curves.ts";
 
 const SPIKE = 100; // times the median: on a linear axis everything else would be a line at 0
 
-function hasSpike(ctx: Context): boolean {
-  return ctx.runs.some(({ data }) => {
+const known = new WeakMap<RunStore, { version: number; spike: boolean }>(); // asked for with every frame
+
+function hasSpike({ runs }: Context): boolean {
+  return runs.some(({ data }) => {
+    const cached = known.get(data);
+    if (cached?.version === data.version) return cached.spike;
     const { y, n, extremes } = data.series("Loss", "", "step");
     const [least, most] = extremes.range(y, 0, n);
-    return least > 0 && most > SPIKE * median(y.subarray(0, n));
+    const spike = least > 0 && most > SPIKE * median(y.subarray(0, n));
+    known.set(data, { version: data.version, spike });
+    return spike;
   });
 }
 
