@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.hooks import Handles, LayerHook
 from cockpit_core.signals.activations import Activity, choose_modules, measure_activity, summarise
+from cockpit_core.signals.graph_losses import Given, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
 from cockpit_core.signals.outputs import (
     measure_binary_hits,
@@ -46,6 +47,7 @@ class Collector:
         self.owners = {m: own for m in model.modules() if (own := self._own_names(m))}
         self.failed: dict[str, str] = {}
         self.activity_names: list[str] = []
+        self.graph_loss = ""  # the kind of loss that the graph of a function shows
         self.forget()
 
     def _own_names(self, module: nn.Module) -> list[str]:
@@ -62,6 +64,8 @@ class Collector:
         self.batch_size = 0
         self.has_loss = False
         self.features: Tensor | None = None
+        self.module_loss: Tensor | None = None
+        self.given: Given | None = None  # what the model gave
 
     def begin(self, wanted: bool) -> None:
         self.forget()
@@ -100,13 +104,20 @@ class Collector:
 
     def on_output(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """What the model gives stands in for what the loss gets, until a loss module says better."""
-        if self._hears() and not isinstance(self.loss_fn, nn.Module):
+        if self._hears() and not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
             self._try("outputs", self._take_model_output, kwargs, output)
 
-    def see_loss(self, args: tuple, kwargs: dict) -> None:
+    def see_loss(self, args: tuple, kwargs: dict, loss: Tensor) -> None:
         if self._hears() and not self.has_loss:
             self.has_loss = True
-            self._try("loss", self._take_loss, args, kwargs)
+            self.module_loss = loss.detach()
+            self._try("loss", self._take_loss, args, kwargs, self.loss_fn)
+
+    def see_root(self, tensors: Iterable[Tensor]) -> None:
+        """What is differentiated, where no module of torch says what it was computed from."""
+        if self._hears() and not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
+            self._try("graph of the loss", self._take_root, [t.grad_fn for t in tensors if t.grad_fn is not None])
+        self.given = None
 
     # ---- taking ----
 
@@ -135,14 +146,32 @@ class Collector:
 
     def _take_model_output(self, kwargs: dict, output: Any) -> None:
         chosen = output.get("logits") if hasattr(output, "get") else None
-        z = chosen if isinstance(chosen, Tensor) else find_tensor(output, self.batch_size, True)
+        alone = isinstance(output, Tensor) and output.is_floating_point()
+        z = chosen if isinstance(chosen, Tensor) else output if alone else find_tensor(output, self.batch_size, True)
+        self.given = None if z is None else Given(z.detach(), output.grad_fn if output is z else None)
         if z is not None and z.dim():
             self.numbers |= measure_outputs(z.detach())
         labels = kwargs.get("labels")
         if isinstance(labels, Tensor) and not labels.is_floating_point() and labels.numel():
             self.numbers |= measure_labels(labels.detach(), self.batch_size, -100)
 
-    def _take_loss(self, args: tuple, kwargs: dict) -> None:
+    def _take_root(self, nodes: list[Any]) -> None:
+        found = read_graph_loss(nodes[0], self.given) if len(nodes) == 1 else None
+        if found is None:
+            return
+        self.graph_loss = self.graph_loss or type(found.module).__name__
+        if type(found.module).__name__ != self.graph_loss:
+            return  # another loss than at other steps
+        self._take_loss((found.output, found.target), {}, found.module)
+        self.numbers |= {
+            "loss_factor": found.factor,
+            "loss_addends": found.addends,
+            "loss_elements": float(found.elements),
+        }
+        if found.growth > 1:
+            self.numbers["broadcast"] = found.growth
+
+    def _take_loss(self, args: tuple, kwargs: dict, loss_fn: Any) -> None:
         both = [*args, *kwargs.values()]
         if not both or not isinstance(both[0], Tensor):
             return
@@ -153,25 +182,30 @@ class Collector:
             self.numbers |= measure_outputs(z)
         if z.dtype == torch.float16:
             self.numbers["output_half"] = 1.0
-        if isinstance(self.loss_fn, _CLASSES):
-            self.numbers |= measure_sums(z, isinstance(self.loss_fn, nn.NLLLoss))
+        if isinstance(loss_fn, _CLASSES):
+            self.numbers |= measure_sums(z, isinstance(loss_fn, nn.NLLLoss))
             if z.dim() > 1:
                 self.numbers["classes"] = float(z.shape[1])
+        if getattr(loss_fn, "reduction", "") == "sum":
+            count = float(z.numel() if y is None or y.is_floating_point() else y.numel())
+            self.numbers |= {"loss_addends": count, "loss_elements": count}
         features, self.features = self.features, None
         if y is None:
             return
+        if features is not None and y.shape == features.shape and y.numel() > len(y):
+            self.numbers["target_like_input"] = 1.0  # a reconstruction
         if features is not None and y.numel() == len(features):
             self.numbers |= measure_likeness(features, y)
-        if isinstance(self.loss_fn, _ELEMENTWISE):
+        if isinstance(loss_fn, _ELEMENTWISE):
             self.numbers |= measure_broadcast(z, y)
-        if isinstance(self.loss_fn, (nn.BCELoss, nn.BCEWithLogitsLoss)):
-            self.numbers |= measure_binary_hits(z, y, 0.5 if isinstance(self.loss_fn, nn.BCELoss) else 0.0)
+        if isinstance(loss_fn, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+            self.numbers |= measure_binary_hits(z, y, 0.5 if isinstance(loss_fn, nn.BCELoss) else 0.0)
         if y.is_floating_point():
             self.numbers |= measure_targets(y) if y.numel() else {}
-            if y.dim() and z.shape == y.shape and isinstance(self.loss_fn, nn.Module):
-                self.numbers |= measure_constant(self.loss_fn, y)
+            if y.dim() and z.shape == y.shape and isinstance(loss_fn, nn.Module):
+                self.numbers |= measure_constant(loss_fn, y)
         elif y.numel():
-            self.numbers |= measure_labels(y, size, getattr(self.loss_fn, "ignore_index", None))
+            self.numbers |= measure_labels(y, size, getattr(loss_fn, "ignore_index", None))
             self.numbers |= measure_hits(z, y)
             self.numbers |= self._compare_tokens(y)
 
@@ -181,6 +215,13 @@ class Collector:
         if tokens is None or tokens.numel() != y.numel():
             return {}
         return {"target_is_input": float((tokens.reshape(-1) == y.reshape(-1)).float().mean())}
+
+    def sees_whole(self, loss: float | None) -> bool:
+        """Is what the loss module gives all that is differentiated (no factor, no penalty)? So where there is none."""
+        own = self.module_loss
+        if own is None or loss is None:
+            return loss is not None
+        return own.numel() == 1 and abs(float(own) - loss) <= 1e-4 * abs(loss)
 
     # ---- giving ----
 

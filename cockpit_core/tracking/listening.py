@@ -87,7 +87,7 @@ class Listener:
         elif is_imagined():
             return
         if engine.step.plan.record and isinstance(output, Tensor) and output.requires_grad:
-            self.signals.see_loss(args, kwargs)
+            self.signals.see_loss(args, kwargs, output)
         engine.on_loss(module, args, kwargs, output)
 
     # ---- what is differentiated -----------------------------------------------------------------------------------
@@ -116,9 +116,13 @@ class Listener:
         self._judge(value if self.scaler is None else value / self.loss_scale())
 
     def before_backward(self, root: Root) -> Any:
-        if self.engine is not None:
+        engine = self.engine
+        if engine is not None:
             with self.faults.guard("what is differentiated"):
-                return self.engine.before_root(root)
+                prepared = engine.before_root(root)
+                if prepared is not None and engine.step.plan.record:  # else it is of another network
+                    self.signals.see_root(root.tensors)
+                return prepared
         return None
 
     def deaf(self) -> AbstractContextManager[None]:

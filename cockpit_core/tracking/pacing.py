@@ -18,6 +18,12 @@ FARTHEST = 64
 AFTER_A_SPIKE = (BASE, "activations", "individual")
 EARLY = frozenset([1, 2, 5, 10, 20, 40, 80, 160, 320, 640])
 """Steps that are tracked on credit as long as there is some: what is wrong with a training mostly shows there."""
+GLANCES = frozenset([2, 5, 10, 20, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560])
+"""Steps at which the loss, the length of the step and that of the weights are put on record where no more can be afforded."""
+PURSE, PURSE_SHARE = 0.03, 0.02
+"""Seconds, and share of the time trained, that glances may take together."""
+GLANCE = 2e-3
+"""Seconds that one takes; what a busy machine makes of it is not its fault."""
 
 
 class Pacer:
@@ -30,6 +36,7 @@ class Pacer:
         self.bundles = Bundles(quantities)
         self.idle_until = 0
         self.begun = False
+        self.glanced = 0.0  # seconds spent on glances
         self.left_out: dict[str, float] = {}
         """Names of quantities that never fit, with the steps that one measurement would have to be saved for."""
 
@@ -56,9 +63,16 @@ class Pacer:
             chosen = self._borrow(waiting)
         if not chosen:
             wait = math.ceil(missing / account.rate) if account.rate > 0 else FARTHEST
-            early = min((other - step for other in EARLY if other > step), default=FARTHEST) if self.loan else FARTHEST
+            early = (
+                min((other - step for other in GLANCES if other > step), default=FARTHEST) if self.loan else FARTHEST
+            )
             self.idle_until = step + min(max(wait, 1), FARTHEST, max(step // 2, 1), early)
         return self._take(chosen, due)
+
+    def may_glance(self, step: int) -> bool:
+        """Where early steps may be tracked on credit, what costs next to nothing has a purse of its own."""
+        allowed = PURSE + PURSE_SHARE * self.account.trained
+        return bool(self.loan) and step in GLANCES and self.begun and self.glanced < allowed
 
     def _borrow(self, waiting: Sequence[Bundle]) -> list[Bundle]:
         """What is cheap, as far as the loan goes."""
@@ -119,6 +133,8 @@ class Pacer:
     def learn(self, plan: Plan, seconds: dict[str, float], cost: float) -> None:
         if plan.record and not plan.by_products_only:
             self.bundles.learn(plan, seconds, cost, self.account.trained)
+        elif plan.record and not plan.triggered:
+            self.glanced += min(cost, GLANCE)
         elif plan.alpha_end:
             self.bundles.learn_end(cost)
 

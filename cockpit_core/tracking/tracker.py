@@ -70,7 +70,8 @@ class Tracker:
             self.instruments.start, self.instruments.no_start = opening.find_start(
                 past, self.step, self.cover, self.log, settings.keep_start
             )
-        self.writing = StepWriter(self.log, self.engine, self.signals, self.faults)
+        losses = () if group.is_joint else self.pace.spikes.losses  # those of one process are not the loss
+        self.writing = StepWriter(self.log, self.engine, self.signals, self.faults, losses)
         self.step_began, self.known_cost = time.perf_counter(), 0.0
         self._attach()
         self.pace.open(self.step, time.perf_counter())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.step import StepState
@@ -13,14 +14,16 @@ from cockpit_core.recording.measure import Measurement
 from cockpit_core.recording.notices import find_all
 from cockpit_core.recording.signals import list_parts
 from cockpit_core.signals.collector import Collector
+from cockpit_core.signals.recent import measure_recent
 from cockpit_core.tracking.log import Log
 
 
 class StepWriter:
     """One for each run."""
 
-    def __init__(self, log: Log, engine: Engine, signals: Collector, faults: Faults):
-        self.log, self.engine, self.signals, self.faults = log, engine, signals, faults
+    def __init__(self, log: Log, engine: Engine, signals: Collector, faults: Faults, losses: Iterable[float]):
+        """``losses``: of all steps of late, tracked or not."""
+        self.log, self.engine, self.signals, self.faults, self.losses = log, engine, signals, faults, losses
         self.seconds: dict[str, float] = {}
 
     def take_seconds(self) -> dict[str, float]:
@@ -54,9 +57,13 @@ class StepWriter:
         fits = self.engine.alpha.fits
         fit = fits[-1] if fits else None
         parts = list_parts(state, fit, list(self.signals.called), self.engine.cover.parameters)
+        if len(state.passes) == 1 and self.signals.sees_whole(state.loss):  # of several passes parts are seen
+            parts.append(("recent losses", lambda: measure_recent(list(self.losses))))
         record.scalars |= self.signals.collect(parts)
         if self.signals.activity_names:
             self.log.header.options["activations"] = "\n".join(self.signals.activity_names)
+        if self.signals.graph_loss:
+            self.log.header.options["loss function"] = self.signals.graph_loss
 
     def _write_header(self, state: StepState) -> None:
         header, cover = self.log.header, self.engine.cover
