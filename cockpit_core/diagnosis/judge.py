@@ -56,7 +56,7 @@ class Judge:
 
     def _ask(self, rule: Diagnosis, view: View, step: int) -> None:
         name = rule.name
-        early = step < rule.after or view.n < rule.least
+        early = step < rule.after or not view.has_seen(rule.least)
         found = None if early and not (rule.before_training and view.n == 0) else self._test(rule, view)
         if found is None:
             self.streaks.pop(name, None)
@@ -65,7 +65,8 @@ class Judge:
         self.absent.pop(name, None)
         count, first = self.streaks.get(name, (0, step))
         self.streaks[name] = (count + 1, first)
-        if (count + 1 >= rule.hold and step - first >= rule.span) or view.n == 0:
+        held = count + 1 >= rule.hold or (view.sparse and count >= 1 and step - first >= 5 * rule.hold)
+        if (held and step - first >= rule.span) or view.n == 0:
             known = self.found.get(name)
             since = known.since if known is not None else first if found.since is None else found.since
             self.found[name] = make_finding(rule, found, since, step, known)
