@@ -40,7 +40,9 @@ class InputsNotScaled(Diagnosis):
         if not (large or uneven) or view.typical("input_tail") > limit("input_tail"):
             return None
         far = view.first("output_spread") > 20 * view.first("target_std")
-        suffers = far or view.level0 > 20 or (view.spike > 10 and view.lasting) or view.struggles
+        # Embeddings of codes, or a normalisation behind the first layer, keep the scale of the inputs from the rest.
+        arrives = not view.first("activation_first") < 0.2 * size or view.first("saturated") > 0.3
+        suffers = far or view.level0 > 20 or (view.spike > 10 and view.lasting) or (arrives and view.struggles)
         what = (
             f"have a root mean square of {number(size)}"
             if large

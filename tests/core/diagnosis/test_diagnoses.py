@@ -41,6 +41,7 @@ def noise(i: int) -> float:
 
 
 STUCK = {"Loss": lambda i: 2.31 + noise(i), "accuracy": 0.1, "label_top_share": 0.2, "steps_to_go": 400}
+SLOW = {"Loss": lambda i: 2.3 * (1 - i / 200) + noise(i) / 10, "accuracy": lambda i: 0.1 + i / 80}
 FLAT = {"Loss": lambda i: 2.31 + noise(i) / 10, "accuracy": 0.1}
 
 
@@ -89,7 +90,9 @@ CASES = {
     "graph_detached": case(change=put(ungraded_prefix=4, ungraded_none=4, ungraded_where=3), header=with_fresh()),
     "batch_repeated": case(change=put(batch_checksum=0.5)),
     "data_not_shuffled": case(change=put(target_mean=lambda i: i % 10, target_variance=0.1)),
-    "inputs_not_scaled": case(change=put(input_rms=140, Loss=lambda i: 9 + noise(i), accuracy=0.1)),
+    "inputs_not_scaled": case(
+        change=put(input_rms=140, activation_first=60, Loss=lambda i: 9 + noise(i), accuracy=0.1)
+    ),
     "input_outliers": case(change=put(**STUCK, input_tail=lambda i: 40 if i % 3 == 0 else 1.4)),
     "targets_not_scaled": case(
         change=put(target_scale=3000, target_std=1000, output_rms=0.1, Loss=lambda i: 9e6 + i),
@@ -188,6 +191,7 @@ HARMLESS = {
         change=lambda i, scalars: scalars.update({"Loss": scalars["Loss"] + (9 if i == 0 else 0)}),
         layers=vectors(ParamNorm=[3.1] * 6),
     ),
+    "codes for embeddings": case(change=put(**SLOW, input_rms=16), n=12),
     "accumulation_not_divided": case(change=lambda i, scalars: scalars.update(
         {"signal/passes": 8.0, "Loss": 8 * scalars["Loss"]})),
     "weight_decay_too_high": case(
