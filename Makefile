@@ -63,6 +63,7 @@ experiments: install ## the paper's experiments in their quick forms; writes doc
 
 diagnose-bench: install ## is the diagnosis right? seeded faults and healthy runs (hours; resumable)
 	@$(BIN)/python -m benchmarks.diagnosis.run
+	@$(BIN)/python -m benchmarks.diagnosis.score runs/diagnosis --save
 
 # ---- checking
 

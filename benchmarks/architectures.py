@@ -40,14 +40,15 @@ def resnet() -> nn.Module:
 
 
 class DecoderBlock(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.query_key_value, self.project = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.feed = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, h: Tensor) -> Tensor:
-        shape = (*h.shape[:2], HEADS, WIDTH // HEADS)
+        shape = (*h.shape[:2], self.heads, h.shape[2] // self.heads)
         q, k, v = (x.reshape(shape).transpose(1, 2) for x in self.query_key_value(self.norm1(h)).chunk(3, -1))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(h.shape)
         h = h + self.project(mixed)
@@ -57,12 +58,19 @@ class DecoderBlock(nn.Module):
 class Decoder(nn.Module):
     """GPT-style, the output layer sharing its weight with the embedding."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        vocabulary: int = VOCABULARY,
+        positions: int = POSITIONS,
+        width: int = WIDTH,
+        heads: int = HEADS,
+        blocks: int = 2,
+    ) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(POSITIONS, WIDTH)
-        self.blocks = nn.Sequential(DecoderBlock(), DecoderBlock())
-        self.norm = nn.LayerNorm(WIDTH)
-        self.output = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        self.blocks = nn.Sequential(*(DecoderBlock(width, heads) for _ in range(blocks)))
+        self.norm = nn.LayerNorm(width)
+        self.output = nn.Linear(width, vocabulary, bias=False)
         self.output.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -175,3 +183,10 @@ COMMON = {
     if not network.name.startswith("Hugging Face") or find_spec("transformers")
 }
 NETWORKS = PAPER | COMMON
+LARGE = {
+    "gpt": Network("gpt", lambda: Decoder(2048, 128, 384, 6, 6), read(128, VOCABULARY, 128), 8, 11_483_136),
+    "gpt, batch of 32": Network(
+        "gpt, batch of 32", lambda: Decoder(2048, 128, 384, 6, 6), read(128, VOCABULARY, 128), 32, 11_483_136
+    ),
+}
+"""Whose memory is of interest: two copies of its parameters and ``memory_budget`` are what tracking may take."""

@@ -3,6 +3,7 @@
 Extra peak: in a fresh process that has imported everything and compiled its kernels, the high-water mark of resident
 memory after some untracked steps, and how much further it rises by tracked ones. Then memory over time within one step,
 the paper's Figure 10, sampled from outside; there, malloc is told to hand freed memory back at once. Needs Linux.
+``--network gpt --parts peaks``: of a GPT with 11.5 million parameters.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import psutil
 from torch import nn
 
 from benchmarks import against_2021
+from benchmarks.architectures import LARGE
 from benchmarks.measure import CONFIGURATIONS, Training, make_quantity, summarise, tracked
 from benchmarks.naive import TITLE as NAIVE
 from benchmarks.naive import NaiveEconomy
@@ -71,7 +73,7 @@ def attach(title: str, model: nn.Module) -> AbstractContextManager[Training]:
 
 def work(title: str, network_name: str) -> None:
     """Prints the extra peak, and when each tracked step began and ended."""
-    network = PAPER[network_name]
+    network = (PAPER | LARGE)[network_name]
     optimizer = CONFIGURATIONS[title].optimizer if title in CONFIGURATIONS else "SGD"
     batch = network.batch()
     imported = read_status("VmRSS")
@@ -175,7 +177,7 @@ def measure_all(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, rounds=3)
-    parser.add_argument("--network", default="cifar10_3c3d", choices=tuple(PAPER))
+    parser.add_argument("--network", default="cifar10_3c3d", choices=tuple(PAPER | LARGE))
     parser.add_argument("--parts", nargs="+", choices=("peaks", "timelines"), default=["peaks", "timelines"])
     parser.add_argument("--worker", help="for the fresh process: what to measure there")
     options = parse(parser, arguments)

@@ -157,6 +157,23 @@ def write_naive(results: dict[str, Results]) -> str:
     return make_table(["network", "", "multiple (quartiles)", "ms"], rows)
 
 
+TASKS = {"norms": "norms of individual gradients", "eigenvalue": "largest eigenvalue of the Hessian"}
+
+
+def write_peers(results: dict[str, Results]) -> str:
+    """Multiples of the untracked step; what a tool cannot do stays empty."""
+    tables = []
+    for task, networks in results["peers"]["tasks"].items():
+        names = list(dict.fromkeys(n for found in networks.values() for n in found["rows"] if n != "untracked"))
+        rows = []
+        for network, found in networks.items():
+            untracked = f"{1e3 * found['rows']['untracked']['seconds']['median']:.1f}"
+            cells = [format_multiple(found["rows"][name]) if name in found["rows"] else "" for name in names]
+            rows.append([network, untracked, *cells])
+        tables.append(make_table([TASKS[task], "untracked, ms", *names], rows))
+    return "\n\n".join(tables)
+
+
 def write_networks(results: dict[str, Results]) -> str:
     """Multiples, with the number of rounds."""
     found = results["overhead_networks"]
@@ -288,6 +305,7 @@ BLOCKS: dict[str, tuple[str, Callable[[dict[str, Results]], str]]] = {
     "instruments": ("instruments", write_instruments),
     "networks": ("overhead_networks", write_networks),
     "naive": ("against_naive", write_naive),
+    "peers": ("peers", write_peers),
     "peaks": ("memory_peaks", write_peaks),
     "depth": ("memory_depth", write_depth),
     "depth256": ("memory_depth_256", partial(write_depth, source="memory_depth_256")),

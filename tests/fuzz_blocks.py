@@ -191,6 +191,29 @@ class Recurrent(nn.Module):
         return out if self.batch_first else out.transpose(0, 1)
 
 
+class Sorted(nn.Module):
+    """Samples in another order while the piece inside works on them."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[:, 0, 0].detach().argsort()
+        return self.inner(x[order])[order.argsort()]
+
+
+class Folded(nn.Module):
+    """Each position is a row of its own, and sees the others only in windows of two, where there are so many."""
+
+    def __init__(self, size: Sizes, inner: nn.Module):
+        super().__init__()
+        self.width, self.inner = 2 - size.T % 2, inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.reshape(-1, self.width, x.shape[-1])).reshape(x.shape)
+
+
 class Convolved(nn.Module):
     def __init__(self, size: Sizes, normalise: nn.Module | None):
         super().__init__()
@@ -278,6 +301,12 @@ def parametrized(size: Sizes, wrap: Callable[[nn.Module], nn.Module]) -> nn.Modu
 
 Maker = Callable[[Sizes, Callable[[int], int]], nn.Module]
 
+REGROUPED: dict[str, Maker] = {
+    "sorted attention": lambda s, draw: Sorted(Attention(s, bool(draw(2)))),
+    "sorted recurrent": lambda s, draw: Sorted(Recurrent(s, [nn.LSTM, nn.GRU, nn.RNN][draw(3)], bool(draw(2)))),
+    "windows of attention": lambda s, draw: Folded(s, Attention(s, bool(draw(2)))),
+    "windows of recurrences": lambda s, draw: Folded(s, Recurrent(s, nn.GRU, bool(draw(2)))),
+}
 BLOCKS: dict[str, Maker] = {
     **{function.__name__: (lambda s, draw, f=function: Act(s, f)) for function in FUNCTIONS},
     "experts": lambda s, draw: Experts(s, 2 + draw(2)),
@@ -297,4 +326,5 @@ BLOCKS: dict[str, Maker] = {
     "layer norm": lambda s, draw: nn.LayerNorm([s.T, s.F] if draw(2) else s.F),
     "dropout": lambda s, draw: nn.Dropout(0.3),
     "gated": lambda s, draw: nn.Sequential(nn.Linear(s.F, 2 * s.F), nn.GLU()),
+    **REGROUPED,
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.slow_truth import Objective
+from tests.objectives import Objective
 
 B = 5
 

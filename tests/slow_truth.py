@@ -1,141 +1,43 @@
 """What every number should be: plain autograd in float64, one sample at a time, slow and meant to be read.
 
-Nothing here knows the engine. ``watch_training`` repeats a training loop without tracking and keeps what each step saw;
-``truth_of_run`` turns that into every quantity of every step. Formulas take ``G``, the individual gradients as a
-matrix [B, D]: of the whole network, or of one parameter tensor ("layer-wise"). ``None`` means "has no value".
+Nothing here knows the engine. ``moments`` keeps what each step of an untracked loop saw; ``truth_of_run`` turns that into
+every quantity of every step. Formulas take ``G``, the individual gradients as a matrix [B, D]: of the whole network, or of one
+parameter tensor ("layer-wise"). ``None`` means "has no value".
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tests.moments import (
+    Moment as Moment,
+)
+from tests.moments import (
+    contributions as contributions,
+)
+from tests.moments import (
+    freeze as freeze,
+)
+from tests.moments import (
+    individual_gradients as individual_gradients,
+)
+from tests.moments import (
+    individual_losses as individual_losses,
+)
+from tests.moments import (
+    watch_loop as watch_loop,
+)
+from tests.moments import (
+    watch_training as watch_training,
+)
+
 Array = np.ndarray
-
-
-# ---- one step, frozen in the instant before its forward pass -------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Moment:
-    model: nn.Module
-    loss_fn: nn.Module
-    inputs: Tensor
-    targets: Tensor
-    random_state: Tensor
-    lrs: tuple[float, ...]
-    after: dict[str, Tensor] = field(default_factory=dict)
-
-    def parameters(self) -> dict[str, Tensor]:
-        return {
-            name: p.detach().clone().requires_grad_() for name, p in self.model.named_parameters() if p.requires_grad
-        }
-
-    def predict(self, parameters: dict[str, Tensor]) -> Tensor:
-        """The forward pass as the user's loop sees it: same dropout masks, same batch statistics."""
-        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(self.random_state)
-            return torch.func.functional_call(self.model, {**parameters, **buffers}, (self.inputs.clone(),))
-
-    def loss(self, parameters: dict[str, Tensor]) -> Tensor:
-        return self.loss_fn(self.predict(parameters), self.targets)
-
-
-def freeze(model: nn.Module, loss_fn: nn.Module, inputs: Tensor, targets: Tensor, lrs: Iterable[float] = ()) -> Moment:
-    state = torch.get_rng_state()
-    return Moment(copy.deepcopy(model), loss_fn, inputs.clone(), targets.clone(), state, tuple(lrs))
-
-
-def watch_training(problem, make_optimizer: Callable, steps: int, seed: int = 0) -> list[Moment]:
-    model, loss_fn, batches = problem.make(seed)
-    torch.manual_seed(seed)
-    return watch_loop(model, loss_fn, make_optimizer(problem.groups(model)), batches(steps))
-
-
-def watch_loop(model: nn.Module, loss_fn: nn.Module, optimizer, batches: Iterable) -> list[Moment]:
-    """The unchanged loop, untracked; what each step looked like before it ran, and the parameters after it."""
-    moments = []
-    for inputs, targets in batches:
-        moment = freeze(model, loss_fn, inputs, targets, [group["lr"] for group in optimizer.param_groups])
-        optimizer.zero_grad()
-        loss_fn(model(inputs), targets).backward()
-        optimizer.step()
-        moment.after.update({name: p.detach().clone() for name, p in model.named_parameters()})
-        moments.append(moment)
-    return moments
-
-
-# ---- individual losses and gradients -------------------------------------------------------------------------------
-
-
-def individual_losses(loss_fn: nn.Module, prediction: Tensor, target: Tensor) -> Tensor:
-    """``l_n`` [B], scaled so that their mean is the scalar that the user differentiates."""
-    unreduced = copy.copy(loss_fn)
-    unreduced.reduction = "none"
-    raw = unreduced(prediction, target)
-    B = len(target)
-    per_sample = raw.reshape(B, -1).sum(1)
-    if loss_fn.reduction == "sum":
-        return B * per_sample
-    if isinstance(loss_fn, (nn.CrossEntropyLoss, nn.NLLLoss)) and not target.is_floating_point():
-        valid = target != loss_fn.ignore_index
-        weight = prediction.new_ones(prediction.shape[1]) if loss_fn.weight is None else loss_fn.weight
-        return per_sample * B / weight[target[valid]].sum()
-    return per_sample / (raw.numel() / B)
-
-
-def individual_gradients(moment: Moment) -> dict[str, Tensor]:
-    """``g_n`` [B, *shape] of each parameter that gets a gradient; their mean is the gradient of the loss."""
-    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in moment.model.modules()):
-        return contributions(moment)
-    theta = moment.parameters()
-    losses = individual_losses(moment.loss_fn, moment.predict(theta), moment.targets)
-    rows = [torch.autograd.grad(l_n, theta.values(), retain_graph=True, allow_unused=True) for l_n in losses]
-    used = {name: [row[i] for row in rows] for i, name in enumerate(theta) if rows[0][i] is not None}
-    return {name: torch.stack(gradients) for name, gradients in used.items()}
-
-
-def contributions(moment: Moment) -> dict[str, Tensor]:
-    """``B * dL/dtheta^(n)`` when each sample has a copy of the parameters of its own, in the graph of the whole batch.
-
-    Every module that owns parameters is run again on its own, and differentiated with all rows of its output gradient
-    set to zero except one sample's. Where samples do not mix, this is the gradient of ``l_n``.
-    """
-    model, calls = copy.deepcopy(moment.model), []
-
-    def remember(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        calls.append((module, args[0].detach().clone(), output))
-        return output.clone()  # so that an in-place activation does not overwrite what is differentiated
-
-    owners = [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
-    handles = [module.register_forward_hook(remember) for module in owners]
-    with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(moment.random_state)
-        loss = moment.loss_fn(model(moment.inputs), moment.targets)
-    output_gradients = torch.autograd.grad(loss, [output for _, _, output in calls])
-    for handle in handles:
-        handle.remove()
-
-    names, B = {p: name for name, p in model.named_parameters()}, len(moment.targets)
-    result: dict[str, Tensor] = {}
-    for (module, inputs, _), b in zip(calls, output_gradients, strict=True):
-        parameters = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        output = module(inputs)
-        for n in range(B):
-            only_n = torch.zeros_like(b)
-            only_n[n] = b[n]
-            gradients = torch.autograd.grad(output, parameters, only_n, retain_graph=True)
-            for p, gradient in zip(parameters, gradients, strict=True):
-                G = result.setdefault(names[p], torch.zeros(B, *p.shape, dtype=p.dtype))
-                G[n] += B * gradient
-    return {name: result[name] for name in moment.parameters() if name in result}
 
 
 # ---- curvature -----------------------------------------------------------------------------------------------------
@@ -385,76 +287,3 @@ def alpha_of_step(truth: RunTruth, moments: list[Moment], t: int) -> dict[str, f
 
 def truth_of_run(problem, make_optimizer: Callable, steps: int, curvature: Callable | None = hessian) -> RunTruth:
     return truth_of_moments(watch_training(problem, make_optimizer, steps), curvature)
-
-
-# ---- any scalar that a loop differentiates -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Objective:
-    """A loop as two functions of (model, batch): the scalar, and the losses of its samples one by one, mean the scalar.
-
-    ``samples`` is written without a look at the first, sample by sample. None: the scalar has no losses of samples.
-    """
-
-    scalar: Callable
-    samples: Callable | None
-
-
-def observe(
-    model: nn.Module, objective: Objective, batch
-) -> tuple[dict[str, Tensor], Array | None, Array | None, Array]:
-    """Gradient, individual losses [B], individual gradients [B, D] and Hessian [D, D] at this point, untracked."""
-    model = copy.deepcopy(model)
-    theta = dict(model.named_parameters())
-    with sdpa_kernel(SDPBackend.MATH):
-        loss = objective.scalar(model, batch)
-        gradient = torch.autograd.grad(loss, theta.values(), create_graph=True, materialize_grads=True)
-        flat = flatten(gradient)
-        rows = [
-            torch.autograd.grad(g, theta.values(), retain_graph=True, materialize_grads=True)
-            for g in flat
-            if g.requires_grad
-        ]
-        H = torch.stack([flatten(row) for row in rows]).numpy() if len(rows) == len(flat) else None
-        losses = G = None
-        if objective.samples is not None:
-            each = objective.samples(model, batch)
-            grads = [
-                torch.autograd.grad(one, theta.values(), retain_graph=True, materialize_grads=True) for one in each
-            ]
-            losses = np.array([float(one.detach()) for one in each])
-            G = torch.stack([flatten(g) for g in grads]).numpy()
-            np.testing.assert_allclose(G.mean(0), flat.detach().numpy(), atol=1e-11)
-            np.testing.assert_allclose(losses.mean(), float(loss.detach()), atol=1e-11)
-    return {"loss": loss.detach(), "gradient": flat.detach()}, losses, G, H
-
-
-def truth_of_objective(model: nn.Module, objective: Objective, make_optimizer: Callable, batches: Iterable) -> dict:
-    """``{"scalars": {name: {step: value}}, "alphas": {step: fit}, "parameters": {...}}`` of the untracked loop."""
-    optimizer = make_optimizer(model.parameters())
-    seen, thetas = [], []
-    scalars: dict[str, dict[int, float | None]] = {}
-    for step, batch in enumerate(batches):
-        found, losses, G, H = observe(model, objective, batch)
-        thetas.append(flatten(p.detach() for p in model.parameters()).numpy().copy())
-        seen.append((losses, G))
-        values = {"Loss": float(found["loss"]), "GradNorm": float(found["gradient"].norm())}
-        if H is not None:
-            values |= {"HessTrace": float(np.trace(H)), "HessMaxEV": float(np.linalg.eigvalsh(H)[-1])}
-        if G is not None:
-            values |= {"NormTest": norm_test(G), "InnerTest": inner_test(G), "OrthoTest": ortho_test(G)}
-            values |= {} if H is None else {"TICDiag": tic_diag(G, np.diag(H))}
-        for name, value in values.items():
-            scalars.setdefault(name, {})[step] = value
-        optimizer.zero_grad()
-        objective.scalar(model, batch).backward()
-        optimizer.step()
-    alphas = {}
-    for t in range(len(seen) - 1):
-        s = thetas[t + 1] - thetas[t]
-        T = float(np.linalg.norm(s))
-        if seen[t][0] is not None:
-            alphas[t] = fit_alpha(*(Observation(losses, G @ s / T) for losses, G in seen[t : t + 2]), T)
-    parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
-    return {"scalars": scalars, "alphas": alphas, "parameters": parameters}

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import intervals, measure, pages, results
 from benchmarks.architectures import NETWORKS
-from benchmarks.networks import PAPER
+from benchmarks.networks import PAPER, TINY
 
 SCRIPTS = {  # script: what it writes
     "overhead": ("overhead_configurations.json", "overhead_quantities.svg", "overhead_networks.png"),
@@ -85,6 +85,28 @@ def test_a_network_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypat
     shown = pages.write_block("networks", found)
     assert "mnist_logreg failed: ValueError: broken" in shown
     assert "| mnist_mlp | 1,336,610 | 128 | 2000.00 | 2x (3) |" in shown
+
+
+def test_norms_of_the_peers_are_those_of_individual_gradients() -> None:
+    from benchmarks.worker_peers import ByFunctions, find_able
+
+    model = TINY.make()
+    inputs, labels = TINY.batch(4)
+    squares = []
+    for x, y in zip(inputs, labels, strict=True):
+        loss = torch.nn.functional.cross_entropy(model(x[None]), y[None])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        squares.append(sum(g.square().sum() for g in gradients))
+    peer = ByFunctions(model)
+    peer(inputs, labels)
+    torch.testing.assert_close(peer.norms, torch.stack(squares).sqrt())
+
+    def refuse(model: torch.nn.Module) -> ByFunctions:
+        raise ValueError("not for this network")
+
+    able, reasons = find_able(TINY, 4, {"can": ByFunctions, "cannot": refuse})
+    assert list(able) == ["can"]
+    assert reasons == {"cannot": "ValueError: not for this network"}
 
 
 def test_naive_statistics_are_those_of_individual_gradients() -> None:

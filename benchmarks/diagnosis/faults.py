@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.diagnosis.programs import Data, Program, Settings, make_optimizer
-
-
-@dataclass
-class Job:
-    """One run, to be changed in place by a fault. The loop reads the flags."""
-
-    program: Program
-    settings: Settings
-    data: Data
-    model: nn.Module
-    loss: nn.Module
-    optimizer: torch.optim.Optimizer | None = None
-    zero_grad: bool = True
-    sign: float = 1.0
-    shuffle: bool = True
-    same_batch: bool = False
-    eval_mode: bool = False
-    divide: bool = True  # the loss by the number of accumulated parts
-    output: Callable[[Tensor], Tensor] | None = None  # what is done to the output before the loss
-    mild: bool = False
-
-    def remake_optimizer(self) -> None:
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(self.settings.optimizer, parameters, self.settings)
-
+from benchmarks.diagnosis import rare_faults as rare
+from benchmarks.diagnosis.job import MATRICES, TRAINED, Job, trained_modules, with_followers
+from benchmarks.diagnosis.programs import Program, make_optimizer
 
 Fault = Callable[[Job], None]
 ADAPTIVE = ("adam", "adamw", "rmsprop", "adagrad")
-MATRICES = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 def change(**by: tuple[float, float]) -> Fault:
@@ -83,16 +59,19 @@ def not_zeroed(job: Job) -> None:
 
 def not_optimized(job: Job) -> None:
     """Only the last layer (severe), or all but the first two tensors (mild)."""
-    parameters = list(job.model.parameters())
-    job.optimizer = make_optimizer(
-        job.settings.optimizer, parameters[2:] if job.mild else parameters[-2:], job.settings
-    )
+    named = list(job.model.named_parameters())
+    kept = named[2:] if job.mild else named[-2:]
+    job.where = [name for name, _ in named if name not in dict(kept)]
+    job.optimizer = make_optimizer(job.settings.optimizer, [p for _, p in kept], job.settings)
 
 
 def detached(job: Job) -> None:
     """Behind the middle layer that is called (severe), or behind the first (mild)."""
-    layers = [m for m in job.model.modules() if isinstance(m, (*MATRICES, nn.GRU, nn.Embedding))]
-    chosen = layers[0 if job.mild else max(0, len(layers) // 2 - 1)]
+    layers = trained_modules(job.model)
+    place = 0 if job.mild else max(0, len(layers) // 2 - 1)
+    path, chosen = list(layers.items())[place]
+    modules = [name for name, _ in job.model.named_modules()]
+    job.where = [name for name in modules[: modules.index(path) + 1] if name]
     chosen.register_forward_hook(lambda module, args, output: cut(output))
 
 
@@ -167,16 +146,17 @@ def broadcast(job: Job) -> None:
 
 
 def dead_units(job: Job) -> None:
-    biased = [m for m in job.model.modules() if isinstance(m, MATRICES) and m.bias is not None][:-1]
-    for module in biased:
-        nn.init.constant_(module.bias, (-4.0, -1.0)[job.mild])
+    biased = [(path, m) for path, m in trained_modules(job.model, MATRICES).items() if m.bias is not None][:-1]
+    job.where = with_followers(job.model, [path for path, _ in biased])
+    for _, module in biased:
+        nn.init.constant_(module.bias, (-4.0, -1.0)[job.mild])  # type: ignore[arg-type]
 
 
 def scale_weights(factor: Callable[[Job], float]) -> Fault:
     def apply(job: Job) -> None:
         with torch.no_grad():
             for module in job.model.modules():
-                if isinstance(module, (*MATRICES, nn.GRU, nn.Embedding)):
+                if isinstance(module, TRAINED):
                     for p in module.parameters():
                         p.mul_(factor(job))
 
@@ -186,6 +166,8 @@ def scale_weights(factor: Callable[[Job], float]) -> Fault:
 def sigmoid_deep(job: Job) -> None:
     job.settings.activation, job.settings.depth = "sigmoid", (6, 3)[job.mild]
     job.model = job.program.make_model(job.settings)
+    layers = list(trained_modules(job.model))
+    job.where = layers[: (len(layers) + 1) // 2]
 
 
 def dropout_high(job: Job) -> None:
@@ -223,10 +205,10 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...], tuple[str, ...]]] = {
     "schedule_fast": (schedule_fast, ANY, ("schedule_too_fast", "learning_rate_too_low")),
     "clip_hard": (change(clip=(1e-3, 0.03)), ANY, ("clipping_too_hard", "learning_rate_too_low")),
     "decay_high": (decay_high, ANY, ("weight_decay_too_high",)),
-    "batch_small": (batch_small, ANY, ("batch_too_small", "learning_rate_too_high")),
+    "batch_small": (batch_small, ANY, ("batch_too_small", "learning_rate_too_high", "batchnorm_few_samples")),
     "momentum_high": (momentum_high, ANY, ("momentum_too_high", "learning_rate_too_high")),
     "not_zeroed": (not_zeroed, ANY, ("gradients_not_zeroed",)),
-    "not_optimized": (not_optimized, ANY, ("parameters_not_optimized",)),
+    "not_optimized": (not_optimized, ANY, ("parameters_not_optimized", "optimizer_holds_others")),
     "detached": (detached, ANY, ("graph_detached",)),
     "same_batch": (same_batch, ANY, ("batch_repeated",)),
     "sorted": (sorted_data, ("classes", "values"), ("data_not_shuffled",)),
@@ -250,16 +232,51 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...], tuple[str, ...]]] = {
     "not_divided": (not_divided, ANY, ("accumulation_not_divided", "learning_rate_too_high")),
     "eps_high": (eps_high, ANY, ("adam_eps_too_large", "learning_rate_too_low")),
     "not_shifted": (not_shifted, ("tokens",), ("targets_not_shifted",)),
+    "dead_layer": (rare.dead_layer, ANY, ("dead_units",)),
+    "zero_layer": (rare.zero_layer, ANY, ("init_constant", "graph_detached", "init_too_small", "dead_units")),
+    "stale_optimizer": (rare.stale_optimizer, ANY, ("optimizer_holds_others", "parameters_not_optimized")),
+    "not_tied": (rare.not_tied, ("tokens",), ("weights_not_tied",)),
+    "attention_sharp": (rare.attention_sharp, ("tokens",), ("attention_too_sharp", "init_too_large")),
+    "batchnorm_few": (rare.batchnorm_few, ("classes",), ("batchnorm_few_samples", "batch_too_small")),
+    "batchnorm_momentum": (rare.batchnorm_momentum, ("classes",), ("batchnorm_momentum",)),
+    "batch_large": (change(batch=(1000, 500)), ("classes", "values"), ("batch_too_large",)),
+    "half_overflow": (
+        rare.half_overflow,
+        ("classes", "values"),
+        ("not_finite", "half_precision_underflow", "inputs_not_scaled"),
+    ),
+    "half_underflow": (
+        rare.half_underflow,
+        ("classes", "values"),
+        ("half_precision_underflow", "learning_rate_too_low"),
+    ),
+    "clip_scaled": (
+        rare.clip_scaled,
+        ("classes",),
+        ("clipped_before_unscaled", "clipping_too_hard", "learning_rate_too_low"),
+    ),
+    "leakage": (rare.leakage, ("classes", "values"), ("target_in_inputs",)),
+    "imbalance": (rare.imbalance, ("classes",), ("class_imbalance",)),
+    "labels_off": (rare.labels_off, ("classes",), ("labels_off_by_one",)),
+    "constant_feature": (rare.constant_feature, ("classes", "values"), ("constant_feature",)),
+    "no_activation": (rare.no_activation, ANY, ("missing_nonlinearity",)),
+    "scheduler_first": (rare.scheduler_first, ANY, ("schedule_before_step",)),
 }
 ONE_GRADE = {"not_zeroed", "same_batch", "labels_random", "wrong_sign", "summed", "double_softmax", "softmax_over_batch",
-             "broadcast", "init_zero", "eval_mode", "not_shifted"}  # fmt: skip
+             "broadcast", "init_zero", "eval_mode", "not_shifted", "zero_layer", "not_tied", "half_overflow", "labels_off",
+             "no_activation", "scheduler_first"}  # fmt: skip
+ONLY = {  # faults that need something of a program
+    "eps_high": ("regression", "conv1d", "gru", "decoder", "autoencoder"),
+    "dead_units": ("mlp", "cnn", "regression", "conv1d", "autoencoder"),
+    "dead_layer": ("mlp", "cnn", "regression", "conv1d", "autoencoder"),
+    "zero_layer": ("mlp", "cnn", "regression", "conv1d", "autoencoder"),
+    "batchnorm_few": ("resnet",), "batchnorm_momentum": ("resnet",), "batch_large": ("mlp", "regression"),
+    "half_overflow": ("mlp", "regression"), "half_underflow": ("mlp", "regression"),
+    "clip_scaled": ("mlp", "cnn", "resnet"), "leakage": ("mlp", "regression"),
+    "labels_off": ("mlp", "cnn", "resnet", "conv1d"), "constant_feature": ("mlp", "regression"),
+    "no_activation": ("mlp", "regression", "conv1d", "autoencoder"), "scheduler_first": ("mlp", "regression", "gru"),
+}  # fmt: skip
 
 
 def fits(name: str, program: Program) -> bool:
-    if program.kind not in FAULTS[name][1]:
-        return False
-    if name == "eps_high":
-        return program.settings.optimizer in ("adam", "adamw")
-    if name == "dead_units":
-        return program.name not in ("gru", "decoder", "resnet")
-    return True
+    return program.kind in FAULTS[name][1] and program.name in ONLY.get(name, (program.name,))

@@ -1,28 +1,43 @@
-"""One run: make the program, seed the fault, train with Cockpit, write the validation loss beside the log."""
+"""One run: make the program, seed the fault, train with Cockpit, write the validation error beside the log.
+
+The log has all that rules read, so that runs are scored again when rules change, without training again.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import cockpit_core
-from benchmarks.diagnosis.faults import FAULTS, Job
+from benchmarks.diagnosis.faults import FAULTS
 from benchmarks.diagnosis.healthy import AWKWARD, draw
+from benchmarks.diagnosis.job import Job
 from benchmarks.diagnosis.programs import PROGRAMS, Settings
 
-LEAN = ("Loss", "GradNorm", "UpdateSize", "ParamNorm", "Distance", "NormTest", "Alpha", "HessMaxEV")
-TRACKING = {"full": ("full", 5), "default": ("economy", 1), "lean": (LEAN, 5)}
+UNREAD = ("GradHist1d", "GradHist2d", "HessTrace", "TICDiag")  # of "full", and dear: no rule looks at them
+
+
+def choose_tracking(tracking: str) -> dict[str, Any]:
+    """Arguments of ``track``: "full" at every 5th step; the same without what no rule reads; or nothing at all."""
+    if tracking == "default":
+        return {}
+    whole = cockpit_core.quantities.configuration("full")
+    kept = [quantity for quantity in whole if tracking == "full" or type(quantity).__name__ not in UNREAD]
+    return {"config": kept, "schedule": 5}
 
 
 def make_job(program_name: str, case: str, seed: int) -> Job:
-    """``case`` is "healthy", "awkward/<name>", "severe/<fault>" or "mild/<fault>"."""
+    """``case`` is "plain" (the program's own settings), "healthy" (drawn), "awkward/<name>", "severe/<fault>" or
+    "mild/<fault>". Of one seed all have the same data."""
     program, (grade, _, what) = PROGRAMS[program_name], case.partition("/")
     torch.manual_seed(1000 * seed + 17)
-    settings = draw(program, seed) if grade == "healthy" and seed else Settings(**vars(program.settings))
+    settings = draw(program, seed) if grade == "healthy" else Settings(**vars(program.settings))
     data = program.make_data(torch.Generator().manual_seed(seed))
     job = Job(program, settings, data, program.make_model(settings), program.make_loss(), mild=grade == "mild")
     initialise(job.model, settings.init)
@@ -72,49 +87,55 @@ def batches(job: Job, seed: int):
 def train(job: Job, logdir: Path, seed: int, tracking: str) -> None:
     s, model, optimizer = job.settings, job.model, job.optimizer
     assert optimizer is not None
-    config, schedule = TRACKING[tracking]
-    if tracking == "lean":  # the same evidence as "full" where time is short: curvature at every other tracked step
-        config = [cockpit_core.quantities.named(name) for name in LEAN]
-        config[-1].schedule = 10
+    chosen = choose_tracking(tracking)
     model.train(not job.eval_mode)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    run = cockpit_core.track(model, job.loss, optimizer, logdir, config=config, schedule=schedule)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(s, step))
+    scaler = torch.amp.GradScaler("cpu", init_scale=job.loss_scale or 1.0, enabled=job.loss_scale > 0)
+    run = cockpit_core.track(model, job.loss, optimizer, logdir, **chosen)
     source = batches(job, seed)
     for step in range(s.steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * rate_factor(s, step)
-        at = next(source)
-        if job.zero_grad:
-            optimizer.zero_grad()
-        for part in at.chunk(s.accumulate):
-            output = model(job.data.x[part])
-            output = job.output(output) if job.output else output
-            loss = job.loss(output, job.data.y[part])
-            (job.sign * loss / (s.accumulate if job.divide else 1)).backward()
-        if s.clip:
-            nn.utils.clip_grad_norm_(model.parameters(), s.clip)
-        optimizer.step()
+        if job.resume_at and step == job.resume_at:
+            run.close()
+            run = cockpit_core.track(model, job.loss, optimizer, logdir, resume=True, step=step, **chosen)
+        if job.scheduler_first:
+            scheduler.step()
+        take_step(job, next(source), optimizer, scaler)
+        if not job.scheduler_first:
+            scheduler.step()
     run.close()
+
+
+def take_step(job: Job, at: Tensor, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
+    s = job.settings
+    if job.zero_grad:
+        optimizer.zero_grad()
+    for part in at.chunk(s.accumulate):
+        output = job.model(job.data.x[part])
+        output = job.output(output) if job.output else output
+        loss = job.loss(output, job.data.y[part])
+        scaler.scale(job.sign * loss / (s.accumulate if job.divide else 1)).backward()
+    if s.clip:
+        nn.utils.clip_grad_norm_(job.model.parameters(), s.clip)
+    scaler.step(optimizer)
+    scaler.update()
 
 
 def validate(job: Job) -> float:
     """Error on fresh data that no fault touches: share of wrong answers, or squared error over variance."""
     model, data = job.model.eval(), job.data
     with torch.no_grad():
-        z = model(data.valid_x)
+        z = model(data.valid_x).float()
         if job.program.kind in ("classes", "tokens"):
             return float((z.argmax(1) != data.valid_y).float().mean())
-        y = data.valid_y.reshape(len(data.valid_y), -1)
+        y = data.valid_y.reshape(len(data.valid_y), -1).float()
         error: Tensor = (z.reshape(len(z), -1) - y).square().mean() / y.var()
         return min(float(error), 100.0) if math.isfinite(float(error)) else 100.0
 
 
 def run_case(program: str, case: str, seed: int, folder: Path, tracking: str) -> None:
     job = make_job(program, case, seed)
-    import warnings
-
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of [B, 1] against [B], which is one of the faults
+        warnings.simplefilter("ignore")  # torch warns of [B, 1] against [B] and of schedulers, which are faults here
         train(job, folder / "log", seed, tracking)
     result = {
         "program": program,
@@ -122,5 +143,7 @@ def run_case(program: str, case: str, seed: int, folder: Path, tracking: str) ->
         "seed": seed,
         "validation": validate(job),
         "settings": vars(job.settings),
+        "where": job.where,
+        "inputs": [float(job.data.x.min()), float(job.data.x.max())],
     }
     (folder / "result.json").write_text(json.dumps(result))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ class Program:
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU, "elu": nn.ELU, "sigmoid": nn.Sigmoid,
+    "none": nn.Identity,
 }  # fmt: skip
 
 
@@ -86,16 +88,16 @@ def make_clusters(g: torch.Generator) -> Data:
     return split(x / x.std(), which % 10, 600)
 
 
-def make_pictures(g: torch.Generator) -> Data:
-    """Eight kinds of stripes and blobs, 12 x 12, with noise."""
-    n, grid = 1800, torch.linspace(-1, 1, 12)
+def make_pictures(g: torch.Generator, side: int = 12) -> Data:
+    """Eight kinds of stripes and blobs with noise."""
+    n, grid = 1800, torch.linspace(-1, 1, side)
     a, b = torch.meshgrid(grid, grid, indexing="ij")
     y = torch.randint(0, 8, (n,), generator=g)
     phase = torch.rand(n, generator=g) * 6.28
     angle = (y % 4).float() * math.pi / 4
     wave = torch.cos(angle)[:, None, None] * a + torch.sin(angle)[:, None, None] * b
     x = torch.sin(wave * torch.where(y < 4, 4.0, 8.0)[:, None, None] + phase[:, None, None])
-    x = x + 0.7 * torch.randn(n, 12, 12, generator=g)
+    x = x + 0.7 * torch.randn(n, side, side, generator=g)
     return split(x[:, None], y, 400)
 
 
@@ -123,17 +125,20 @@ def make_signals(g: torch.Generator) -> Data:
 
 def make_sequences(g: torch.Generator) -> Data:
     """Is the sum of the marked numbers positive? [T, 2] numbers and marks, three classes by the sum."""
-    x = torch.randn(2000, 12, 2, generator=g)
-    x[..., 1] = (torch.rand(2000, 12, generator=g) < 0.3).float()
+    x = torch.randn(2000, 8, 2, generator=g)
+    x[..., 1] = (torch.rand(2000, 8, generator=g) < 0.4).float()
     total = (x[..., 0] * x[..., 1]).sum(1)
     return split(x, (total > -0.6).long() + (total > 0.6).long(), 400)
+
+
+LETTERS = 10  # of a text
 
 
 def make_tokens(g: torch.Generator) -> Data:
     """Texts of a random grammar of 16 letters: each letter has three likely successors."""
     successors = torch.randint(0, 16, (16, 3), generator=g)
     text = torch.randint(0, 16, (1500, 1), generator=g)
-    for _ in range(16):
+    for _ in range(LETTERS):
         choice = torch.randint(0, 3, (1500,), generator=g)
         following = successors[text[:, -1], choice]
         stray = torch.rand(1500, generator=g) < 0.05
@@ -178,7 +183,7 @@ class Block(nn.Module):
 
 
 def resnet(s: Settings) -> nn.Module:
-    c = wide(s, 12)
+    c = wide(s, 8)
     return nn.Sequential(
         nn.Conv2d(1, c, 3, padding=1, bias=False), nn.BatchNorm2d(c), act(s), Block(c, s), nn.MaxPool2d(2), Block(c, s),
         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(s.dropout), *more(s, 4 * c), nn.Linear(4 * c, 8),
@@ -203,7 +208,7 @@ def conv1d(s: Settings) -> nn.Module:
 class Recurrent(nn.Module):
     def __init__(self, s: Settings):
         super().__init__()
-        h = wide(s, 32)
+        h = wide(s, 24)
         self.rnn, self.drop = nn.GRU(2, h, batch_first=True), nn.Dropout(s.dropout)
         self.head = nn.Sequential(*more(s, h), nn.Linear(h, 3))
 
@@ -214,14 +219,16 @@ class Recurrent(nn.Module):
 class Attention(nn.Module):
     def __init__(self, d: int, s: Settings):
         super().__init__()
+        self.scale: float | None = None  # 1 / sqrt(d)
         self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
         self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.mlp = nn.Sequential(nn.Linear(d, 2 * d), act(s), nn.Linear(2 * d, d), nn.Dropout(s.dropout))
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm1(x)).chunk(3, -1)
-        a = nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], is_causal=True)[:, 0]
-        x = x + self.out(a)
+        parts = (part[:, None] for part in (q, k, v))
+        a = nn.functional.scaled_dot_product_attention(*parts, is_causal=True, scale=self.scale)
+        x = x + self.out(a[:, 0])
         return x + self.mlp(self.norm2(x))
 
 
@@ -230,8 +237,9 @@ class Decoder(nn.Module):
 
     def __init__(self, s: Settings):
         super().__init__()
-        d = wide(s, 32)
-        self.embed, self.place = nn.Embedding(16, d), nn.Parameter(0.02 * torch.randn(16, d))
+        d = wide(s, 24)
+        self.embed, self.place = nn.Embedding(16, d), nn.Parameter(0.02 * torch.randn(LETTERS, d))
+        self.head: nn.Linear | None = None  # the embedding is the head
         nn.init.normal_(self.embed.weight, std=0.05)
         self.blocks = nn.ModuleList([Attention(d, s) for _ in range(2 + s.depth // 2)])
         self.norm = nn.LayerNorm(d)
@@ -240,7 +248,8 @@ class Decoder(nn.Module):
         x = self.embed(tokens) + self.place
         for block in self.blocks:
             x = block(x)
-        return (self.norm(x) @ self.embed.weight.T).transpose(1, 2)
+        weight = self.embed.weight if self.head is None else self.head.weight
+        return (self.norm(x) @ weight.T).transpose(1, 2)
 
 
 def autoencoder(s: Settings) -> nn.Module:
@@ -271,7 +280,7 @@ PROGRAMS = {
     for p in (
         Program("mlp", Settings(0.15), make_clusters, mlp, CE, rates=_RATES),
         Program("cnn", Settings(0.03, "momentum"), make_pictures, cnn, CE, rates=_rates(momentum=0.02, sgd=0.1)),
-        Program("resnet", Settings(0.03, "momentum", steps=100), make_pictures, resnet, CE, rates=_RATES),
+        Program("resnet", Settings(0.03, "momentum"), partial(make_pictures, side=8), resnet, CE, rates=_RATES),
         Program("regression", Settings(3e-3, "adam"), make_values, regression, MSE, "values", rates=_GENTLE),
         Program("conv1d", Settings(3e-3, "adam"), make_signals, conv1d, CE, rates=_rates(momentum=0.02, sgd=0.1)),
         Program(
@@ -284,7 +293,7 @@ PROGRAMS = {
         ),
         Program(
             "decoder",
-            Settings(3e-3, "adamw", steps=120),
+            Settings(3e-3, "adamw"),
             make_tokens,
             Decoder,
             CE,

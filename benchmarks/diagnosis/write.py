@@ -1,83 +1,134 @@
-"""``python -m benchmarks.diagnosis.write FOLDER``: from the runs of the benchmark to what the package says of itself.
+"""``python -m benchmarks.diagnosis.write``: from the verdicts of the benchmark to what the package says of itself.
 
-Writes ``cockpit_core/diagnosis/measured.py`` (precision of each diagnosis, from which confidence is made) and the figures
-of ``docs/diagnosis.md``, between its two marks.
+Reads ``benchmarks/results/diagnosis*.json`` (written by ``score --save``). Writes the figures of ``docs/diagnosis.md``, between
+its two marks, and ``cockpit_core/diagnosis/measured.py`` (precision of each diagnosis, from which confidence is made).
 """
 
 from __future__ import annotations
 
-import statistics
-import sys
 from pathlib import Path
 
-from benchmarks.diagnosis.score import KINDS, Outcome, calibration, paced, precision, read_outcomes
+from benchmarks.diagnosis import grading
+from benchmarks.diagnosis.grading import Share
+from benchmarks.diagnosis.ported import TOOLS
+from benchmarks.diagnosis.programs import PROGRAMS
+from benchmarks.diagnosis.run import list_cases
+from benchmarks.diagnosis.saving import FILES, RESULTS, open_saved
+from benchmarks.diagnosis.verdicts import ALL, KINDS, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
+WHOLE = len(list_cases(3, 300, list(PROGRAMS)))
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+TITLES = {
+    "full": '"full" at every 5th step',
+    "lean": 'what rules read of "full", at every 5th step',
+    "default": "the default of `track`",
+}
+HEAD = "severe: recall / right cause first | mild | an alarm in healthy runs | badly trained | seeded without harm |"
 
 
-def share(part: int, whole: int) -> str:
-    return f"{part / whole:.2f}" if whole else "-"
+def ratio(share: Share) -> str:
+    return f"{share[0] / share[1]:.2f}" if share[1] else "-"
 
 
-def make_row(title: str, outcomes: list[Outcome]) -> str:
-    """One line of the table: what this kind of evidence is worth."""
+def of(share: Share) -> str:
+    return f"{share[0]} of {share[1]}"
+
+
+def make_row(title: str, verdicts: list[Verdict], kind: str = ALL) -> str:
+    """One line of a table: what these runs, or this kind of evidence, are worth."""
     cells = [title]
     for grade in ("severe", "mild"):
-        harmed = [o for o in outcomes if o.grade == grade and o.harmed]
-        found = [o for o in harmed if o.alarms]
-        first = sum(o.alarms[0].name in o.truth for o in found)
-        cells.append(f"{share(len(found), len(harmed))} / {share(first, len(harmed))} (of {len(harmed)})")
-    healthy = [o for o in outcomes if o.grade in ("healthy", "awkward") and not o.harmed]
-    cells.append(f"{sum(bool(o.alarms) for o in healthy)} of {len(healthy)}")
+        hurt = grading.harmed(verdicts, grade)
+        recall, first = (grading.count(hurt, test(kind)) for test in (grading.is_found, grading.is_right))
+        cells.append(f"{ratio(recall)} / {ratio(first)} (of {len(hurt)})")
+    others = (
+        grading.unseeded(verdicts, bad=False),
+        grading.unseeded(verdicts, bad=True),
+        grading.harmless(verdicts),
+    )
+    cells += [of(grading.count(runs, grading.is_found(kind))) for runs in others]
     return "| " + " | ".join(cells) + " |"
 
 
-def describe_rest(outcomes: list[Outcome]) -> list[str]:
-    harmless = [o for o in outcomes if o.grade in ("severe", "mild") and not o.harmed]
-    bad = [o for o in outcomes if o.grade in ("healthy", "awkward") and o.harmed]
-    lines = [
-        f"Of {len(harmless)} seeded faults that did no harm to validation {sum(bool(o.alarms) for o in harmless)} raised "
-        f"an alarm, and of {len(bad)} healthy draws that trained badly {sum(bool(o.alarms) for o in bad)}."
+def make_table(first: str, rows: list[str]) -> list[str]:
+    return [f"| {first} | {HEAD}", "|---" * 6 + "|", *rows, ""]
+
+
+def describe(verdicts: list[Verdict]) -> list[str]:
+    """What no table has."""
+    hurt = {grade: grading.harmed(verdicts, grade) for grade in ("severe", "mild")}
+    second = {grade: ratio(grading.count(runs, grading.is_right(ALL, 2))) for grade, runs in hurt.items()}
+    when = {grade: 100 * grading.when_found(runs) for grade, runs in hurt.items()}
+    blamed = grading.count(grading.unseeded(verdicts, bad=True), grading.blames_data)
+    stated, right, number = grading.calibration(verdicts)
+    return [
+        f"- Right cause first or second: {second['severe']} of severe, {second['mild']} of mild faults.",
+        f"- Median step at which the right cause is in the log: {when['severe']:.1f} % of the run (severe), "
+        f"{when['mild']:.1f} % (mild).",
+        f"- Right layer, where the fault has one and the cause is right: {of(grading.right_layers(verdicts))}.",
+        f"- Badly trained runs blamed on data or labels with a confidence above 0.5: {of(blamed)}.",
+        f"- Confidence of first causes {stated:.2f} on average; {right:.2f} of {number} were right.",
+        "",
     ]
-    for grade in ("severe", "mild"):
-        right = [o for o in outcomes if o.grade == grade and o.harmed and o.alarms and o.alarms[0].name in o.truth]
-        if right:
-            when = statistics.median(o.at.get(o.alarms[0].name, o.steps) / o.steps for o in right)
-            lines.append(f"Median step at which a {grade} fault is in the log: {100 * when:.1f} % of the run.")
-    stated, right_share, count = calibration(outcomes)
-    lines.append(
-        f"Confidence, made of the other programs only, is {stated:.2f} on average; {right_share:.2f} of {count} first "
-        "causes were right."
-    )
-    return lines
 
 
-def make_page(root: Path) -> tuple[str, list[Outcome]]:
-    table = [
-        "| evidence | severe: recall / right cause first | mild | an alarm in healthy runs |",
+def tell_confusion(verdicts: list[Verdict]) -> list[str]:
+    rows = ["| fault | runs with harm | right first | else |", "|---|---|---|---|"]
+    for fault, named in grading.confusion(verdicts).items():
+        others = ", ".join(f"{name} {number}" for name, number in named.most_common() if name != "right")
+        rows.append(f"| {fault} | {named.total()} | {named['right']} | {others} |")
+    return [*rows, ""]
+
+
+def compare_tools(verdicts: list[Verdict]) -> list[str]:
+    rows = [
+        "| thresholds of | recall / right cause first | an alarm in healthy runs | badly trained |",
         "|---|---|---|---|",
     ]
-    for title, keep in KINDS.items():
-        outcomes = read_outcomes(root, keep)
-        table.append(make_row(title, outcomes))
-    table.append(
-        make_row("everything, each quantity at a pace of its own", read_outcomes(root, KINDS["everything"], paced))
-    )
-    programs = sorted({o.program for o in outcomes})
-    head = (
-        f"{len(outcomes)} runs of {len(programs)} programs ({', '.join(programs)}), with the thresholds of the package."
-    )
-    by_program = [
-        "| program | severe: recall / right cause first | mild | an alarm in healthy runs |",
-        "|---|---|---|---|",
-        *(make_row(program, [o for o in outcomes if o.program == program]) for program in programs),
-    ]
-    return "\n".join([head, "", *table, "", *describe_rest(outcomes), "", *by_program]), outcomes
+    hurt = grading.harmed(verdicts, "severe") + grading.harmed(verdicts, "mild")
+    recall, right = (ratio(grading.count(hurt, test())) for test in (grading.is_found, grading.is_right))
+    alarms = [of(grading.count(grading.unseeded(verdicts, bad=bad), grading.is_found())) for bad in (False, True)]
+    rows.append(f"| Cockpit | {recall} / {right} | {alarms[0]} | {alarms[1]} |")
+    for tool in TOOLS:
+        got = grading.grade_tool(tool, verdicts)
+        rows.append(
+            f"| {tool} | {ratio(got['recall'])} / {ratio(got['right'])} | {of(got['healthy'])} | {of(got['bad'])} |"
+        )
+    return [*rows, ""]
 
 
-def write_measured(outcomes: list[Outcome], path: Path) -> None:
-    lines = [f'    "{name}": ({right}, {said}),' for name, (right, said) in precision(outcomes).items()]
+def make_page(saved: dict[str, list[Verdict]]) -> str:
+    graded = {}
+    for tracking, verdicts in saved.items():
+        grading.decide_harm(verdicts)
+        graded[tracking] = grading.leave_out(verdicts)
+    main = next(iter(graded))  # full before lean before default
+    runs = graded[main]
+    programs = sorted({v.program for v in runs})
+    seeds = len({v.seed for v in runs if v.seeded})
+    return "\n".join([
+        f"{len(runs)} of the {WHOLE:,} runs, of {len(programs)} programs, {seeds} seed{'s' * (seeds != 1)} of faults. "
+        "Confidences, and the order of findings that they decide, are from the other programs only.",
+        "",
+        *make_table("tracked", [make_row(TITLES[name], own) for name, own in graded.items()]),
+        f"With {TITLES[main]}:",
+        "",
+        *describe(runs),
+        *make_table("evidence", [make_row(kind, runs, kind) for kind in KINDS]),
+        *make_table("program", [make_row(name, [v for v in runs if v.program == name]) for name in programs]),
+        "What was named first where a fault did harm, severe and mild together; causes that no evidence separates count as equal:",
+        "",
+        *tell_confusion(runs),
+        "Thresholds of published tools, read from their descriptions (`benchmarks/diagnosis/ported.py` names the sources) and "
+        "tried on the same logs, severe and mild together:",
+        "",
+        *compare_tools(runs),
+    ]).rstrip("\n")  # fmt: skip
+
+
+def write_measured(verdicts: list[Verdict], path: Path) -> None:
+    lines = [f'    "{name}": ({right}, {said}),' for name, (right, said) in grading.measure_precision(verdicts).items()]
     path.write_text(
         '"""Written by ``python -m benchmarks.diagnosis.write``: how often each diagnosis was named first, and was right."""\n\n'
         "MEASURED: dict[str, tuple[int, int]] = {  # right, named\n" + "\n".join(lines) + "\n}\n"
@@ -85,12 +136,13 @@ def write_measured(outcomes: list[Outcome], path: Path) -> None:
 
 
 def main() -> None:
-    page, outcomes = make_page(Path(sys.argv[1]))
+    saved = {name: open_saved(RESULTS / file) for name, file in FILES.items() if (RESULTS / file).exists()}
+    page = make_page(saved)
     document = ROOT / "docs" / "diagnosis.md"
     text = document.read_text()
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     document.write_text(f"{before}{BEGIN}\n{page}\n{END}{after}")
-    write_measured(outcomes, ROOT / "cockpit_core" / "diagnosis" / "measured.py")
+    write_measured(next(iter(saved.values())), ROOT / "cockpit_core" / "diagnosis" / "measured.py")
     print(page)
 
 

@@ -1,4 +1,4 @@
-"""Findings as text: ``cockpit diagnose``, and the parts of ``cockpit ls`` and ``cockpit show``."""
+"""``cockpit diagnose``: what is wrong with some runs, as text or JSON."""
 
 from __future__ import annotations
 
@@ -9,54 +9,73 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cockpit_core.diagnosis.judge import rank
+from cockpit_core.diagnosis.judge import Judge, rank
 from cockpit_core.diagnosis.replay import judge_run
 from cockpit_core.events.data import RunData, load
-from cockpit_core.foundation.records import Evidence, Finding
-from cockpit_core.report.terminal import Terminal, clean, format_number, wrap
-from cockpit_core.schema.findings import SEVERITIES
-
-PAINTS = {"broken": "failed", "likely": "crashed", "advice": "dim"}
-SHOWN_EVIDENCE = 4
-
-
-def known_findings(data: RunData) -> list[Finding]:
-    """As the run itself wrote them; a log of an older version, which has none, is judged now."""
-    if any(name.startswith("signal/") for name in data.table.columns):
-        return rank(data.findings)
-    return rank(judge_run(data).found.values())
-
-
-def is_alarm(finding: Finding, fail_on: str = "likely") -> bool:
-    return not finding.retracted and SEVERITIES.index(finding.severity) <= SEVERITIES.index(fail_on)
-
-
-def name_worst(findings: Sequence[Finding]) -> str:
-    """For one cell of a table: the worst, and how many more."""
-    alarms = [finding for finding in findings if is_alarm(finding)]
-    if not alarms:
-        return "-"
-    return alarms[0].name + (f" +{len(alarms) - 1}" if len(alarms) > 1 else "")
+from cockpit_core.foundation.records import Finding
+from cockpit_core.report.findings import is_alarm, show_findings
+from cockpit_core.report.terminal import Terminal, clean, wrap
 
 
 def print_diagnosis(runs: Sequence[Path], terminal: Terminal, *, as_json: bool, fail_on: str) -> int:
     """1 if some run has a finding at least as bad as ``fail_on``, else 0."""
-    found: dict[str, list[Finding]] = {}
-    unexamined: dict[str, dict[str, str]] = {}
+    judged: dict[str, tuple[RunData, Judge]] = {}
     for run in runs:
         data = load(run)
-        if data.table.header is None and data.broken:
-            raise ValueError(f"{run}: nothing in this log can be read")
-        judge = judge_run(data)
-        found[str(run)], unexamined[str(run)] = rank(judge.found.values()), judge.not_examined()
+        if data.table.header is None and not len(data.rows.step):
+            raise ValueError(f"{run}: nothing in this log can be read" if data.broken else f"{run}: this log is empty")
+        judged[str(run)] = data, judge_run(data)
+    found = {name: rank(judge.found.values()) for name, (_, judge) in judged.items()}
     if as_json:
-        plain = [as_plain(name, found[name], unexamined[name]) for name in found]
+        plain = [as_plain(name, found[name], list_unexamined(judge)) for name, (_, judge) in judged.items()]
         terminal.stream.write(json.dumps(plain, indent=1) + "\n")  # ASCII, with everything else escaped
     else:
-        for name, findings in found.items():
+        for name, (data, judge) in judged.items():
             terminal.write(terminal.paint(clean(name), "bold"))
-            show_findings(findings, terminal, unexamined[name])
+            if judge.history.count or found[name]:
+                show_findings(found[name], terminal, judge.not_examined())
+            for line in describe_gaps(judge, data.broken):
+                for part in wrap(clean(line), terminal):
+                    terminal.write(terminal.paint(part, "dim"))
     return int(any(is_alarm(finding, fail_on) for findings in found.values() for finding in findings))
+
+
+def find_early(judge: Judge) -> dict[str, str]:
+    """Diagnoses that need more steps than the run has, each with how many."""
+    count, late = judge.history.count, judge.history.late
+    step = late[-1].step if late else -1
+    early: dict[str, str] = {}
+    for name, rule in judge.rules.items():
+        least = max(rule.least, rule.hold)
+        if name in judge.found or (rule.before_training and not rule.after):
+            continue
+        if count < least:
+            early[name] = f"{least} tracked steps; there are {count}"
+        elif step < rule.after:
+            early[name] = f"step {rule.after}; the last one is {step}"
+    return early
+
+
+def list_unexamined(judge: Judge) -> dict[str, str]:
+    """Every diagnosis that was not made, with the reason: evidence, steps, or an error of its own."""
+    return find_early(judge) | judge.not_examined() | judge.failed
+
+
+def describe_gaps(judge: Judge, broken: int) -> list[str]:
+    """What else a reader should know before believing that nothing is wrong."""
+    early, count, lines = find_early(judge).keys() - judge.not_examined().keys(), judge.history.count, []
+    if not count:
+        lines.append("no step was tracked: there is nothing to judge yet")
+    elif early:
+        last = f"{count} tracked step{'s' * (count != 1)}, the last is step {judge.history.late[-1].step}"
+        lines.append(f"too early for {len(early)} diagnoses: {last}")
+    if judge.history.resumed:
+        lines.append("resumed: rules about the beginning of a run see what this log has of it, or are silent")
+    if broken:
+        lines.append(f"{broken} damaged part{'s' * (broken != 1)} of the log skipped")
+    for name, reason in judge.failed.items():
+        lines.append(f"{name} could not be judged: {reason}")
+    return lines
 
 
 def as_plain(run: str, findings: Sequence[Finding], unexamined: dict[str, str]) -> dict[str, Any]:
@@ -66,40 +85,3 @@ def as_plain(run: str, findings: Sequence[Finding], unexamined: dict[str, str]) 
         for item in finding["evidence"]:
             item.update({key: None for key in ("value", "low", "high") if not math.isfinite(item[key])})
     return {"run": run, "findings": plain, "not_examined": unexamined}
-
-
-def show_findings(findings: Sequence[Finding], terminal: Terminal, unexamined: dict[str, str] | None = None) -> None:
-    """A few lines each: the sentence, the numbers with their healthy range, what follows from it, what to try."""
-    if not findings and unexamined is not None:
-        terminal.write("nothing found that is wrong")
-    for finding in findings:
-        label = "retracted" if finding.retracted else finding.severity
-        head = f"{label} since step {finding.since}: {finding.text}"
-        paint = "dim" if finding.retracted else PAINTS.get(finding.severity, "dim")
-        for i, line in enumerate(wrap(clean(head), terminal)):
-            terminal.write(terminal.paint(line, paint) if i == 0 else line)
-        details = [describe_evidence(item) for item in finding.evidence[:SHOWN_EVIDENCE]]
-        details += [f"explains {', '.join(finding.explains)}"] if finding.explains else []
-        details += [f"try: {finding.remedy}"] if finding.remedy else []
-        details += [f"{finding.name}, confidence {finding.confidence:.2f}; docs/diagnoses/{finding.name}.md"]
-        for detail in details:
-            for line in wrap(f"  {clean(detail)}", terminal):
-                terminal.write(line)
-    if unexamined:
-        terminal.write(terminal.paint(f"not examined: {len(unexamined)} diagnoses, for want of", "dim"))
-        wanted = sorted({need for needs in unexamined.values() for need in needs.split(" or ")})
-        for line in wrap(f"  {', '.join(wanted)}", terminal):
-            terminal.write(terminal.paint(line, "dim"))
-
-
-def describe_evidence(item: Evidence) -> str:
-    where = f" of {item.layer}" if item.layer else ""
-    unit = f" {item.unit}" if item.unit else ""
-    low, high = item.low, item.high
-    if math.isfinite(low) and math.isfinite(high):
-        healthy = f"; healthy {format_number(low)} to {format_number(high)}"
-    elif math.isfinite(high):
-        healthy = f"; healthy at most {format_number(high)}"
-    else:
-        healthy = f"; healthy at least {format_number(low)}" if math.isfinite(low) else ""
-    return f"{item.text or item.name}{where}: {format_number(item.value)}{unit}{healthy}"

@@ -10,6 +10,7 @@ signs. So the same squares give the exact diagonal, for chains and for networks 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,26 +19,13 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from .autograd_graph import Network, output_shape
+from .blocks import Block, choose_cuts, find_blocks
 from .elementwise import SECOND_DERIVATIVES
 from .loss_hessian import LossHessian, Seeds
 from .point import NoCurvature, Point, explained
 from .rules import PIECE, RULES, Sums
 
 SMALL = 16 * 2**20  # bytes of gradients up to which several columns at once are faster than one after the other
-
-
-def bytes_per_column(network: Network, point: Point) -> int:
-    """Memory of one column on its way back: the output gradients of all nodes that use parameters, and its front."""
-    assert point.outputs is not None
-    sizes = [_numel(output_shape(node)) for node in network.nodes()]
-    return (sum(sizes) + 2 * max(sizes, default=0)) * point.outputs.element_size()
-
-
-def columns_at_once(network: Network, point: Point, memory_budget: int) -> int:
-    """On the CPU no more than stay in the caches: measured, a network of several MB per column gains nothing."""
-    assert point.outputs is not None
-    budget = min(memory_budget // 2, SMALL) if point.outputs.device.type == "cpu" else memory_budget // 2
-    return max(1, budget // max(1, bytes_per_column(network, point)))
 
 
 def _numel(shape: Sequence[int]) -> int:
@@ -55,31 +43,90 @@ class Squares:
     """Accumulates the squares of all parameters over columns that start at the outputs or inside the network.
 
     Half of the memory budget is for the gradients of the nodes' outputs; patches, their products and copies of them are
-    about three pieces of an eighth each.
+    about three pieces of an eighth each. Blocks (see blocks.py) are crossed in one stroke where all columns of a source
+    lead through them.
     """
 
     def __init__(self, point: Point, network: Network, memory_budget: int = 2**28, norms: bool = False):
         self.point, self.network, self._share = point, network, memory_budget // 2
         self._sender = Sender()
+        assert point.outputs is not None and point.outputs.grad_fn is not None
+        with explained():
+            self._blocks = find_blocks(point.outputs.grad_fn, point.batch_size, memory_budget // 4)
+        self._cuts: dict[Node, list[tuple[Block, set[Node]]]] = {}
         piece = min(PIECE, memory_budget // 8 // point.loss.element_size())
         self.sums = {
             use.name: Sums(
                 torch.zeros_like(point.parameters[use.name].detach(), memory_format=torch.contiguous_format),
-                torch.zeros(point.batch_size).to(point.parameters[use.name].detach()) if norms else None,
+                point.parameters[use.name].detach().new_zeros(point.batch_size) if norms else None,
                 piece,
             )
             for use in network.uses
         }
 
+    @property
+    def columns_at_once(self) -> int:
+        """On the CPU no more than stay in the caches: measured, a network of several MB per column gains nothing. Blocks
+        do gain; of theirs two lie in memory at a time."""
+        outputs = self.point.outputs
+        assert outputs is not None and outputs.grad_fn is not None
+        blocks = [block for block, _ in self._cuts_below(outputs.grad_fn)]
+        crossed = {block.convolution for block in blocks}
+        sizes = [_numel(output_shape(node)) for node in self.network.nodes() if node not in crossed]
+        apart = (sum(sizes) + 2 * max(sizes, default=0)) * outputs.element_size()
+        largest = sorted(_numel(output_shape(block.top)) for block in blocks)[-2:]
+        fits = self._share // max(1, apart + sum(largest) * outputs.element_size())
+        return max(1, min(fits, SMALL // max(1, apart)) if outputs.device.type == "cpu" else fits)
+
+    def _cuts_below(self, source: Node) -> list[tuple[Block, set[Node]]]:
+        if source not in self._cuts:
+            self._cuts[source] = choose_cuts(source, self._blocks, set(self.network.nodes()))
+        return self._cuts[source]
+
     def add(self, source: Tensor | GradientEdge, seeds: Seeds, below: set[Node] | None = None) -> None:
         """Send the columns back from ``source`` and add the squares at every node that uses a parameter."""
         if not len(seeds.columns):
             return
-        nodes = [n for n in self.network.nodes() if below is None or n in below]
-        for group in self._groups(nodes, seeds.columns):
-            gradients = self._send_back(source, seeds.columns, group)
+        nodes, columns = [n for n in self.network.nodes() if below is None or n in below], seeds.columns
+        for block, above in self._cuts_below(_node_of(source)):
+            top = self._add_nodes(source, columns, seeds.signs, [n for n in nodes if n in above], block.top)
+            if top is None:
+                return
+            nodes = [n for n in nodes if n not in above]
+            sent = self._cross(block, top, seeds.signs, nodes)
+            if sent is None:
+                source, columns = GradientEdge(block.top, 0), top
+                break
+            source, columns = GradientEdge(*block.below), sent  # type: ignore[arg-type]
+            nodes = [n for n in nodes if n is not block.convolution]
+        if nodes:
+            self._add_nodes(source, columns, seeds.signs, nodes)
+
+    @torch.no_grad()
+    def _cross(self, block: Block, top: Tensor, signs: Tensor | None, nodes: list[Node]) -> Tensor | None:
+        """Columns below the block, the squares of its parameters added; None, and nothing added, if that is not to be had."""
+        sent = block.send(top) if any(node is not block.convolution for node in nodes) else top[:, :, :0]
+        uses = [use for use in self.network.uses if use.node is block.convolution]
+        if sent is None or (uses and not block.square(top, signs, uses, self.sums)):
+            return None
+        return sent
+
+    def _add_nodes(
+        self, source: Tensor | GradientEdge, columns: Tensor, signs: Tensor | None, nodes: list[Node],
+        last: Node | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """Add the squares at these nodes, and return what arrives at ``last``."""
+        if last is not None and last is _node_of(source):
+            return columns
+        arrived: Tensor | None = None
+        columns = columns.contiguous()  # what left a block does not lie as torch likes it
+        for group in self._groups(nodes, columns) or [[]]:
+            ends = group if last is None else [*group, last]
+            gradients = self._send_back(source, columns, ends) if ends else []
+            arrived = gradients.pop() if last is not None else None
             for node in group:
-                self._add_node(node, gradients.pop(0), seeds.signs)
+                self._add_node(node, gradients.pop(0), signs)
+        return arrived
 
     def _groups(self, nodes: list[Node], columns: Tensor) -> list[list[Node]]:
         """Nodes whose output gradients fit their share of the budget together; each group costs a pass of its own."""
@@ -106,6 +153,12 @@ class Squares:
 
     def _send_back(self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node]) -> list[Tensor | None]:
         return self._sender.send(source, columns, nodes)
+
+
+def _node_of(source: Tensor | GradientEdge) -> Node:
+    node = source.grad_fn if isinstance(source, Tensor) else source.node
+    assert node is not None
+    return node
 
 
 class Sender:
@@ -147,7 +200,8 @@ def _stack(parts: Sequence[Tensor | None]) -> Tensor | None:
 def add_loss_columns(squares: Squares, loss: LossHessian, chunk: int) -> None:
     outputs = squares.point.outputs
     assert outputs is not None
-    for seeds in loss.seeds(chunk):
+    even = math.ceil(loss.count / max(1, math.ceil(loss.count / chunk)))
+    for seeds in loss.seeds(max(1, even)):
         squares.add(outputs, Seeds(seeds.columns.to(outputs.dtype), seeds.signs))
 
 
@@ -191,5 +245,5 @@ def _unit_seeds(bend: Tensor, shape: tuple[int, ...], chunk: int) -> Iterator[Se
     units = bend.abs().amax(0).nonzero().flatten()
     for numbers in units.split(chunk):
         columns = bend.new_zeros(len(numbers), *bend.shape)
-        columns[torch.arange(len(numbers)), :, numbers] = bend[:, numbers].T.abs().sqrt()
+        columns[torch.arange(len(numbers), device=numbers.device), :, numbers] = bend[:, numbers].T.abs().sqrt()
         yield Seeds(columns.reshape(-1, *shape), bend[:, numbers].T.sign())

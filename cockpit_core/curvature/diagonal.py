@@ -17,8 +17,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.accelerator import read_numbers
+
 from .autograd_graph import read_network
-from .columns import Squares, add_activation_columns, add_loss_columns, column_count, columns_at_once
+from .columns import Squares, add_activation_columns, add_loss_columns, column_count
 from .loss_hessian import LossHessian, Seeds
 from .operators import Operator, flatten, make_operator, unflatten
 from .point import NoCurvature, Point, explained
@@ -55,8 +57,10 @@ class Diagonal:
 
     @property
     def traces(self) -> dict[str, float]:
-        found = {name: float(v.sum(dtype=torch.float64)) for name, v in self.values.items()}
-        return found | {name: found.get(name, 0.0) + float(v) for name, v in self.rest.items()}
+        sums = [v.sum(dtype=torch.float64) for v in self.values.values()]
+        numbers = iter(read_numbers([*sums, *self.rest.values()]))
+        found = {name: next(numbers) for name in self.values}
+        return found | {name: found.get(name, 0.0) + next(numbers) for name in self.rest}
 
     @property
     def trace(self) -> float:
@@ -174,7 +178,7 @@ def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
     count = column_count(network, loss, point, kind == "hessian")
     _check_count(count, limits)
     squares = Squares(point, network, limits.memory_budget)
-    chunk = columns_at_once(network, point, limits.memory_budget)
+    chunk = squares.columns_at_once
     add_loss_columns(squares, loss, chunk)
     if kind == "hessian":
         add_activation_columns(squares, chunk)
@@ -297,14 +301,15 @@ def _monte_carlo(point: Point, generator: torch.Generator, limits: Limits) -> Di
     squares.add(point.outputs, Seeds(drawn.columns.to(point.outputs.dtype)))
     values = _in_order(point, {name: s.squares for name, s in squares.sums.items()})
     norms = {name: s.norms for name, s in squares.sums.items() if s.norms is not None}
-    layers = {name: _error_bound(n) for name, n in norms.items()}
-    whole = _error_bound(torch.stack([n.double() for n in norms.values()]).sum(0)) if norms else 0.0
-    layers = {name: layers.get(name, 0.0) for name in values}
-    return Diagonal(values, False, "Monte-Carlo column", "ggn_mc", whole, layers, columns=1)
+    bounds = [_error_bound(n) for n in norms.values()]
+    whole = [_error_bound(torch.stack([n.double() for n in norms.values()]).sum(0))] if norms else []
+    *found, error = read_numbers([*bounds, *whole]) or [0.0]
+    layers = {**dict.fromkeys(values, 0.0), **dict(zip(norms, found, strict=True))}
+    return Diagonal(values, False, "Monte-Carlo column", "ggn_mc", error, layers, columns=1)
 
 
-def _error_bound(contributions: Tensor) -> float:
-    return float((2 / 3 * contributions.double().square().sum()).sqrt())
+def _error_bound(contributions: Tensor) -> Tensor:
+    return (2 / 3 * contributions.double().square().sum()).sqrt()
 
 
 def _mixed_signs(point: Point, loss: LossHessian, generator: torch.Generator, note: str, count: int = 8) -> Diagonal:

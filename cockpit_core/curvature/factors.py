@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from .autograd_graph import output_shape
 from .point import NoCurvature
 from .rules import normalised, patches
 from .sites import Site
@@ -64,7 +65,7 @@ class Outer:
     """
 
     def __init__(self, site: Site, parameter: Tensor, keep: int):
-        self.site = site
+        self.site, self._shape = site, tuple(parameter.shape)
         self._given_left, self._transposed, self._groups = False, False, 1
         self._given: Tensor | None = None
         self._one_hot: OneHot | None = None
@@ -77,8 +78,41 @@ class Outer:
             self._read_matrix(node)
 
     @property
-    def dense(self) -> bool:
-        return self._one_hot is None
+    def one_hot(self) -> OneHot | None:
+        return self._one_hot
+
+    @property
+    def groups(self) -> int:
+        return self._groups
+
+    @property
+    def inputs(self) -> int:
+        """Numbers that the weight is multiplied with at one position."""
+        return self._one_hot.rows if self._one_hot is not None else int(self.given_of(slice(0, 1)).shape[3])
+
+    @property
+    def features(self) -> int:
+        """What the weight makes at one position, in each group."""
+        return math.prod(self._shape) // self._groups // self.inputs
+
+    @property
+    def positions(self) -> int:
+        """Of one sample."""
+        one_hot = self._one_hot
+        return int(self.given_of(slice(0, 1)).shape[4] if one_hot is None else one_hot.indices.shape[1])
+
+    def given_of(self, part: slice) -> Tensor:
+        """[1, n, G, I, S]: what the use was given, of some samples."""
+        return self._cut_given(part) if self._given is None else self._given[:, part]
+
+    def as_matrices(self, change: Tensor) -> Tensor:
+        """[B, *shape of the parameter] -> [B, G, L, R]; one side is what is multiplied with what was given."""
+        sides = (self.inputs, -1) if self._given_left else (-1, self.inputs)
+        return change.reshape(len(change), self._groups, *sides)
+
+    def parts(self, batch_size: int) -> list[slice]:
+        """One, where what was given is kept; else it is cut anew for each sample."""
+        return [slice(None)] if self._given is not None else [slice(n, n + 1) for n in range(batch_size)]
 
     def _read_matrix(self, node: Any) -> None:
         if self.site.kind == "Addmm" and (node._saved_alpha != 1 or node._saved_beta != 1):
@@ -137,6 +171,15 @@ class Outer:
         """[V, *shape of the node's output] -> [V, B, ...], so that a block of samples can be taken from it."""
         return self._own_rows(b) if self.site.kind == "Convolution" else self._rows(b)
 
+    def gradient_sizes(self, slope: Tensor | None) -> Tensor:
+        """How large the gradient of the output is at each position, [B, S]; zero where there is none."""
+        if slope is None:
+            return torch.zeros(self.site.layout.batch_size, self.positions)
+        made = self.factors(self.arrange(slope.detach().unsqueeze(0)), slice(None))
+        b = made.right if self._given_left else made.left
+        assert isinstance(b, Tensor)
+        return b[0].square().sum((1, 2))
+
     def factors(self, arranged: Tensor, part: slice) -> Factors:
         """For some samples of what ``arrange`` has made."""
         ours = arranged[:, part]
@@ -144,9 +187,27 @@ class Outer:
             ours = self._grouped(self._cut(ours) if self._transposed else ours)
         if self._one_hot is not None:
             return Factors(self._one_hot.of(part), ours)
-        given = self._cut_given(part) if self._given is None else self._given[:, part]
-        given = given.to(ours.dtype)
+        given = self.given_of(part).to(ours.dtype)
         return Factors(given, ours) if self._given_left else Factors(ours, given)
+
+    def put_back(self, e: Tensor) -> Tensor:
+        """The reverse of how gradients of the output are read: [B, G, F, S] -> the output's shape."""
+        e, shape, layout = e.flatten(1, 2), output_shape(self.site.node), self.site.layout  # [B, F, S]
+        if self.site.kind != "Convolution":
+            own = shape[1:] if layout.rows else tuple(n for d, n in enumerate(shape) if d != layout.dim)
+            inner = (shape[0] // len(e), *own) if layout.rows else own
+            return layout.undo(e.mT.reshape(1, len(e), *inner), shape)[0]
+        rows = shape[0] // len(e)
+        e = e.reshape(*e.shape[:2], rows, -1).transpose(1, 2)  # [B, rows, F, S]
+        e = self._uncut(e, shape) if self._transposed else e.reshape(len(e), rows, *shape[1:])
+        return layout.undo((e if layout.rows else e[:, 0]).unsqueeze(0), shape)[0]
+
+    def _uncut(self, e: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The transpose of ``_cut``: [n, rows, C * kernel, positions] -> [n, rows, C, *spatial]."""
+        with torch.enable_grad():
+            image = e.new_zeros(1, *e.shape[:2], *shape[1:]).requires_grad_()
+            (made,) = torch.autograd.grad(self._cut(image), image, e.unsqueeze(0))
+        return made[0]
 
     @property
     def input_edge(self) -> GradientEdge | None:
@@ -208,6 +269,19 @@ class Direct:
         found = layout.samples_first(b)
         found = found.sum(summed) if summed else found
         return found.reshape(*found.shape[:2], -1)
+
+    def broadcast(self, change: Tensor) -> Tensor:
+        """The transpose of ``gradient``: [B, elements] -> the output's shape."""
+        shape, layout = output_shape(self.site.node), self.site.layout
+        axes, batch = self._axes(len(shape)), len(change)
+        if layout.dim in axes:
+            raise NoCurvature("a parameter with an entry per sample")
+        others = [d for d in range(len(shape)) if layout.rows or d != layout.dim]
+        full = [shape[d] // batch if d == 0 and layout.rows else shape[d] for d in others]
+        narrow = [size if d in axes else 1 for d, size in zip(others, full, strict=True)]
+        wide = change.reshape(1, batch, *narrow).expand(1, batch, *full)
+        found = layout.undo(wide, shape)[0]
+        return found if self._factor is None else found * self._factor.to(found)
 
     def _axes(self, rank: int) -> list[int]:
         """Which dimensions of the output the parameter has entries along."""

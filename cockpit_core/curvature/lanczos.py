@@ -60,35 +60,39 @@ class _Basis:
         m = self.size
         self.vectors[m] = self.next
         image = flatten(self.operator.matvec(unflatten(self.next, self.operator.parameters)))
-        if not bool(torch.isfinite(image).all()):
-            raise NoCurvature("the Hessian is not finite at this step")
+        finite = torch.isfinite(image).all()
         basis = self.vectors[: m + 1]
         near = 0 if m <= self.kept else m - 1
         coefficients = basis[near:] @ image
         image = image - coefficients @ basis[near:]
         again = basis @ image
         image = image - again @ basis
-        self._check_symmetry(again[:near], coefficients)
+        older = again[:near].norm()
         again[near:] += coefficients
-        column = again.double().cpu()
+        overhang = torch.linalg.vector_norm(image, dtype=torch.float64)
+        also = [finite, overhang, older, coefficients[0], coefficients.abs().max()]
+        together = torch.cat([again.double(), torch.stack([number.double() for number in also])])
+        *found, is_finite, overhang, older, last, largest = together.tolist()  # the device is asked once
+        if not is_finite:
+            raise NoCurvature("the Hessian is not finite at this step")
+        self._check_symmetry(older, last, largest, image.dtype)
+        column = torch.tensor(found, dtype=torch.float64, device="cpu")
         self.projected[: m + 1, m] = column
         self.projected[m, : m + 1] = column
         self.size = m + 1
-        self.overhang = float(torch.linalg.vector_norm(image, dtype=torch.float64))
+        self.overhang = overhang
         # Below rounding the direction is noise: the Krylov space is exhausted.
         if self.overhang <= 8 * torch.finfo(image.dtype).eps * float(self.projected.abs().max()):
             self.overhang = 0.0
         self.next = image / self.overhang if self.overhang > 0 else image
 
-    def _check_symmetry(self, older: Tensor, coefficients: Tensor) -> None:
-        """``v_i . A v_m`` is ``v_m . A v_i``: what stuck out of the step before for the last vector, 0 for older ones."""
+    def _check_symmetry(self, older: float, last: float, largest: float, dtype: torch.dtype) -> None:
+        """``v_i . A v_m`` is ``v_m . A v_i``: what stuck out of the step before for the ``last`` vector, 0 for ``older`` ones."""
         if self.size <= self.kept or self.size == 0:
             return
-        difference = abs(float(coefficients[0]) - self.overhang)
-        if older.numel():
-            difference = max(difference, float(older.norm()))
-        scale = max(float(self.projected.abs().max()), self.overhang, float(coefficients.abs().max()))
-        refuse_asymmetry(difference, scale, coefficients.dtype)
+        difference = max(abs(last - self.overhang), older)
+        scale = max(float(self.projected.abs().max()), self.overhang, largest)
+        refuse_asymmetry(difference, scale, dtype)
 
     def ritz(self) -> tuple[Tensor, Tensor, Tensor]:
         """Ritz values ascending, their coefficient columns, and their residual norms."""
@@ -124,7 +128,7 @@ def _first_vector(
     if start is not None:
         old = flatten(start).to(like)
         length = torch.linalg.vector_norm(old)
-        if old.numel() == like.numel() and bool(torch.isfinite(length)) and float(length) > 0:
+        if old.numel() == like.numel() and 0 < float(length) < math.inf:
             fresh, warm = old / length + noise * fresh, True
     return fresh / torch.linalg.vector_norm(fresh), warm
 

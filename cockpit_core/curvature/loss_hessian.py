@@ -13,8 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.accelerator import read_numbers
+
 from .operators import differentiable_gradient, gradient_of_one
 from .point import NoCurvature, Point
+from .tokens import read_tokens
 
 _FEW_CLASSES = 6
 _MAX_DENSE = 256  # outputs per sample up to which a general Hessian is formed and decomposed, [B, K, K]
@@ -31,12 +34,17 @@ class Seeds:
 class LossHessian:
     """``d^2 loss / d outputs^2 = sum_v signs_v columns_v columns_v^T``, block-diagonal over samples.
 
-    count: columns needed per sample. Forms: "zero", "softmax" (rank C - 1 at each position), "diagonal", "dense".
+    count: columns needed per sample. Forms: "zero", "softmax" (rank C - 1 at each position), "diagonal", "dense";
+    "tokens": a softmax over so many classes that columns are only drawn, one at a time (tokens.py).
     """
 
     def __init__(self, point: Point):
         if point.outputs is None or point.loss_of is None:
             raise NoCurvature("needs a loss that is a function of the model's outputs alone")
+        self._tokens = read_tokens(point)
+        if self._tokens is not None:
+            self.form, self.count, self.batch_size = "tokens", self._tokens.count, point.batch_size
+            return
         outputs = point.outputs.detach().clone()  # the user's loss may write into what it is given
         self._apart = outputs.dim() > 0 and outputs.shape[0] % point.batch_size == 0
         if outputs.numel() == 0 or (point.samples_first and not self._apart):
@@ -56,7 +64,7 @@ class LossHessian:
 
     def _check_same(self, loss: Tensor, given: Tensor) -> None:
         """A loss with further terms, or of another scale, must not pass for the one that is differentiated."""
-        ours, theirs = float(loss.detach()), float(given.detach())
+        ours, theirs = read_numbers([loss, given])
         tolerance = 1e-3 if given.dtype in (torch.float32, torch.float64) else 2e-2
         if not abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs)):
             raise NoCurvature("the loss is not the given function of the outputs alone")
@@ -68,9 +76,11 @@ class LossHessian:
         generator = torch.Generator().manual_seed(2021)  # of its own: the form must not depend on the run
         probes = [torch.randn(self.shape, generator=generator, dtype=torch.float64).to(self._leaf) for _ in range(2)]
         images = [self._product(v) for v in probes]
-        if not all(bool(torch.isfinite(i).all()) for i in images):
+        asked = torch.stack([part for i in images for part in (torch.isfinite(i).all(), i.any())])
+        first_finite, first_any, second_finite, second_any = asked.tolist()
+        if not (first_finite and second_finite):
             raise NoCurvature("the loss is not finite at this step")
-        if not any(bool(i.any()) for i in images):
+        if not (first_any or second_any):
             self.form, self.count = "zero", 0
         elif not (
             self._try_softmax(probes, images)
@@ -82,8 +92,9 @@ class LossHessian:
     def _close(self, found: Tensor, image: Tensor, rounding: Tensor | None = None) -> bool:
         """rounding: what is subtracted from each other in ``image``; where little is left of it, rounding is."""
         tolerance = 1e-9 if image.dtype == torch.float64 else 1e-4
-        floor = 0.0 if rounding is None else 8 * torch.finfo(image.dtype).eps * float(rounding.norm())
-        return float((found - image).norm()) <= tolerance * float(image.norm()) + floor
+        parts = [(found - image).norm(), image.norm(), *([] if rounding is None else [rounding.norm()])]
+        difference, size, *lost = read_numbers(parts)
+        return difference <= tolerance * size + 8 * torch.finfo(image.dtype).eps * sum(lost)
 
     def _try_softmax(self, probes: list[Tensor], images: list[Tensor]) -> bool:
         """Cross entropy in all its variants: ``c (diag(p) - p p^T)`` over dimension 1, c per sample and position."""
@@ -147,6 +158,8 @@ class LossHessian:
 
     def seeds(self, chunk: int) -> Iterator[Seeds]:
         """All columns, ``chunk`` at a time."""
+        if self._tokens is not None:
+            raise NoCurvature(f"the loss of so many classes takes {self.count} columns")
         for begin in range(0, self.count, chunk):
             yield self._columns(torch.arange(begin, min(begin + chunk, self.count), device=self._leaf.device))
 
@@ -219,6 +232,10 @@ class LossHessian:
         The signs are drawn from ``generator`` alone. Only for losses whose Hessian has no negative part.
         centred: without what ``constant_seeds`` give.
         """
+        if self._tokens is not None:
+            if count == 1:
+                return Seeds(self._tokens.draw(generator).unsqueeze(0))
+            return Seeds(torch.stack([self._tokens.draw(generator) for _ in range(count)]))
         if self.form == "softmax":
             signs = self._signs((count, *self.shape), generator)
             signs = self._centre(signs) if centred and self._constant else signs

@@ -115,8 +115,10 @@ class HessianOperator(_Products):
         self.parameters = list(point.trainable.values())
         self.column_bytes = activation_bytes(point.loss)
         refuse_once_differentiable(point.loss)
-        self._ways = Stemmed(point.loss, self.parameters)
+        with explained():
+            self._ways = Stemmed(point.loss, self.parameters)
         self._gradients = differentiable_gradient(point.loss, self._ways.inputs)
+        self._ways.learn(self._gradients)
 
     def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:
         bent = _gradient(self._gradients, self._ways.inputs, self._ways.push(vectors, batched), batched)

@@ -9,6 +9,7 @@ kernels, or on a part of the batch, and ``l`` put on top of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -73,20 +74,28 @@ class LossAtOutputs:
         part: Callable[[Tensor], list[Tensor]],
     ):
         self._outputs, self._join, self._part = list(outputs), join, part
-        self._value = loss.detach()
-        with torch.enable_grad(), explained():
-            slopes = torch.autograd.grad(loss, self._outputs, create_graph=True, allow_unused=True)
-        self._slopes = list(slopes)
-        self._at = join([y.detach() for y in self._outputs])
-        self._slope = join([torch.zeros_like(y) if s is None else s.detach() for y, s in self._pairs()])
+        self._loss = loss
 
-    def _pairs(self) -> list[tuple[Tensor, Tensor | None]]:
-        return list(zip(self._outputs, self._slopes, strict=True))
+    @cached_property
+    def slopes(self) -> list[Tensor | None]:
+        """The gradient of the loss at the outputs, with its graph. Made when it is first asked for: it takes as much memory
+        as the outputs, several times."""
+        with torch.enable_grad(), explained():
+            return list(torch.autograd.grad(self._loss, self._outputs, create_graph=True, allow_unused=True))
+
+    @cached_property
+    def _slope(self) -> Tensor:
+        pairs = zip(self._outputs, self.slopes, strict=True)
+        return self._join([torch.zeros_like(y) if s is None else s.detach() for y, s in pairs])
+
+    @cached_property
+    def _at(self) -> Tensor:
+        return self._join([y.detach() for y in self._outputs])
 
     def _product(self, d: Tensor) -> Tensor:
         with torch.no_grad():
             seeds = [piece.to(y.dtype) for piece, y in zip(self._part(d.detach()), self._outputs, strict=True)]
-            bent = [(s, seed) for s, seed in zip(self._slopes, seeds, strict=True) if s is not None and s.requires_grad]
+            bent = [(s, seed) for s, seed in zip(self.slopes, seeds, strict=True) if s is not None and s.requires_grad]
             if not bent:
                 return torch.zeros_like(d)
             with explained():
@@ -98,7 +107,7 @@ class LossAtOutputs:
 
     def products(self, rows: Tensor) -> Tensor:
         """``H d`` for each row: all at once where the nodes of the loss allow, else one after the other."""
-        bent = [s for s in self._slopes if s is not None and s.requires_grad]
+        bent = [s for s in self.slopes if s is not None and s.requires_grad]
         if len(self._outputs) == 1 and bent:
             try:
                 (found,) = torch.autograd.grad(
@@ -112,4 +121,4 @@ class LossAtOutputs:
     def __call__(self, values: Tensor) -> Tensor:
         d = values - self._at.to(values.dtype)
         linear = (d * self._slope.to(values.dtype)).sum()
-        return self._value.to(values.dtype) + linear + _HalfSquare.apply(d, self._product)
+        return self._loss.detach().to(values.dtype) + linear + _HalfSquare.apply(d, self._product)

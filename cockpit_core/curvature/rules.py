@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .autograd_graph import Use
+from cockpit_core.kernels.native.columns import Image, Squared, can_take, square_columns
+
+from .autograd_graph import Use, output_shape
 from .point import NoCurvature
 
 PIECE = 2**20  # elements of individual gradients and patches formed at once: about what stays in a core's cache
@@ -32,6 +34,12 @@ class Sums:
     squares: Tensor
     norms: Tensor | None = None
     piece: int = PIECE
+
+    def add(self, squares: Tensor, norms: Tensor) -> None:
+        """Both summed over columns already."""
+        self.squares += squares.reshape(self.squares.shape)
+        if self.norms is not None:
+            self.norms += norms
 
     def add_small(self, g: Tensor, signs: Tensor | None) -> None:
         """g: [V, B, *shape]."""
@@ -124,17 +132,44 @@ def _matrix_bias(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
     sums.add_small(b if b.shape[1] == batch_size else _per_sample(b, batch_size).sum(2), signs)
 
 
+def pad_spatially(x: Tensor, node: Any) -> Tensor:
+    """With the zeros around it that a convolution sees."""
+    padding = node._saved_padding
+    return F.pad(x, [p for pad in reversed(padding) for p in (pad, pad)]) if any(padding) else x
+
+
 def patches(x: Tensor, kernel: tuple[int, ...], node: Any) -> Tensor:
     """[n, C, *spatial] -> [n, C * prod(kernel), positions]: what each position of a convolution sees."""
     dims = len(kernel)
-    stride, padding, dilation = node._saved_stride, node._saved_padding, node._saved_dilation
-    x = F.pad(x, [p for pad in reversed(padding) for p in (pad, pad)]) if any(padding) else x.contiguous()
+    stride, dilation = node._saved_stride, node._saved_dilation
+    x = pad_spatially(x, node).contiguous()
     sizes = [(x.shape[2 + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in range(dims)]
     steps = x.stride()
     inside = [s * d for s, d in zip(steps[2:], dilation, strict=True)]
     between = [s * t for s, t in zip(steps[2:], stride, strict=True)]
     view = x.as_strided((*x.shape[:2], *kernel, *sizes), (*steps[:2], *inside, *between))
     return view.reshape(x.shape[0], x.shape[1] * math.prod(kernel), -1)
+
+
+def square_in_parts(
+    node: Any, columns: Tensor, where: Tensor | None, signs: Tensor | None, piece: int
+) -> Squared | None:
+    """Squares of a convolution's weight by native kernels, from columns at its output or at the places that ``where``
+    names; a few samples at a time, because kernels read a copy of the image. None where only the dense way is right."""
+    x, out = node._saved_input.detach(), output_shape(node)[2:]
+    geometry = (tuple(node._saved_weight.shape[2:]), tuple(node._saved_stride), tuple(node._saved_dilation))
+    found: list[Squared] = []
+    for part in _blocks(len(x), x[0].numel(), piece):
+        image = Image.of(pad_spatially(x[part], node), node._saved_groups)
+        chosen, sign = None if where is None else where[part], None if signs is None else signs[:, part]
+        one = square_columns(columns[:, part], chosen, image, geometry, out, sign)
+        if one is None:
+            return None
+        found.append(one)
+    if len(found) == 1:
+        return found[0]
+    squares = torch.stack([f.squares for f in found]).sum(0)
+    return Squared(squares, torch.cat([f.norms for f in found]), torch.cat([f.sums for f in found], 1))
 
 
 def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
@@ -145,6 +180,10 @@ def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
         raise NoCurvature("a convolution over several rows per sample")
     if node._saved_transposed:
         _transposed_convolution(node, x.to(b.dtype), b, signs, kernel, sums)
+        return
+    found = square_in_parts(node, b, None, signs, sums.piece) if can_take(b) and x.dtype == b.dtype else None
+    if found is not None:
+        sums.add(found.squares, found.norms)
         return
     width = x.shape[1] * math.prod(kernel)
     _add_outer_products(

@@ -85,6 +85,16 @@ class Sites:
         return list(dict.fromkeys(site.node for sites in self.by_name.values() for site in sites))
 
 
+def refuse_beside(point: Point) -> None:
+    """Gauss-Newton and the rest make up the Hessian only where all parameters act through the outputs."""
+    if point.outputs is None or point.outputs.grad_fn is None:
+        raise NoCurvature("the outputs have no graph")
+    wanted = {id(p) for p in point.trainable.values()}
+    beside = reachable([point.loss.grad_fn], stop=point.cut or (point.outputs.grad_fn,))
+    if any(id(variable_of(node)) in wanted for node in beside):
+        raise NoCurvature("the loss depends on parameters not only through the outputs")
+
+
 def find_sites(point: Point, generator: torch.Generator) -> Sites:
     """All uses of all trainable parameters below ``point.outputs``; NoCurvature where nothing can be told apart."""
     if point.outputs is None or point.outputs.grad_fn is None:
@@ -92,9 +102,6 @@ def find_sites(point: Point, generator: torch.Generator) -> Sites:
     if not point.samples_first or point.outputs.shape[0] % point.batch_size:
         raise NoCurvature("samples do not lie along the first dimension of the outputs")
     wanted = {id(p): name for name, p in point.trainable.items()}
-    beside = reachable([point.loss.grad_fn], stop=point.cut or (point.outputs.grad_fn,))
-    if any(id(variable_of(node)) in wanted for node in beside):
-        raise NoCurvature("the loss depends on parameters not only through the outputs")
     with explained():
         uses, uncovered = _find_uses(point.outputs.grad_fn, wanted, point)
         return _lay_out(point, uses, uncovered, generator)

@@ -1,8 +1,10 @@
-"""The trace of the Hessian of any network that keeps its samples apart: ``Tr(H) = Tr(G) + Tr(R)``.
+"""The trace of the Hessian of any network: ``Tr(H) = Tr(G) + Tr(R)``.
 
 ``G`` is Gauss-Newton: exact, from one backward pass per column of the loss's curvature, or (many classes, many positions) from
 columns with random signs. ``R = H - G`` is probed (rest.py). Both are sums over samples that are drawn apart, so a few draws
 suffice, and their standard errors are known well (spread.py). The diagonal of G comes along where it is asked for.
+Where samples are mixed (BatchNorm), signs are shared by the whole batch, in both: columns of G then take one backward pass each,
+far less than a product with H, and R alone is less noisy than H.
 """
 
 from __future__ import annotations
@@ -15,24 +17,23 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from .apart import tell_apart
 from .autograd_graph import kind_of, output_shape, reachable
 from .columns import SMALL, Sender
-from .factors import make_piece
 from .individual import Individual
 from .loss_hessian import LossHessian, Seeds
 from .operators import parts_needed
 from .point import NoCurvature, Point, explained
-from .rest import RestProbes, refuse_repeated
-from .sites import Sites, find_sites
+from .rest import RestProbes
+from .signs import SWEEP
+from .sites import refuse_beside
 from .spread import Draws, Elements
 
 EXACT_COLUMNS = 6
 """Up to so many columns Gauss-Newton is exact; of more, a few random mixtures have an error well below that of the rest."""
-UNCOVERED = 0.3
-"""Share of the parameters that may lack a rule; they get random signs of their own, which are far noisier."""
 LEAST_DRAWS, MOST_DRAWS = 2, 32
-CLEAR = 2
-"""Where outputs and parameters differ by more than this factor, there is no need to try both kinds of probes."""
+LEAST_SHARED, FEW_ELEMENTS = 4, 1000
+"""Signs that all samples share: so many draws at least, and more where they are those of few elements only."""
 LEAST_FREEDOM = 12
 """Of the variance: samples times draws. Below it, a small spread may be chance."""
 
@@ -82,16 +83,17 @@ class _Estimate:
     def __init__(self, point: Point, generator: torch.Generator, memory_budget: int, elements: bool):
         assert point.outputs is not None
         self.point, self.generator, self.elements, self.memory_budget = point, generator, elements, memory_budget
+        refuse_beside(point)
         self.loss = LossHessian(point)
         self.exact = self.loss.count <= EXACT_COLUMNS
-        sites = find_sites(point, generator)
-        self.individuals, self.uncovered = make_individuals(point, sites, memory_budget)
+        self.individuals, self.uncovered = tell_apart(point, generator, memory_budget)
         self.leaves = {name: point.trainable[name] for name in self.uncovered}
         self._sender, self._nodes = Sender(), _nodes_of(self.individuals)
         self._norms = torch.zeros(len(self.individuals), point.batch_size, dtype=torch.float64)
         self._fixed, self._mean = self._zeros(), self._zeros()  # diagonals: of all columns, and summed over drawn ones
         self.columns = self.draws = 0
         self._drawn, self._drawn_of_leaves = Draws(), Draws()
+        self._squares = {n: torch.zeros_like(p.detach()) for n, p in self.leaves.items()} if elements else {}
 
     def _zeros(self) -> dict[str, Tensor]:
         like = self.point.outputs
@@ -134,6 +136,8 @@ class _Estimate:
 
     def add_fixed_columns(self) -> None:
         """All columns, if they are few; else those that are the same at all positions, which carry most of the trace."""
+        if not self.individuals:
+            return
         share = min(self.memory_budget // 2, SMALL)  # more than stays in the caches gains nothing: measured
         few = max(1, share // self._column_bytes)
         for seeds in self.loss.seeds(few) if self.exact else self.loss.constant_seeds(few):
@@ -144,7 +148,7 @@ class _Estimate:
         outputs = self.point.outputs
         assert outputs is not None
         self.draws += 1
-        if not self.exact:
+        if not self.exact and self.individuals:
             self._drawn.add(self._send(self.loss.draw(1, self.generator, centred=True), self._mean))
         if self.leaves:
             column = self.loss.draw(1, self.generator).columns[0].to(outputs.dtype)
@@ -152,12 +156,21 @@ class _Estimate:
                 found = torch.autograd.grad(
                     outputs, list(self.leaves.values()), column, retain_graph=True, allow_unused=True
                 )
+            for total, f in zip(self._squares.values(), found, strict=False):
+                total += 0.0 if f is None else f.detach().square()
             sums = [0.0 if f is None else float(f.double().square().sum()) for f in found]
             self._drawn_of_leaves.add(torch.tensor(sums, dtype=torch.float64).unsqueeze(1))
 
     @property
     def draws_columns(self) -> bool:
         return not self.exact or bool(self.leaves)
+
+    @property
+    def least_draws(self) -> int:
+        """Of columns over the whole batch only the sums are seen: so many, or their spread is not known."""
+        if self.leaves and not self.individuals:
+            return LEAST_FREEDOM
+        return least_draws(self.point) if self.draws_columns else 0
 
     def traces(self) -> Traces:
         names, found = list(self.individuals), self._norms.sum(1)
@@ -174,23 +187,31 @@ class _Estimate:
         return Traces(traces, errors, error)
 
     def diagonal(self) -> dict[str, Tensor]:
+        drawn = {name: total / max(1, self.draws) for name, total in self._squares.items()}
         if self.exact:
-            return self._fixed
-        return {name: fixed + self._mean[name] / max(1, self.draws) for name, fixed in self._fixed.items()}
+            return self._fixed | drawn
+        return {name: fixed + self._mean[name] / max(1, self.draws) for name, fixed in self._fixed.items()} | drawn
 
 
 class _Rest:
-    """What is accumulated of the rest: probes per sample, or (everything in ``leaves``) in the space of the parameters."""
+    """What is accumulated of the rest. ``sweep`` probes make one draw."""
 
-    def __init__(self, point: Point, individuals: dict[str, Individual], leaves: dict[str, Tensor]):
-        self._probes, self._names = RestProbes(point, individuals, leaves), list(individuals)
-        self._drawn, self._elements, self.count = Draws(), Elements(), 0
+    def __init__(self, point: Point, individuals: dict[str, Individual], leaves: dict[str, Tensor], memory_budget: int):
+        self._probes, self._names = RestProbes(point, individuals, leaves, memory_budget), list(individuals)
+        self._drawn, self._elements, self.draws = Draws(), Elements(), 0
+        self.sweep = SWEEP if self._probes.gated else 1
+        few = sum(p.numel() for p in leaves.values()) < FEW_ELEMENTS
+        self.least_draws = LEAST_FREEDOM if leaves and few else max(least_draws(point), LEAST_SHARED if leaves else 0)
+
+    @property
+    def probes(self) -> int:
+        return self.draws * self.sweep
 
     def probe(self, generator: torch.Generator) -> None:
-        drawn, others = self._probes.probe(generator)
+        drawn, others = self._probes.probe(generator, self.sweep)
         self._drawn.add(drawn)
         self._elements.add(others)
-        self.count += 1
+        self.draws += 1
 
     def traces(self) -> Traces:
         means, errors, error = self._drawn.finish()
@@ -203,28 +224,6 @@ class _Rest:
 
     def close(self) -> None:
         self._probes.close()
-
-
-def make_individuals(point: Point, sites: Sites, memory_budget: int) -> tuple[dict[str, Individual], dict[str, str]]:
-    """By name; and the parameters without rule, with the reason. NoCurvature if those are too many."""
-    made: dict[str, Individual] = {}
-    uncovered = dict(sites.uncovered)
-    keep = memory_budget // 4 // max(1, len(sites.nodes))
-    for name, some in sites.by_name.items():
-        parameter = point.trainable[name]
-        try:
-            pieces = [make_piece(site, parameter, keep) for site in some]
-            one = Individual(pieces, parameter.shape, point.batch_size)
-            refuse_repeated(one)
-            made[name] = one
-        except NoCurvature as reason:
-            uncovered[name] = str(reason)
-    total = sum(p.numel() for p in point.trainable.values())
-    without = sum(point.trainable[name].numel() for name in uncovered)
-    if without > UNCOVERED * total:
-        name, why = next(iter(uncovered.items()))
-        raise NoCurvature(f"{name}: {why}")
-    return made, uncovered
 
 
 def _nodes_of(individuals: dict[str, Individual]) -> list[Node]:
@@ -240,21 +239,23 @@ def estimate_split(
     max_probes: int = 5,
     memory_budget: int = 2**27,
 ) -> Split:
-    """Traces of the Hessian, with standard errors; NoCurvature with the reason where samples are mixed.
+    """Traces of the Hessian, with standard errors; NoCurvature with the reason where there are none.
 
     elements: the diagonal of Gauss-Newton too. Goes on until the standard error is below ``target`` of the trace.
     Misleads where the trace is near zero: then the relative error cannot be reached, and the absolute one is given.
     """
     ggn = _Estimate(point, generator, memory_budget, elements)
     ggn.add_fixed_columns()
-    for _ in range(least_draws(point) if ggn.draws_columns else 0):
+    for _ in range(ggn.least_draws):
         ggn.draw_column()
-    rest = _choose_probes(point, ggn, generator, target)
+    rest = _Rest(point, ggn.individuals, ggn.leaves, memory_budget)
     try:
+        for _ in range(rest.least_draws):
+            rest.probe(generator)
         while not _is_enough(ggn, rest, target):
-            if ggn.traces().error > rest.traces().error and ggn.draws < MOST_DRAWS:
+            if ggn.draws_columns and ggn.traces().error > rest.traces().error and ggn.draws < MOST_DRAWS:
                 ggn.draw_column()
-            elif rest.count < max_probes:
+            elif rest.probes < max_probes:
                 rest.probe(generator)
             else:
                 break
@@ -272,41 +273,13 @@ def _is_enough(ggn: _Estimate, rest: _Rest, target: float) -> bool:
     return not math.hypot(one.error, two.error) > target * abs(one.total + two.total)
 
 
-def _choose_probes(point: Point, ggn: _Estimate, generator: torch.Generator, target: float) -> _Rest:
-    """Per sample, or in the space of the parameters: there signs are shared by all samples, which is far noisier where the
-    network is wide, and better where a sample has more outputs of linear maps than the network has parameters. Which
-    one is tried first goes by these numbers; where they are not far apart, the other one is tried too if the first is not
-    good enough by then.
-    """
-    numbers = sum(math.prod(output_shape(node)) for node in _nodes_of(ggn.individuals)) // point.batch_size
-    parameters = sum(p.numel() for p in point.trainable.values())
-    per_sample = lambda: _Rest(point, ggn.individuals, ggn.leaves)  # noqa: E731
-    shared = lambda: _Rest(point, {}, dict(point.trainable))  # noqa: E731
-    tried: list[_Rest] = []
-    ways = (per_sample, shared) if numbers <= parameters else (shared, per_sample)
-    clear = max(numbers, parameters) > CLEAR * min(numbers, parameters)
-    for make in ways[:1] if clear else ways:
-        rest = make()
-        tried.append(rest)
-        least = LEAST_FREEDOM if ggn.leaves and make is per_sample else least_draws(point)
-        for _ in range(least):
-            rest.probe(generator)
-        if _is_enough(ggn, rest, target) or rest.traces().error < ggn.traces().error:
-            break
-    best = min(tried, key=lambda rest: rest.traces().error * math.sqrt(rest.count))
-    for rest in tried:
-        if rest is not best:
-            rest.close()
-    return best
-
-
 def _put_together(ggn: _Estimate, rest: _Rest) -> Split:
     one, two = ggn.traces(), rest.traces()
     return Split(
         {name: trace + two.traces[name] for name, trace in one.traces.items()},
         {name: math.hypot(error, two.errors[name]) for name, error in one.errors.items()},
         math.hypot(one.error, two.error),
-        ggn.diagonal(), one.traces, ggn.exact, ggn.columns, rest.count, ggn.uncovered,
+        ggn.diagonal(), one.traces, ggn.exact and not ggn.leaves, max(ggn.columns, ggn.draws), rest.probes, ggn.uncovered,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from .autograd_graph import kind_of, reachable
+from .trunk import Trunk, find_trunks
 
 _aten = torch.ops.aten
 _CONVOLUTION = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
@@ -87,6 +88,12 @@ class Stem:
             change = link.push(change)
         return change
 
+    def push_all(self, vectors: Sequence[Tensor], batched: bool) -> Tensor:
+        return torch.func.vmap(self.push)(vectors) if batched else self.push(vectors)
+
+    def pull_all(self, slope: Tensor, batched: bool) -> list[Tensor]:
+        return torch.func.vmap(self.pull)(slope) if batched else self.pull(slope)
+
     def pull(self, slope: Tensor) -> list[Tensor]:
         """The gradient of weight and bias for that of z."""
         for link in reversed(self._links):
@@ -123,19 +130,27 @@ class Stemmed:
 
     def __init__(self, root: Tensor, parameters: Sequence[Tensor]):
         self.parameters = list(parameters)
-        self.stems = find_stems(root, self.parameters)
+        trunks = find_trunks(root, self.parameters)
+        taken = {id(leaf) for trunk in trunks for leaf in trunk.leaves}
+        stems = find_stems(root, [p for p in self.parameters if id(p) not in taken])
+        self.stems: list[Stem | Trunk] = [*trunks, *stems]
         position = {id(p): i for i, p in enumerate(self.parameters)}
         self._places = [[position[id(leaf)] for leaf in stem.leaves] for stem in self.stems]
         crossed = {i for places in self._places for i in places}
         self._rest = [i for i in range(len(self.parameters)) if i not in crossed]
         self.inputs: list[Any] = [*(stem.edge for stem in self.stems), *(self.parameters[i] for i in self._rest)]
 
+    def learn(self, gradients: Sequence[Tensor | None]) -> None:
+        """The gradients of ``inputs``: products are to be those of the Hessian, not of Gauss-Newton."""
+        for stem, gradient in zip(self.stems, gradients, strict=False):
+            if isinstance(stem, Trunk) and gradient is not None:
+                stem.learn(gradient)
+
     def push(self, vectors: Sequence[Tensor], batched: bool = False) -> list[Tensor]:
         """A direction of the parameters (or several, in a leading dimension) as one of ``inputs``."""
         seeds = []
         for stem, places in zip(self.stems, self._places, strict=True):
-            cross = torch.func.vmap(stem.push) if batched else stem.push
-            seeds.append(cross([vectors[i] for i in places]))
+            seeds.append(stem.push_all([vectors[i] for i in places], batched))
         return [*seeds, *(vectors[i] for i in self._rest)]
 
     def pull(self, slopes: Sequence[Tensor | None], batched: bool = False) -> list[Tensor]:
@@ -144,8 +159,7 @@ class Stemmed:
         at_stems, at_rest = slopes[: len(self.stems)], slopes[len(self.stems) :]
         for stem, places, slope in zip(self.stems, self._places, at_stems, strict=True):
             if slope is not None:
-                cross = torch.func.vmap(stem.pull) if batched else stem.pull
-                for i, gradient in zip(places, cross(slope), strict=True):
+                for i, gradient in zip(places, stem.pull_all(slope, batched), strict=True):
                     found[i] = gradient
         for i, slope in zip(self._rest, at_rest, strict=True):
             found[i] = slope

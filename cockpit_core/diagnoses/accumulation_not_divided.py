@@ -27,13 +27,13 @@ class AccumulationNotDivided(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         passes = view.now("passes")
-        if not passes >= 4 or view.static("static_sum") == 1:
+        if not passes >= 4 or view.adds_samples:
             return None
         per_pass = view.level0 / passes
         if not 0.7 < per_pass < 1.5 or (view.facts.is_value and not 0.85 < per_pass < 1.3):
             return None
-        suffers = view.spike > 2 or view.update_max > 0.3 or view.edge > 2 or (view.t >= 30 and view.drop < 0.3)
-        harm = not view.facts.adaptive and (passes >= 8 or suffers)
+        suffers = (view.spike > 2 and view.lasting) or view.update_max > 0.5 or view.edge > 2 or view.struggles
+        harm = not view.facts.adaptive and suffers
         text = (
             f"The losses of {number(passes)} backward passes are added up: together they are "
             f"{number(view.level0)} times the loss of a guess, so gradients are {number(passes)} times too long."

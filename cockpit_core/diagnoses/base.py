@@ -73,7 +73,7 @@ def number(value: float) -> str:
             (1e6, "million") if abs(value) < 1e9 else (1e9, "billion") if abs(value) < 1e12 else (1e12, "trillion")
         )
         return f"{float(text) / size:g} {word}"
-    return f"{float(text):,.0f}" if 100 <= abs(value) < 1e6 else text
+    return f"{float(text):,.0f}" if 100 <= abs(float(text)) < 1e6 else text
 
 
 def fallen(drop: float) -> str:

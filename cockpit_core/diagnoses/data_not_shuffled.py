@@ -28,6 +28,9 @@ class DataNotShuffled(Diagnosis):
             return None
         count = means[0]
         between = max(0.0, means[2] / count - (means[1] / count) ** 2) * count / (count - 1)
+        jumps = view.history.pools.get("target_jump")
+        if jumps:  # from one batch to the next: targets that drift slowly are made by the network itself
+            between = min(between, jumps[2] / jumps[0] / 2)
         inside = within[1] / within[0]
         total = between + inside
         if not total > 0:

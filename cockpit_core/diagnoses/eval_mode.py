@@ -30,5 +30,8 @@ class EvalMode(Diagnosis):
             return None
         text = f"The model trains in eval mode: {' and '.join(parts)}."
         remedy = "Call model.train() before the training loop, and again after every validation."
-        severity = "likely" if norms > 0 else "advice"  # without dropout a network trains, only less robustly
+        suffers = view.struggles or (view.spike > 3 and view.lasting)
+        severity = (
+            "likely" if norms > 0 and suffers else "advice"
+        )  # without dropout a network trains, only less robustly
         return Found(text, remedy, [evidence("training", 0.0, "1 = training mode")], severity=severity)

@@ -23,7 +23,13 @@ class GraphDetached(Diagnosis):
     def test(self, view: View) -> Found | None:
         cut = view.every("ungraded_prefix", 2)
         none = view.every("ungraded_none", 2)
-        if len(cut) < 2 or min(cut) < 1 or not none or min(none) < 1 or view.typical("dead") >= limit("dead"):
+        if (
+            len(cut) < (1 if view.sparse else 2)
+            or min(cut) < 1
+            or not none
+            or min(none) < 1
+            or view.typical("dead") >= limit("dead")
+        ):
             return None
         found = view.last("signal/ungraded_where")
         place = int(found) if found == found else -1
@@ -33,8 +39,8 @@ class GraphDetached(Diagnosis):
             f"No gradient reaches the first {number(cut[-1])} tensors, up to {where}: they are used, but the "
             "graph is cut behind them."
         )
-        cut_off, whole = sum(view.facts.sizes[: place + 1]), sum(view.facts.sizes)
-        harmful = cut_off > 0.5 * whole or (view.t >= 30 and not view.thrives)  # random first layers often do
+        # A trained backbone may run under no_grad: then training goes well.
+        harmful = view.are_fresh(behind) or view.struggles
         remedy = (
             f"Look behind {where} for .detach(), .data, .item(), numpy(), torch.no_grad() or an argmax; if the "
             "layers shall stay as they are, freeze them with requires_grad_(False)."

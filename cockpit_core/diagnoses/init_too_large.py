@@ -28,23 +28,17 @@ class InitTooLarge(Diagnosis):
     )
 
     def test(self, view: View) -> Found | None:
-        if (
-            view.n > 4
-            or view.static("static_sum") == 1
-            or view.history.resumed
-            or view.typical("input_rms") > limit("input_rms")
-        ):
+        if view.adds_samples or view.history.resumed or view.first("input_rms") > limit("input_rms"):
             return None
-        if view.now("passes") > 1:
+        if view.first("passes") > 1:
             return None
-        start = view.level0
-        large = view.weight_scale > 4  # of the usual size: then little else need be wrong
+        start, large = view.level0, view.weight_scale > 4  # of the usual size: then little else need be wrong
         size, scale = view.first("output_spread"), max(view.first("target_std"), view.first("target_scale"))
         far = size > (8 if view.level0 != view.level0 else 1.5 if large else 4) * scale
         if (
             (view.facts.is_value or view.level0 != view.level0)
             and far
-            and view.typical("target_scale") < limit("target_scale")
+            and view.first("target_scale") < limit("target_scale")
         ):
             start = size / scale
             what = f"the outputs of the fresh network spread {number(start)} times as far as the targets"
@@ -52,6 +46,8 @@ class InitTooLarge(Diagnosis):
             what = f"the first loss is {number(start)} times that of a guess"
         elif (large and start > 2) or (view.weight_scale > 2.8 and start > 8):
             what = f"the first loss is {number(start)} times that of always giving the mean"
+        elif start != start and view.weight_scale > 5 and view.struggles:
+            start, what = view.weight_scale, "nothing is learned"
         else:
             return None
         if large:
@@ -61,4 +57,6 @@ class InitTooLarge(Diagnosis):
             f"Divide the initial weights by about {number(max(2.0, start**0.5))} (torch's default, Kaiming or "
             "Xavier), at least in the last layer."
         )
-        return Found(text, remedy, [evidence("level0", start)])
+        # A few times too large is forgotten in some steps, mostly.
+        harmful = start > 10 or (large and start > 4) or view.struggles
+        return Found(text, remedy, [evidence("level0", start)], severity="likely" if harmful else "advice")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
@@ -22,6 +23,7 @@ class InitTooSmall(Diagnosis):
         "labels_random",
         "label_noise",
         "learning_rate_too_low",
+        "learning_rate_too_high",
         "vanishing_gradients",
         "dead_units",
     )
@@ -30,18 +32,14 @@ class InitTooSmall(Diagnosis):
         spread, size = view.first("output_spread"), view.first("output_rms")
         fading = view.first("activation_last") < 1e-2 * view.first("activation_first")
         flat = 0 < spread < limit("output_spread")
-        if (
-            view.history.resumed
-            or view.learns
-            or view.drop > 0.3
-            or (view.first("dead") >= limit("dead0") and not view.weight_scale < 0.1)
-            or not (flat or fading)
-        ):
+        if view.history.resumed or not (flat or fading) or view.thrives:
+            return None
+        if view.first("dead") >= limit("dead0") and not view.weight_scale < 0.1:
             return None
         # Weights of the usual size whose signal fades are too many layers: vanishing_gradients says so.
         if view.static("static_constant") > 0.7 * view.static("static_matrices") or not view.weight_scale < 0.4:
             return None
-        if view.t < 15 and not view.weight_scale < 0.1:
+        if view.t < regrowth(view) or not (view.lags if view.weight_scale < 0.1 else view.struggles):
             return None
         text = (
             "The initialisation is too small: at the first step the outputs of different samples differ by "
@@ -53,3 +51,10 @@ class InitTooSmall(Diagnosis):
         )
         found = [evidence("weight_scale", view.weight_scale), evidence("output_spread", spread)]
         return Found(text, remedy, [*found, evidence("output_rms", size)])
+
+
+def regrowth(view: View) -> float:
+    """Steps in which an adaptive optimizer, whose steps do not depend on the gradient's size, makes weights of usual size."""
+    count = sum(math.prod(shape) for shape in view.facts.shapes if len(shape) > 1)
+    usual = math.sqrt(sum(shape[0] / 3 for shape in view.facts.shapes if len(shape) > 1) / max(1, count))
+    return 2 * usual / view.rate if view.facts.adaptive and view.rate > 0 else 0.0

@@ -33,9 +33,8 @@ class InputOutliers(Diagnosis):
     def test(self, view: View) -> Found | None:
         tails = view.every("input_tail", 30)
         far = [tail for tail in tails if tail > limit("input_tail")]
-        extreme = len(far) >= 2 and max(far) > 3 * limit("input_tail") and view.t >= 20
-        extreme = extreme and not view.thrives and not view.drop > 0.3
-        usual = len(far) >= 3 and len(far) >= 0.08 * len(tails) and view.n >= 8
+        extreme = len(far) >= 2 and max(far) > 3 * limit("input_tail") and view.struggles
+        usual = len(far) >= 3 and len(far) >= 0.08 * len(tails) and view.has_seen(8)
         if not (extreme or usual) or view.typical("input_zeros") > 0.5:
             return None
         pull = [
@@ -45,6 +44,7 @@ class InputOutliers(Diagnosis):
             and seen.get("signal/loss_max") > 8 * abs(seen.get("signal/loss_median"))
         ]
         heavy = [value for value in pull if value > 3 * abs(view.loss0)]  # they cost more than anything at the start
+        suffers = view.struggles if view.level == view.level else view.t >= 40 and not view.thrives
         text = (
             f"Some inputs are outliers: in {len(far)} of the last {len(tails)} tracked batches one sample is more "
             f"than {number(limit('input_tail'))} times as far from the middle as usual (up to "
@@ -53,5 +53,5 @@ class InputOutliers(Diagnosis):
         remedy = (
             "Look at those samples (the panel of largest individual gradients names them); correct, clip or drop them."
         )
-        severity = "likely" if (len(heavy) >= 2 and not view.thrives) or extreme else "advice"
+        severity = "likely" if extreme or (len(heavy) >= 2 and suffers) else "advice"
         return Found(text, remedy, [evidence("input_tail", max(far))], severity=severity)

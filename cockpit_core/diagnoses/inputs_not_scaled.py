@@ -39,11 +39,10 @@ class InputsNotScaled(Diagnosis):
         large, uneven = size > limit("input_rms"), spread > limit("input_ratio") and not sparse and size > 1
         if not (large or uneven) or view.typical("input_tail") > limit("input_tail"):
             return None
-        at_once = view.level0 > 10 or view.spike > 3 or view.update_max > 0.5 or view.edge > 5
-        by_now = view.level0 > 2 or view.update_max > 0.3 or view.edge > 1.5 or view.typical("dead") > 0.6
-        suffers = at_once or (by_now and view.t >= 20 and not view.thrives)
-        far = view.first("output_spread") > 5 * view.first("target_std") or view.first("output_rms") > 20
-        suffers = suffers or far or view.broken or (view.t >= 40 and view.drop < 0.3) or view.typical("saturated") > 0.5
+        far = view.first("output_spread") > 20 * view.first("target_std")
+        # Embeddings of codes, or a normalisation behind the first layer, keep the scale of the inputs from the rest.
+        arrives = not view.first("activation_first") < 0.2 * size or view.first("saturated") > 0.3
+        suffers = far or view.level0 > 20 or (view.spike > 10 and view.lasting) or (arrives and view.struggles)
         what = (
             f"have a root mean square of {number(size)}"
             if large

@@ -29,4 +29,6 @@ class LabelsOffByOne(Diagnosis):
             "to count from one."
         )
         remedy = "Subtract 1 from the labels, and give the network one output less."
-        return Found(text, remedy, [evidence("label_min", low)])
+        # Among tokens or pixels, number 0 is often padding or background and left out on purpose.
+        single = view.typical("label_count") == view.batch
+        return Found(text, remedy, [evidence("label_min", low)], severity="likely" if single else "advice")

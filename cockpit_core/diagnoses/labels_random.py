@@ -19,7 +19,14 @@ class LabelsRandom(Diagnosis):
     explains = ("not_learning", "label_noise")
 
     def test(self, view: View) -> Found | None:
-        if view.level != view.level or not view.stuck or view.history.resumed or view.broken or view.update > 0.05:
+        if (
+            view.level != view.level
+            or not view.stuck
+            or view.history.resumed
+            or view.broken
+            or view.update > 0.05
+            or view.now("target_like_input") == 1
+        ):
             return None
         moved = view.travelled > 0.15 or view.edge > 0.01
         healthy_step = not view.edge > 1.2 and view.rate_fall > 0.4 and not view.clipped < 0.5 and not view.silent

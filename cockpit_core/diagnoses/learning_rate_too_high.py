@@ -67,10 +67,12 @@ class LearningRateTooHigh(Diagnosis):
                     evidence("travelled", view.travelled),
                 )
             )
-        if view.edge > limit("edge") and view.drop < 0.15 and view.n >= 4 and view.t >= 25:
+        if view.edge > limit("edge") and view.drop < 0.15 and view.has_seen(4) and view.t >= 25:
             words = f"the largest eigenvalue is {number(view.edge)} times the limit at which steps grow"
             signs.append((words, evidence("edge", view.edge)))
-        if view.alpha > limit("alpha") and view.drop < 0.2 and view.n >= 8 and view.level > 0.8 and view.t >= 40:
+        # Where nothing is learned for another reason, different batches decide alpha; curvature and length would know.
+        beyond = view.alpha > limit("alpha") and not view.edge < 0.5 and view.update > 5e-3 and view.level > 0.8
+        if beyond and view.drop < 0.2 and view.has_seen(8) and view.t >= 40:
             signs.append(
                 (
                     f"typical steps end beyond the bottom of their valley (alpha {number(view.alpha)})",
@@ -85,11 +87,15 @@ class LearningRateTooHigh(Diagnosis):
         if view.starts_small or view.thrives:
             return False
         rises = not sum(view.finite[-2:]) < 1.8 * view.very_first
-        if view.update_max > 2 * limit("update") and (rises or view.update_max > 4 * limit("update")):
+        if view.update_max > 4 * limit("update"):
+            return True
+        if (
+            view.update_max > 2 * limit("update") and rises and view.update > limit("update")
+        ):  # not the first step alone
             return True
         if view.drop != view.drop:  # a loss around zero says nothing of progress
             return view.update_max > limit("update") and view.update > 0.02 and view.t >= 20
-        once = view.update_max > limit("update") and view.drop < 0.15 and view.t >= 20
+        once = view.update_max > limit("update") and view.drop < 0.15 and view.struggles and not view.improves
         return once or (view.update > 0.3 * limit("update") and view.drop < 0.3 and view.t >= 20)
 
     @staticmethod

@@ -23,7 +23,7 @@ class LearningRateTooLow(Diagnosis):
         held_back = view.rate_fall < 0.5 or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
         if held_back or view.learns or view.travelled > 0.1 or view.history.resumed or view.broken:
             return None
-        late = view.t >= 45 and view.n >= 9
+        late = view.t >= 45 and view.has_seen(9)
         tiny = view.update < 0.1 * limit("update_low") and view.noise < 10 and not view.drop > 0.2
         tiny = tiny and not view.level < 0.9
         long_way = late and view.steps_to_go_min > limit("steps_to_go") and view.drop < 0.2

@@ -38,7 +38,7 @@ class LossSign(Diagnosis):
         always = all(loss < 0 for loss in last) and (view.very_first < 0 or view.history.resumed)  # no bonus that grew
         if not always or not view.facts.single:
             return None
-        if view.facts.loss not in NEVER_NEGATIVE:
+        if view.facts.loss not in NEVER_NEGATIVE or not (view.facts.by_module or view.typical("loss_factor") < 0):
             return self._runs_away(view)
         if view.facts.loss.startswith("BCE") and not view.typical("target_max") <= 1:
             return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class LossSummed(Diagnosis):
     name = "loss_summed"
     title = "the loss is summed, not averaged"
-    needs = ("static_sum",)
+    needs = ("static_sum", "loss_addends")
     hold, after, least = 1, 0, 2
     confidence = 0.9
     explains = (
@@ -33,7 +33,7 @@ class LossSummed(Diagnosis):
     )
 
     def test(self, view: View) -> Found | None:
-        if view.static("static_sum") != 1 or view.batch < 4:
+        if not view.adds_samples or view.batch < 4:
             return None
         harmed = (
             view.broken

@@ -23,12 +23,13 @@ class MomentumTooHigh(Diagnosis):
         inertia = view.facts.inertia
         high = inertia >= limit("momentum") and view.t < 10 / max(1e-9, 1 - inertia)
         piled = inertia >= 0.97 and view.amplification > limit("amplification")
-        suffers = view.drop < 0.8 or view.spike > 1.5 or view.broken
-        if not (high or piled) or not suffers:
+        if not (high or piled) or (view.thrives and not view.spike > 1.5):
             return None
         # Adam divides by the gradient's own size: its steps do not grow, they only follow where the slope once was.
-        behind = view.t >= 40 and view.alpha < -0.6 and not view.thrives
-        harmful = not view.facts.adaptive or behind or view.spike > 3 or view.broken
+        swings = view.spike > (3 if view.facts.adaptive else 1.5)
+        slow = view.struggles and view.t >= (60 if view.facts.adaptive else 40)
+        slow = slow or (inertia >= 0.995 and view.lags and view.t >= 40)  # it remembers more than the run is old
+        harmful = slow or swings or view.broken or (piled and not view.drop > 0.5)
         text = (
             f"Momentum {inertia:g} is too high: it adds up about {number(1 / max(1e-9, 1 - inertia))} steps, and "
             f"the run has {view.t} so far."

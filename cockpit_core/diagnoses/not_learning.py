@@ -34,5 +34,5 @@ class NotLearning(Diagnosis):
             text,
             remedy,
             [evidence("level", view.level)] if known else [evidence("Loss", view.loss)],
-            severity="likely" if known and view.t >= 120 else "advice",
+            severity="likely" if known and view.t >= 100 else "advice",
         )

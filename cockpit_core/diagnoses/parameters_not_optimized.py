@@ -38,5 +38,6 @@ class ParametersNotOptimized(Diagnosis):
         lost = view.gradient_share(still)
         found = [evidence("UpdateSize", 0.0, "length of the step of these tensors", layer=still[0])]
         found.append(evidence("lost gradient", lost, "share of the squared gradient that is not followed"))
-        harmful = lost > 0.5 or (view.t >= 40 and not view.thrives)
+        # Layers that were trained before may stay as they are: then training goes well.
+        harmful = foreign or view.are_fresh(still) or view.struggles
         return Found(text, remedy, found, still, severity="broken" if harmful else "advice")

@@ -21,13 +21,22 @@ class VanishingGradients(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         ratio, where = view.vanishing
-        if not 0 < ratio < limit("vanishing") or view.drop > 0.3 or view.learns or view.silent or view.history.resumed:
+        if (
+            view.gain > 0.3
+            or view.learns
+            or view.silent
+            or view.history.resumed
+            or view.typical("dead") >= limit("dead")
+        ):
             return None
-        if view.typical("dead") >= limit("dead") or (view.t < 20 and ratio > 0.01 * limit("vanishing")):
+        small = 0 < ratio < (0.01 if view.t < 20 else 1) * limit("vanishing")
+        # The output hardly depends on the input though the weights are as usual: what shrinks it shrinks gradients too.
+        fades = 0 < view.first("output_spread") < 1e-4 and view.weight_scale > 0.4 and view.struggles and ratio < 1
+        if not (small or fades):
             return None
         text = (
             f"Gradients vanish: that of {where} is {number(1 / ratio)} times smaller than the largest, and "
-            f"{fallen(view.drop)}."
+            f"{fallen(view.gain)}."
         )
         remedy = (
             "Use ReLU or GELU in place of sigmoid or tanh, add normalisation or skip connections, and look at "

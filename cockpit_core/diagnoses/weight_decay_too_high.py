@@ -30,12 +30,12 @@ class WeightDecayTooHigh(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         share = view.decay_share
-        strong = share > limit("decay_share") and view.weight_fall < 0.9 and not view.drop > 0.9
-        strong = strong or (share > 1 and view.weight_fall < 0.97)
-        shrinking = share > 0.3 and view.weight_fall < 0.7 and view.t >= 15
+        strong = share > limit("decay_share") and view.weight_fall < 0.95 and not view.drop > 0.9
+        held_down = view.struggles and view.t >= 40 and not view.improves
+        shrinking = share > 0.3 and view.weight_fall < 0.85 and held_down
         # At a minimum decay and gradient balance: that is what decay is for.
         settled = view.learns if view.level != view.level else view.level < 0.5
-        shrunk = share > 0.25 and view.weight_fall < 0.6 and view.t >= 20 and not view.level < 0.12
+        shrunk = share > 0.25 and view.weight_fall < 0.6 and view.t >= 20 and not view.thrives
         if not ((strong or shrinking) and not settled) and not shrunk:
             return None
         decay = view.facts.weight_decay

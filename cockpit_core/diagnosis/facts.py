@@ -11,6 +11,7 @@ CLASS_LOSSES = ("CrossEntropyLoss", "NLLLoss")
 VALUE_LOSSES = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
 BINARY_LOSSES = ("BCELoss", "BCEWithLogitsLoss")
 NEVER_NEGATIVE = ("CrossEntropyLoss", *VALUE_LOSSES, *BINARY_LOSSES)
+KNOWN_LOSSES = (*CLASS_LOSSES, *VALUE_LOSSES, *BINARY_LOSSES)
 ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lion", "adafactor", "adamax")
 
 
@@ -18,8 +19,9 @@ class Facts:
     """Of the first parameter group that has the setting; NaN where none has."""
 
     def __init__(self, header: Header):
-        self.loss = header.loss
         self.options = header.options
+        self.by_module = header.loss in KNOWN_LOSSES
+        self.loss = header.loss if self.by_module else header.options.get("loss function", header.loss)
         self.layers = [layer.name for layer in header.layers]
         self.sizes = [layer.size for layer in header.layers]
         self.shapes = [layer.shape for layer in header.layers]

@@ -50,7 +50,10 @@ class History:
         self.line = [0.0] * 6  # sums for a straight line through all losses: 1, i, L, i i, i L, L L
         self.checksums: deque[float] = deque(maxlen=8)
         self.classes_seen = [math.inf, -math.inf]  # smallest and largest label
-        self.pools: dict[str, list[float]] = {}  # count, sum and sum of squares of what is pooled over the run
+        self.target_mean = math.nan  # of the last batch whose targets are known
+        self.pools: dict[
+            str, tuple[float, float, float]
+        ] = {}  # count, sum and sum of squares of what is pooled over the run
 
     def start(self, scalars: Mapping[str, float], step: int, generation: int) -> None:
         self.static = {name.removeprefix(SIGNAL): value for name, value in scalars.items()}
@@ -71,18 +74,20 @@ class History:
             i = float(self.line[0])
             self.line = [a + b for a, b in zip(self.line, (1.0, i, loss, i * i, i * loss, loss * loss), strict=True)]
         self._note_extremes(seen)
-        for name in ("target_mean", "target_variance"):
-            value = seen.get(SIGNAL + name)
-            if math.isfinite(value):
-                pool = self.pools.setdefault(name, [0.0, 0.0, 0.0])
-                pool[0], pool[1], pool[2] = pool[0] + 1, pool[1] + value, pool[2] + value * value
-        rate = seen.get("LearningRate")
-        if math.isfinite(rate):
-            pool = self.pools.setdefault("rate", [0.0, 0.0, 0.0])
-            pool[0], pool[1] = pool[0] + 1, pool[1] + rate
+        before, mean = self.target_mean, seen.get(SIGNAL + "target_mean")
+        self.target_mean = mean if math.isfinite(mean) else before
+        self._pool("target_mean", mean)
+        self._pool("target_variance", seen.get(SIGNAL + "target_variance"))
+        self._pool("target_jump", mean - before)
+        self._pool("rate", seen.get("LearningRate"))
         checksum = seen.get(SIGNAL + "batch_checksum")
         if not math.isnan(checksum):
             self.checksums.append(checksum)
+
+    def _pool(self, name: str, value: float) -> None:
+        if math.isfinite(value):
+            count, total, squares = self.pools.get(name, (0.0, 0.0, 0.0))
+            self.pools[name] = (count + 1, total + value, squares + value * value)
 
     def _keep(self, seen: Observation) -> Observation:
         """Vectors are kept apart, the last few; what changes slowly is carried on."""
@@ -106,6 +111,9 @@ class History:
             if math.isfinite(value):
                 self.highest[name] = max(value, self.highest.get(name, -math.inf))
                 self.lowest[name] = min(value, self.lowest.get(name, math.inf))
+        peak = seen.get(SIGNAL + "recent_peak")  # of steps that were not tracked
+        if peak > self.highest.get("Loss", math.inf):
+            self.highest["Loss"] = peak
         low, high = seen.get(SIGNAL + "label_min"), seen.get(SIGNAL + "label_max")
         if low == low:
             self.classes_seen = [min(low, self.classes_seen[0]), max(high, self.classes_seen[1])]

@@ -15,6 +15,8 @@ from cockpit_core.foundation.records import Finding, Header
 from cockpit_core.schema.findings import SEVERITIES
 
 PATIENCE = 20  # tracked steps in a row at which a rule does not hold any more, before its finding is retracted
+FIRST, EVERY = 100, 4
+"""So many tracked steps are judged each, then every few: all rules together take longer than a step of a tiny network."""
 
 
 class Judge:
@@ -29,6 +31,7 @@ class Judge:
         self.absent: dict[str, int] = {}
         self.found: dict[str, Finding] = {}
         self.failed: dict[str, str] = {}
+        self.passed = 0  # tracked steps since the last that was judged, this one included
 
     def know(self, header: Header) -> None:
         """The header, again whenever it has changed."""
@@ -41,8 +44,15 @@ class Judge:
 
     def see(self, seen: Observation) -> list[Finding]:
         """Findings that are new, have changed or are retracted at this tracked step."""
+        high = self.history.highest.get("Loss", math.inf)
         self.history.add(seen)
-        return self._judge(seen.step, self.rules.values())
+        self.passed += 1
+        urgent = seen.get("Loss") > high or seen.step == self.history.first_not_finite
+        if self.history.count > FIRST and self.passed < EVERY and not urgent:
+            return []
+        found = self._judge(seen.step, self.rules.values())
+        self.passed = 0
+        return found
 
     def _judge(self, step: int, rules: Iterable[Diagnosis]) -> list[Finding]:
         if self.facts is None:
@@ -56,7 +66,7 @@ class Judge:
 
     def _ask(self, rule: Diagnosis, view: View, step: int) -> None:
         name = rule.name
-        early = step < rule.after or view.n < rule.least
+        early = step < rule.after or not view.has_seen(rule.least)
         found = None if early and not (rule.before_training and view.n == 0) else self._test(rule, view)
         if found is None:
             self.streaks.pop(name, None)
@@ -64,8 +74,10 @@ class Judge:
             return
         self.absent.pop(name, None)
         count, first = self.streaks.get(name, (0, step))
-        self.streaks[name] = (count + 1, first)
-        if (count + 1 >= rule.hold and step - first >= rule.span) or view.n == 0:
+        sure = count + 1 >= 2 and view.sparse and step - first >= 5 * rule.hold
+        count += max(self.passed, 1)
+        self.streaks[name] = (count, first)
+        if ((count >= rule.hold or sure) and step - first >= rule.span) or view.n == 0:
             known = self.found.get(name)
             since = known.since if known is not None else first if found.since is None else found.since
             self.found[name] = make_finding(rule, found, since, step, known)
@@ -81,7 +93,7 @@ class Judge:
         known = self.found.get(rule.name)
         if known is None or known.retracted or rule.sticky or self.history.first_not_finite >= 0:
             return
-        self.absent[rule.name] = self.absent.get(rule.name, 0) + 1
+        self.absent[rule.name] = self.absent.get(rule.name, 0) + max(self.passed, 1)
         if self.absent[rule.name] >= PATIENCE:
             self.found[rule.name] = replace(known, retracted=True, step=step)
 

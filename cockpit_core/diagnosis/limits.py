@@ -84,7 +84,7 @@ LIMITS: dict[str, Limit] = {
         "a gradient cut to a thirtieth is a thirtieth of the learning rate",
     ),
     "decay_share": Limit(
-        0.7, 0, 0.3, "", "share of the step that is weight decay", "above a half decay decides where the weights go"
+        1.2, 0, 0.3, "", "pull of weight decay over that of the gradient", "above 1 decay decides where the weights go"
     ),
     "noise": Limit(3, 0, 3, "", "noise scale over batch size", "above 1 the gradient is mostly noise"),
     "momentum": Limit(0.99, 0, 0.95, "", "momentum", "it averages over 1 / (1 - momentum) steps"),

@@ -7,7 +7,9 @@ from functools import cached_property
 
 from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES
 from cockpit_core.diagnosis.history import FRESH, SIGNAL
-from cockpit_core.diagnosis.reading import Reading, mean, median, nan, ratio
+from cockpit_core.diagnosis.reading import Reading, mean, median, nan, ratio, variance
+
+PATIENT = 20  # steps that every network is given
 
 
 class Progress(Reading):
@@ -40,8 +42,14 @@ class Progress(Reading):
         return self.history.early[0].get("Loss") if self.history.early else nan
 
     @cached_property
+    def recent(self) -> float:
+        """Mean of the last losses, tracked or not; NaN where they are too few, or not seen."""
+        known = self.latest is not None and self.latest is self.late[-1] and self.now("recent_count") >= 8
+        return self.now("recent_loss") if known else nan
+
+    @cached_property
     def loss(self) -> float:
-        return mean(self.finite[-self.window :])
+        return self.recent if self.sparse and self.recent == self.recent else mean(self.finite[-self.window :])
 
     @cached_property
     def drop(self) -> float:
@@ -94,7 +102,9 @@ class Progress(Reading):
             rest = (1 - share) / (classes - 1)  # the others as even as can be: the most that such labels hide
             return -share * math.log(share) - (1 - share) * math.log(rest) if share < 1 else self.guess
         if loss in BINARY_LOSSES:
-            return -share * math.log(share) - (1 - share) * math.log(1 - share) if 0.5 < share < 0.999 else math.log(2)
+            if share > 0.999:  # one half of what an adversary is trained with: there is no answer to be ignored
+                return nan
+            return -share * math.log(share) - (1 - share) * math.log(1 - share) if share > 0.5 else math.log(2)
         if loss == "MSELoss":
             return median(seen.get(SIGNAL + "target_std") ** 2 for seen in self.late)
         return median(self.values(SIGNAL + "target_chance", 48))
@@ -102,10 +112,17 @@ class Progress(Reading):
     @cached_property
     def level(self) -> float:
         """The loss over that of chance; a sum is first divided by what it was summed over."""
-        if self.facts.loss == "MSELoss":  # step by step: a heavy tail is in both
+        if self.facts.loss == "MSELoss" and not self.sparse:  # step by step: a heavy tail is in both
             pairs = [ratio(o.get("Loss"), o.get(SIGNAL + "target_std") ** 2) for o in self.late[-self.window :]]
-            return median(pairs) / self.summed
-        return ratio(self.loss, self.chance * self.summed)
+            return median(pairs) / (self.summed * self.undivided)
+        return ratio(self.loss, self.chance * self.summed * self.undivided)
+
+    @cached_property
+    def undivided(self) -> float:
+        """Backward passes whose losses are added up and not divided by their number; 1 where they are, or seem to be."""
+        passes = self.now("passes")
+        each = ratio(self.level0, passes)
+        return passes if passes >= 2 and 0.7 < each < 1.5 and self.summed == 1 else 1.0
 
     @cached_property
     def level0(self) -> float:
@@ -113,7 +130,23 @@ class Progress(Reading):
 
     @cached_property
     def summed(self) -> float:
+        """How many elements the loss adds up: 1 for a mean."""
+        addends, passes = self.typical("loss_addends"), max(1.0, self.now("passes"))
+        if addends > 1.5 or (addends == 1 and passes == 1):  # of several passes a factor is that of accumulation
+            return addends * self.factor * passes
         return float(self.batch) if self.static("static_sum") == 1 else 1.0
+
+    @cached_property
+    def factor(self) -> float:
+        """On the loss, where its graph tells; 1 where it does not. A loss scale is none."""
+        factor, scale = abs(self.typical("loss_factor")), self.now("loss_scale")
+        return 1.0 if factor != factor else factor if scale != scale else factor / scale
+
+    @cached_property
+    def adds_samples(self) -> bool:
+        """The losses of samples are added up; those of one sample's outputs alone may be, and are meant so."""
+        addends, elements = self.typical("loss_addends"), self.typical("loss_elements")
+        return self.static("static_sum") == 1 or (addends > 1.5 and addends * self.factor > 0.5 * elements)
 
     @cached_property
     def spread(self) -> float:
@@ -123,14 +156,15 @@ class Progress(Reading):
     @cached_property
     def significance(self) -> float:
         """The drop in units of that standard error."""
-        return (self.loss0 - self.loss) / (self.spread * math.sqrt(1 / 3 + 1 / self.window) + 1e-30)
+        count = self.now("recent_count") if self.loss == self.recent else self.window
+        return (self.loss0 - self.loss) / (self.spread * math.sqrt(1 / 3 + 1 / count) + 1e-30)
 
     @cached_property
     def trend(self) -> float:
         """Slope of a straight line through all losses in units of its standard error: below -3 it falls for sure."""
         n, i, loss, ii, i_loss, loss2 = self.history.line
-        if n < 8:
-            return nan
+        if n < 8 or self.sparse:
+            return self.now("recent_trend")
         spread_i, cross, spread = ii - i * i / n, i_loss - i * loss / n, loss2 - loss * loss / n
         left = max(spread - cross * cross / spread_i, 1e-12 * abs(loss2) + 1e-300) / (n - 2)
         return cross / math.sqrt(left * spread_i)
@@ -149,24 +183,58 @@ class Progress(Reading):
     def hits(self) -> float:
         """How many standard errors the share of right answers is above always giving the commonest label."""
         usual = self.top_share
-        pairs = [(a, usual) for seen in self.late if (a := seen.get(SIGNAL + "accuracy")) == a]
-        if usual != usual:
+        since = self.t / 2 if self.sparse else 0
+        found = [a for seen in self.late if seen.step >= since and (a := seen.get(SIGNAL + "accuracy")) == a][-15:]
+        if usual != usual or len(found) < (1 if self.sparse else 4):
             return nan
-        if len(pairs) < 4:
-            return nan
-        pairs = pairs[-15:]
-        above = mean(a - b for a, b in pairs)
-        return above / (0.5 / math.sqrt(len(pairs) * self.batch))
+        return (mean(found) - usual) / (0.5 / math.sqrt(len(found) * self.batch))
+
+    @cached_property
+    def gain(self) -> float:
+        """Share of the loss that is gone, counted from chance where it began above: coming down to the mean is no gain."""
+        if self.level != self.level:
+            return self.drop
+        start = min(self.loss0, self.chance * self.summed) if self.loss0 > 0 else self.loss0
+        return (start - self.loss) / (abs(start) + 1e-12)
 
     @cached_property
     def learns(self) -> bool:
         """Something has been learned beyond doubt."""
-        return self.drop > 0.5 or self.level < 0.7 or self.hits > 4 or (self.significance > 6 and self.drop > 0.05)
+        sure = self.significance > 6 and self.gain > 0.05
+        return self.gain > 0.5 or self.drop > 0.8 or self.level < 0.7 or self.hits > 4 or sure
 
     @cached_property
     def thrives(self) -> bool:
         """Learning goes well: whatever else is found does no harm that can be seen."""
-        return self.n >= 3 and (self.drop > 0.5 if self.level != self.level else self.level < 0.6)
+        return self.has_seen(3) and (self.drop > 0.5 if self.level != self.level else self.level < 0.6)
+
+    @cached_property
+    def struggles(self) -> bool:
+        """The run is visibly worse than it should be by now: what was found does harm. Nine of ten healthy runs are below
+        chance after 20 steps, below nine tenths of it after 40, below eight tenths after 80."""
+        if self.broken or self.t < PATIENT:
+            return self.broken
+        doublings = math.log2(self.t / PATIENT)
+        if self.level == self.level:
+            return self.level > max(0.6, 1 - 0.1 * doublings)
+        return self.drop < min(0.5, 0.05 + 0.12 * doublings)
+
+    @cached_property
+    def lags(self) -> bool:
+        """Worse than three of four healthy runs: enough where the fact beside it is a strong one."""
+        if self.t < PATIENT or self.level != self.level:
+            return self.struggles
+        return self.level > max(0.5, 0.97 - 0.2 * math.log2(self.t / PATIENT))
+
+    @cached_property
+    def improves(self) -> bool:
+        """The last losses are lower than those before them, by more than they fluctuate."""
+        half = max(4, self.window)
+        before, after = self.finite[-2 * half : -half], self.finite[-half:]
+        if len(before) < half or self.sparse:
+            return self.now("recent_trend") < -3
+        spread = math.sqrt((variance(before) + variance(after)) / half)
+        return mean(before) - mean(after) > 2 * spread
 
     @cached_property
     def lasting(self) -> bool:
@@ -182,10 +250,32 @@ class Progress(Reading):
         return from_above and 0.97 < self.level < 1.08 and abs(before - after) < 0.03 * abs(after)
 
     @cached_property
+    def was_good(self) -> bool:
+        """A loss of classes was below chance once by more than accident: something was learned, whatever came of it (an
+        adversary caught up)."""
+        if self.facts.is_value or self.level != self.level:
+            return False
+        chance = self.chance * self.summed * self.undivided
+        return self.history.lowest.get("Loss", nan) < min(0.9 * chance, chance - 5 * self.spread)
+
+    @cached_property
+    def moving_targets(self) -> bool:
+        """Targets are others than at the start: the network makes them itself (reinforcement learning, distillation), and
+        its loss need not fall."""
+        if not self.facts.is_value or self.n < 8:
+            return False
+        early, late = self.history.early, self.late[-4:]
+        spread, before = (median(o.get(SIGNAL + "target_std") for o in part) for part in (late, early))
+        shift = median(o.get(SIGNAL + "target_mean") for o in late) - median(
+            o.get(SIGNAL + "target_mean") for o in early
+        )
+        return spread > 2 * before or before > 2 * spread or abs(shift) > max(spread, before)
+
+    @cached_property
     def stuck(self) -> bool:
         """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
         falls = self.significance > 4 or self.trend < -3
-        if self.hits > 3 or (falls and not self.rests_at_chance):
+        if self.hits > 3 or (falls and not self.rests_at_chance) or self.moving_targets or self.was_good:
             return False
         if self.level != self.level:
             return self.drop < 0.03

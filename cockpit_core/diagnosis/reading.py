@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cockpit_core.diagnosis.facts import Facts
 from cockpit_core.diagnosis.history import SIGNAL, History
 
 RECENT = 6
+SPARSE = 8  # steps from one record to the next
 nan = math.nan
 
 
@@ -23,6 +24,11 @@ def median(values: Iterable[float]) -> float:
 def mean(values: Iterable[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else nan
+
+
+def variance(values: Sequence[float]) -> float:
+    middle = mean(values)
+    return mean((value - middle) ** 2 for value in values) * len(values) / max(1, len(values) - 1)
 
 
 def ratio(a: float, b: float) -> float:
@@ -40,6 +46,11 @@ class Reading:
         self.latest = next((seen for seen in reversed(self.late) if SIGNAL + "training" in seen.scalars), None)
         self._values: dict[tuple[str, int], list[float]] = {}
         self.batch = max(1, self.late[-1].batch_size) if self.late else 1
+        self.sparse = self.n < self.t / SPARSE  # few records: what lies between them is known by its losses only
+
+    def has_seen(self, count: int) -> bool:
+        """So many tracked steps, or as long a time in a run that is seldom tracked."""
+        return self.n >= count or (self.sparse and self.n >= 3 and self.t >= 5 * count)
 
     # ---- reading columns: each where it was recorded, for quantities may have paces of their own ----
 

@@ -33,6 +33,13 @@ class Tensors(Progress):
             return nan
         return median(float(rows[0][i]) / math.sqrt(self.facts.shapes[i][0] / 3) for i in chosen)
 
+    def are_fresh(self, names: Iterable[str]) -> bool:
+        """Were most of these weights as torch initialises them when the run began? What was trained before is not."""
+        chosen = set(names)
+        matrices = [name for name, shape in zip(self.facts.layers, self.facts.shapes, strict=True) if len(shape) > 1]
+        own, fresh = [name for name in matrices if name in chosen], set(self.facts.names("fresh weights"))
+        return not self.history.resumed and 2 * sum(name in fresh for name in own) > len(own)
+
     def stack(self, name: str, start: bool = False) -> np.ndarray:
         """[steps, layers]: the last few vectors of a quantity, or those of the start."""
         rows: Iterable[np.ndarray] = (self.history.first_vectors if start else self.history.vectors).get(name, ())

@@ -109,7 +109,13 @@ class View(Tensors):
 
     @cached_property
     def steps_to_go_min(self) -> float:
-        return min((v for seen in self.late if (v := seen.get(SIGNAL + "steps_to_go")) == v), default=nan)
+        """L / (slope x length of a step), the least of the last ones. Where the slope along the steps was not measured:
+        what it would be if each followed its gradient exactly, which no step can beat."""
+        measured = [v for seen in self.late if (v := seen.get(SIGNAL + "steps_to_go")) == v]
+        if measured:
+            return min(measured)
+        bounds = [ratio(abs(o.get("Loss")), o.get("GradNorm") * o.get("UpdateSize")) for o in self.late]
+        return min((v for v in bounds if v == v), default=nan)
 
     # ---- noise and curvature ----
 

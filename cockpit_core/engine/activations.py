@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cockpit_core.distributed.group import Group
+from cockpit_core.quantities.measured import Activations, Attention, Scale, Units
 
 MOST = 2**15
 ROWS = 2**9
@@ -42,92 +42,11 @@ OUTPUTS = ("Relu", "Tanh", "Sigmoid")
 FUSED = ("ScaledDotProductFlash", "ScaledDotProductEfficient", "ScaledDotProductCudnn", "ScaledDotProductFused")
 
 
-@dataclass(frozen=True)
-class Units:
-    """One activation: what each of its units did on the samples that were looked at."""
-
-    kind: str
-    layer: str
-    dies: bool
-    """Its units can be exactly zero for good, as those of a ReLU."""
-    alive: Tensor  # [units] was it ever other than zero?
-    sizes: Tensor  # [units] sum of |h|
-    elements: int  # per unit
-    saturated: float  # elements at the flat ends; NaN where the function has none
-    part: float  # of its elements that were looked at
-
-    def add(self, other: Units) -> Units:
-        elements = self.elements + other.elements
-        part = (self.part * self.elements + other.part * other.elements) / elements
-        return replace(
-            self, alive=self.alive | other.alive, sizes=self.sizes + other.sizes, elements=elements,
-            saturated=self.saturated + other.saturated, part=part,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Attention:
-    """One use of attention: entropies in nats, summed over rows, and the largest product of a query and a key."""
-
-    layer: str
-    entropy: float
-    rows: int
-    largest: float  # NaN where only the weights are known
-    part: float
-
-    def add(self, other: Attention) -> Attention:
-        rows = self.rows + other.rows
-        part = (self.part * self.rows + other.part * other.rows) / rows
-        largest = max(self.largest, other.largest)
-        return replace(self, entropy=self.entropy + other.entropy, rows=rows, largest=largest, part=part)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Outputs of one layer, or of the model (""): sum of squares of the elements that were looked at."""
-
-    layer: str
-    squares: float
-    elements: int
-    largest: float  # of the model's outputs; NaN of a layer's, where nobody asks for it
-    part: float
-
-    def add(self, other: Scale) -> Scale:
-        elements = self.elements + other.elements
-        part = (self.part * self.elements + other.part * other.elements) / elements
-        largest = max(self.largest, other.largest)
-        return replace(self, squares=self.squares + other.squares, elements=elements, largest=largest, part=part)
-
-
-@dataclass
-class Activations:
-    """Of one step, all its micro-batches and processes together; the n-th activation of each pass is the same one."""
-
-    units: list[Units] = field(default_factory=list)
-    attention: list[Attention] = field(default_factory=list)
-    scales: dict[str, Scale] = field(default_factory=dict)
-    reason: str = ""
-
-    def add(self, other: Activations) -> None:
-        self.units = merge(self.units, other.units, lambda one, two: one.alive.shape == two.alive.shape)
-        self.attention = merge(self.attention, other.attention, lambda one, two: True)
-        for name, scale in other.scales.items():
-            self.scales[name] = self.scales[name].add(scale) if name in self.scales else scale
-        self.reason = self.reason or other.reason
-
-    def note_output(self, name: str, tensors: list[Tensor]) -> None:
-        """The first tensor with a dimension: what a layer (or the model, "") gives besides is its state or its loss."""
-        tensor = next((t for t in tensors if t.dim() and t.numel()), None)
-        if tensor is not None:
-            self.add(Activations(scales={name: measure_scale(name, tensor.detach())}))
-
-
-def merge(mine: list[Any], others: list[Any], fits: Callable[[Any, Any], bool]) -> list[Any]:
-    """Passes of the same network add up one by one; what does not fit stands beside."""
-    same = len(mine) == len(others) and all(
-        a.layer == b.layer and fits(a, b) for a, b in zip(mine, others, strict=True)
-    )
-    return [a.add(b) for a, b in zip(mine, others, strict=True)] if same else [*mine, *others]
+def note_output(found: Activations, name: str, tensors: list[Tensor]) -> None:
+    """The first tensor with a dimension: what a layer (or the model, "") gives besides is its state or its loss."""
+    tensor = next((t for t in tensors if t.dim() and t.numel()), None)
+    if tensor is not None:
+        found.add(Activations(scales={name: measure_scale(name, tensor.detach())}))
 
 
 def read_activations(root: Any, names: Mapping[int, str], wanted: set[str]) -> Activations:

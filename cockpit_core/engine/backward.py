@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 from torch import Tensor
 
 from cockpit_core.distributed.joining import join_batches, join_diagonals
-from cockpit_core.engine.activations import Activations, join_activations
+from cockpit_core.engine.activations import join_activations
 from cockpit_core.engine.alpha.alpha import Batch, Taken
 from cockpit_core.engine.broadcast import Entry, pull_entry
-from cockpit_core.engine.capture import Pass, free
+from cockpit_core.engine.capture import Pass, free, keeps_graph
 from cockpit_core.engine.centre import Centre
 from cockpit_core.engine.layer_result import Job, LayerResult, method_of
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
 from cockpit_core.layers.fallback import gradients_of
 from cockpit_core.layers.registry import Call
+from cockpit_core.quantities.measured import Activations
 from cockpit_core.quantities.norms import measure_norms
 
 WAITING = 4
@@ -92,26 +92,35 @@ class BackwardSide(Centre):
         found.arrived.append(self.cover.names[id(p)])
         if self.step.deferred and not self._stops_waiting(found):
             return
-        start = time.perf_counter()
+        start = self.clock.mark()
         with self.guard("individual gradients"):
             while found.arrived:
                 name = found.arrived.pop(0)
                 found.gradients[name] = self.gradient(name)
-                job = self._job([found], found.batch_size, found.gradients)
+                job = self._job_of(found)
                 for result in self.reducer.reduce(job, [name]):
                     drop_formed(found.unjudged, result, job.keep)
                     found.unjudged.append(result)
             if found.bytes - found.settled > self.memory_budget // WAITING:
                 self._settle_pass(found)
-        self.step.overhead += time.perf_counter() - start
+        self.clock.add_overhead(start)
+
+    def _job_of(self, found: Pass) -> Job:
+        """The same for all layers of a pass, unless one more batch shows."""
+        job = found.job
+        if job is None or job.samples != found.batch_size:
+            job = found.job = self._job([found], found.batch_size, found.gradients)
+        job.half = self.step.half
+        return job
 
     def _settle_pass(self, found: Pass) -> None:
         """Check what was reduced so far. Once a pass, unless what waits for it exceeds the memory budget."""
         results: list[LayerResult] = [r for r in found.unjudged if r.samples in (None, found.batch_size)]
-        gradients, found.gradients = found.gradients, {}
+        job = self._job_of(found) if results else None
+        found.gradients, found.job = {}, None
         found.unjudged, found.settled = [], found.bytes
-        if results:
-            self._take_layers(self._job([found], found.batch_size, gradients), results)
+        if job is not None:
+            self._take_layers(job, results)
 
     def _stops_waiting(self, found: Pass) -> bool:
         """Whether the first step has one backward pass or several shows at its end; too much memory cannot wait for it.
@@ -129,7 +138,7 @@ class BackwardSide(Centre):
         if found is None:
             return
         self.step.open = None
-        start = time.perf_counter()
+        start = self.clock.mark()
         with self.guard("end of backward"):
             only_looked_at = not found.accumulated and not self.cover.sharded  # torch.autograd.grad, no training
             if self.layer_handles and only_looked_at:
@@ -145,7 +154,7 @@ class BackwardSide(Centre):
                 self.step.reduced = {n: s for n, s in reduced.items() if s.samples == found.batch_size}
             if self.step.in_closure and not self.step.measured:
                 self.measure()
-        self.step.overhead += time.perf_counter() - start
+        self.clock.add_overhead(start)
 
     def _note_gradients(self) -> None:
         """Norms (and, if asked for, elements) of the gradient before anybody clips it."""
@@ -335,9 +344,3 @@ def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) ->
     last = gradients_of(known[-1].parts[0]) if known and known[-1].parts else None
     if last is not None and not keep and (not following.parts or last is not gradients_of(following.parts[0])):
         last.whole = None
-
-
-def keeps_graph() -> bool:
-    """Was the backward pass that runs now told to ``retain_graph``? Yes, where torch does not tell."""
-    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
-    return asked is None or bool(asked())

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.quiet import Quiet
 from cockpit_core.engine.samples.following import Follower
 from cockpit_core.engine.samples.replay import TELLS_HOOKS
 from cockpit_core.layers.registry import Call
@@ -60,7 +61,7 @@ class Broadcasts:
 
 
 def find_broadcasts(
-    root: Any, origin: tuple[int, int], batch_dim: int, cover: Cover, follower: Follower, packed: bool
+    root: Any, origin: tuple[int, int], batch_dim: int, cover: Cover, follower: Follower, quiet: Quiet
 ) -> Broadcasts:
     """Look through the graph of one loss. Once per tracked step and loss; the calls in it are told of their samples.
 
@@ -71,8 +72,8 @@ def find_broadcasts(
         return Broadcasts()
     entries, batched = find_entries(root, B, batch_dim)
     places = [(node, entry.batch_dim) for node, entry in entries]
-    careful = cover.sharded or (packed and not TELLS_HOOKS)
-    finding = follower.follow(root, origin, batch_dim, places, len(batched), careful)
+    careful = cover.sharded or (quiet.packed and not TELLS_HOOKS)
+    finding = follower.follow(root, origin, batch_dim, places, len(batched), careful, quiet.running)
     entries = [entry for entry, holds in zip(entries, finding.entries, strict=True) if holds]
     found, expanded = Broadcasts(interacts=finding.interacts), dict[int, Call]()
     for _, entry in entries:
@@ -183,7 +184,7 @@ def expand_call(call: Call, B: int) -> Call:
         return value.unsqueeze(axis).expand(*value.shape[:axis], B, *value.shape[axis:])
 
     inputs, kwargs = tuple(widen(v) for v in call.inputs), {key: widen(v) for key, v in call.kwargs.items()}
-    own: dict[str, Any] = {"dims": {}, "rows": {}, "refusal": "", "followed": True}
+    own: dict[str, Any] = {"dims": {}, "rows": {}, "in_order": frozenset(), "refusal": "", "followed": True}
     return replace(call, inputs=inputs, kwargs=kwargs, batch_size=B, unbatched=False, adds_up=True, **own)
 
 

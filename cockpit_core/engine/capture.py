@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,6 +54,8 @@ class Pass:
     """Results of layers (``layer_result.LayerResult``) that are checked at the end of the pass, all at once."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
     """Of parameters whose results are checked at the end."""
+    job: Any = None
+    """What is asked of its layers (``layer_result.Job``), as long as its batch does not grow."""
     settled: int = 0
     """How much had been captured when results were checked last."""
     arrived: list[str] = field(default_factory=list)
@@ -114,17 +117,21 @@ class Pass:
             self.no_losses_yet = "one loss looks at several batches of different sizes, so its samples have no losses"
 
     def read_losses(self) -> None:
-        """What the loss module gave, with one transfer from the device, and whether individual losses add up to it."""
-        numbers = [*self.amounts]
-        for losses, value in self.unchecked:
-            numbers += [value, losses.mean(), losses.abs().mean()]
-        if not numbers:
+        """What the loss module gave, with one transfer from the device, and whether individual losses add up to it. From
+        then on they are on the host, in double precision."""
+        scalars = [*self.amounts, *(value for _, value in self.unchecked)]
+        vectors = [losses for losses, _ in self.unchecked] + ([] if self.losses is None else [self.losses])
+        if not scalars and not vectors:
             return
-        found = torch.stack([number.double() for number in numbers]).tolist()
-        self.loss += sum(found[: len(self.amounts)])
-        for k, (losses, _) in enumerate(self.unchecked):
-            value, mean, size = found[len(self.amounts) + 3 * k :][:3]
-            problem = describe_sum(mean, size, value, losses.dtype)
+        parts = [torch.stack([x.double() for x in scalars])] if scalars else []
+        both = torch.cat([*parts, *(vector.double() for vector in vectors)]).cpu()
+        numbers, *found = both.split([len(scalars), *(len(vector) for vector in vectors)])
+        self.losses = None if self.losses is None else found[-1]
+        known = numbers.numpy().tolist()
+        self.loss += sum(known[: len(self.amounts)])
+        for (losses, _), each, value in zip(self.unchecked, found, known[len(self.amounts) :], strict=False):
+            own = each.numpy()
+            problem = describe_sum(float(own.mean()), float(np.abs(own).mean()), value, losses.dtype)
             if problem and not self.no_losses:
                 self.no_losses, self.losses = problem, None
         self.amounts, self.unchecked = [], []
@@ -154,6 +161,12 @@ def free(found: Pass, name: str) -> None:
             held.gradients = {}
             if not found.keeps_graph:
                 held.call.release()
+
+
+def keeps_graph() -> bool:
+    """Was the backward pass that runs now told to ``retain_graph``? Yes, where torch does not tell."""
+    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return asked is None or bool(asked())
 
 
 def find_batch_size(values: Any, batch_dim: int) -> int | None:

@@ -23,14 +23,15 @@ from cockpit_core.engine.fallback_costs import FallbackCosts
 from cockpit_core.engine.hooks import Handles, Hook, LayerHook
 from cockpit_core.engine.loss.differentiated import Verified
 from cockpit_core.engine.making import Maker
-from cockpit_core.engine.own_batch import OwnBatch
 from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.quiet import Quiet
 from cockpit_core.engine.reducing import Reducer
 from cockpit_core.engine.step import StepState
+from cockpit_core.foundation.accelerator import find_accelerator
 from cockpit_core.foundation.sharded import any_nonzero
 from cockpit_core.layers.module_state import LossAgain
+from cockpit_core.quantities.measured import OwnBatch
 
 Guard = Callable[[str], Any]
 
@@ -106,6 +107,9 @@ class Centre:
         self.curvature.forget_step(self.step.passes)
         several = self.passes_per_step != 1 or self.group.is_joint or self.joins_batches
         self.step = StepState(plan, deferred=several)
+        self.clock.begin()
+        if plan.active:
+            self.clock.use(find_accelerator(self.cover.parameters.values()))
         self.unbatched, self.again = False, None
         self.calls.begin()
         self.quiet.begin()
@@ -137,9 +141,6 @@ class Centre:
 
     def note_second_look(self, found: OwnBatch) -> None:
         self.looked_again += not found.reasons
-
-    def add_overhead(self, seconds: float) -> None:
-        self.step.overhead += seconds
 
     def note_no_loss(self, reason: str) -> None:
         self.step.no_value["individual"] = reason
@@ -226,7 +227,7 @@ class Centre:
         """What the backward passes of this step added to ``p.grad``."""
         gradient, before = self.cover.parameters[name].grad, self.step.before.get(name)
         assert gradient is not None
-        gradient = to_dense(gradient.detach())
+        gradient = to_dense(gradient.detach() if gradient.requires_grad else gradient)
         added = gradient if before is None else gradient - to_dense(before)
         return added / self.step.loss_scale if self.step.loss_scale != 1 else added
 

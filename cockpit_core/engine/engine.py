@@ -8,14 +8,13 @@ differentiated; ``backward`` has what follows, ``centre`` the parts and the stat
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cockpit_core.engine.activations import read_activations
+from cockpit_core.engine.activations import note_output, read_activations
 from cockpit_core.engine.backward import BackwardSide
 from cockpit_core.engine.broadcast import find_broadcasts, tag
 from cockpit_core.engine.calls import all_tensors
@@ -23,7 +22,7 @@ from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_
 from cockpit_core.engine.curving.points import ModuleLoss, RootLoss
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import read_root
-from cockpit_core.engine.loss.graph import LOSS, covered_by_losses, roots_of, shared_gradients
+from cockpit_core.engine.loss.graph import LOSS, covered_by_losses, is_loss_itself, roots_of, shared_gradients
 from cockpit_core.engine.loss.individual import NoIndividualLosses, individual_losses, sum_per_sample
 from cockpit_core.engine.loss.prepared import Output, Prepared, correct_loss
 from cockpit_core.engine.loss.roots import Root
@@ -125,7 +124,7 @@ class Engine(BackwardSide):
 
     def _note_scale(self, name: str, tensors: list[Tensor]) -> None:
         if "scales" in self.step.plan.watched:
-            self.clock.timed("activations", self.step.activations.note_output, name, tensors)
+            self.clock.timed("activations", note_output, self.step.activations, name, tensors)
 
     # ---- the graph, when the forward pass is complete -----------------------------------------------------------
 
@@ -145,7 +144,7 @@ class Engine(BackwardSide):
         if not self.layer_handles or self.quiet.muted:
             return
         with self.guard("broadcast parameters"):
-            found = find_broadcasts(root, origin, self.batch_dim, self.cover, self.calls.follower, self.quiet.packed)
+            found = find_broadcasts(root, origin, self.batch_dim, self.cover, self.calls.follower, self.quiet)
             self.step.interacts = self.step.interacts or found.interacts
             for node, entry in found.entries:
                 node.register_prehook(partial(self.on_entry, entry))
@@ -182,7 +181,7 @@ class Engine(BackwardSide):
         with self.guard("loss hook"):
             if (self.step.measured and self.step.in_closure) or self.is_elsewhere():
                 return
-            start = time.perf_counter()
+            start = self.clock.mark()
             try:
                 found = self.open_pass(origin, find_batch_size((args, kwargs), self.batch_dim))
                 factor = factor / self.step.loss_scale
@@ -194,7 +193,7 @@ class Engine(BackwardSide):
             except Exception as error:
                 self.take_curvature(self.curvature.answer_others(self.asked(), error))  # else they would wait
                 raise
-            self.step.overhead += time.perf_counter() - start
+            self.clock.add_overhead(start)
 
     def _is_of_interest(self, value: Tensor, factor: Tensor) -> bool:
         """Every step comes by here, so no context manager: an idle one may cost microseconds only."""
@@ -240,11 +239,11 @@ class Engine(BackwardSide):
         plain = covered_by_losses(root, LOSS, self.calls.loss_key)
         if not (seen.is_mine or plain is not None):
             return None
-        prepared = Prepared(root.value, (0, 0), plain=bool(plain), by_module=plain is not None)
+        prepared = Prepared(root, (0, 0), plain=bool(plain), by_module=plain is not None)
         if not plain:
-            start = time.perf_counter()
+            start = self.clock.mark()
             self._prepare(prepared, root, seen)
-            state.overhead += time.perf_counter() - start
+            self.clock.add_overhead(start)
         return prepared
 
     def _prepare(self, prepared: Prepared, root: Root, seen: Survey) -> None:
@@ -301,7 +300,7 @@ class Engine(BackwardSide):
             state.open = None
             if not state.passes:
                 self.discard()
-        elif prepared.plain and state.passes:
+        elif prepared.plain and state.passes and not is_loss_itself(prepared.root, LOSS, self.calls.loss_key):
             correct_loss(state.passes[-1], prepared.value / state.loss_scale)
 
 

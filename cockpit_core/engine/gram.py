@@ -7,53 +7,11 @@ added to the network's: with hundreds of layers, hundreds of them would be too m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
 
 from cockpit_core.layers.contribution import Contribution, Outer, Tried
 from cockpit_core.layers.scratch import Scratch
-
-
-@dataclass
-class Gram:
-    """Of the layers seen so far: the sum of their matrices, and each one's share of pairs that disagree."""
-
-    total: Tensor | None = None
-    conflicts: dict[str, float] = field(default_factory=dict)
-    layers: set[str] = field(default_factory=set)
-    chosen: Tensor | None = None
-    """Which samples of the batch it has."""
-
-    def add(self, name: str, K: Tensor) -> None:
-        self.layers.add(name)
-        share = share_of_conflicts(K)
-        if share is not None:
-            self.conflicts[name] = share
-        self.total = K.clone() if self.total is None else self.total + K
-
-    def choose(self, sizes: list[int], most: int) -> None:
-        starts = [sum(sizes[:k]) for k in range(len(sizes))]
-        counts = choose_samples(sizes, most)
-        self.chosen = torch.cat([torch.arange(lo, lo + n) for lo, n in zip(starts, counts, strict=True)])
-
-    def clear(self) -> None:
-        self.total, self.conflicts, self.layers, self.chosen = None, {}, set(), None
-
-
-def choose_samples(sizes: list[int], most: int) -> list[int]:
-    """How many of the first samples of each micro-batch: at most so many in all, in proportion."""
-    total = sum(sizes)
-    return list(sizes) if total <= most else [max(1, size * most // total) if most else 0 for size in sizes]
-
-
-def share_of_conflicts(K: Tensor) -> float | None:
-    """Of all pairs of different samples those with a negative product. None without a pair of gradients."""
-    B = len(K)
-    if B < 2 or not bool((K.diagonal() > 0).any()):
-        return None
-    return float((K < 0).sum()) / (B * (B - 1))  # the diagonal is never negative
 
 
 @torch.no_grad()

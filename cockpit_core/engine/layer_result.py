@@ -13,12 +13,13 @@ from torch import Tensor
 from cockpit_core.engine.alpha.kept import rows_are_smaller
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.clock import Clock
-from cockpit_core.engine.gram import choose_samples, fits, gram_of
+from cockpit_core.engine.gram import fits, gram_of
 from cockpit_core.engine.samples.replay import uneven
 from cockpit_core.engine.statistics import LayerStatistics, Request, join, project, reduce_layer
 from cockpit_core.foundation import long_sums
 from cockpit_core.kernels import Counts, prepare_parameter
 from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.quantities.measured import choose_samples
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 5e-5}
 """Rounding alone was 3e-6 at most, on networks of ten kinds in float32."""
@@ -98,16 +99,17 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
 def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
     """All vectors of these layers, and what else is wanted (``also`` [n]), with one transfer from the device.
 
-    From then on norms and projections lie on the CPU: quantities work on them without waiting.
+    From then on norms and projections lie on the CPU, in double precision: quantities work on them without waiting.
     """
     move_tables([own.counts for own in found if own.counts is not None])
     vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
     sizes = [len(vector) for vector in (*vectors, also)]
-    parts = iter(torch.cat([*vectors, also]).cpu().split(sizes))
+    there = vectors[0].device if vectors else also.device
+    parts = iter(torch.cat([*vectors, also.to(there)]).cpu().double().split(sizes))
     for own in found:
         own.norms = None if own.norms is None else next(parts)
         own.projections = {key: next(parts) for key in own.projections}
-    return next(parts).tolist() if len(also) else []
+    return next(parts).numpy().tolist() if len(also) else []
 
 
 def move_tables(found: Sequence[Counts]) -> None:

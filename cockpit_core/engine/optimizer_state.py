@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class ParameterState:
-    """One parameter: its optimizer's class, the options of its group, and its own state (moments, count of steps)."""
-
-    optimizer: type[torch.optim.Optimizer]
-    options: Mapping[str, Any]
-    state: Mapping[str, Any]
-
-    def number(self, name: str) -> float:
-        value = self.options[name]
-        return float(value.item()) if isinstance(value, Tensor) else float(value)
+from cockpit_core.quantities.measured import ParameterState
 
 
 def read_states(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cockpit_core.curvature import Eigenpair, NoCurvature
+from cockpit_core.curvature import NoCurvature
 from cockpit_core.curvature.point import explained
 from cockpit_core.engine.cover import Cover
 from cockpit_core.foundation.faults import Explained
 from cockpit_core.layers.module_state import NotRepeatable
+from cockpit_core.quantities.measured import Line, OwnBatch
 from cockpit_core.quantities.products import product
 
 Losses = Callable[[], Iterable[Tensor]]
@@ -33,27 +34,6 @@ AGREES = {torch.float64: 1e-7, torch.float32: 2e-3}
 
 
 Numbers = dict[str, float]
-
-
-@dataclass
-class Line:
-    """The batch's own loss at both ends of its step. ``length`` is that of the step."""
-
-    length: float
-    loss_start: float
-    slope_start: float
-    loss_end: float = math.nan
-    slope_end: float = math.nan
-
-
-@dataclass
-class OwnBatch:
-    """What was asked for; ``curvatures`` are ``v' H v / v'v`` at ``theta_t`` by direction ("gradient", "update")."""
-
-    line: Line | None = None
-    curvatures: dict[str, float] = field(default_factory=dict)
-    preconditioned: Eigenpair | None = None
-    reasons: dict[str, str] = field(default_factory=dict)
 
 
 def dot(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:

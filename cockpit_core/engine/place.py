@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,14 +23,23 @@ class Place:
     def __init__(self, parameters: Sequence[Tensor]):
         gap = max(1, -(-len(parameters) // TENSORS))
         self.parameters = list(parameters)[::-1][::gap]
-        self.values = self.read()
+        self.taken = self.take()
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """Of another device's not before somebody asks: taken inside a backward pass, they must not wait for it."""
+        return to_array(self.taken)
+
+    def take(self) -> np.ndarray | Tensor:
+        """A copy, on the host as an array: numpy is several times faster than torch for so few numbers."""
+        with torch.no_grad():
+            parts = [sample(p) for p in self.parameters]
+            if parts and not any(part.is_cpu or part.is_complex() for part in parts):
+                return torch.cat([part.double().to(parts[0].device) for part in parts])
+            return np.concatenate([as_array(part.detach()) for part in parts]) if parts else np.zeros(0)
 
     def read(self) -> np.ndarray:
-        """In numpy, which is several times faster than torch for so few numbers."""
-        parts = [sample(p.detach()) for p in self.parameters]
-        if parts and not any(part.is_cpu or part.is_complex() for part in parts):  # with one transfer
-            return torch.cat([part.double().to(parts[0].device) for part in parts]).cpu().numpy()
-        return np.concatenate([as_array(part) for part in parts]) if parts else np.zeros(0)
+        return to_array(self.take())
 
     def has_moved(self) -> bool:
         """By whatever little: a difference of one rounding unit counts."""
@@ -37,12 +47,14 @@ class Place:
 
     def distance(self, values: np.ndarray) -> float:
         """The largest difference of an element; infinite where one of the two is not a number."""
-        if np.array_equal(values, self.values, equal_nan=True):
-            return 0.0
         if values.shape != self.values.shape:
             return math.inf
+        if (values == self.values).all():
+            return 0.0
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.abs(values - self.values)
+        if math.isfinite(largest := float(apart.max())):
+            return largest
         apart[(values == self.values) | (np.isnan(values) & np.isnan(self.values))] = 0.0
         return math.inf if np.isnan(apart).any() else float(apart.max())
 
@@ -58,6 +70,10 @@ class Place:
         scale = float(np.nan_to_num(np.abs(self.values)).max(initial=0.0))
         precision = max((torch.finfo(p.dtype).eps for p in self.parameters if p.is_floating_point()), default=0.0)
         return apart <= tolerance + 8 * precision * scale
+
+
+def to_array(taken: np.ndarray | Tensor) -> np.ndarray:
+    return taken.cpu().numpy() if isinstance(taken, Tensor) else taken
 
 
 def as_array(part: Tensor) -> np.ndarray:

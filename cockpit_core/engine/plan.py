@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cockpit_core.engine.extensions import find_extensions
 from cockpit_core.engine.statistics import Request
@@ -16,7 +17,10 @@ EVERY_SAMPLE = 2**31
 
 @dataclass
 class Plan:
-    """``record``: write a record at this step. ``alpha_end``: only finish the Alpha of the step before."""
+    """``record``: write a record at this step. ``alpha_end``: only finish the Alpha of the step before.
+
+    Nothing in it changes once it is made: what every layer asks for is found once.
+    """
 
     quantities: list[Quantity] = field(default_factory=list)
     record: bool = False
@@ -45,37 +49,37 @@ class Plan:
         """Those whose statistics are complete then, and not sooner."""
         return [quantity for quantity in self.quantities if moment_of(quantity.needs) == moment]
 
-    @property
+    @cached_property
     def individual(self) -> bool:
         """Are individual gradients looked at in any way?"""
         return not self.by_products_only and (self.alpha_end or bool(self.needs & INDIVIDUAL))
 
-    @property
+    @cached_property
     def measures_individual(self) -> bool:
         """More than the far end of an Alpha."""
         return not self.by_products_only and self.record and bool(self.needs & INDIVIDUAL)
 
-    @property
+    @cached_property
     def repeats(self) -> bool:
         """Are the samples of this step looked at again, once it is taken?"""
         return self.record and not self.by_products_only and bool(self.needs & REPEATED)
 
-    @property
+    @cached_property
     def keeps_calls(self) -> bool:
         """Are the calls of the model and of the loss noted, so that they can be repeated?"""
         return self.repeats or bool(self.extensions)
 
-    @property
+    @cached_property
     def gram_samples(self) -> int:
         """How many samples of the batch the Gram matrix is asked for; 0: it is not."""
         wanted = [getattr(q, "samples", None) or EVERY_SAMPLE for q in self.quantities if "gram" in q.needs]
         return max(wanted, default=0) if self.measures_individual else 0
 
-    @property
+    @cached_property
     def watched(self) -> frozenset[str]:
         return WATCHED & self.needs if self.record and not self.by_products_only else frozenset()
 
-    @property
+    @cached_property
     def curvature_kinds(self) -> dict[str, set[str]]:
         """{"diagonal": kinds, "eigenvalue": kinds}; None stands for the run's own kind."""
         kinds: dict[str, set[str]] = {"diagonal": set(), "eigenvalue": set()}

@@ -8,7 +8,6 @@ repeated for each product, one after the other: their Hessians add up, and one g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,18 +16,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import Eigenpair, NoCurvature, largest_eigenvalue
 from cockpit_core.curvature.point import explained
+from cockpit_core.quantities.measured import Preconditioner
 
 SMALL = 1000
 """Up to so many parameters products are cheap: eigenvalues a percent apart are told apart too."""
 PATIENT = {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128}
-
-
-@dataclass(frozen=True)
-class Preconditioner:
-    """Of one parameter: what the step divided by, elementwise, and the decay that it adds to the gradient."""
-
-    denominators: Tensor
-    decay: float = 0.0
 
 
 class PreconditionedHessian:

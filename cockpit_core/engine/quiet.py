@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -52,6 +52,19 @@ class Quiet:
             stack.enter_context(self.watch.silenced(self.model.parameters()))
             stack.enter_context(random_state.kept())
             if self.packed or self.runs_own_backward:
-                loss = [self.loss_fn] if isinstance(self.loss_fn, nn.Module) else []
-                stack.enter_context(ModuleState(self.model, *loss).installed(hooks=True))
+                stack.enter_context(self._state().installed(hooks=True))
             yield
+
+    @contextmanager
+    def running(self, classes: set[type]) -> Iterator[None]:
+        """Code of these classes of the user's runs once more, on copies of all that it can reach."""
+        muted, self.muted = self.muted, True
+        try:
+            with random_state.kept(), self._state(classes).installed():
+                yield
+        finally:
+            self.muted = muted
+
+    def _state(self, classes: Iterable[type] = ()) -> ModuleState:
+        loss = [self.loss_fn] if isinstance(self.loss_fn, nn.Module) else []
+        return ModuleState(self.model, *loss, classes=classes)

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import torch
+from torch import Tensor
 
 DEPTH = 12
 
@@ -22,3 +23,9 @@ def find_scaler() -> Any:
                 return caller if caller.is_enabled() else None
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def unscaled(loss: Tensor, scaler: Any) -> Tensor:
+    """A loss without the scaler's factor, which lies on the device too: ``get_scale`` would wait for it."""
+    scale = getattr(scaler, "_scale", None)
+    return loss / scale.to(loss.device) if isinstance(scale, Tensor) else loss

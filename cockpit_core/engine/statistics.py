@@ -36,7 +36,8 @@ class Request:
 
 @dataclass
 class LayerStatistics:
-    """The reduced individual gradients of one parameter; ``[B]`` vectors are float64."""
+    """The reduced individual gradients of one parameter; ``[B]`` vectors are float64 and on the host once all layers of the
+    step were read (``layer_result.read_vectors``)."""
 
     samples: int
     norms: Tensor | None = None  # ||g_n||^2 [B]
@@ -59,22 +60,22 @@ def reduce_layer(
     """All statistics of one parameter from one backward pass. ``keep_rows``: the gradients of so many samples too, if they
     are formed."""
     result = LayerStatistics(contribution.samples)
-    device = next(iter(directions.values())).device if directions else torch.device("cpu")
     waiting = set()
-    if request.norms and not take(result, "norms", clock.timed("norms", contribution.norms)):
-        waiting.add("norms")
     if request.squares and not take(result, "squares", clock.timed("squares", contribution.squares)):
         waiting.add("squares")
     if request.spec is not None:
+        device = next(iter(directions.values())).device if directions else torch.device("cpu")
         result.counts = Counts.zeros(request.spec, device)
         if not clock.timed("histogram", contribution.count, parameter_bins, request.spec, result.counts):
             waiting.add("counts")
+    if request.norms and (waiting or not take(result, "norms", clock.timed("norms", contribution.norms))):
+        waiting.add("norms")  # where gradients are formed for something else, their lengths come with it
     pending = dict(directions)
     if not waiting:  # nothing forces us to form gradients: project without
         for name, direction in directions.items():
             projection = clock.timed(f"project {name}", contribution.project, direction)
             if projection is not None:
-                result.projections[name] = projection.double()
+                result.projections[name] = projection
                 pending.pop(name)
     if waiting or pending:
         form_and_reduce(contribution, pending, request, parameter_bins, waiting, result, clock, keep_rows)
@@ -84,7 +85,7 @@ def reduce_layer(
 def take(result: LayerStatistics, name: str, value: Tensor | None) -> bool:
     if value is None:
         return False
-    setattr(result, name, value.double() if name == "norms" else value)
+    setattr(result, name, value)
     return True
 
 
@@ -121,7 +122,7 @@ def reduce_blocks(
     keep_rows: int,
 ) -> None:
     names = list(directions)
-    V = torch.stack([directions[name].reshape(-1) for name in names]) if names else None  # [k, D]
+    V = stack_flat(list(directions.values()))  # [k, D]
     spec = request.spec if "counts" in waiting else None
     bins = spec.gradient if spec is not None and spec.joint is None else None
     read_again = keep_rows or "squares" in waiting or (spec is not None and bins is None)
@@ -147,8 +148,12 @@ def form_block(contribution: Contribution, lo: int, hi: int, scratch: Scratch, m
     them does so in passing."""
     formed = contribution.make(lo, hi, scratch)
     if may_wait and can_reduce(formed, 0):
-        return formed.reshape(hi - lo, -1), contribution.scale
-    return contribution.scaled(formed).reshape(hi - lo, -1), 1.0
+        return as_matrix(formed), contribution.scale
+    return as_matrix(contribution.scaled(formed)), 1.0
+
+
+def as_matrix(formed: Tensor) -> Tensor:
+    return formed if formed.dim() == 2 else formed.reshape(len(formed), -1)
 
 
 def reduce_formed(
@@ -169,12 +174,24 @@ def reduce_formed(
 
 def keep_reduced(found: list[Reduced], names: list[str], waiting: set[str], result: LayerStatistics) -> None:
     if "norms" in waiting:
-        result.norms = torch.cat([part.norms for part in found])
-    for column, name in enumerate(names):
-        result.projections[name] = torch.cat([part.dots[:, column] for part in found])
+        result.norms = side_by_side([part.norms for part in found])
+    if names:
+        dots = side_by_side([part.dots for part in found]).unbind(1)
+        result.projections |= dict(zip(names, dots, strict=False))
     for part in found:
         if part.counts is not None and result.counts is not None:
             result.counts.add(part.counts)
+
+
+def stack_flat(directions: list[Tensor]) -> Tensor | None:
+    if not directions:
+        return None
+    flat = [direction if direction.dim() == 1 else direction.reshape(-1) for direction in directions]
+    return flat[0][None] if len(flat) == 1 else torch.stack(flat)
+
+
+def side_by_side(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def add_squares(result: LayerStatistics, G: Tensor, shape: torch.Size, scratch: Scratch) -> None:

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from cockpit_core.distributed.joining import Batch
-from cockpit_core.engine.activations import Activations
 from cockpit_core.engine.again import Again
 from cockpit_core.engine.capture import Pass
-from cockpit_core.engine.gram import Gram
 from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.statistics import LayerStatistics
 from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.layers.scratch import Scratch
+from cockpit_core.quantities.measured import Activations, Gram
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,6 @@ class StepState:
     joint: Batch | None = None
     """With several processes: batch size, loss and individual losses of all of them."""
     in_closure: bool = False
-    overhead: float = 0.0
 
     loss_scale: float = 1.0
     """What a GradScaler multiplied the loss with; all numbers are divided by it."""
@@ -138,6 +136,8 @@ class StepState:
         parts = [found.losses for found in self.passes]
         if not parts or any(part is None for part in parts):
             return None
+        if len(parts) == 1 and parts[0] is not None:
+            return parts[0].double()
         total = self.batch_size
         pairs = zip(parts, self.passes, strict=True)
         return torch.cat([part.double() * (total / found.batch_size) for part, found in pairs if part is not None])

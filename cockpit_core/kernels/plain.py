@@ -57,8 +57,7 @@ def categorise_linear(values: Tensor, bins: Bins) -> Tensor:
     if not values.numel():
         return values.to(torch.int32)
     index = values.sub(float(rule.anchor)).mul_(float(rule.scale)).floor_().clamp_(first, last).add_(rule.offset + 1)
-    smallest, largest = torch.aminmax(values)  # one pass; NaN if there is one, which makes the comparison false
-    if not bool((smallest >= float(rule.low)) & (largest <= float(rule.high))):
+    if not values.is_cpu or not _is_within(values, float(rule.low), float(rule.high)):  # a device is not waited for
         index.masked_fill_(values < float(rule.low), 0)
         index.masked_fill_(values > float(rule.high), bins.count + 1)
         index.masked_fill_(values.isnan(), bins.count + 2)
@@ -67,12 +66,21 @@ def categorise_linear(values: Tensor, bins: Bins) -> Tensor:
     return index.to(torch.int32)
 
 
+def _is_within(values: Tensor, low: float, high: float) -> bool:
+    smallest, largest = torch.aminmax(values)  # one pass; NaN if there is one, which makes the comparison false
+    return bool((smallest >= low) & (largest <= high))
+
+
 def add_block(values: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:
     """Add the wide ``values`` to the table; ``parameter`` holds their parameters' categories (broadcast to them)."""
     index = categorise(values, gradient)
     if parameter is not None:
         index = index.mul_(table.shape[1]).add_(parameter)
-    table += torch.bincount(index.reshape(-1), minlength=table.numel()).reshape(table.shape)
+    if table.is_cpu:
+        table += torch.bincount(index.reshape(-1), minlength=table.numel()).reshape(table.shape)
+    else:  # bincount would wait for the device, to know how long its result is
+        ones = table.new_ones(()).expand(index.numel())
+        table.view(-1).scatter_add_(0, index.reshape(-1).long(), ones)
 
 
 def count_values(values: Tensor, parameter: Tensor | None, gradient: AnyBins, table: Tensor) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cockpit_core.layers.contribution import Contribution, Positions, Rows, Stacked
 from cockpit_core.layers.random_state import restored
 from cockpit_core.layers.registry import Call, match_dtype, rule
+from cockpit_core.layers.row_order import by_sample
 
 ORDER = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
 SIDES = ("query", "key", "value")
@@ -30,8 +31,9 @@ def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str,
         return None
     own, swap = call.own_parameters(), not module.batch_first
     like = own["out_proj.weight"]
-    sides = [given[side].transpose(0, 1) if swap else given[side] for side in SIDES]  # [B, S, E] each
-    if any(len(side) != call.batch_size for side in sides):
+    sides = [given[side].transpose(0, 1) if swap else given[side] for side in SIDES]  # [R, S, E] each
+    gather = by_sample(call, outputs, len(sides[0]))
+    if gather is None or any(len(side) != len(sides[0]) for side in sides):
         return None
     sides = [match_dtype(side, like) for side in sides]
     b = match_dtype(outputs[0].transpose(0, 1) if swap else outputs[0], like)
@@ -46,8 +48,9 @@ def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str,
         at_projections = torch.autograd.grad(ends, projected, seeds)
     same = all(given[side] is given["query"] or is_same(given[side], given["query"]) for side in SIDES)
     shapes = [weight.shape for weight in split_weights(module, own)]
-    parts = input_parts(module, list(at_projections), sides, shapes, same, scale)
-    parts["out_proj.weight"] = Positions(b, joined.detach(), like.shape, scale)
+    parts = input_parts(module, [gather(g) for g in at_projections], [gather(x) for x in sides], shapes, same, scale)
+    b = gather(b)
+    parts["out_proj.weight"] = Positions(b, gather(joined.detach()), like.shape, scale)
     if module.out_proj.bias is not None:
         parts["out_proj.bias"] = Rows(b.sum(1), module.out_proj.bias.shape, scale)
     return parts

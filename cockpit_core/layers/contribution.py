@@ -17,6 +17,9 @@ from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_out
 from cockpit_core.kernels.native.reducing import Reduced
 from cockpit_core.layers.scratch import Scratch
 
+SMALL = 2**12
+"""Elements of a matrix below which the number of calls counts, not what they compute."""
+
 
 class Contribution(ABC):
     """Individual gradients that are formed in blocks: ``make`` gives the unscaled ``[hi - lo, *shape]``."""
@@ -83,7 +86,8 @@ class Rows(Contribution):
         super().__init__(len(rows), shape, scale)
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
-        return self.rows[lo:hi].reshape(hi - lo, *self.shape)
+        rows = self.rows if lo == 0 and hi == self.samples else self.rows[lo:hi]
+        return rows if rows.shape[1:] == self.shape else rows.reshape(hi - lo, *self.shape)
 
 
 class Outer(Contribution):
@@ -100,11 +104,12 @@ class Outer(Contribution):
         return (self.b[lo:hi, :, None] * self.a[lo:hi, None, :]).reshape(hi - lo, *self.shape)
 
     def norms(self) -> Tensor:
-        return self.b.square().sum(1) * self.a.square().sum(1)
+        return (torch.linalg.vector_norm(self.b, dim=1) * torch.linalg.vector_norm(self.a, dim=1)).square_()
 
     def project(self, direction: Tensor) -> Tensor:
-        V = direction.reshape(self.b.shape[1], self.a.shape[1])  # [out, in]
-        if V.shape[0] <= V.shape[1]:
+        shape = (self.b.shape[1], self.a.shape[1])  # [out, in]
+        V = direction if direction.shape == shape else direction.reshape(shape)
+        if shape[0] < shape[1] and V.numel() > SMALL:
             return ((self.a @ V.T) * self.b).sum(1)
         return ((self.b @ V) * self.a).sum(1)
 

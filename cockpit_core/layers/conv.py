@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cockpit_core.kernels import AnyBins
+from cockpit_core.kernels.native.columns import Image, can_take, square_columns
 from cockpit_core.kernels.native.convolving import can_walk, reduce_convolution
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce
 from cockpit_core.layers.contribution import Contribution, Rows
@@ -69,14 +70,26 @@ class Patches(Contribution):
 
     def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
         """From the nonzero entries of ``left`` alone, where they are few: behind a ReLU and a pooling one in eight."""
-        if not can_reduce(self.left, len(directions)) or not can_walk(self.image, self.left):
-            return None
-        some = self.left[:: max(1, self.samples // LOOKED_AT)]
-        if int(torch.count_nonzero(some)) > DENSE * some.numel():
+        if not can_reduce(self.left, len(directions)) or not self._is_sparse():
             return None
         return reduce_convolution(
             self.left, self.image, self.geometry, self.groups, tuple(self.shape), self.scale, directions, bins
         )
+
+    def _is_sparse(self) -> bool:
+        if not can_walk(self.image, self.left):
+            return False
+        some = self.left[:: max(1, self.samples // LOOKED_AT)]
+        return int(torch.count_nonzero(some)) <= DENSE * some.numel()
+
+    def squares(self) -> Tensor | None:
+        """In one pass like ``reduce``."""
+        if not can_take(self.left) or not self._is_sparse():
+            return None
+        factor = self.left.new_full((1, self.samples), self.scale**2)  # squares of unscaled gradients may be too small
+        image = Image.of(self.image, self.groups)
+        found = square_columns(self.left.unsqueeze(0), None, image, self.geometry, self.out, factor)
+        return None if found is None else found.squares.reshape(self.shape)
 
     def project(self, direction: Tensor) -> Tensor:
         kernel, stride, dilation = self.geometry

@@ -12,15 +12,19 @@ from cockpit_core.layers.registry import Call, collapse_positions, match_dtype, 
 def linear(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     """``g_n = sum_s b_{n,s} a_{n,s}^T`` for the weight [out, in], ``sum_s b_{n,s}`` for the bias [out]."""
     module, a = call.module, call.input
-    a = collapse_positions(samples_first(a.to(b.dtype), call, features=1), features=1)  # [B, S, in]
-    b = collapse_positions(samples_first(b, call, features=1), features=1)  # [B, S, out]
+    a, b = samples_first(a.to(b.dtype), call, features=1), samples_first(b, call, features=1)
     weight: nn.Parameter = module.weight  # type: ignore[assignment]
     a, b = match_dtype(a, weight), match_dtype(b, weight)
     result: dict[str, Contribution] = {}
-    if a.shape[1] == 1:
-        result["weight"] = Outer(b[:, 0], a[:, 0], weight.shape, scale)
+    if a.dim() == b.dim() == 2:
+        result["weight"], each = Outer(b, a, weight.shape, scale), b
     else:
-        result["weight"] = Positions(b, a, weight.shape, scale)
+        a, b = collapse_positions(a, features=1), collapse_positions(b, features=1)  # [B, S, in], [B, S, out]
+        single = a.shape[1] == 1
+        result["weight"] = (
+            Outer(b[:, 0], a[:, 0], weight.shape, scale) if single else Positions(b, a, weight.shape, scale)
+        )
+        each = b.sum(1)
     if module.bias is not None:
-        result["bias"] = Rows(b.sum(1), module.bias.shape, scale)  # type: ignore[arg-type]
+        result["bias"] = Rows(each, module.bias.shape, scale)  # type: ignore[arg-type]
     return result

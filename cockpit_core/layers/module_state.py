@@ -8,7 +8,7 @@ may need them. The user's hooks on modules do not run, unless the result is wron
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -43,7 +43,8 @@ class NotRepeatable(RuntimeError):
 class ModuleState:
     """Taken before a call. ``installed`` brings it back for a while, any number of times."""
 
-    def __init__(self, *roots: nn.Module):
+    def __init__(self, *roots: nn.Module, classes: Iterable[type] = ()):
+        """``classes``: others whose code may run."""
         self.reason = ""
         """Why the call cannot be repeated; "" if it can."""
         found = dict.fromkeys(m for root in roots for m in root.modules())
@@ -56,14 +57,13 @@ class ModuleState:
         try:
             for module in found:
                 refuse_scripted(module)
-            self._take(Copier())
+            self._take(Copier(), set(classes))
         except CannotCopy as error:
             self.reason = f"it cannot be run again without a trace: {error}"
         except Exception as error:  # whatever a user's object does when it is copied: training goes on
             self.reason = f"it cannot be run again without a trace: {type(error).__name__} while copying what it keeps"
 
-    def _take(self, copier: Copier) -> None:
-        classes = set()
+    def _take(self, copier: Copier, classes: set[type]) -> None:
         functions: list[Any] = []
         for module in self.modules:
             self.attributes[module] = copy_attributes(module, copier)

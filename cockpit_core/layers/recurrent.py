@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from cockpit_core.layers.contribution import Contribution, Positions, Rows
 from cockpit_core.layers.registry import Call, match_dtype, rule
+from cockpit_core.layers.row_order import BySample, by_sample
 
 Maps = dict[str, tuple[list[Tensor], list[Tensor]]]
-"""By suffix of the parameter names: inputs and outputs of the map at each time step, [B, features] each."""
+"""By suffix of the parameter names: inputs and outputs of the map at each time step, [R, features] each."""
 
 
 @rule(nn.RNN, nn.LSTM, nn.GRU, repeats=True)
@@ -28,8 +29,9 @@ def recurrence(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str
     x: Any = given.get("input")
     if not has_rule(module, x, call.training):
         return None
-    x = match_dtype(x.transpose(0, 1) if module.batch_first else x, own["weight_ih_l0"])  # [T, B, features]
-    if x.shape[1] != call.batch_size:
+    x = match_dtype(x.transpose(0, 1) if module.batch_first else x, own["weight_ih_l0"])  # [T, R, features]
+    gather = by_sample(call, outputs, x.shape[1])
+    if gather is None:
         return None
     with torch.enable_grad():
         maps: Maps = {}
@@ -37,7 +39,7 @@ def recurrence(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str
         ends = [(results[k], match_dtype(b, x)) for k, b in outputs.items()]
         at_maps = [out for _, outs in maps.values() for out in outs]
         found = torch.autograd.grad([e for e, _ in ends], at_maps, [b for _, b in ends], materialize_grads=True)
-    return as_parts(own, maps, list(found), scale)
+    return as_parts(own, maps, list(found), gather, scale)
 
 
 def has_rule(module: nn.RNNBase, x: Any, training: bool) -> bool:
@@ -108,12 +110,14 @@ def advance(mode: str, a: Tensor, b: Tensor, state: list[Tensor]) -> list[Tensor
     return [torch.tanh(a + b) if mode == "RNN_TANH" else torch.relu(a + b)]
 
 
-def as_parts(own: dict[str, Tensor], maps: Maps, gradients: list[Tensor], scale: float) -> dict[str, Contribution]:
+def as_parts(
+    own: dict[str, Tensor], maps: Maps, gradients: list[Tensor], gather: BySample, scale: float
+) -> dict[str, Contribution]:
     parts: dict[str, Contribution] = {}
     for suffix, (inputs, outs) in maps.items():
-        b, gradients = torch.stack(gradients[: len(outs)], 1), gradients[len(outs) :]  # [B, T, gates]
+        b, gradients = gather(torch.stack(gradients[: len(outs)], 1)), gradients[len(outs) :]  # [B, S, gates]
         weight = own[f"weight_{suffix}"]
-        parts[f"weight_{suffix}"] = Positions(b, torch.stack(inputs, 1), weight.shape, scale)
+        parts[f"weight_{suffix}"] = Positions(b, gather(torch.stack(inputs, 1)), weight.shape, scale)
         if f"bias_{suffix}" in own:
             parts[f"bias_{suffix}"] = Rows(b.sum(1), own[f"bias_{suffix}"].shape, scale)
     return parts

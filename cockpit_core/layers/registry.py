@@ -56,6 +56,8 @@ class Call:
     rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
     """By output: the sample of each row (-1: of none) and how many leading dimensions count rows, where they lie in no
     order."""
+    in_order: frozenset[int] = frozenset()
+    """Outputs whose rows are k of the first sample, then k of the second, ...: most rules unflatten them."""
     followed: bool = False
     """Its samples were seen in the graph, not only guessed from its shape."""
     refusal: str = ""
@@ -134,13 +136,13 @@ def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:
     positions of each sample (``x.view(B * T, F)``), samples outermost for batch_dim 0, innermost for batch_dim 1.
     """
     B, lead = call.batch_size, tensor.dim() - features
-    if 0 in call.rows:
+    if 0 in call.rows and 0 not in call.in_order:
         return gather_rows(tensor, *call.rows[0], B, lead)
     dim = call.dims.get(0)
     if dim is not None and lead > dim and tensor.shape[dim] == B:
-        return tensor.movedim(dim, 0)
+        return tensor if dim == 0 else tensor.movedim(dim, 0)
     if lead > call.batch_dim and tensor.shape[call.batch_dim] == B:
-        return tensor.movedim(call.batch_dim, 0)
+        return tensor if call.batch_dim == 0 else tensor.movedim(call.batch_dim, 0)
     if lead >= 1 and tensor.shape[0] == B:
         return tensor
     if lead >= 1 and tensor.shape[0] and tensor.shape[0] % B == 0:

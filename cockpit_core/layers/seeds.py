@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cockpit_core.layers.registry import Call, NotCovered
+from cockpit_core.layers.row_order import batch_axis
 
 
 def flatten_tensors(value: Any) -> list[Tensor]:
@@ -28,12 +29,7 @@ def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
     module, B = call.module, call.batch_size
     if position in call.dims:
         return call.dims[position]
-    if isinstance(module, nn.RNNBase):
-        wanted = (0 if module.batch_first else 1) if position == 0 else 1
-    elif isinstance(module, nn.MultiheadAttention):
-        wanted = (0 if module.batch_first else 1) if position == 0 else 0
-    else:
-        wanted = call.batch_dim
+    wanted = batch_axis(module, position, call.batch_dim)
     if tensor.dim() > wanted and tensor.shape[wanted] == B:
         return wanted
     for dim, size in enumerate(tensor.shape):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cockpit_core.quantities.base import NoValue, Statistics
 
 if TYPE_CHECKING:
-    from cockpit_core.engine.activations import Activations
+    from cockpit_core.quantities.measured import Activations
 
 
 def find_activations(statistics: Statistics) -> Activations:

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cockpit_core.curvature import Diagonal, Eigenpair
-    from cockpit_core.engine.activations import Activations
-    from cockpit_core.engine.gram import Gram
-    from cockpit_core.engine.optimizer_state import ParameterState
-    from cockpit_core.engine.own_batch import OwnBatch
     from cockpit_core.foundation.records import Histogram
     from cockpit_core.kernels import Counts, Spec
+    from cockpit_core.quantities.measured import Activations, Gram, OwnBatch, ParameterState
     from cockpit_core.schedules import Schedule
 
 
@@ -66,15 +63,28 @@ class Statistics:
     """By name of the extension, then by parameter; asking for one that has no value raises ``NoValue``."""
     no_value: Mapping[str, str] = field(default_factory=dict)
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
+    known_arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def norms_of(self, what: str) -> dict[str, float]:
-        """``||x||_2`` per layer of "parameters", "update", "gradients": measured once, whoever asks."""
+        """``||x||_2`` per layer of "parameters", "update", "gradients", or "moved" (since the start of the run): measured once,
+        whoever asks; the first and the last together, because each time waits for the device."""
         if what not in self.known_norms:
-            from cockpit_core.quantities.norms import measure_norms
+            from cockpit_core.quantities.norms import measure_norms, measure_places
 
-            self.known_norms[what] = measure_norms(getattr(self, what))
+            if what == "moved" or (what == "parameters" and self.start):
+                own, moved = measure_places(self.parameters, self.start)
+                self.known_norms.update(parameters=own, moved=moved)
+            else:
+                self.known_norms[what] = measure_norms(getattr(self, what))
         return self.known_norms[what]
+
+    def arrays_of(self, what: str) -> dict[str, np.ndarray]:
+        """ "norms" or "dots" [B] per layer as arrays, where so few numbers are added faster than torch could be asked to."""
+        known = self.known_arrays.get(what)
+        if known is None:
+            known = self.known_arrays[what] = {n: v.cpu().numpy() for n, v in getattr(self, what).items()}
+        return known
 
     def products_of(self, one: str, other: str) -> dict[str, float]:
         """``x . y`` per layer of two of "parameters", "update", "gradients": measured once, whoever asks."""

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import torch
-
 from cockpit_core.quantities.base import Quantity, Statistics, Value
-from cockpit_core.quantities.norms import measure_norms, norm_value
+from cockpit_core.quantities.norms import norm_value
 
 
 class Distance(Quantity):
@@ -17,6 +15,4 @@ class Distance(Quantity):
     headline = True
 
     def measure(self, statistics: Statistics) -> Value:
-        names = [name for name in statistics.parameters if name in statistics.start]
-        now, then = [statistics.parameters[n] for n in names], [statistics.start[n] for n in names]
-        return norm_value(measure_norms(dict(zip(names, torch._foreach_sub(now, then), strict=True))) if names else {})
+        return norm_value(statistics.norms_of("moved"))

@@ -11,7 +11,7 @@ from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.second_moments import find_roots
 
 if TYPE_CHECKING:
-    from cockpit_core.engine.optimizer_state import ParameterState
+    from cockpit_core.quantities.measured import ParameterState
 
 
 class EpsilonShare(Quantity):

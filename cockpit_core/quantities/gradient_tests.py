@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from cockpit_core.quantities.base import NoValue, Statistics, Value
 
@@ -29,7 +27,7 @@ def _evaluate(statistics: Statistics, formula: Formula) -> Value:
     if B < 2:
         raise NoValue("a batch of one sample has no variance")
     squared = {name: statistics.gradient_norms[name] ** 2 for name in names}
-    norms, dots = as_arrays(statistics.norms), as_arrays(statistics.dots)
+    norms, dots = statistics.arrays_of("norms"), statistics.arrays_of("dots")
     layers = {}
     for name in names:
         if squared[name] > 0 or math.isnan(squared[name]):
@@ -38,11 +36,6 @@ def _evaluate(statistics: Statistics, formula: Formula) -> Value:
     if total == 0:
         raise NoValue("the gradient is zero")
     return Value(rooted(formula(B, add_up(norms, names), add_up(dots, names), total)), layers)
-
-
-def as_arrays(vectors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """On the host, where so few numbers are added faster than torch could be asked to."""
-    return dict(zip(vectors, torch.stack(list(vectors.values())).cpu().numpy(), strict=True)) if vectors else {}
 
 
 def add_up(vectors: Mapping[str, np.ndarray], names: list[str]) -> Any:

@@ -144,6 +144,10 @@ def is_joined(needs: Iterable[Any]) -> bool:
     return all(find_need(need).joined for need in needs)
 
 
+def is_individual(needs: Iterable[Any]) -> bool:
+    return any(find_need(need).individual for need in needs)
+
+
 def moment_of(needs: Iterable[Any]) -> Moment:
     return max((find_need(need).moment for need in needs), default=Moment.BEFORE)
 

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded, norms_of_shards
 from cockpit_core.quantities.base import NoValue, Value
 
+K = TypeVar("K")
 
-def measure_norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+
+def measure_norms(tensors: Mapping[K, Tensor]) -> dict[K, float]:
     """``||x||_2`` of each tensor, with one transfer from the device (and one message, if they are sharded)."""
     if not tensors:
         return {}
     if is_sharded(next(iter(tensors.values()))):
         return dict(zip(tensors, norms_of_shards(list(tensors.values())).tolist(), strict=True))
     return dict(zip(tensors, long_sums.norms(list(tensors.values())).tolist(), strict=True))
+
+
+def measure_places(now: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, float]]:
+    """The length of each parameter, and how far it is from where the run began; with one transfer for both."""
+    names = [name for name in now if name in start]
+    moved = torch._foreach_sub([now[n] for n in names], [start[n] for n in names]) if names else []
+    every = {("", name): tensor for name, tensor in now.items()}
+    found = measure_norms(every | {("moved", name): tensor for name, tensor in zip(names, moved, strict=True)})
+    return {name: found["", name] for name in now}, {name: found["moved", name] for name in names}
 
 
 def combine(layers: Mapping[str, float]) -> float:

@@ -8,7 +8,7 @@ import torch
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
 
 if TYPE_CHECKING:
-    from cockpit_core.engine.optimizer_state import ParameterState
+    from cockpit_core.quantities.measured import ParameterState
 
 
 class PreconditionedSharpness(Quantity):

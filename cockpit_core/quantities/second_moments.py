@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cockpit_core.engine.preconditioned import Preconditioner
 from cockpit_core.quantities.base import NoValue
+from cockpit_core.quantities.measured import Preconditioner
 
 if TYPE_CHECKING:
-    from cockpit_core.engine.optimizer_state import ParameterState
+    from cockpit_core.quantities.measured import ParameterState
 
 Roots = Callable[["ParameterState"], Tensor]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from cockpit_core.foundation.accelerator import read_numbers
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value, check_positive
 from cockpit_core.quantities.curvature_values import check_curvature, describe_elements, find_diagonal
 
@@ -32,8 +33,8 @@ class TICDiag(Quantity):
         names = [name for name in statistics.squares if name in diagonal.values]
         if not names:
             raise NoValue(statistics.reason("individual", "no layer has individual gradients"))
-        total = 0.0
+        parts = []
         for name in names:
             mean = statistics.squares[name].double() / statistics.batch_size
-            total += float((mean / (diagonal.values[name].double() + self.epsilon)).sum())
-        return Value(total, method=describe_elements(statistics, diagonal))
+            parts.append((mean / (diagonal.values[name].double() + self.epsilon)).sum())
+        return Value(sum(read_numbers(parts)), method=describe_elements(statistics, diagonal))

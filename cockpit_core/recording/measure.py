@@ -17,18 +17,19 @@ from cockpit_core.engine.alpha.alpha import MOVED
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.extensions import BackpackValues
 from cockpit_core.engine.extensions.finding import measure_extensions
-from cockpit_core.engine.optimizer_state import ParameterState, read_states
-from cockpit_core.engine.own_batch import OwnBatch, explain, is_turn
+from cockpit_core.engine.optimizer_state import read_states
+from cockpit_core.engine.own_batch import explain, is_turn
 from cockpit_core.engine.samples.identity import join_ids
 from cockpit_core.foundation.faults import text_of
 from cockpit_core.foundation.records import Record
 from cockpit_core.quantities import NoValue, Quantity, Statistics
-from cockpit_core.quantities.needs import Moment
+from cockpit_core.quantities.measured import OwnBatch, ParameterState
+from cockpit_core.quantities.needs import Moment, is_individual
 from cockpit_core.quantities.norms import measure_norms
 from cockpit_core.recording.by_products import find_top_samples, measure_clipped, name_rates, read_rates
 from cockpit_core.recording.second_look import find_preconditioned, look_again
 from cockpit_core.recording.statistics import copy_before, find_update, gather_statistics, show_whole
-from cockpit_core.recording.values import Heavy, Taken, add_to_record, take_value
+from cockpit_core.recording.values import Heavy, Taken, add_to_record, layers_alone, take_value, why_partly
 
 MOVED_AND_THEN = (
     f"Cockpit: {MOVED}: such steps have no Alpha, and UpdateSize is that of step() alone. If the move belongs to the step "
@@ -64,6 +65,8 @@ class Measurement:
         self.heavy: list[Heavy] = []
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
         self.ids: np.ndarray | None = None
+        self.partly = ""
+        """Why numbers of the whole network are not there although those of some layers are."""
         self.backpack = BackpackValues()
         self.rates = read_rates(instruments.optimizers)
         self.engine.note_start(copy_before(self.state, self.plan, self.cover.trainable()))
@@ -80,6 +83,7 @@ class Measurement:
             return
         for name, reason in self.engine.settle_cover():
             self.instruments.note_uncovered(name, reason)
+        self.partly = why_partly(n for n in self.state.failures if not self.cover.is_left_out(n))
         if "ids" in self.plan.needs:
             self.ids = join_ids(self.engine.group, self.state.ids)
         if self.plan.watched:
@@ -100,7 +104,8 @@ class Measurement:
     def _gather(self, **more: Any) -> Statistics:
         given = self.instruments
         return gather_statistics(
-            self.state, self.plan, self.cover.parameters, step=self.record.step, time=self.record.time, start=given.start,
+            self.state, self.plan, self.cover.parameters, step=self.record.step, time=self.record.time,
+            start=given.start if "start" in self.plan.needs else {},
             curvature=self.engine.curvature.kind, ids=self.ids, learning_rates=self.rates, known_norms=self.norms,
             backpack=self.backpack, **more,
         )  # fmt: skip
@@ -120,7 +125,8 @@ class Measurement:
 
     def _value_of(self, quantity: Quantity, statistics: Statistics) -> Taken:
         value = quantity.measure(statistics)
-        return take_value(quantity.name, value, self.record.step, list(self.cover.parameters))
+        taken = take_value(quantity.name, value, self.record.step, list(self.cover.parameters))
+        return layers_alone(taken, self.partly) if self.partly and is_individual(quantity.needs) else taken
 
     def _take(self, taken: Taken) -> None:
         add_to_record(self.record, taken)
@@ -131,8 +137,9 @@ class Measurement:
         record.batch_size = statistics.batch_size
         record.scalars |= name_rates(self.rates)
         record.scalars |= measure_clipped(self.state, self.cover.trainable(), self.engine.is_unchanged)
-        record.top_samples, longest = find_top_samples(statistics.norms)
-        record.scalars |= longest
+        if not self.partly:
+            record.top_samples, longest = find_top_samples(statistics.norms)
+            record.scalars |= longest
 
     # ---- after the step -----------------------------------------------------------------------------------------
 

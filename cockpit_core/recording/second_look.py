@@ -14,10 +14,8 @@ from cockpit_core.distributed.group import Group
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curving.measuring import Curvature
 from cockpit_core.engine.forward import at
-from cockpit_core.engine.optimizer_state import ParameterState
 from cockpit_core.engine.own_batch import (
     Losses,
-    OwnBatch,
     Setting,
     measure_own_batch,
     why_not_again,
@@ -25,6 +23,7 @@ from cockpit_core.engine.own_batch import (
 from cockpit_core.engine.preconditioned import PreconditionedHessian, find_largest
 from cockpit_core.engine.step import StepState
 from cockpit_core.quantities import NoValue
+from cockpit_core.quantities.measured import OwnBatch, ParameterState
 from cockpit_core.quantities.needs import REPEATED
 from cockpit_core.quantities.norms import combine
 from cockpit_core.quantities.second_moments import find_preconditioners

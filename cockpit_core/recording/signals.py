@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from cockpit_core.engine.step import StepState
 from cockpit_core.foundation.records import AlphaFit
+from cockpit_core.signals.collector import Part
 from cockpit_core.signals.gradients import measure_reach, measure_steps_to_go
 from cockpit_core.signals.losses import measure_spread
-
-Part = tuple[str, Callable[[], dict[str, float]]]
 
 
 def list_parts(state: StepState, fit: AlphaFit | None, called: Sequence[str], layers: Iterable[str]) -> list[Part]:

@@ -70,5 +70,6 @@ def find_update(state: StepState, parameters: Mapping[str, Tensor]) -> dict[str,
     names = [n for n in state.theta if n in state.gradient_norms]
     if not names:
         return {}
-    now = [parameters[n].detach() for n in names]
-    return dict(zip(names, torch._foreach_sub(now, [state.theta[n] for n in names]), strict=True))
+    with torch.no_grad():
+        moved = torch._foreach_sub([parameters[n] for n in names], [state.theta[n] for n in names])
+    return dict(zip(names, moved, strict=True))

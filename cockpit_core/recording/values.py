@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,23 @@ def take_value(name: str, value: float | Value | Any, step: int, layers: Sequenc
     for part, more in value.parts.items():
         join(taken, take_value(f"{name}/{part}", more, step, layers))
     return taken
+
+
+def why_partly(waiting: Iterable[str]) -> str:
+    """``waiting``: layers that will be measured at the module around them from the next step on."""
+    names = list(waiting)
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"{names[0]}{more} could not be measured as planned; another way is taken from the next step on"
+        if names
+        else ""
+    )
+
+
+def layers_alone(taken: Taken, reason: str) -> Taken:
+    """Without what is said of the whole network: some of its layers are not in it."""
+    missing = dict.fromkeys([*taken.scalars, *(network.quantity for network, _ in taken.heavy)], reason)
+    return replace(taken, scalars={}, estimates={}, heavy=[], missing=taken.missing | missing)
 
 
 def join(taken: Taken, more: Taken) -> None:

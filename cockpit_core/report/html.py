@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cockpit_core.commands.diagnose import known_findings
 from cockpit_core.events.batch import make_batch
 from cockpit_core.events.data import RunData, get_values
 from cockpit_core.events.heavy import Room
 from cockpit_core.foundation import records
+from cockpit_core.report.findings import known_findings
 from cockpit_core.schema import batches, wire
 
 POINTS = (None, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 40, 12)  # per curve, the most that fits is taken

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cockpit_core.commands.diagnose import known_findings, name_worst, show_findings
 from cockpit_core.events.data import RunData, get_values, load
 from cockpit_core.events.reader import find_event_files
 from cockpit_core.events.table import MissingValue
+from cockpit_core.report.findings import known_findings, name_worst, show_findings
 from cockpit_core.report.terminal import (
     Terminal,
     choose_title,

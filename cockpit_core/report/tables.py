@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from cockpit_core.commands.diagnose import known_findings
 from cockpit_core.events.data import RunData
 from cockpit_core.events.pandas_table import check_cells
 from cockpit_core.events.table import KINDS
+from cockpit_core.report.findings import known_findings
 from cockpit_core.schema import wire
 from cockpit_core.schema.limits import MAX_SHOWN
 

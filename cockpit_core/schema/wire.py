@@ -58,7 +58,10 @@ def field_names(message: str) -> dict[int, str]:
 
 
 def encode_header(header: records.Header) -> bytes:
-    return header_message(clean(header)).SerializeToString(deterministic=True)
+    try:
+        return header_message(header).SerializeToString(deterministic=True)
+    except UnicodeEncodeError:
+        return header_message(clean(header)).SerializeToString(deterministic=True)
 
 
 def header_message(header: records.Header) -> pb.Header:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 from torch import Tensor, nn
+
+from cockpit_core.signals.reading import Steps, signal
 
 SAMPLES, POSITIONS, UNITS = 16, 8, 512
 MOST = 16  # modules of a network that are looked at; of deeper ones evenly spread
@@ -42,7 +44,8 @@ def choose_modules(model: nn.Module) -> dict[nn.Module, tuple[str, bool]]:
     return {module: item for i, (module, item) in enumerate(found.items()) if i % step == 0}
 
 
-def measure_activity(value: Any, module: nn.Module) -> Activity | None:
+@signal
+def measure_activity(value: Any, module: nn.Module) -> Steps[Activity | None]:
     """None where there are too few samples to say anything, or no floating point tensor."""
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2 or not value.numel():
         return None
@@ -50,28 +53,36 @@ def measure_activity(value: Any, module: nn.Module) -> Activity | None:
     layouts = [subsample(value.detach(), 1)]
     if value.dim() == 3:  # [B, C, L] of a convolution or [B, T, C] of a transformer: the kinder reading counts
         layouts.append(subsample(value.detach(), 2))
-    shares = []
-    for x in layouts:
-        if x.shape[0] * x.shape[2] < 4:
-            return None
-        constant = x.amax((0, 2)) == x.amin((0, 2))
-        shares.append(float((constant & _at_end(x[0, :, 0], kind)).float().mean()))
-    x = layouts[0].float()
-    saturated = float(_at_end(x, kind).float().mean()) if kind in _BOUNDED else math.nan
-    return Activity(min(shares), saturated, float(x.square().mean().sqrt()))
+    if any(x.shape[0] * x.shape[2] < 4 for x in layouts):
+        return None
+    found = yield layouts
+    shares = [share_of_dead(x, kind) for x in found]
+    x = found[0]
+    saturated = float(_at_end(x, kind).mean()) if kind in _BOUNDED else math.nan
+    flat = x.reshape(-1)
+    return Activity(min(shares), saturated, float(np.sqrt(float(flat @ flat) / flat.size)))
+
+
+def share_of_dead(x: np.ndarray, kind: str) -> float:
+    """Of the units of [samples, units, positions]."""
+    high, low = x.max(0).max(1), x.min(0).min(1)  # one dimension after the other: numpy is slow for two at once
+    constant = high == low
+    if kind in _BOUNDED:
+        constant &= _at_end(low, kind)
+    return float(np.count_nonzero(constant)) / len(constant)
 
 
 def subsample(x: Tensor, channel: int) -> Tensor:
     """[samples, units, positions], each evenly spread over what there is."""
-    x = x[:: max(1, x.shape[0] // SAMPLES)][:SAMPLES].movedim(channel, 1)
+    x = x[:: max(1, x.shape[0] // SAMPLES)][:SAMPLES]
+    x = x.movedim(channel, 1) if channel != 1 else x
     x = x.reshape(x.shape[0], x.shape[1], -1)
-    return x[:, :: max(1, x.shape[1] // UNITS), :: max(1, x.shape[2] // POSITIONS)]
+    x = x[:, :: max(1, x.shape[1] // UNITS), :: max(1, x.shape[2] // POSITIONS)]
+    return x if x.dtype.itemsize >= 4 else x.float()
 
 
-def _at_end(x: Tensor, kind: str) -> Tensor:
-    """Which values are within 1 % of the ends of their range; all, where the range has no ends."""
-    if kind not in _BOUNDED:
-        return torch.ones_like(x, dtype=torch.bool)
+def _at_end(x: np.ndarray, kind: str) -> np.ndarray:
+    """Which values are within 1 % of the ends of their range."""
     low, high = _BOUNDED[kind]
     margin = 0.01 * (high - low)
     return (x < low + margin) | (x > high - margin)

@@ -9,23 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.hooks import Handles, LayerHook
-from cockpit_core.signals.activations import Activity, choose_modules, measure_activity, summarise
+from cockpit_core.signals.activations import choose_modules, measure_activity, summarise
+from cockpit_core.signals.graph_losses import Given, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
 from cockpit_core.signals.outputs import (
     measure_binary_hits,
     measure_broadcast,
     measure_hits,
     measure_outputs,
+    measure_same,
     measure_sums,
 )
+from cockpit_core.signals.reading import Reading, fetch
 from cockpit_core.signals.targets import measure_constant, measure_labels, measure_likeness, measure_targets
-from cockpit_core.signals.tensors import find_tensor, list_tensors
+from cockpit_core.signals.tensors import choose_tensor, find_tensor, list_tensors
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
 
 PREFIX = "signal/"
 _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 MOST_CALLS = 32
+Part = tuple[str, Callable[[], "Reading | dict[str, float]"]]
 
 
 def never() -> bool:
@@ -46,6 +50,7 @@ class Collector:
         self.owners = {m: own for m in model.modules() if (own := self._own_names(m))}
         self.failed: dict[str, str] = {}
         self.activity_names: list[str] = []
+        self.graph_loss = ""  # the kind of loss that the graph of a function shows
         self.forget()
 
     def _own_names(self, module: nn.Module) -> list[str]:
@@ -55,13 +60,16 @@ class Collector:
     def forget(self) -> None:
         """A new step begins."""
         self.numbers: dict[str, float] = {}
-        self.activities: list[Activity] = []
-        self.activity_paths: list[str] = []
+        self.readings: list[tuple[str, Reading]] = []  # by the name of their part; numbers, once they are here
+        self.activities: list[tuple[str, Reading]] = []  # by the path of their module
         self.called: dict[str, None] = {}
         self.inputs: set[int] = set()
         self.batch_size = 0
         self.has_loss = False
         self.features: Tensor | None = None
+        self.tokens: Tensor | None = None
+        self.module_loss: Tensor | None = None
+        self.given: Given | None = None  # what the model gave
 
     def begin(self, wanted: bool) -> None:
         self.forget()
@@ -100,13 +108,20 @@ class Collector:
 
     def on_output(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """What the model gives stands in for what the loss gets, until a loss module says better."""
-        if self._hears() and not isinstance(self.loss_fn, nn.Module):
+        if self._hears() and not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
             self._try("outputs", self._take_model_output, kwargs, output)
 
-    def see_loss(self, args: tuple, kwargs: dict) -> None:
+    def see_loss(self, args: tuple, kwargs: dict, loss: Tensor) -> None:
         if self._hears() and not self.has_loss:
             self.has_loss = True
-            self._try("loss", self._take_loss, args, kwargs)
+            self.module_loss = loss.detach()
+            self._try("loss", self._take_loss, args, kwargs, self.loss_fn)
+
+    def see_root(self, tensors: Iterable[Tensor]) -> None:
+        """What is differentiated, where no module of torch says what it was computed from."""
+        if self._hears() and not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
+            self._try("graph of the loss", self._take_root, [t.grad_fn for t in tensors if t.grad_fn is not None])
+        self.given = None
 
     # ---- taking ----
 
@@ -115,87 +130,123 @@ class Collector:
         self.inputs = {t.data_ptr() for t in tensors}
         self.batch_size = next((t.shape[0] for t in tensors if t.dim()), 0)
         self.numbers["samples"] = float(self.batch_size)
-        x = find_tensor((args, kwargs), self.batch_size, True)
-        tokens = find_tensor((args, kwargs), self.batch_size, False) if x is None else None
+        x = choose_tensor(tensors, self.batch_size, True)
+        self.tokens = choose_tensor(tensors, self.batch_size, False) if x is None else None
+        self.features = x
         if x is not None:
-            self.numbers |= measure_inputs(x)
-        if x is not None or tokens is not None:
-            self.numbers |= measure_checksum(x if x is not None else tokens)  # type: ignore[arg-type]
-        self.tokens, self.features = tokens, x
+            self._read("inputs", measure_inputs, x)
+        seen = x if x is not None else self.tokens
+        if seen is not None:
+            self._read("inputs", measure_checksum, seen)
 
     def _take_activity(self, module: nn.Module, args: tuple, output: Any) -> None:
         path, at_output = self.watched[module]
         value = output if at_output else (args[0] if args else None)
         if not at_output and isinstance(value, Tensor) and value.data_ptr() in self.inputs:
             return  # the data themselves
-        activity = measure_activity(value, module)
-        if activity is not None:
-            self.activities.append(activity)
-            self.activity_paths.append(path)
+        self.activities.append((path, measure_activity(value, module)))
 
     def _take_model_output(self, kwargs: dict, output: Any) -> None:
         chosen = output.get("logits") if hasattr(output, "get") else None
-        z = chosen if isinstance(chosen, Tensor) else find_tensor(output, self.batch_size, True)
+        alone = isinstance(output, Tensor) and output.is_floating_point()
+        z = chosen if isinstance(chosen, Tensor) else output if alone else find_tensor(output, self.batch_size, True)
+        self.given = None if z is None else Given(z.detach(), output.grad_fn if output is z else None)
         if z is not None and z.dim():
-            self.numbers |= measure_outputs(z.detach())
+            self._read("outputs", measure_outputs, z.detach())
         labels = kwargs.get("labels")
         if isinstance(labels, Tensor) and not labels.is_floating_point() and labels.numel():
-            self.numbers |= measure_labels(labels.detach(), self.batch_size, -100)
+            self._read("outputs", measure_labels, labels.detach(), self.batch_size, -100)
 
-    def _take_loss(self, args: tuple, kwargs: dict) -> None:
+    def _take_root(self, nodes: list[Any]) -> None:
+        found = read_graph_loss(nodes[0], self.given) if len(nodes) == 1 else None
+        if found is None:
+            return
+        self.graph_loss = self.graph_loss or type(found.module).__name__
+        if type(found.module).__name__ != self.graph_loss:
+            return  # another loss than at other steps
+        self._take_loss((found.output, found.target), {}, found.module)
+        self.numbers |= {
+            "loss_factor": found.factor,
+            "loss_addends": found.addends,
+            "loss_elements": float(found.elements),
+        }
+        if found.growth > 1:
+            self.numbers["broadcast"] = found.growth
+
+    def _take_loss(self, args: tuple, kwargs: dict, loss_fn: Any) -> None:
         both = [*args, *kwargs.values()]
         if not both or not isinstance(both[0], Tensor):
             return
         z = both[0].detach()
         y = both[1].detach() if len(both) > 1 and isinstance(both[1], Tensor) else None
-        size = self.batch_size or (z.shape[0] if z.dim() else 0)
         if z.is_floating_point() and z.dim():
-            self.numbers |= measure_outputs(z)
+            self._read("loss", measure_outputs, z)
         if z.dtype == torch.float16:
             self.numbers["output_half"] = 1.0
-        if isinstance(self.loss_fn, _CLASSES):
-            self.numbers |= measure_sums(z, isinstance(self.loss_fn, nn.NLLLoss))
+        if isinstance(loss_fn, _CLASSES):
+            self._read("loss", measure_sums, z, isinstance(loss_fn, nn.NLLLoss))
             if z.dim() > 1:
                 self.numbers["classes"] = float(z.shape[1])
+        if getattr(loss_fn, "reduction", "") == "sum":
+            count = float(z.numel() if y is None or y.is_floating_point() else y.numel())
+            self.numbers |= {"loss_addends": count, "loss_elements": count}
         features, self.features = self.features, None
         if y is None:
             return
+        if features is not None and y.shape == features.shape and y.numel() > len(y):
+            self.numbers["target_like_input"] = 1.0  # a reconstruction
         if features is not None and y.numel() == len(features):
-            self.numbers |= measure_likeness(features, y)
-        if isinstance(self.loss_fn, _ELEMENTWISE):
-            self.numbers |= measure_broadcast(z, y)
-        if isinstance(self.loss_fn, (nn.BCELoss, nn.BCEWithLogitsLoss)):
-            self.numbers |= measure_binary_hits(z, y, 0.5 if isinstance(self.loss_fn, nn.BCELoss) else 0.0)
-        if y.is_floating_point():
-            self.numbers |= measure_targets(y) if y.numel() else {}
-            if y.dim() and z.shape == y.shape and isinstance(self.loss_fn, nn.Module):
-                self.numbers |= measure_constant(self.loss_fn, y)
-        elif y.numel():
-            self.numbers |= measure_labels(y, size, getattr(self.loss_fn, "ignore_index", None))
-            self.numbers |= measure_hits(z, y)
-            self.numbers |= self._compare_tokens(y)
+            self._read("loss", measure_likeness, features, y)
+        self._take_targets(z, y, loss_fn)
 
-    def _compare_tokens(self, y: Tensor) -> dict[str, float]:
-        """Share of targets that are the very token at the same place of the input."""
-        tokens = getattr(self, "tokens", None)
-        if tokens is None or tokens.numel() != y.numel():
-            return {}
-        return {"target_is_input": float((tokens.reshape(-1) == y.reshape(-1)).float().mean())}
+    def _take_targets(self, z: Tensor, y: Tensor, loss_fn: Any) -> None:
+        if isinstance(loss_fn, _ELEMENTWISE):
+            self.numbers |= measure_broadcast(z, y)
+        if isinstance(loss_fn, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+            self._read("loss", measure_binary_hits, z, y, 0.5 if isinstance(loss_fn, nn.BCELoss) else 0.0)
+        if y.is_floating_point():
+            if y.numel():
+                self._read("loss", measure_targets, y)
+            if y.dim() and z.shape == y.shape and isinstance(loss_fn, nn.Module):
+                self._read("loss", measure_constant, loss_fn, y)
+        elif y.numel():
+            size = self.batch_size or (z.shape[0] if z.dim() else 0)
+            self._read("loss", measure_labels, y, size, getattr(loss_fn, "ignore_index", None))
+            self._read("loss", measure_hits, z, y)
+            if self.tokens is not None and self.tokens.numel() == y.numel():
+                self._read("loss", measure_same, self.tokens, y)
+
+    def _read(self, name: str, signal: Callable[..., Reading], *args: Any) -> None:
+        self.readings.append((name, signal(*args)))
 
     # ---- giving ----
 
-    def collect(self, parts: Iterable[tuple[str, Callable[[], dict[str, float]]]]) -> dict[str, float]:
+    def collect(self, parts: Iterable[Part]) -> dict[str, float]:
         """All numbers of the step by the names of columns; ``parts`` are more of them, each with its name."""
+        for name, measure in (*parts, ("modes", lambda: measure_modes(self.model, self.mode_dependent))):
+            self._try(name, self._take_part, name, measure)
+        self._try("transfer", self._fetch)
         found = dict(self.numbers)
-        for name, measure in (
-            ("activations", lambda: summarise(self.activities)),
-            ("modes", lambda: measure_modes(self.model, self.mode_dependent)),
-            *parts,
-        ):
-            self._try(name, lambda measure=measure: found.update(measure()))
-        if self.activity_paths and not self.activity_names:
-            self.activity_names = list(self.activity_paths)
+        for _, reading in self.readings:
+            found |= reading.value or {}
+        active = [(path, reading.value) for path, reading in self.activities if reading.value is not None]
+        self._try("activations", lambda: found.update(summarise([activity for _, activity in active])))
+        if active and not self.activity_names:
+            self.activity_names = [path for path, _ in active]
         return {PREFIX + name: value for name, value in found.items()}
+
+    def _take_part(self, name: str, measure: Callable[[], Reading | dict[str, float]]) -> None:
+        found = measure()
+        if isinstance(found, Reading):
+            self.readings.append((name, found))
+        else:
+            self.numbers |= found
+
+    def _fetch(self) -> None:
+        """What lies on another device, all at once."""
+        names = {id(reading): name for name, reading in self.readings}
+        for reading, arrays in fetch([reading for _, reading in (*self.readings, *self.activities)]):
+            self._try(names.get(id(reading), "activations"), reading.answer, arrays)
 
     def _try(self, name: str, function: Callable[..., Any], *args: Any) -> None:
         try:

@@ -2,62 +2,74 @@
 
 from __future__ import annotations
 
-import torch
+from functools import lru_cache
+
+import numpy as np
 from torch import Tensor
 
+from cockpit_core.signals.reading import Steps, lower_median, signal
 from cockpit_core.signals.tensors import as_rows
 
 ENOUGH = 4  # samples, below which scales of features say nothing
 
 
-def measure_inputs(x: Tensor) -> dict[str, float]:
+@signal
+def measure_inputs(x: Tensor) -> Steps[dict[str, float]]:
     """Scale, feature scales, tail of sample lengths and constant features of a floating point input [B, ...].
 
     ``input_ratio`` is the largest root mean square of a feature over their median; ``input_tail`` is the length of the
     longest sample (after the mean is taken off) over the median length. Sparse inputs (one-hot, bags of words) have
     large ratios and mislead; ``input_zeros`` tells them apart.
     """
-    rows = as_rows(x)
-    finite = torch.isfinite(rows)
-    good = torch.where(finite, rows, torch.zeros_like(rows))
-    whole = torch.stack([good.square().mean().sqrt(), (good == 0).float().mean()])
-    broken = (~finite).sum()
-    found = dict(zip(("input_rms", "input_zeros"), whole.tolist(), strict=True))
-    if bool(broken):
+    (rows,) = yield [as_rows(x)]
+    finite = np.isfinite(rows)
+    broken = rows.size - int(np.count_nonzero(finite))
+    if broken:
+        rows = np.where(finite, rows, np.float32(0))
+    found = {"input_rms": mean_size(rows), "input_zeros": 1 - np.count_nonzero(rows) / rows.size}
+    if broken:
         found["input_not_finite"] = float(broken)
     if rows.shape[0] >= ENOUGH:
-        found |= _compare(good)
+        found |= _compare(rows)
     return found
 
 
-def _compare(rows: Tensor) -> dict[str, float]:
+def mean_size(values: np.ndarray) -> float:
+    """The root mean square."""
+    flat = values.reshape(-1)
+    return float(np.sqrt(float(flat @ flat) / max(flat.size, 1)))
+
+
+def _compare(rows: np.ndarray) -> dict[str, float]:
     """Between features (columns) and between samples (rows)."""
-    centre = rows.median(0).values
-    spread = rows.sub(centre)
-    scales = rows.square().mean(0).sqrt()
-    lengths = spread.norm(dim=1)
-    constant = (spread == 0).all(0)
-    few = torch.stack([lengths.max(), lengths.median(), constant.float().mean()])
-    longest, middle, share = few.tolist()
-    found = {"input_constant": share}
+    columns = np.ascontiguousarray(rows.T)
+    spread = columns - lower_median(columns)[:, None]
+    lengths = np.sqrt(np.einsum("ij,ij->j", spread, spread))
+    middle = float(lower_median(lengths))
+    found: dict[str, float] = {"input_constant": 1 - np.count_nonzero(spread.any(1)) / len(spread)}
     if middle > 0:
-        found["input_tail"] = longest / middle
+        found["input_tail"] = float(lengths.max()) / middle
+    scales = np.sqrt(np.einsum("ij,ij->i", columns, columns) / columns.shape[1])
     live = scales[scales > 0]
-    if rows.shape[1] > 1 and live.numel() > 1:
-        top, typical = torch.stack([live.max(), live.median()]).tolist()
-        found["input_ratio"] = top / typical
+    if len(live) > 1:
+        found["input_ratio"] = float(live.max() / lower_median(live))
     return found
 
 
-def measure_checksum(x: Tensor) -> dict[str, float]:
+@lru_cache(maxsize=8)
+def make_weights(count: int) -> np.ndarray:
+    """Multiples of the plastic ratio spread evenly."""
+    return np.modf(np.arange(1, count + 1) * 0.7548776662466927)[0]
+
+
+@signal
+def measure_checksum(x: Tensor) -> Steps[dict[str, float]]:
     """A number that is the same for the same batch in any order, and the share of samples that occur twice in it."""
-    rows = as_rows(x, 8192) if x.is_floating_point() else as_rows(x.double() if x.numel() < 8192 else x, 8192)
-    if not bool(torch.isfinite(rows).all()):
+    (rows,) = yield [as_rows(x, 8192)]
+    marks = np.sort(rows.astype(np.float64) @ make_weights(rows.shape[1]))
+    if not np.isfinite(marks[-1]) or not np.isfinite(marks[0]):
         return {}
-    weights = torch.arange(1, rows.shape[1] + 1, device=rows.device, dtype=torch.float64)
-    marks = rows.double() @ (weights * 0.7548776662466927).frac()  # the plastic ratio: multiples spread evenly
-    marks = torch.sort(marks).values
-    found = {"batch_checksum": float(torch.frac(marks.sum() * 1e-3 + marks[0] * 0.137 + marks[-1] * 0.731))}
+    found = {"batch_checksum": float(np.modf(marks.sum() * 1e-3 + marks[0] * 0.137 + marks[-1] * 0.731)[0])}
     if len(marks) > 1:
-        found["batch_duplicates"] = float((marks[1:] == marks[:-1]).float().mean())
+        found["batch_duplicates"] = np.count_nonzero(marks[1:] == marks[:-1]) / (len(marks) - 1)
     return found

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
+from cockpit_core.signals.reading import Steps, lower_median, signal
 
-def measure_spread(losses: Tensor) -> dict[str, float]:
+
+@signal
+def measure_spread(losses: Tensor) -> Steps[dict[str, float]]:
     """Standard deviation, largest and median of ``l_n`` [B]."""
-    values = losses.detach().double().reshape(-1)
-    if values.numel() < 2:
+    if losses.numel() < 2:
         return {}
-    numbers = (values.std(), values.max(), values.median())
-    names = ("loss_std", "loss_max", "loss_median")
-    return {name: float(number) for name, number in zip(names, numbers, strict=True)}
+    (values,) = yield [losses.detach().double().reshape(-1)]
+    apart = values - values.mean()
+    numbers = (np.sqrt(apart @ apart / (len(values) - 1)), values.max(), lower_median(values))
+    return {name: float(x) for name, x in zip(("loss_std", "loss_max", "loss_median"), numbers, strict=True)}

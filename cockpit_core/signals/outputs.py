@@ -4,43 +4,55 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from cockpit_core.signals.inputs import mean_size
+from cockpit_core.signals.reading import Steps, signal
 from cockpit_core.signals.tensors import as_rows
 
-CLASSES_LAST = 1  # cross-entropy counts classes by dimension 1
 
-
-def measure_outputs(z: Tensor) -> dict[str, float]:
+@signal
+def measure_outputs(z: Tensor) -> Steps[dict[str, float]]:
     """``output_spread``: root mean square over units of the standard deviation over samples."""
-    rows = as_rows(z)
-    finite = torch.isfinite(rows)
-    good = torch.where(finite, rows, torch.zeros_like(rows))
-    numbers = torch.stack([good.min(), good.max(), good.square().mean().sqrt(), (~finite).sum().float()]).tolist()
-    found = dict(zip(("output_min", "output_max", "output_rms", "output_not_finite"), numbers, strict=True))
-    if not found["output_not_finite"]:
-        del found["output_not_finite"]
+    (rows,) = yield [as_rows(z)]
+    finite = np.isfinite(rows)
+    broken = rows.size - int(np.count_nonzero(finite))
+    if broken:
+        rows = np.where(finite, rows, np.float32(0))
+    found = {"output_min": float(rows.min()), "output_max": float(rows.max()), "output_rms": mean_size(rows)}
+    if broken:
+        found["output_not_finite"] = float(broken)
     if rows.shape[0] >= 4:
-        found["output_spread"] = float(good.var(0, correction=0).mean().sqrt())
+        found["output_spread"] = mean_size(rows - rows.mean(0))
     return found
 
 
-def measure_sums(z: Tensor, logs: bool = True) -> dict[str, float]:
+@signal
+def measure_sums(z: Tensor, logs: bool = True) -> Steps[dict[str, float]]:
     """How far rows and columns of scores [B, C, ...] are from adding up to one: largest distance. Zero means that a
     softmax was taken; a row sum of one for the scores that cross-entropy gets means that it is taken twice. ``logs``:
     also of exponentials, where zero means a log_softmax."""
     if z.dim() < 2 or z.shape[1] < 2 or not z.is_floating_point():
         return {}
-    scores = z[:256].float() if z.dim() == 2 else z[:64].float().reshape(min(64, z.shape[0]), z.shape[1], -1)[:, :, :8]
-    found = {
-        "row_sum_error": float((scores.sum(1) - 1).abs().max()),
-        "row_log_sum_error": float(scores.logsumexp(1).abs().max()),
-    }
+    scores = z[:256] if z.dim() == 2 else z[:64].reshape(min(64, z.shape[0]), z.shape[1], -1)[:, :, :8]
+    tables, names = [(scores.float(), 1)], ["row"]
     if z.dim() == 2 and 1 < z.shape[0] <= 4096:
-        found["column_sum_error"] = float((z.float().sum(0) - 1).abs().max())
-        found["column_log_sum_error"] = float(z.float().logsumexp(0).abs().max())
-    return {name: value for name, value in found.items() if math.isfinite(value) and (logs or "_log_" not in name)}
+        tables.append((z.float(), 0))
+        names.append("column")
+    sums = yield [part for table, dim in tables for part in add_up(table, dim, logs)]
+    found, each = {}, 2 if logs else 1
+    for place, name in enumerate(names):
+        found[f"{name}_sum_error"] = float(np.abs(sums[each * place] - 1).max())
+        if logs:
+            found[f"{name}_log_sum_error"] = float(np.abs(sums[each * place + 1]).max())
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def add_up(scores: Tensor, dim: int, logs: bool) -> list[Tensor]:
+    """There may be many classes: sums are taken where they lie."""
+    return [scores.sum(dim), scores.logsumexp(dim)] if logs else [scores.sum(dim)]
 
 
 def measure_broadcast(z: Tensor, y: Tensor) -> dict[str, float]:
@@ -53,19 +65,28 @@ def measure_broadcast(z: Tensor, y: Tensor) -> dict[str, float]:
     return {"broadcast": math.prod(shape) / max(1, largest)}
 
 
-def measure_hits(z: Tensor, labels: Tensor) -> dict[str, float]:
+@signal
+def measure_hits(z: Tensor, labels: Tensor) -> Steps[dict[str, float]]:
     """Share of samples whose largest score is that of their label."""
     if z.dim() != 2 or labels.dim() != 1 or len(z) != len(labels):
         return {}
-    guess = z.argmax(1)
-    found = torch.stack([(guess == labels).float().mean(), (guess == guess.mode().values).float().mean()]).tolist()
-    return dict(zip(("accuracy", "guess_top_share"), found, strict=True))
+    guess, truth = yield [z.argmax(1), labels]
+    right = np.count_nonzero(guess == truth)
+    return {"accuracy": right / len(guess), "guess_top_share": float(np.bincount(guess).max()) / len(guess)}
 
 
-def measure_binary_hits(z: Tensor, y: Tensor, border: float) -> dict[str, float]:
+@signal
+def measure_binary_hits(z: Tensor, y: Tensor, border: float) -> Steps[dict[str, float]]:
     """The same for answers of yes or no: share of right ones, and of the commoner target."""
     if z.shape != y.shape or not z.numel():
         return {}
     yes = y > 0.5
-    hits, share = torch.stack([((z > border) == yes).float().mean(), yes.float().mean()]).tolist()
-    return {"accuracy": hits, "label_top_share": max(share, 1 - share)}
+    hits, share = yield [((z > border) == yes).float().mean(), yes.float().mean()]
+    return {"accuracy": float(hits), "label_top_share": max(float(share), 1 - float(share))}
+
+
+@signal
+def measure_same(tokens: Tensor, y: Tensor) -> Steps[dict[str, float]]:
+    """Share of targets that are the very token at the same place of the input."""
+    (share,) = yield [(tokens.reshape(-1) == y.reshape(-1)).float().mean()]
+    return {"target_is_input": float(share)}

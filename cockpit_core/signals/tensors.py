@@ -43,7 +43,11 @@ def _walk(value: Any, depth: int) -> Iterator[Tensor]:
 
 def find_tensor(value: Any, batch_size: int, floating: bool) -> Tensor | None:
     """The largest tensor with one entry per sample (else the largest of all) that is floating point, or is not."""
-    kind = [t for t in list_tensors(value) if t.is_floating_point() == floating and not t.is_complex()]
+    return choose_tensor(list_tensors(value), batch_size, floating)
+
+
+def choose_tensor(tensors: list[Tensor], batch_size: int, floating: bool) -> Tensor | None:
+    kind = [t for t in tensors if t.is_floating_point() == floating and not t.is_complex()]
     batched = [t for t in kind if t.dim() and t.shape[0] == batch_size]
     return max(batched or kind, key=Tensor.numel, default=None)
 

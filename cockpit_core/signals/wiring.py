@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.signals.fresh import find_fresh
+
 MATRICES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _DROPOUT = nn.modules.dropout._DropoutNd
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
@@ -151,5 +153,6 @@ def name_wiring(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
         "constant weights": find_constant(model)[0],
         "linear pairs": find_linear_pairs(model),
         "copied weights": find_copies(model),
+        "fresh weights": find_fresh(model),
     }
     return {key: "\n".join(found[:50]) for key, found in names.items() if found}

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import statistics
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from cockpit_core.sweeping.trials import ERROR, OUTPUT, Trial, clear_unfinished, read_result
+from cockpit_core.sweeping.trials import ERROR, Trial, read_result
+from cockpit_core.sweeping.worker import Worker, find_output, read_tail, write_error
 
-PAUSE = 0.05
 HEARTBEAT = 20.0  # seconds between words of running trials
 
 
@@ -120,8 +119,7 @@ def run_here(waiting: Sequence[Trial], options: Options, outcome: Outcome, clock
 
 
 def note_failure(trial: Trial, folder: Path, details: str, words: str, outcome: Outcome, clock: Clock) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / ERROR).write_text(details, "utf-8")
+    write_error(folder, details)
     outcome.failed[trial] = words
     clock.tell(trial, f"failed: {words} (see {folder / ERROR})")
 
@@ -140,42 +138,50 @@ def show_command(trial: Trial, options: Options) -> str:
 
 
 def run_in_processes(waiting: Sequence[Trial], options: Options, outcome: Outcome, clock: Clock) -> None:
-    """Each trial in a process of its own, so that one that dies takes nothing with it."""
-    running: dict[Trial, subprocess.Popen] = {}
+    """In processes beside this one, so that a trial that kills its process takes nothing else with it."""
     rest, told = list(waiting), time.monotonic()
+    ended: SimpleQueue[Worker] = SimpleQueue()
+    threads = max(1, count_cores() // options.processes)
+    workers = [Worker(threads, ended) for _ in range(min(options.processes, len(rest)))]
     try:
-        while rest or running:
-            while rest and len(running) < options.processes:
-                trial = rest.pop(0)
-                running[trial] = start(trial, options)
-            time.sleep(PAUSE)
-            for trial in [trial for trial, process in running.items() if process.poll() is not None]:
-                finish(trial, running.pop(trial), options, outcome, clock)
-            if time.monotonic() - told > HEARTBEAT:
+        for worker in workers:
+            hand_out(worker, rest, options)
+        while any(worker.trial for worker in workers):
+            try:
+                worker = ended.get(timeout=max(0.0, told + HEARTBEAT - time.monotonic()))
+            except Empty:
                 told = time.monotonic()
-                for trial in running:
-                    last = read_tail(find_output(trial.find_folder(options.logdir)))
-                    options.say(f"  {last}" if last else f"  {trial}: started")
+                tell_progress(workers, options)
+                continue
+            if worker.trial is None or worker not in workers:  # dead, and its trial is accounted for
+                continue
+            finish(worker, options, outcome, clock)
+            if not worker.is_alive and rest:
+                worker.stop()
+                workers[workers.index(worker)] = worker = Worker(threads, ended)
+            hand_out(worker, rest, options)
     finally:
-        for process in running.values():
-            process.terminate()
-        for process in running.values():
-            process.wait()
+        for worker in workers:
+            worker.stop()
 
 
-def start(trial: Trial, options: Options) -> subprocess.Popen:
-    folder = trial.find_folder(options.logdir)
-    clear_unfinished(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    threads = str(max(1, count_cores() // options.processes))
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "COCKPIT_SWEEP_PARENT": str(os.getpid())}
-    program = "import sys; from cockpit_core.commands.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, *make_command(trial, options)[1:], "--processes", "1"]
-    with find_output(folder).open("wb") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+def hand_out(worker: Worker, rest: list[Trial], options: Options) -> None:
+    worker.trial = None
+    if rest:
+        trial = rest.pop(0)
+        worker.begin(trial, trial.find_folder(options.logdir), options.data, options.config, options.every)
 
 
-def finish(trial: Trial, process: subprocess.Popen, options: Options, outcome: Outcome, clock: Clock) -> None:
+def tell_progress(workers: Sequence[Worker], options: Options) -> None:
+    for trial in (worker.trial for worker in workers if worker.trial):
+        last = read_tail(find_output(trial.find_folder(options.logdir)))
+        options.say(f"  {last}" if last else f"  {trial}: started")
+
+
+def finish(worker: Worker, options: Options, outcome: Outcome, clock: Clock) -> None:
+    """What became of the worker's trial, from the trial's folder."""
+    trial = worker.trial
+    assert trial is not None
     folder = trial.find_folder(options.logdir)
     result = read_result(folder, trial)
     output = find_output(folder)
@@ -187,21 +193,8 @@ def finish(trial: Trial, process: subprocess.Popen, options: Options, outcome: O
         outcome.failed[trial] = read_tail(folder / ERROR)
         clock.tell(trial, f"failed: {outcome.failed[trial]} (see {folder / ERROR})")
     else:
-        outcome.failed[trial] = read_tail(output) or f"exit code {process.returncode}"
+        outcome.failed[trial] = read_tail(output) or f"exit code {worker.process.returncode}"
         clock.tell(trial, f"failed: {outcome.failed[trial]} (see {output})")
-
-
-def find_output(folder: Path) -> Path:
-    """Beside the run, not in it: it is opened before the run begins."""
-    return folder.with_name(f"{folder.name}.{OUTPUT}")
-
-
-def read_tail(path: Path) -> str:
-    try:
-        lines = path.read_text("utf-8", "replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1] if lines else ""
 
 
 def count_cores() -> int:

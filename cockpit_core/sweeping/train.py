@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import cockpit_core
 from cockpit_core.problems import Data, Problem, UnknownName, find_object
 from cockpit_core.sweeping.trials import RESULT, SPEC, Trial, clear_unfinished, parse_optimizer, write_json
+from cockpit_core.sweeping.worker import PARENT
 
 RECORDS = 300  # tracked steps per run, if nothing else is asked for
-PARENT = "COCKPIT_SWEEP_PARENT"
 
 Say = Callable[[str], None]
 

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from cockpit_core.tracking.tracker import Tracker
 
-ALIVE: weakref.WeakSet[Tracker] = weakref.WeakSet()
+class Open(Protocol):
+    """What is asked of a run here."""
+
+    closed: bool
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def log(self) -> Any: ...
+
+
+ALIVE: weakref.WeakSet[Open] = weakref.WeakSet()
 
 
 def refuse_second_run(model: nn.Module) -> None:

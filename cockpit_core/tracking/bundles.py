@@ -46,8 +46,13 @@ class Bundles:
             name = bundle_of(quantity.needs)
             bundle = self.all.setdefault(name, Bundle(name, price=price_of(name), weight=weight_of(name)))
             bundle.quantities.append(quantity)
+        self.names = {id(quantity): bundle.name for bundle in self.all.values() for quantity in bundle.quantities}
         self.hooks: float | None = None
         self.end: float | None = None
+
+    def name_of(self, quantity: Quantity) -> str:
+        """Of the bundle that it is in; asked for all of them whenever a step is planned."""
+        return self.names.get(id(quantity)) or bundle_of(quantity.needs)
 
     def cost_of(self, chosen: Iterable[Bundle], step_time: float) -> float:
         """Seconds of a tracked step that measures these."""
@@ -61,7 +66,7 @@ class Bundles:
 
     def learn(self, plan: Plan, seconds: dict[str, float], total: float, trained: float) -> None:
         """A tracked step has cost ``total``, of which ``seconds`` are known by kind of work."""
-        names = {quantity.name: bundle_of(quantity.needs) for quantity in plan.quantities}
+        names = {quantity.name: self.name_of(quantity) for quantity in plan.quantities}
         users = plan.users() | {f"own {name}": [name] for name in names}
         known = dict.fromkeys(names.values(), 0.0)
         for work, spent in seconds.items():

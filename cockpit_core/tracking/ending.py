@@ -6,14 +6,15 @@ import atexit
 import os
 import sys
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from cockpit_core.tracking.tracker import Tracker
+
+class Ends(Protocol):
+    def end(self, error: BaseException | None) -> None: ...
 
 
 class Ending:
-    def __init__(self, tracker: Tracker):
+    def __init__(self, tracker: Ends):
         self.tracker = weakref.ref(tracker)
         self.process = os.getpid()
         atexit.register(self.at_exit)

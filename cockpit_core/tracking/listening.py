@@ -13,11 +13,12 @@ from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.hooks import is_imagined
 from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.place import Unseen
-from cockpit_core.engine.scaler import find_scaler
+from cockpit_core.engine.scaler import find_scaler, unscaled
 from cockpit_core.engine.survey import survey
 from cockpit_core.foundation.faults import Faults
 from cockpit_core.signals.collector import Collector
 from cockpit_core.tracking.alive import ALIVE
+from cockpit_core.tracking.arriving import Arriving
 from cockpit_core.tracking.optimizers import is_stepping, parameters_of
 from cockpit_core.tracking.pace import Pace
 
@@ -55,6 +56,7 @@ class Listener:
         self.optimizers = list(optimizers)
         self.unseen = Unseen(parameters_of(self.optimizers))
         self.scaler: Any = None
+        self.arriving = Arriving()
         self.forget()
 
     def forget(self) -> None:
@@ -63,12 +65,12 @@ class Listener:
         self.backward_passes = 0
 
     def close(self) -> None:
-        self.engine, self.unseen, self.optimizers = None, Unseen(()), []
+        self.engine, self.unseen, self.optimizers, self.arriving = None, Unseen(()), [], Arriving()
 
     # ---- a loss module --------------------------------------------------------------------------------------------
 
     def on_loss(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        """Every forward of the loss comes by here. On other devices than the CPU reading it would wait for the device."""
+        """Every forward of the loss comes by here. What another device than the CPU computes is looked at when it is there."""
         engine = self.engine
         if engine is None:
             return
@@ -78,16 +80,16 @@ class Listener:
             self.losses_seen += 1
             if self.losses_seen & 7 == 0:
                 self._look_for_steps()
-            if not output.is_cpu or output.dim():
+            if output.dim():
                 return
-            reason = self.pace.spikes.sees(output.item())
+            reason = self.pace.spikes.sees(output.item()) if output.is_cpu else self._see_arriving(output)
             if reason is None or self.pace.trigger:
                 return
             self.on_spike(reason)
         elif is_imagined():
             return
         if engine.step.plan.record and isinstance(output, Tensor) and output.requires_grad:
-            self.signals.see_loss(args, kwargs)
+            self.signals.see_loss(args, kwargs, output)
         engine.on_loss(module, args, kwargs, output)
 
     # ---- what is differentiated -----------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ class Listener:
         engine = self.engine
         if engine is None or engine.step.plan.active:
             return engine is not None
-        if not self.by_module and isinstance(tensors, Tensor) and not engine.muted and tensors.is_cpu:
+        if not self.by_module and isinstance(tensors, Tensor) and not engine.muted:
             try:
                 self._glance(engine, tensors)
             except Exception as error:
@@ -112,13 +114,20 @@ class Listener:
         if len(ALIVE) > 1 and not survey(Root((loss,), (None,)), engine.cover.names, (), False).is_mine:
             return
         self.losses_seen += 1
+        if not loss.is_cpu:
+            self._judge_arriving(loss.detach() if self.scaler is None else unscaled(loss.detach(), self.scaler))
+            return
         value = loss.item()
         self._judge(value if self.scaler is None else value / self.loss_scale())
 
     def before_backward(self, root: Root) -> Any:
-        if self.engine is not None:
+        engine = self.engine
+        if engine is not None:
             with self.faults.guard("what is differentiated"):
-                return self.engine.before_root(root)
+                prepared = engine.before_root(root)
+                if prepared is not None and engine.step.plan.record:  # else it is of another network
+                    self.signals.see_root(root.tensors)
+                return prepared
         return None
 
     def deaf(self) -> AbstractContextManager[None]:
@@ -135,13 +144,32 @@ class Listener:
         self.losses_seen += 1
         if self.losses_seen & 7 == 0:
             self._look_for_steps()
-        if value.is_cpu and not value.dim():
+        if value.dim():
+            return
+        if value.is_cpu:
             self._judge(float(value))
+        else:
+            self._judge_arriving(value)
 
     def _judge(self, loss: float) -> None:
         reason = self.pace.spikes.sees(loss)
         if reason is not None and not self.pace.trigger:
             self.on_spike(reason)
+
+    def _judge_arriving(self, loss: Tensor) -> None:
+        reason = self._see_arriving(loss)
+        if reason is not None and not self.pace.trigger:
+            self.on_spike(reason)
+
+    def _see_arriving(self, loss: Tensor) -> str | None:
+        """Why a loss that was computed some losses ago is out of line. This one is looked at later: nobody waits for it."""
+        found = None
+        for value, ago in self.arriving.take():
+            reason = self.pace.spikes.sees(value)
+            if reason is not None:
+                found = found or f"{reason} ({say_ago(ago + 1)})"
+        self.arriving.send(loss)
+        return found
 
     def _look_for_steps(self) -> None:
         """So many losses, and no step of the optimizer: do the parameters move all the same?"""
@@ -161,3 +189,7 @@ class Listener:
 
     def loss_scale(self) -> float:
         return 1.0 if self.scaler is None else float(self.scaler.get_scale())
+
+
+def say_ago(losses: int) -> str:
+    return "one loss ago" if losses == 1 else f"{losses} losses ago"

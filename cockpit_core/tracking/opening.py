@@ -20,6 +20,7 @@ from cockpit_core.foundation.faults import Faults
 from cockpit_core.foundation.records import Record
 from cockpit_core.recording.header import describe_quantity, make_header
 from cockpit_core.recording.measure import Instruments
+from cockpit_core.recording.network import describe_network
 from cockpit_core.schedules import describe
 from cockpit_core.signals.collector import Collector
 from cockpit_core.signals.wiring import check_wiring, name_wiring
@@ -55,8 +56,11 @@ def open_own_log(
         header.curvature, header.steps_per_epoch = settings.curvature, settings.steps_per_epoch or 0.0
         header.quantities = [describe_quantity(q, pace.schedule_of(q)) for q in settings.quantities]
         header.options = {"batch_dim": str(settings.batch_dim), "memory_budget": str(settings.memory_budget)}
+        header.options["network"] = describe_network(model)
         if settings.budget is not None:
             header.options["budget"] = f"{settings.budget:g}"
+        if settings.loan:
+            header.options["lent for early steps"] = f"{settings.loan:g} s"
         if group.is_joint:
             header.options["processes"] = str(group.size)
         live = Live(settings.on_finding, settings.stop_on)

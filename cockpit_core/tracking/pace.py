@@ -85,6 +85,8 @@ class Pace:
         if group.broken or (step < self.rests_until and not trigger):
             return Plan([], False, False, ends_alpha and not group.broken, memory_budget=self.memory_budget)
         due = self._due(step)
+        if not due and not ends_alpha and self.pacer is not None and self.pacer.may_glance(step):
+            return self._plan_cheap(False, True, triggered=False)
         alpha = any("alpha" in q.needs for q in due)
         return Plan(due, bool(due), alpha, ends_alpha, bool(trigger), memory_budget=self.memory_budget)
 
@@ -100,8 +102,11 @@ class Pace:
 
     def plan_for_spike(self, ends_alpha: bool) -> Plan:
         """The loss of a step that nobody scheduled has broken: what can be had without its individual gradients."""
+        return self._plan_cheap(ends_alpha, not ends_alpha, triggered=True)
+
+    def _plan_cheap(self, ends_alpha: bool, by_products_only: bool, *, triggered: bool) -> Plan:
         cheap = [q for q in self.quantities if set(q.needs) <= CHEAP]
-        return Plan(cheap, True, False, ends_alpha, True, not ends_alpha, self.memory_budget)
+        return Plan(cheap, True, False, ends_alpha, triggered, by_products_only, self.memory_budget)
 
     def agree(self, group: Group, step: int, elapsed: float, known: float) -> Wish:
         """Triggers, stops and the budget: what one process wants, all of them do, from the next step on. ``known``: what this

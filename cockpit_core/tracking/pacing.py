@@ -7,17 +7,23 @@ from collections.abc import Sequence
 
 from cockpit_core.engine.plan import Plan
 from cockpit_core.quantities import Quantity
-from cockpit_core.quantities.needs import BASE, bundle_of
+from cockpit_core.quantities.needs import BASE
 from cockpit_core.tracking.account import Account
 from cockpit_core.tracking.bundles import LONGEST, Bundle, Bundles
 
 NEARLY = 0.6
 """What has waited nearly as long for its cost goes along: a tracked step is cheaper for two than for one each."""
 FARTHEST = 64
-"""Steps ahead that are planned at most: times change."""
+"""Steps ahead that are planned at most, or a quarter of those that were taken: times change, and planning costs too."""
 AFTER_A_SPIKE = (BASE, "activations", "individual")
 EARLY = frozenset([1, 2, 5, 10, 20, 40, 80, 160, 320, 640])
 """Steps that are tracked on credit as long as there is some: what is wrong with a training mostly shows there."""
+GLANCES = frozenset([2, 5, 10, 20, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560])
+"""Steps at which the loss, the length of the step and that of the weights are put on record where no more can be afforded."""
+PURSE, PURSE_SHARE = 0.03, 0.02
+"""Seconds, and share of the time trained, that glances may take together."""
+GLANCE = 2e-3
+"""Seconds that one takes; what a busy machine makes of it is not its fault."""
 
 
 class Pacer:
@@ -30,6 +36,7 @@ class Pacer:
         self.bundles = Bundles(quantities)
         self.idle_until = 0
         self.begun = False
+        self.glanced = 0.0  # seconds spent on glances
         self.left_out: dict[str, float] = {}
         """Names of quantities that never fit, with the steps that one measurement would have to be saved for."""
 
@@ -49,16 +56,24 @@ class Pacer:
         self._leave_out(waiting)
         waiting = [bundle for bundle in waiting if not self.left_out.keys() & {q.name for q in bundle.quantities}]
         if not waiting:
-            self.idle_until = step + FARTHEST
+            self.idle_until = step + max(FARTHEST, step // 4)
             return []
         chosen, missing = self._afford(waiting)
         if not chosen and step in EARLY:
             chosen = self._borrow(waiting)
         if not chosen:
-            wait = math.ceil(missing / account.rate) if account.rate > 0 else FARTHEST
-            early = min((other - step for other in EARLY if other > step), default=FARTHEST) if self.loan else FARTHEST
-            self.idle_until = step + min(max(wait, 1), FARTHEST, max(step // 2, 1), early)
+            farthest = max(FARTHEST, step // 4)
+            wait = math.ceil(missing / account.rate) if account.rate > 0 else farthest
+            early = (
+                min((other - step for other in GLANCES if other > step), default=farthest) if self.loan else farthest
+            )
+            self.idle_until = step + min(max(wait, 1), farthest, max(step // 2, 1), early)
         return self._take(chosen, due)
+
+    def may_glance(self, step: int) -> bool:
+        """Where early steps may be tracked on credit, what costs next to nothing has a purse of its own."""
+        allowed = PURSE + PURSE_SHARE * self.account.trained
+        return bool(self.loan) and step in GLANCES and self.begun and self.glanced < allowed
 
     def _borrow(self, waiting: Sequence[Bundle]) -> list[Bundle]:
         """What is cheap, as far as the loan goes."""
@@ -70,13 +85,14 @@ class Pacer:
         return chosen
 
     def _group(self, due: Sequence[Quantity]) -> list[Bundle]:
-        names = dict.fromkeys(bundle_of(quantity.needs) for quantity in due)
+        names = dict.fromkeys(self.bundles.name_of(quantity) for quantity in due)
         return [self.bundles.all[name] for name in names]
 
     def _take(self, chosen: Sequence[Bundle], due: Sequence[Quantity]) -> list[Quantity]:
         """Those of the bundles, and with any of them what comes with every record."""
         names = {bundle.name for bundle in chosen}
-        return [q for q in due if bundle_of(q.needs) in {*names, BASE}] if names else []
+        wanted = names | {BASE}
+        return [q for q in due if self.bundles.name_of(q) in wanted] if names else []
 
     def _afford(self, waiting: Sequence[Bundle]) -> tuple[list[Bundle], float]:
         """Whose turn it is, if the account covers it; else nothing, and what is missing."""
@@ -119,6 +135,8 @@ class Pacer:
     def learn(self, plan: Plan, seconds: dict[str, float], cost: float) -> None:
         if plan.record and not plan.by_products_only:
             self.bundles.learn(plan, seconds, cost, self.account.trained)
+        elif plan.record and not plan.triggered:
+            self.glanced += min(cost, GLANCE)
         elif plan.alpha_end:
             self.bundles.learn_end(cost)
 

@@ -3,9 +3,9 @@ makes the ``Measurement`` of a tracked step, ``after_step`` finishes it, and the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from cockpit_core.tracking import opening
 from cockpit_core.tracking.alive import ALIVE
 from cockpit_core.tracking.attaching import Attachments
 from cockpit_core.tracking.ending import Ending
+from cockpit_core.tracking.ledger import Ledger
 from cockpit_core.tracking.listening import Listener
 from cockpit_core.tracking.obstacles import NO_LOSS, why_alone, why_unclear
 from cockpit_core.tracking.rounds import Rounds, has_closure
@@ -70,10 +71,12 @@ class Tracker:
             self.instruments.start, self.instruments.no_start = opening.find_start(
                 past, self.step, self.cover, self.log, settings.keep_start
             )
-        self.writing = StepWriter(self.log, self.engine, self.signals, self.faults)
-        self.step_began, self.known_cost = time.perf_counter(), 0.0
+        losses = () if group.is_joint else self.pace.spikes.losses  # those of one process are not the loss
+        self.writing = StepWriter(self.log, self.engine, self.signals, self.faults, losses)
+        self.step_began, self.known_cost = self.engine.clock.mark(), 0.0
+        self.ledger = Ledger(self.engine.clock)
         self._attach()
-        self.pace.open(self.step, time.perf_counter())
+        self.ledger.add(self.engine.clock.mark(), partial(self.pace.open, self.step))
 
     @classmethod
     def open(cls, *args: Any, **options: Any) -> Tracker:
@@ -178,7 +181,7 @@ class Tracker:
         self.pace.trigger, self.pace.by_spike = reason, True
         self.log.note(self.step, "trigger", f"{reason}; this step and the next are on record")
         if not self.engine.step.plan.record:
-            self.step_began = time.perf_counter()  # idle steps do not look at the clock
+            self.step_began = self.engine.clock.mark()  # idle steps do not look at the clock
             plan = self.pace.plan_for_spike(self.engine.step.plan.alpha_end)
             self.engine.replan(plan)
             self.attachments.follow(plan.active, not self.rounds.single)
@@ -210,7 +213,7 @@ class Tracker:
         if rounds.has_begun or not state.plan.active:
             return
         with self.faults.guard("before the step"):
-            start = time.perf_counter()
+            start = self.engine.clock.mark()
             if self._is_refused(state):
                 return
             self.listener.find_scaler()
@@ -222,7 +225,7 @@ class Tracker:
                 self.engine.measure()
             epoch = self.log.epoch_at(self.step)
             self.measurement = Measurement(self.instruments, self.step, self.log.elapsed, epoch)
-            self.engine.add_overhead(time.perf_counter() - start)
+            self.engine.clock.add_overhead(start)
 
     def _is_refused(self, state: StepState) -> bool:
         """Nothing can be measured at this step, and that is said."""
@@ -270,24 +273,21 @@ class Tracker:
     def _finish_measurement(self, state: StepState) -> None:
         measurement, self.measurement = self.measurement, None
         if state.plan.active and measurement is not None:
-            start = time.perf_counter()
+            start = self.engine.clock.mark()
             with self.faults.guard("after the step"):
                 if state.in_closure and not state.passes and not self.group.is_joint:
                     self._note_no_loss()
-                self._finish(measurement, start)
-            self.known_cost = state.overhead + time.perf_counter() - start
+                measurement.finish()
+                writes, spent = measurement.plan.record, self.pace.seconds
+                if writes and self.writing.write(measurement, start, spent, self.step_began):
+                    self.request_stop()
+            self.known_cost = self.engine.clock.spent(start)
         if self.group.is_joint and state.plan.active:
             with self.faults.guard("agreeing with the other processes"):
                 agreed = self.pace.agree(self.group, self.step, self.log.elapsed, self.known_cost)
                 self.should_stop = self.should_stop or agreed.stop
                 if agreed.trigger:
                     self.log.note(self.step, "trigger", f"{agreed.trigger}; the next step is on record")
-
-    def _finish(self, measurement: Measurement, began: float) -> None:
-        measurement.finish()
-        spent = self.pace.seconds
-        if measurement.plan.record and self.writing.write(measurement, began, spent, self.step_began):
-            self.request_stop()
 
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
@@ -296,14 +296,15 @@ class Tracker:
         self.listener.forget()
         known, self.known_cost = self.known_cost, 0.0
         with self.faults.guard("planning"):
-            self.pace.book(self.step, state.plan, self.writing.take_seconds(), known, time.perf_counter())
+            ended = partial(self.pace.book, self.step, state.plan, self.writing.take_seconds(), known)
+            self.ledger.add(self.engine.clock.mark(), ended)
             plan = self.make_plan()
             self.pace.trigger = ""
             if plan.active or was_active:
                 self.begin(plan)
             self.writing.note_left_out(self.pace.describe())
-        self.step_began = time.perf_counter()
-        self.pace.account.book_planning(self.step_began)
+        self.step_began = self.engine.clock.mark()
+        self.ledger.add(self.step_began, self.pace.account.book_planning)
 
     def _stays_idle(self) -> bool:
         """Nothing was due and nothing will be: on to the next step, in a microsecond, if that is all there is to do."""
@@ -338,7 +339,7 @@ class Tracker:
         self.log.end(status, error, max(self.step - 1, 0), self.engine.alpha.take_fits())
         # A closed run is a way to its log; it must not keep the network alive.
         self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
-        self.instruments = self.writing = self.measurement = None  # type: ignore[assignment]
+        self.instruments = self.writing = self.measurement = self.ledger = None  # type: ignore[assignment]
         self.listener.close()
         self.rounds.close()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterable
+from functools import partial
 
+from cockpit_core.engine.clock import Mark
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.step import StepState
 from cockpit_core.foundation.faults import Faults
@@ -13,14 +15,16 @@ from cockpit_core.recording.measure import Measurement
 from cockpit_core.recording.notices import find_all
 from cockpit_core.recording.signals import list_parts
 from cockpit_core.signals.collector import Collector
+from cockpit_core.signals.recent import read_recent
 from cockpit_core.tracking.log import Log
 
 
 class StepWriter:
     """One for each run."""
 
-    def __init__(self, log: Log, engine: Engine, signals: Collector, faults: Faults):
-        self.log, self.engine, self.signals, self.faults = log, engine, signals, faults
+    def __init__(self, log: Log, engine: Engine, signals: Collector, faults: Faults, losses: Iterable[float]):
+        """``losses``: of all steps of late, tracked or not."""
+        self.log, self.engine, self.signals, self.faults, self.losses = log, engine, signals, faults, losses
         self.seconds: dict[str, float] = {}
 
     def take_seconds(self) -> dict[str, float]:
@@ -33,7 +37,7 @@ class StepWriter:
         if text != self.log.header.options.get("left out", ""):
             self.log.header.options["left out"] = text
 
-    def write(self, measured: Measurement, began: float, spent_before: float, step_began: float) -> bool:
+    def write(self, measured: Measurement, began: Mark, spent_before: float, step_began: Mark) -> bool:
         """``began``: since when this step's own work goes on. True: a finding asks the training to end."""
         log, clock, record, state = self.log, self.engine.clock, measured.record, measured.state
         clock.timed("signals", self._add_signals, record, state)
@@ -43,10 +47,10 @@ class StepWriter:
         record.notices = [*record.notices, *log.repeats.thin(found, state.loss)]
         with self.faults.guard("diagnosis"):
             record.findings = clock.timed("diagnosis", log.live.see, log.header, log.writer.preview(record))
-        now = time.perf_counter()
-        total = state.overhead + now - began
+        total = clock.spent(began)
         self.seconds = clock.reset()
-        record.costs = bill(self.seconds, measured.plan, total, step=now - step_began, before=spent_before)
+        step = clock.passed(step_began)
+        record.costs = bill(self.seconds, measured.plan, total, step=step, before=spent_before)
         return log.write_step(record, measured.heavy)
 
     def _add_signals(self, record: Record, state: StepState) -> None:
@@ -54,9 +58,14 @@ class StepWriter:
         fits = self.engine.alpha.fits
         fit = fits[-1] if fits else None
         parts = list_parts(state, fit, list(self.signals.called), self.engine.cover.parameters)
+        if len(state.passes) == 1 and state.loss is not None:  # of several passes parts are seen
+            own = self.signals.module_loss
+            parts.append(("recent losses", partial(read_recent, list(self.losses), own, state.loss)))
         record.scalars |= self.signals.collect(parts)
         if self.signals.activity_names:
             self.log.header.options["activations"] = "\n".join(self.signals.activity_names)
+        if self.signals.graph_loss:
+            self.log.header.options["loss function"] = self.signals.graph_loss
 
     def _write_header(self, state: StepState) -> None:
         header, cover = self.log.header, self.engine.cover

@@ -64,3 +64,11 @@ it("another kind of curvature is named with what has it", () => {
   header.quantities[0].options = { curvature: "ggn_mc" };
   expect(describeHeader(header).get("curvature")).toBe("hessian; Loss: ggn_mc");
 });
+
+it("the module tree is shown where the log has one, with its activations", () => {
+  const header = makeHeader({ options: { network: "Linear 4→4, Sigmoid, Linear 4→2" } });
+  cockpit = open([makeBatch({ to: 5, change: { header } })]);
+  const rows = differences(cockpit.app.context());
+  expect(rows.filter(([name]) => name === "network")).toEqual([["network", ["Linear 4→4, Sigmoid, Linear 4→2"]]]);
+  expect(rows.findIndex(([name]) => name === "network")).toBe(rows.findIndex(([name]) => name === "depth") + 1);
+});

@@ -109,7 +109,7 @@ describe("layers that vanished", () => {
     const batch = makeBatch({ to: 3 });
     for (const column of batch.columns) if (column.layer === "conv.bias") column.values.fill(0);
     const ctx = start([batch]).app.context();
-    expect(panel("grad_hist_layers").verdict?.(ctx, ctx.runs[0])?.text).toBe("conv.bias has no gradient.");
+    expect(panel("grad_hist_layers").verdict?.(ctx, ctx.runs[0])?.text).toBe("No gradient: conv.bias.");
   });
 });
 

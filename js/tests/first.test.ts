@@ -7,7 +7,7 @@ import type { Batch } from "../src/data/records.ts";
 import { Series } from "../src/data/series.ts";
 import { groupLabel, sequentialColors } from "../src/judge/facts.ts";
 import { groupRuns } from "../src/judge/groups.ts";
-import { guessLoss } from "../src/judge/guessing.ts";
+import { guessLoss, guessRules } from "../src/judge/guessing.ts";
 import { panels } from "../src/panels/index.ts";
 import { tableOf } from "../src/panels/runs.ts";
 import { summarizeReadings } from "../src/view/card.ts";
@@ -105,7 +105,6 @@ describe("the first row", () => {
   it("knows that the entropy of few labels is too small", () => {
     const signals: Record<string, number> = {
       "signal/label_entropy": 2.23,
-      "signal/label_distinct": 10,
       "signal/label_count": 64,
     };
     const own = start([
@@ -116,7 +115,30 @@ describe("the first row", () => {
         change: { header },
       }),
     ]);
-    expect(guessLoss(own.app.context().runs[0])?.value).toBeCloseTo(2.23 + 9 / 128);
+    expect(guessLoss(own.app.context().runs[0])?.value).toBeCloseTo(2.23 + (Math.exp(2.23) - 1) / 128);
+  });
+
+  it("has one line of guessing for runs whose labels were counted on different batches", () => {
+    const counted = (run: string, entropy: number) =>
+      makeBatch({
+        ...{ run, run_id: run, to: 5, names: ["Loss", "signal/label_entropy"] },
+        value: (_, name) => (name === "Loss" ? 2.3 : entropy),
+        change: { header },
+      });
+    const own = start([counted("a", 2.2), counted("b", 2.28), counted("c", 1.5)]);
+    expect(guessRules(own.app.context(), guessLoss).map(({ value }) => value)).toEqual([1.5, 2.28]);
+  });
+
+  it("draws a loss with a spike on a log axis, so that the rest can be seen", () => {
+    const isLog = (spike: number) => {
+      const value = (seq: number) => (seq === 2 ? spike : 2.3);
+      const own = start([makeBatch({ to: 40, names: ["Loss"], value, change: { header } })]);
+      const marks = panel("loss").draw?.(own.app.context(), { width: 400, height: 150 }).marks ?? [];
+      own.destroy();
+      const texts = marks.flatMap((mark) => (mark.type === "text" ? [mark.text] : []));
+      return texts.includes("100") && texts.includes("10k"); // no linear axis has both
+    };
+    expect([isLog(7e4), isLog(20)]).toEqual([true, false]);
   });
 
   it("draws an accuracy near chance from 0 on", () => {

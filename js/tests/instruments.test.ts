@@ -40,7 +40,7 @@ const opinion = (values: Values, state: Partial<UiState> = {}) => {
 
 describe("alpha", () => {
   it("is judged by the own batch where that was tracked", () => {
-    expect(opinion({ own: -0.95, alpha: 0.1, noise: 2 }).verdict?.short).toBe("short steps");
+    expect(opinion({ own: -0.95, alpha: 0.1, noise: 2 }).verdict?.short).toBe("far before the floor");
     expect(opinion({ own: -0.1, alpha: 1.5 }).verdict?.short).toBe("up to the floor");
     expect(opinion({ own: 0.8, alpha: 0.3 }).verdict).toMatchObject({ short: "beyond the floor" });
     expect(opinion({ own: 1.2, alpha: 0.2 }).verdict).toMatchObject({ short: "beyond the edge", fault: true });
@@ -93,7 +93,7 @@ describe("the largest eigenvalue", () => {
 
   it("has the line of plain SGD and of momentum", () => {
     expect(run("SGD", {})).toEqual({
-      lines: ["2 / learning rate"],
+      lines: ["λ max", "2 / learning rate"],
       verdict: "0.75 × the limit 2 / learning rate = 20: below the edge.",
       note: "",
     });
@@ -108,7 +108,7 @@ describe("the largest eigenvalue", () => {
   });
 
   it("says where no line is known, and what would have one", () => {
-    expect(run("Adam", {})).toMatchObject({ lines: [], verdict: undefined });
+    expect(run("Adam", {})).toMatchObject({ lines: ["λ max"], verdict: undefined });
     expect(run("Adam", {}).note).toContain("PreconditionedSharpness has one");
     expect(run("SGD", { nesterov: "True" }).note).toContain("for SGD as it is set no limit");
     expect(run("Lion", {}).note).toContain("for Lion");
@@ -282,6 +282,6 @@ describe("the budget", () => {
       ["cost"],
     );
     expect(panel("cost").readings(own.app.context())[0].text).toBe("budget 10 %, used 8.7 %");
-    expect(own.text(".ck-status")).toContain("tracking 8.7 % of 10 %");
+    expect(own.text(".ck-status")).toContain("tracking 8.7 % (budget 10 %)");
   });
 });

@@ -114,6 +114,33 @@ describe("the map of the network", () => {
     expect(spot?.hint).toContain("gradient RMS 3 ×");
   });
 
+  it("shows the first of two networks that have no tensor in common, and says so", () => {
+    const layers = ["other.weight", "other.bias"];
+    const info = (name: string) => ({ name, shape: [4], size: 4, module: "L", method: "rule", reason: "" });
+    const other = makeBatch({
+      run: "b",
+      run_id: "2",
+      to: 5,
+      layers,
+      change: { header: makeHeader({ layers: layers.map(info) }) },
+    });
+    const ctx = start([makeBatch({ to: 5 }), other]).app.context();
+    expect(panel("layer_map").draw?.(ctx, size).spots).toHaveLength(layerNames.length);
+    expect(panel("layer_map").note?.(ctx)).toBe("Of a; the other has no tensor of the same name.");
+  });
+
+  it("offers every measure once, in words", () => {
+    const names = ["GradNorm", "UpdateSize", "ParamNorm", "UpdateRatio", "DeadUnits"];
+    const batch = makeBatch({ to: 5 });
+    const columns = names.flatMap((name) => layerNames.map((layer) => ({ ...batch.columns[0], name, layer })));
+    const quantities = makeHeader().quantities.filter(({ name }) => names.includes(name));
+    const ctx = start([{ ...batch, columns, header: makeHeader({ quantities }) }]).app.context();
+    const labels = panel("layer_map")
+      .actions?.(ctx)
+      .map(({ label }) => label.slice(5));
+    expect(labels).toEqual(["gradient RMS", "update-to-weight ratio", "update size", "param norm", "dead units"]);
+  });
+
   it("has colours of their own for what is exactly zero and what is not finite", () => {
     const rows = [{ xs: [0, 1, 2], values: [1, 0, Number.NaN] }];
     const colors = mapColors(rows, false);
@@ -123,6 +150,15 @@ describe("the map of the network", () => {
     const rgba = mapPixels(rows, makeScale("linear", [0, 3], [0, 30]), box, colors, light);
     expect([...rgba.slice(4 * 25, 4 * 25 + 3)]).toEqual(parseColor(light.warn));
     expect([...rgba.slice(4 * 15, 4 * 15 + 3)]).toEqual(parseColor("#16191d"));
+  });
+
+  it("goes on with the last of several values in one pixel, not with the largest", () => {
+    const rows = [{ xs: [0, 1, 2, 90], values: [1, 100, 1e-3, 1e-3] }];
+    const box = { x: 0, y: 0, width: 10, height: 5 };
+    const rgba = mapPixels(rows, makeScale("linear", [0, 100], [0, 10]), box, mapColors(rows, false), light);
+    const word = (i: number) => [...rgba.slice(4 * i, 4 * i + 4)].join();
+    expect(word(5)).toBe(word(9)); // 1e-3, as at the end
+    expect(word(0)).not.toBe(word(5)); // the 100 is to be seen in its own pixel
   });
 
   it("loses nothing that is not finite among many steps in one pixel", () => {

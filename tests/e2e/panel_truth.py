@@ -269,8 +269,9 @@ def check_about(tab: Tab, runs: list[RunData]) -> None:
         rows = {name: values for name, values in rows.items() if len(set(values)) > 1}
     shown = tab.facts()
     if len(runs) == 1:
-        (layers,) = shown.pop("layers")
-        assert all(layer.module in layers for layer in runs[0].header.layers)
+        (network,) = shown.pop("network")
+        assert all(layer.module in network for layer in runs[0].header.layers)
+        assert [network] == rows.pop("network", [network])  # logs without a module tree are described by their layers
         rates = runs[0].scalars("LearningRate")[1]
         if rates.min() < rates.max():
             (rate,) = shown.pop("lr")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ TOGETHER = 2**18
 
 @dataclass
 class Layer:
-    """The step of one layer, its gradient and where it began, all flat; and the lengths of the first two."""
+    """The step of one layer, its gradient and where it began; and the lengths of the first two."""
 
     s: Tensor
     g: Tensor
@@ -33,8 +33,16 @@ class Layer:
 
     @classmethod
     def of(cls, s: Tensor, g: Tensor, theta: Tensor, s_norm: float, g_norm: float) -> Layer:
-        s, g, theta = (t if t.dim() == 1 else t.reshape(-1) for t in (whole(s), whole(g), whole(theta)))
-        return cls(s, g, theta, s_norm, g_norm)
+        return cls(whole(s), whole(g), whole(theta), s_norm, g_norm)
+
+    @property
+    def size(self) -> int:
+        return self.s.numel()
+
+    def flat(self, most: int | None = None) -> list[Tensor]:
+        """``s``, ``g`` and ``theta`` as vectors, or the first elements of them."""
+        vectors = [t if t.dim() == 1 else t.reshape(-1) for t in (self.s, self.g, self.theta)]
+        return vectors if most is None else [t[:most] for t in vectors]
 
     @property
     def has_direction(self) -> bool:
@@ -54,15 +62,17 @@ def find_factors(layers: Mapping[str, Layer]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     small: dict[str, Layer] = {}
     large: dict[str, Layer] = {}
+    together = 0
     for name, layer in layers.items():
         if not layer.has_direction:
             found[name] = None if layer.s_norm != 0 else 0.0
-        elif len(layer.s) <= LARGE and sum(len(known.s) for known in small.values()) < TOGETHER:
+        elif layer.size <= LARGE and together < TOGETHER:
             small[name] = layer
+            together += layer.size
         else:
             large[name] = layer
-    sampled = {n: Layer(x.s[:SAMPLED], x.g[:SAMPLED], x.theta[:SAMPLED], 0.0, 0.0) for n, x in large.items()}
-    ends = look_together([*small.values(), *sampled.values()])
+    parts = [(layer, None) for layer in small.values()] + [(layer, SAMPLED) for layer in large.values()]
+    ends = look_together(to_arrays(parts))
     for (name, layer), end in zip(small.items(), ends, strict=False):
         found[name] = end.factor if end.rest <= layer.precision * (end.theta + 4 * layer.s_norm) else None
     likely = {}
@@ -83,17 +93,22 @@ class Look:
     tells: bool
 
 
-def look_together(layers: list[Layer]) -> list[Look]:
-    """On the host, in double precision, with one transfer."""
-    if not layers:
-        return []
-    device = layers[0].s.device
-    vectors = [v.to(device) for layer in layers for v in (layer.s, layer.g, layer.theta)]
+def to_arrays(parts: Sequence[tuple[Layer, int | None]]) -> list[np.ndarray]:
+    """``s``, ``g`` and ``theta`` of each, or the first elements of them, on the host; with one transfer, if they are not."""
+    tensors = [t for layer, _ in parts for t in (layer.s, layer.g, layer.theta)]
+    if all(t.is_cpu and t.dtype in (torch.float32, torch.float64) and not t.requires_grad for t in tensors):
+        return [t.numpy().reshape(-1)[:most] for layer, most in parts for t in (layer.s, layer.g, layer.theta)]
+    vectors = [v.to(tensors[0].device) for layer, most in parts for v in layer.flat(most)]
     host = torch.cat(vectors).cpu()
     host = host if host.dtype in (torch.float32, torch.float64) else host.float()
-    pieces = iter(np.split(host.numpy(), np.cumsum([len(v) for v in vectors[:-1]])))
+    return np.split(host.numpy(), np.cumsum([len(v) for v in vectors[:-1]]))
+
+
+def look_together(arrays: Sequence[np.ndarray]) -> list[Look]:
+    """On the host, in double precision."""
+    pieces = iter(arrays)
     with np.errstate(all="ignore"):
-        return [look(next(pieces), next(pieces), next(pieces)) for _ in layers]
+        return [look(s, next(pieces), next(pieces)) for s in pieces]
 
 
 def look(s: np.ndarray, g: np.ndarray, theta: np.ndarray) -> Look:
@@ -127,7 +142,7 @@ def read(numbers: list[Tensor]) -> list[float]:
 
 def rest_along(layer: Layer, factor: float) -> Tensor:
     """``||s - c g||^2``"""
-    s, g = layer.s, layer.g
+    s, g, _ = layer.flat()
     starts = range(0, len(s), CHUNK)
     parts = [torch.linalg.vector_norm(torch.sub(s[k : k + CHUNK], g[k : k + CHUNK], alpha=factor)) for k in starts]
     return torch.stack(parts).double().square().sum()

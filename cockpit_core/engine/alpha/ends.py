@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,13 +15,13 @@ from cockpit_core.quantities.alpha import End
 
 
 def observe_end(losses: Tensor, slopes: Tensor) -> End:
-    """Means and sample variances (divisor B - 1) of individual losses and slopes, float64."""
-    both = torch.stack([losses.double(), slopes.to(losses.device).double()])
-    means, variances = (
-        both.mean(1),
-        both.var(1, correction=1) if len(losses) > 1 else torch.full_like(both[:, 0], math.nan),
-    )
-    return End(*torch.cat([means, variances]).tolist())
+    """Means and sample variances (divisor B - 1) of individual losses and slopes, float64, on the host."""
+    both = [values.double().cpu().numpy() for values in (losses, slopes)]
+    with np.errstate(all="ignore"):  # they may be infinite
+        means = [float(values.mean()) for values in both]
+        spread = [values - mean for values, mean in zip(both, means, strict=True)]
+        count = len(both[0]) - 1
+        return End(*means, *(float(own @ own) / count if count else math.nan for own in spread))
 
 
 def project_on_update(
@@ -34,16 +35,14 @@ def project_on_update(
     Where the step is ``c g`` (plain SGD, with or without clipping), the known projections on ``g`` serve, times c
     (``factors``); otherwise the kept contributions are projected.
     """
+    names = [n for n, own in reduced.items() if n in update and "gradient" in own.projections]
+    parallel = [n for n in names if factors.get(n) is not None]
     slopes: dict[str, Tensor] = {}
-    all_parallel = True
-    for name, statistics in reduced.items():
-        if name not in update or "gradient" not in statistics.projections:
-            continue
-        factor = factors.get(name)
-        if factor is not None:
-            slopes[name] = statistics.projections["gradient"] * factor
-            continue
-        all_parallel = False
-        if name in kept:
+    if parallel:
+        along = torch.stack([reduced[n].projections["gradient"] for n in parallel])
+        scale = torch.tensor([[factors[n]] for n in parallel], dtype=along.dtype, device=along.device)
+        slopes = dict(zip(parallel, along.mul_(scale).unbind(), strict=True))
+    for name in names:
+        if name not in slopes and name in kept:
             slopes[name] = torch.cat([project(part, update[name]) for part in kept[name]])
-    return slopes, all_parallel
+    return slopes, len(parallel) == len(names)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import Diagonal, Eigenpair, Limits, NoCurvature, Point, diagonal, make_operator
+from cockpit_core.curvature.beside import Beside, BesideOperator, diagonal_beside
 from cockpit_core.curvature.recurrence import has_fused_recurrence, plain_recurrence
 from cockpit_core.curvature.symmetry import roughly
 from cockpit_core.distributed.eigenvalue import find_largest
@@ -35,6 +36,7 @@ FEWEST_VECTORS, MOST_VECTORS = 8, 32
 """As long as all parameters together, that Lanczos works with: half of the memory budget, but it needs a few."""
 
 SEVERAL = "the step has several backward passes, and their eigenvalues do not add up"
+FindBeside = Callable[[], Beside | None]
 Kinds = dict[str, set[str]]
 """{"diagonal": kinds, "eigenvalue": kinds}; "" stands for the run's own kind."""
 
@@ -135,7 +137,10 @@ class Curvature:
         """On the user's graph; or on a forward pass of our own, if the graph gives its tensors once only, for some of the
         samples, and with the plain kernels where fused attention has no second derivative."""
         apart = self.quiet.packed or (samples is not None and samples < places.B)
-        self._attempt_fill(asked, places.separate if apart else partial(self._unfused, asked, places), found)
+        if apart:
+            self._attempt_fill(asked, places.separate, found)
+        else:
+            self._attempt_fill(asked, partial(self._unfused, asked, places), found, places.beside)
         again = {name for name, reason in found.reasons.items() if "attention" in reason}
         if again and asked.is_first:
             with sdpa_kernel(SDPBackend.MATH):
@@ -161,7 +166,9 @@ class Curvature:
         except NoCurvature:
             return point
 
-    def _attempt_fill(self, asked: Asked, make: Callable[[], Point], found: Found) -> None:
+    def _attempt_fill(
+        self, asked: Asked, make: Callable[[], Point], found: Found, beside: FindBeside = lambda: None
+    ) -> None:
         try:
             if any(p.dtype in (torch.float16, torch.bfloat16) for p in self.maker.cover.trainable().values()):
                 raise NoCurvature("parameters in half precision give second derivatives that are mostly rounding")
@@ -169,7 +176,7 @@ class Curvature:
         except NoCurvature as reason:
             self._give_up(asked, found, reason)
             return
-        self._fill(asked, point, found)
+        self._fill(asked, point, found, beside)
 
     # ---- with other processes -----------------------------------------------------------------------------------
 
@@ -213,7 +220,7 @@ class Curvature:
 
     # ---- the numbers --------------------------------------------------------------------------------------------
 
-    def _fill(self, asked: Asked, point: Point, found: Found) -> None:
+    def _fill(self, asked: Asked, point: Point, found: Found, beside: FindBeside) -> None:
         """Eigenvalue first: a diagonal that needs products too shares its gradient graph."""
         diagonals = {k or self.kind for k in asked.kinds.get("diagonal", ())}
         eigenvalues = {k or self.kind for k in asked.kinds.get("eigenvalue", ())}
@@ -222,9 +229,9 @@ class Curvature:
             if kind in eigenvalues and asked.several:
                 found.reasons[f"eigenvalue {kind}"] = SEVERAL
             elif kind in eigenvalues:
-                self._attempt(found, "eigenvalue", kind, partial(self._eigenpair, point, kind, operator, found))
+                self._attempt(found, "eigenvalue", kind, partial(self._eigenpair, point, kind, operator, found, beside))
             if kind in diagonals:
-                self._attempt(found, "diagonal", kind, partial(self._diagonal, asked, point, kind, operator))
+                self._attempt(found, "diagonal", kind, partial(self._diagonal, asked, point, kind, operator, beside))
             for made in operator:
                 made.close()
 
@@ -236,15 +243,22 @@ class Curvature:
             except NoCurvature as reason:
                 found.reasons[f"{need} {kind}"] = str(reason)
 
-    def _diagonal(self, asked: Asked, point: Point, kind: str, operator: list[Any]) -> Diagonal:
+    def _diagonal(
+        self, asked: Asked, point: Point, kind: str, operator: list[Any], find_beside: FindBeside
+    ) -> Diagonal:
         once: dict[str, Any] = {"max_columns": 0, "max_probes": 0} if self.quiet.packed else {}
         limits = Limits(memory_budget=self.memory_budget, elements=asked.elements, **once)
+        beside = find_beside() if kind != "hessian" and point.outputs is None else None
+        if beside is not None:
+            found, more = diagonal(beside.network, kind, self.generator, limits=limits), diagonal_beside(beside)
+            return replace(found, values={n: v + more[n] if n in more else v for n, v in found.values.items()})
         shared = operator[0] if operator and kind != "ggn_mc" else None
         return diagonal(point, kind, self.generator, operator=shared, limits=limits)
 
-    def _eigenpair(self, point: Point, kind: str, made: list[Any], found: Found) -> Eigenpair:
+    def _eigenpair(self, point: Point, kind: str, made: list[Any], found: Found, find_beside: FindBeside) -> Eigenpair:
         def make() -> Any:
-            operator = make_operator(point, kind, self.memory_budget // 2)
+            beside = find_beside() if kind != "hessian" and point.outputs is None else None
+            operator = make_operator(point, kind, self.memory_budget // 2) if beside is None else BesideOperator(beside)
             made.append(operator)
             if operator.note:
                 found.note = f"the largest eigenvalue takes {operator.note}"

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.curvature import NoCurvature, Point
+from cockpit_core.curvature.autograd_graph import reachable, variable_of
+from cockpit_core.curvature.beside import Beside
 from cockpit_core.curvature.quadratic import LossAtOutputs
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.curving.parts import Parts, refuse_mixing_loss, rerun_model
@@ -90,6 +92,8 @@ class Places(Protocol):
 
     def plain(self) -> Point: ...
 
+    def beside(self) -> Beside | None: ...
+
     def separate(self) -> Point: ...
 
 
@@ -112,6 +116,9 @@ class ModuleLoss:
 
         squares, parts = scene.squares_at(outputs), scene.parts(outputs, loss_of)
         return Point(loss, scene.parameters, self.B, outputs, loss_of, squares, scene.samples_first, parts)
+
+    def beside(self) -> Beside | None:
+        return None
 
     def separate(self) -> Point:
         """The forward once more on (the first samples of) the batch: copies of the buffers, the same random state."""
@@ -161,6 +168,25 @@ class RootLoss:
         nodes = tuple(t.grad_fn for t in tensors if t.grad_fn is not None)
         squares = scene.squares_at(outputs)
         return Point(loss, scene.parameters, B, outputs, loss_of, squares, scene.samples_first, parts, nodes)
+
+    def beside(self) -> Beside | None:
+        """Where the loss uses parameters not only through the outputs: what Gauss-Newton is made of there."""
+        scene, tensors = self.scene, [output.tensor for output in self.chosen]
+        if not tensors or not depends_beside([self.loss.grad_fn], tensors, scene.parameters):
+            return None
+        below = {id(variable_of(n)) for n in reachable([t.grad_fn for t in tensors])}
+        shared = {name: p for name, p in scene.parameters.items() if id(p) in below}
+        join, penalty = Join(tensors, self.B, scene.batch_dim), penalty_of(self.terms)
+        loss_of, outputs = LossAtOutputs(self.loss, tensors, join, join.part), join(tensors)
+        if depends_beside([s.grad_fn for s in loss_of.slopes if s is not None], tensors, shared):
+            raise NoCurvature("the loss multiplies weights of the network with what its outputs give")
+        squares, first = scene.squares_at(outputs), scene.samples_first
+        network = Point(loss_of(outputs), scene.parameters, self.B, outputs, loss_of, squares, first)
+        used = {id(variable_of(n)) for n in reachable([self.loss.grad_fn])}
+        own = {n: p for n, p in scene.parameters.items() if n not in shared and id(p) in used}
+        found = Beside(network, tensors, None if penalty is None else penalty / self.scale, own, self.loss)
+        found.refuse_unless_whole(loss_of.slopes)
+        return found
 
     def separate(self) -> Point:
         """The forward pass once more, and the loss as its graph tells it on top."""

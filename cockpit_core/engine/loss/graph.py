@@ -255,6 +255,12 @@ def shared_gradients(terms: list[Term], parameters: dict[str, Tensor]) -> dict[s
     return {name: g.detach() for name, g in zip(wanted, found, strict=True) if g is not None}
 
 
+def is_loss_itself(root: Root, key: str, owner: Any) -> bool:
+    """Is it the very tensor that the tracked loss module gave?"""
+    (node, number), *others = roots_of(root)
+    return not others and root.gradients[0] is None and marked(node, key, number) is owner
+
+
 def covered_by_losses(root: Root, key: str, owner: Any) -> bool | None:
     """Is the root a sum of losses of the tracked loss module, with constant factors, and nothing else? None: of none."""
     found, other, seen, waiting = False, False, set(), roots_of(root)

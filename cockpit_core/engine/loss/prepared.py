@@ -10,6 +10,7 @@ from torch import Tensor
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import Reading
+from cockpit_core.engine.loss.roots import Root
 
 MOST_OUTPUTS = 31
 """Of the model, in one step, that are held for curvature: evaluating without ``no_grad`` must not fill the memory."""
@@ -29,7 +30,7 @@ class Output:
 class Prepared:
     """What is known of a root when its backward pass begins."""
 
-    value: float
+    root: Root
     origin: tuple[int, int]
     plain: bool
     """It consists of losses of the tracked loss module alone."""
@@ -39,6 +40,11 @@ class Prepared:
     shared: dict[str, Tensor] = field(default_factory=dict)
     handles: list[Any] = field(default_factory=list)
     opened: bool = False
+
+    @property
+    def value(self) -> float:
+        """Reading it waits for the device."""
+        return self.root.value
 
 
 def correct_loss(found: Pass, value: float) -> None:

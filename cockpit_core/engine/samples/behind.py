@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from torch.autograd.function import BackwardCFunction
-
+from cockpit_core.engine.samples.own_functions import is_checkpoint
 from cockpit_core.layers.registry import Call
 
 CALLED, GIVEN = "cockpit call", "cockpit model"
@@ -22,6 +22,26 @@ def reachable(root: Any) -> set[Any]:
     return seen
 
 
+def find_region(starts: Iterable[Any], wanted: set[Any]) -> set[Any]:
+    """All nodes on a way from a start to a wanted node."""
+    order, seen, stack = [], set(), [(node, False) for node in starts]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        stack += [(child, False) for child, _ in node.next_functions if child is not None and child not in seen]
+    region: set[Any] = set()
+    for node in order:  # children come before their parents
+        if node in wanted or any(child in region for child, _ in node.next_functions):
+            region.add(node)
+    return region
+
+
 def is_nested(nodes: set[Any], calls: list[Call]) -> bool:
     """Does one call of the model lie behind another one of another size? An inner training step (MAML) does."""
     sizes = {call.forward: call.batch_size for call in calls}
@@ -33,22 +53,36 @@ def is_nested(nodes: set[Any], calls: list[Call]) -> bool:
     return False
 
 
+def mixes_batch(node: Any) -> bool:
+    return "BatchNorm" in node.name() and getattr(node, "_saved_training", True)
+
+
 def below_batch_norm(nodes: set[Any]) -> set[int]:
     """Calls whose outputs pass a normalisation over the batch on their way to the loss."""
-    norms = [n for n in nodes if "BatchNorm" in n.name() and getattr(n, "_saved_training", True)]
+    norms = [n for n in nodes if mixes_batch(n)]
     below = {
         node for norm in norms for child, _ in norm.next_functions if child is not None for node in reachable(child)
     }
     return {id(call) for node in below for call, _, _ in node.metadata.get(CALLED, ())}
 
 
-def below_own_functions(nodes: set[Any]) -> dict[int, str]:
-    """Calls behind which a function of the user's own lies, whose backward pass is not ours to run: what is assumed."""
+def below_doubts(doubts: dict[Any, str]) -> dict[int, str]:
+    """Calls behind which a function of the user's own lies that may do anything to rows: what is said of them."""
     found: dict[int, str] = {}
-    for node in nodes:
-        function = getattr(type(node), "_forward_cls", None) if isinstance(node, BackwardCFunction) else None
-        if function is not None and not function.__module__.startswith("torch."):
-            words = f"taken for granted: {function.__name__}, a function of your own, leaves samples where they are"
-            below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
-            found |= {id(call): words for n in below for call, _, _ in n.metadata.get(CALLED, ())}
+    for node, why in doubts.items():
+        words = (
+            f"samples may meet or move in {node._forward_cls.__name__}, a function of your own behind this layer: {why}"
+        )
+        below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
+        found |= {id(call): words for n in below for call, _, _ in n.metadata.get(CALLED, ())}
     return found
+
+
+def doubt_inside(doubts: dict[Any, str]) -> str:
+    """Layers inside a checkpoint are not in the graph: where it is doubted, all are."""
+    own = [why for node, why in doubts.items() if is_checkpoint(node)]
+    return (
+        f"a reentrant checkpoint hides which samples its layers see: {own[0]}; use_reentrant=False shows it"
+        if own
+        else ""
+    )

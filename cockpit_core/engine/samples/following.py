@@ -9,15 +9,20 @@ gives contributions, and is marked.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cockpit_core.engine.samples.behind import CALLED, GIVEN
+from cockpit_core.engine.samples.behind import CALLED, GIVEN, reachable
 from cockpit_core.engine.samples.layout import Layout, is_in_order
 from cockpit_core.engine.samples.looking import Finding, look
+from cockpit_core.engine.samples.own_functions import Room, is_checkpoint, own_functions
+from cockpit_core.engine.samples.replay import Reading
+from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import Call
 
 
@@ -66,10 +71,12 @@ class Follower:
         entries: list[tuple[Any, int]],
         size: int,
         careful: bool,
+        room: Room,
     ) -> Finding:
         """What is known of the calls below this loss; their ``Call`` objects are told.
 
         ``entries``: nodes with the dimension at which they are taken to count samples. ``size``: nodes of the graph.
+        ``room``: where functions of the user's own may run.
         """
         calls = [call for ref in self.calls if (call := ref()) is not None]
         key = (*((id(call.module), call.shapes) for call in calls), origin[1], size, careful)
@@ -78,7 +85,8 @@ class Follower:
             finding.uses += 1
         else:
             uses = finding.uses if finding is not None else 0
-            finding = look(root, calls, origin, batch_dim, entries, careful)
+            with reading_of(root, origin[1], careful, room) as reading:
+                finding = look(root, calls, origin, batch_dim, entries, reading)
             finding.uses = uses + 1
             self.known = {**dict(list(self.known.items())[-31:]), key: finding}
         self.told.clear()
@@ -86,7 +94,7 @@ class Follower:
             call.batch_size = call.batch_size or origin[1]
             if call.batch_size == origin[1]:
                 tell(call, layouts, *marks)
-            own = (call.module, call.dims, call.rows, call.refusal, call.followed)
+            own = (call.module, call.dims, call.rows, call.in_order, call.refusal, call.followed)
             self.told.setdefault(call.forward, []).append(own)
         return finding
 
@@ -95,11 +103,26 @@ class Follower:
         known = self.told.get(forward, [])
         if place >= len(known):
             return
-        module, dims, rows, refusal, followed = known[place]
+        module, call.dims, call.rows, call.in_order, call.refusal, call.followed = known[place]
         if module is call.module:
-            call.dims, call.rows, call.refusal, call.followed = dims, rows, refusal, followed
-        else:
-            call.refusal = "the forward pass took another way when it was repeated"
+            return
+        call.dims, call.rows, call.in_order, call.followed = {}, {}, frozenset(), False
+        call.refusal = "the forward pass took another way when it was repeated"
+
+
+@contextmanager
+def reading_of(root: Any, samples: int, careful: bool, room: Room) -> Iterator[Reading]:
+    """Functions of the user's own may run inside, if all that they can reach can be copied."""
+    nodes = reachable(root)
+    functions = own_functions(nodes)
+    with ExitStack() as stack:
+        closed = ""
+        if functions or any(is_checkpoint(node) for node in nodes):
+            try:
+                stack.enter_context(room(functions))
+            except NotRepeatable as reason:
+                closed = str(reason)
+        yield Reading(careful, closed, samples)
 
 
 def place_of(tensor: Tensor) -> tuple:
@@ -115,22 +138,21 @@ def given_tensors(call: Call) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor) and value.layout == torch.strided]
 
 
-def tell(call: Call, layouts: dict[int, Layout], refusal: str, interacts: str, granted: str) -> None:
-    call.refusal, call.reason = call.refusal or refusal, call.reason or granted
-    call.interacts = call.interacts or interacts
+def tell(call: Call, layouts: dict[int, Layout], refusal: str, interacts: str) -> None:
+    call.refusal, call.interacts = call.refusal or refusal, call.interacts or interacts
     for position, layout in layouts.items():
         call.followed |= layout.known
         if layout.dim is not None:
             call.dims[position] = layout.dim
-        elif layout.rows is not None and not is_ordinary(layout, call, position):
+        elif layout.rows is not None:
             call.rows[position] = (layout.rows, layout.lead)
+            if is_ordinary(layout.rows, call, position):
+                call.in_order |= {position}
 
 
-def is_ordinary(layout: Layout, call: Call, position: int) -> bool:
+def is_ordinary(rows: Tensor, call: Call, position: int) -> bool:
     """``x.view(B * T, F)``: what every rule can unflatten."""
-    assert layout.rows is not None
-    first = call.shapes[position][0]
-    return call.batch_dim == 0 and first == len(layout.rows) and is_in_order(layout.rows, call.batch_size)
+    return call.batch_dim == 0 and call.shapes[position][0] == len(rows) and is_in_order(rows, call.batch_size)
 
 
 def samples_of_outputs(outputs: list[Tensor], given: int, batch_dim: int) -> int:

@@ -12,12 +12,14 @@ from cockpit_core.engine.samples.behind import (
     CALLED,
     GIVEN,
     below_batch_norm,
-    below_own_functions,
+    below_doubts,
+    doubt_inside,
+    find_region,
     is_nested,
     reachable,
 )
 from cockpit_core.engine.samples.layout import Layout, find_layout, is_in_order, weigh
-from cockpit_core.engine.samples.replay import Pair, Places, find_region, pull, shape_of, uneven
+from cockpit_core.engine.samples.replay import Pair, Places, Reading, pull, shape_of, uneven
 from cockpit_core.engine.samples.separability import (
     Curved,
     Unknown,
@@ -48,8 +50,8 @@ class Finding:
     """What one look at the graph has shown: a layout for each call and output, and whether the loss is a sum."""
 
     layouts: list[dict[int, Layout]] = field(default_factory=list)
-    marks: list[tuple[str, str, str]] = field(default_factory=list)
-    """Of each call: why it is refused, why it is a contribution, what is taken for granted."""
+    marks: list[tuple[str, str]] = field(default_factory=list)
+    """Of each call: why it is refused, and why it is a contribution."""
     entries: list[bool] = field(default_factory=list)
     interacts: str = ""
     routed: bool = True
@@ -66,7 +68,7 @@ def look(
     origin: tuple[int, int],
     batch_dim: int,
     entries: list[tuple[Any, int]],
-    careful: bool,
+    reading: Reading,
 ) -> Finding:
     """One look at the graph of a loss."""
     nodes = reachable(root)
@@ -83,25 +85,26 @@ def look(
         if dims is None:
             break
         seen = Seen(samples, batch_dim, dict(entries))
-        pull(seed(dims, samples), wanted, seen.visit, careful=careful)
+        pull(seed(dims, samples), wanted, seen.visit, reading)
         if best is None or agrees(seen.layouts, calls, samples):
             best = dims, seen
         if agrees(seen.layouts, calls, samples):
             break
     if best is None:
-        best = from_the_loss(root, wanted, Seen(samples, batch_dim, dict(entries)), careful)
+        best = from_the_loss(root, wanted, Seen(samples, batch_dim, dict(entries)), reading)
     if best is None:
-        return Finding([{} for _ in calls], [("", "", "") for _ in calls], [True for _ in entries])
+        return Finding([{} for _ in calls], [("", "") for _ in calls], [True for _ in entries])
     dims, seen = best
-    reason = why_not_a_sum(root, dims, samples, batch_dim, careful=careful) if dims else ""
-    finding = Finding(interacts=reason or (NESTED if others and is_nested(nodes, calls) else ""))
-    normalised, own_functions = below_batch_norm(nodes), below_own_functions(nodes)
+    reason = why_not_a_sum(root, dims, samples, batch_dim, reading) if dims else ""
+    nested = NESTED if others and is_nested(nodes, calls) else ""
+    finding = Finding(interacts=reason or nested or doubt_inside(reading.doubts))
+    normalised, doubted = below_batch_norm(nodes), below_doubts(reading.doubts)
     for call in calls:
         own = seen.layouts.get(id(call), {})
         refusal, interacts = judge(call, own, samples, targets)
         finding.layouts.append(own)
-        interacts = interacts or (BEHIND if id(call) in normalised else "")
-        finding.marks.append((refusal, interacts, own_functions.get(id(call), "")))
+        interacts = interacts or (BEHIND if id(call) in normalised else doubted.get(id(call), ""))
+        finding.marks.append((refusal, interacts))
     finding.entries = [seen.entries.get(node, True) for node, _ in entries]
     finding.routed = any(n.name().startswith(ROUTED) for n in nodes) or any(
         layout.rows is not None for own in finding.layouts for layout in own.values()
@@ -195,7 +198,7 @@ def judge(call: Call, layouts: dict[int, Layout], samples: int, targets: set[Any
 
 
 def from_the_loss(
-    root: Any, wanted: set[Any], seen: Seen, careful: bool
+    root: Any, wanted: set[Any], seen: Seen, reading: Reading
 ) -> tuple[dict[Any, dict[int, int]], Seen] | None:
     """Where the model was not called as a whole: samples as the terms of the loss count them."""
     region = find_region([root], wanted)
@@ -213,5 +216,5 @@ def from_the_loss(
             seeds.setdefault(node, {})[index] = (gradient, weigh(gradient, likely[0], seen.samples))
     if not seeds:
         return None
-    pull(seeds, wanted, seen.visit, careful=careful)
+    pull(seeds, wanted, seen.visit, reading)
     return {}, seen

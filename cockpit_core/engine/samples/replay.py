@@ -2,23 +2,44 @@
 
 Two cotangents travel side by side: ``c``, and ``c`` with each sample's part multiplied by a weight of its own. As long as
 samples do not meet, their ratio at any row is the weight of the sample that the row belongs to, whatever gathers, routing
-and reshapes lie in between. Nodes are called directly: no hook of anybody fires, nothing is accumulated or freed, and
-no code of the user runs. Functions that mix nothing but features of one row are replaced by something cheaper.
+and reshapes lie in between. Nodes are called directly: no hook of anybody fires, nothing is accumulated or freed. Functions of
+the user's own run on copies, or not at all (``own_functions``). Functions that mix nothing but features of one row are
+replaced by something cheaper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+from cockpit_core.engine.samples.behind import find_region
+from cockpit_core.engine.samples.checkpoints import pull_through_checkpoint
+from cockpit_core.engine.samples.own_functions import Doubt, is_checkpoint, own_function, pull_pairs
+
 Pair = tuple[Tensor, Tensor]
 Places = dict[Any, dict[int, Pair]]
 """By node and output of the node."""
 Visit = Callable[[Any, dict[int, Pair]], None]
+
+
+@dataclass(eq=False)
+class Reading:
+    """How the graph may be read in one look, and what could not be read."""
+
+    careful: bool = False
+    """Saved tensors may not be asked for at all: checkpointing would run the user's code to give them, weights that are
+    sharded are not there."""
+    closed: str = "it is not run again"
+    """Why functions of the user's own may not run; "" where they may."""
+    samples: int = 1
+    doubts: dict[Any, str] = field(default_factory=dict)
+    """By node of such a function: why it is not known what it does to rows."""
+
 
 SAME_PLACES = (
     *("ReluBackward", "GeluBackward", "SiluBackward", "TanhBackward", "SigmoidBackward", "LeakyReluBackward"),
@@ -35,6 +56,8 @@ PRODUCTS = {"AddmmBackward0": (1, 2), "MmBackward0": (0, 1)}
 def name_of(node: Any) -> str:
     """What kind of function it is. The derivative of a derivative has other inputs than its name would make believe."""
     name: str = node.name()
+    if isinstance(node, BackwardCFunction):
+        return f"function {name}"
     return name if "BackwardBackward" not in name else f"Derivative of {name}"
 
 
@@ -42,34 +65,10 @@ def shape_of(node: Any, index: int) -> torch.Size:
     return torch.Size(node._input_metadata[index].shape)
 
 
-def find_region(starts: Iterable[Any], wanted: set[Any]) -> set[Any]:
-    """All nodes on a way from a start to a wanted node."""
-    order, seen, stack = [], set(), [(node, False) for node in starts]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        stack += [(child, False) for child, _ in node.next_functions if child is not None and child not in seen]
-    region: set[Any] = set()
-    for node in order:  # children come before their parents
-        if node in wanted or any(child in region for child, _ in node.next_functions):
-            region.add(node)
-    return region
-
-
 @torch.no_grad()
-def pull(seeds: Places, wanted: set[Any], visit: Visit, stop: set[Any] | None = None, *, careful: bool = False) -> None:
+def pull(seeds: Places, wanted: set[Any], visit: Visit, reading: Reading, stop: set[Any] | None = None) -> None:
     """``visit`` gets the pairs that arrive at the outputs of each wanted node, and keeps none: they are as large as the
-    activations. Nothing goes beyond the nodes in ``stop``.
-
-    ``careful``: saved tensors may not be asked for at all (checkpointing would run the user's code to give them, weights
-    that are sharded are not there).
-    """
+    activations. Nothing goes beyond the nodes in ``stop``."""
     region = find_region(seeds, wanted)
     missing = dict.fromkeys(region, 0)
     for node in region:
@@ -83,7 +82,8 @@ def pull(seeds: Places, wanted: set[Any], visit: Visit, stop: set[Any] | None = 
         pairs = arrived.pop(node, {})
         if node in wanted and pairs:
             visit(node, pairs)
-        results = step_back(node, pairs, region, careful) if pairs and not (stop and node in stop) else {}
+        goes_on = pairs and node.next_functions and not (stop and node in stop)
+        results = step_back(node, pairs, region, reading) if goes_on else {}
         for k, (child, index) in enumerate(node.next_functions):
             if child not in missing:
                 continue
@@ -100,11 +100,11 @@ def add_pair(places: dict[int, Pair], index: int, pair: Pair) -> None:
     places[index] = pair if before is None else (before[0] + pair[0], before[1] + pair[1])
 
 
-def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], careful: bool) -> dict[int, Pair]:
+def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], reading: Reading) -> dict[int, Pair]:
     """From the outputs of one function to its inputs."""
     name, edges = name_of(node), node.next_functions
     if isinstance(node, BackwardCFunction):
-        return pass_by(node, pairs)
+        return step_through_function(node, pairs, region, reading)
     if name.startswith(SAME_PLACES) and 0 in pairs and shape_of(*edges[0]) == pairs[0][0].shape:
         return {0: pairs[0]}
     if name in PRODUCTS and edges[PRODUCTS[name][1]][0] not in region:
@@ -113,7 +113,7 @@ def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], careful: bool
     if name == "ConvolutionBackward0" and edges[0][0] in region and edges[1][0] not in region:
         return {0: spread(pairs[0], 1, shape_of(*edges[0]))}
     alone = edges[0][0] in region and not any(child in region for child, _ in edges[1:])
-    if is_packed(node, careful) or (alone and name.startswith("NativeLayerNormBackward")):
+    if is_packed(node, reading.careful) or (alone and name.startswith("NativeLayerNormBackward")):
         return step_without_saved(node, pairs, region)
     try:
         each = [call_node(node, {index: pair[k] for index, pair in pairs.items()}) for k in (0, 1)]
@@ -210,8 +210,36 @@ def uneven(count: int, like: Tensor) -> Tensor:
     return (1 + 0.5 * torch.sin(places * 12.9898 + 1)).to(like.dtype)
 
 
+def step_through_function(node: Any, pairs: dict[int, Pair], region: set[Any], reading: Reading) -> dict[int, Pair]:
+    """A ``torch.autograd.Function``: the user's own, and what stands in a checkpoint, are run on copies; torch's others leave
+    rows where they are."""
+    if own_function(node) is None and not is_checkpoint(node):
+        return pass_by(node, pairs)
+    try:
+        if reading.closed:
+            raise Doubt(reading.closed)
+        if is_packed(node, reading.careful):
+            raise Doubt("what it saved is stored elsewhere")
+        found = pull_inside(node, pairs, reading) if is_checkpoint(node) else pull_pairs(node, pairs)
+    except Doubt as doubt:
+        reading.doubts[node] = str(doubt)
+        return pass_by(node, pairs)
+    edges = {k: node.next_functions[k] for k in found}
+    return {k: (fit(a, *edges[k]), fit(b, *edges[k])) for k, (a, b) in found.items() if edges[k][0] in region}
+
+
+def pull_inside(node: Any, pairs: dict[int, Pair], reading: Reading) -> dict[int, Pair]:
+    def through(seeds: Places, wanted: set[Any], visit: Visit) -> None:
+        inner = replace(reading, doubts={})
+        pull(seeds, wanted, visit, inner)
+        if inner.doubts:
+            raise Doubt(next(iter(inner.doubts.values())))
+
+    return pull_through_checkpoint(node, pairs, reading.samples, through)
+
+
 def pass_by(node: Any, pairs: dict[int, Pair]) -> dict[int, Pair]:
-    """A function of the user, which is not ours to run: it is taken to leave every row where it is."""
+    """A function that is taken to leave every row where it is."""
     results = {}
     for k, (child, index) in enumerate(node.next_functions):
         if child is None or hasattr(child, "variable"):

@@ -13,18 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cockpit_core.engine.samples.behind import find_region
 from cockpit_core.engine.samples.layout import lies_along, weigh
 from cockpit_core.engine.samples.replay import (
     Pair,
     Places,
+    Reading,
     call_node,
-    find_region,
     fit,
     is_packed,
     name_of,
     pull,
     shape_of,
 )
+from cockpit_core.engine.samples.routes import WRAPPER
 
 SUMS = (
     *("SumBackward", "MeanBackward", "NllLoss", "MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KlDiv"),
@@ -36,6 +38,10 @@ SHAPES = (
     *("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "UnsqueezeBackward"),
     *("CloneBackward", "AliasBackward", "SelectBackward", "StackBackward", "CatBackward", "UnbindBackward"),
 )
+
+
+MOST_ROWS = 64
+"""Of a term whose samples no dimension counts: so many are looked at one by one."""
 
 
 class Curved(Exception):
@@ -58,6 +64,9 @@ def find_sums(root: Any, region: set[Any]) -> Iterator[tuple[Any, int, Tensor]]:
         node, gradients = waiting.pop()
         name = name_of(node)
         below = [(k, child, index) for k, (child, index) in enumerate(node.next_functions) if child in region]
+        if node.name() == WRAPPER:
+            waiting += [(child, {index: gradients[k]}) for k, child, index in below if k in gradients]
+            continue
         wide = [k for k, child, index in below if shape_of(child, index).numel() > 1]
         if not name.startswith((*SCALED, *SHAPES, *SUMS)) or (wide and not name.startswith((*SUMS, "SelectBackward"))):
             raise Curved(name)
@@ -85,7 +94,7 @@ def places_of_samples(shape: torch.Size, samples: int, batch_dim: int) -> list[i
     return [*exact, *several]
 
 
-def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, batch_dim: int, *, careful: bool) -> str:
+def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, batch_dim: int, reading: Reading) -> str:
     """ "" where the loss is a sum over samples; else what makes it something else.
 
     ``outputs``: node -> output -> the dimension of the model's output that counts samples.
@@ -96,7 +105,7 @@ def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, b
     try:
         with torch.no_grad():
             for node, index, gradient in find_sums(root, region):
-                if not is_sum_over_samples(node, index, gradient, outputs, samples, batch_dim, careful):
+                if not is_sum_over_samples(node, index, gradient, outputs, samples, batch_dim, reading):
                     return "a term of the loss depends on the outputs of several samples"
     except Unknown:
         return ""
@@ -112,7 +121,7 @@ def is_sum_over_samples(
     outputs: dict[Any, dict[int, int]],
     samples: int,
     batch_dim: int,
-    careful: bool,
+    reading: Reading,
 ) -> bool:
     for dim in places_of_samples(gradient.shape, samples, batch_dim):
         seeds: Places = {node: {index: (gradient, weigh(gradient, dim, samples))}}
@@ -122,7 +131,34 @@ def is_sum_over_samples(
             known = [(pair, outputs[z][nr]) for nr, pair in pairs.items() if nr in outputs[z]]
             apart.extend(lies_along(pair, place, samples) for pair, place in known)
 
-        pull(seeds, set(outputs), visit, set(outputs), careful=careful)
+        pull(seeds, set(outputs), visit, reading, stop=set(outputs))
         if all(apart):
             return True
-    return False
+    return all(has_one_owner(node, index, part, outputs, reading) for part in rows_of(gradient))
+
+
+def rows_of(gradient: Tensor) -> Iterator[Tensor]:
+    """A term written sample by sample (``loss(output[n], ...)``) as a whole; else row by row, where those are few."""
+    if not gradient.dim() or len(gradient) > MOST_ROWS:
+        yield gradient
+        return
+    for n in range(len(gradient)):
+        only = torch.zeros_like(gradient)
+        only[n] = gradient[n]
+        yield only
+
+
+def has_one_owner(
+    node: Any, index: int, gradient: Tensor, outputs: dict[Any, dict[int, int]], reading: Reading
+) -> bool:
+    """Does this part of a sum depend on the outputs of one sample alone, or of none?"""
+    owners: set[int] = set()
+
+    def visit(place: Any, pairs: dict[int, Pair]) -> None:
+        for nr, (c, _) in pairs.items():
+            if nr in outputs[place]:
+                touched = c.movedim(outputs[place][nr], 0).flatten(1).any(1)
+                owners.update(torch.nonzero(touched).flatten().tolist())
+
+    pull({node: {index: (gradient, gradient)}}, set(outputs), visit, reading, stop=set(outputs))
+    return len(owners) < 2

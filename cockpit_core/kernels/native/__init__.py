@@ -35,6 +35,9 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
         [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER, _REAL, _POINTER, _LONG, _INT, *_COUNTED]
         + [_POINTER] * 4,
     ),
+    "square_convolution": (_INT, [*[_POINTER] * 3, _LONG, _INT, *[_POINTER] * 10]),
+    "gather_convolution": (None, [*[_POINTER] * 3, _LONG, *[_POINTER] * 4]),
+    "send_convolution": (None, [_POINTER, _POINTER, _LONG, _INT, *[_POINTER] * 9]),
     "count_outer": (None, [_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, *_COUNTED, *[_POINTER] * 3]),
     "describe_products": (_LONG, [_POINTER, _INT, _POINTER]),
     "count_pairs": (None, [_POINTER, _LONG, _LONG, _LONG, _POINTER, *_COUNTED]),

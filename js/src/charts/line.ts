@@ -106,7 +106,7 @@ export function lineScene(chart: LineChart): Scene {
       type: "text",
       x: box.x + box.width,
       y: box.y + box.height + (chart.bare ? -8 : 25),
-      text: `${hidden} ≤ 0 not shown`,
+      text: `${hidden} ${hidden > 1 ? "values" : "value"} ≤ 0 not shown`,
       anchor: "end",
       color: chart.theme.quiet,
     });

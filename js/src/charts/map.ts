@@ -50,17 +50,23 @@ export function mapPixels(rows: MapRow[], xscale: Scale, box: Box, colors: MapCo
   if (cached?.key === key) return cached.rgba;
   const words = new Uint32Array(width * rows.length);
   rows.forEach(({ xs, values }, r) => {
-    const cells = new Map<number, number>();
+    // The pixel of several records shows the worst; what follows until the next one, the last.
+    const cells = new Map<number, { worst: number; last: number }>();
     xs.forEach((x, i) => {
       const at = Math.round(xscale.to(x) - box.x);
-      cells.set(at, cells.has(at) ? worse(cells.get(at) as number, values[i]) : values[i]);
+      const known = cells.get(at);
+      cells.set(at, { worst: known ? worse(known.worst, values[i]) : values[i], last: values[i] });
     });
+    const paint = (value: number, from: number, to: number) => {
+      const [red, green, blue] = mapColor(value, colors, theme);
+      if (to > 0) words.fill(pack(red, green, blue), r * width + Math.max(0, from), r * width + to);
+    };
     const starts = [...cells.keys()];
-    starts.forEach((start, i) => {
+    [...cells].forEach(([start, { worst, last }], i) => {
       const gap = i ? start - starts[i - 1] : (starts[1] ?? start + 12) - start;
       const end = Math.min(width, i + 1 < starts.length ? starts[i + 1] : start + Math.max(4, gap));
-      const [red, green, blue] = mapColor(cells.get(start) as number, colors, theme);
-      if (end > 0) words.fill(pack(red, green, blue), r * width + Math.max(0, start), r * width + end);
+      paint(last, start, end);
+      if (worst !== last) paint(worst, start, Math.min(end, start + 1));
     });
   });
   const rgba = new Uint8ClampedArray(words.buffer);

@@ -47,8 +47,8 @@ export function placeValues(values: string[], box: Box): Map<string, number> {
 
 export function settingsScene(chart: SettingsChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
-  const strips = chart.strips.slice(0, Math.max(0, Math.floor((chart.height - 150) / 40)));
-  const low = strips.length ? Math.max(34, Math.min(56, (chart.height - 130) / strips.length)) : 0;
+  const strips = chart.strips.slice(0, Math.max(0, Math.floor((chart.height - 130) / 40)));
+  const low = strips.length ? Math.max(40, Math.min(76, (chart.height - 130) / strips.length)) : 0;
   const box: Box = {
     x: LEFT,
     y: 16,
@@ -79,7 +79,10 @@ function addStrip(scene: Scene, strip: Strip, box: Box, places: Map<string, numb
   ]);
   const { marks } = scene;
   marks.push({ type: "text", x: box.x, y: box.y - 8, text: strip.label, color: theme.quiet });
+  let labelled = Number.NEGATIVE_INFINITY; // in a low strip ticks come closer than their labels are high
   for (const tick of yscale.ticks(Math.max(2, Math.floor(box.height / 40)))) {
+    if (Math.abs(tick.at - labelled) < 12) continue;
+    labelled = tick.at;
     marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [tick.at, tick.at], stroke: theme.line });
     marks.push({ type: "text", x: box.x - 6, y: tick.at, text: tick.label, anchor: "end", color: theme.quiet });
   }

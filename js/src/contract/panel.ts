@@ -84,6 +84,7 @@ export interface Panel {
   order: number;
   height: number; // of the chart, in pixels, before columns are evened out
   names: string[]; // columns it shows: the default panel leaves them alone
+  needs?: string[]; // without a value of any of these it has nothing to show
   help: string[]; // how to read this: paragraphs for someone who has not read the paper
   canSplit?: boolean; // has layer-wise values
   aside?: boolean; // shown only where a finding points at it, or the user wants it
@@ -122,14 +123,26 @@ export function allLayers(ctx: Context, fits: (layer: LayerInfo) => boolean = ()
   return [...new Set(names)];
 }
 
-export function waitingFor(ctx: Context, names: string[]): string {
+/** Whether every chosen run has ended: what is not here will not come. */
+export const isOver = ({ runs }: Context): boolean =>
+  runs.length > 0 && runs.every(({ data }) => !["waiting", "running"].includes(data.status.state));
+
+/** Whether no chosen run has a value of what the panel shows. */
+export const isIdle = ({ runs }: Context, { needs }: Panel): boolean =>
+  needs !== undefined && !runs.some(({ data }) => needs.some((name) => data.has(name) || data.heavy.has(name)));
+
+/** Why there is no value, in the newest words that tracking found for it. */
+export function reasonFor(ctx: Context, names: string[]): string {
   for (const { data } of ctx.runs)
-    for (const note of [...data.missing.values()].reverse())
-      if (names.includes(note.name)) return `No value of ${note.name}: ${note.reason}`;
+    for (const note of [...data.missing.values()].reverse()) if (names.includes(note.name)) return note.reason;
+  return "";
+}
+
+export function waitingFor(ctx: Context, names: string[]): string {
+  const reason = reasonFor(ctx, names);
+  if (reason) return `No value: ${reason}`;
   const schedule = names.map((name) => quantityInfo(ctx, name)?.schedule).find(Boolean);
-  const ended =
-    ctx.runs.length > 0 && ctx.runs.every(({ data }) => !["waiting", "running"].includes(data.status.state));
-  if (ended) return `The run ended before ${names[0]} was measured.`;
+  if (isOver(ctx)) return `The run ended before ${names[0]} was measured.`;
   return `Waiting for the first ${names[0]}${schedule ? ` (measured ${schedule})` : ""}.`;
 }
 

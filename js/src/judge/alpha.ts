@@ -64,7 +64,7 @@ const ownOpinion = (middle: number): Verdict =>
   middle < -0.75
     ? {
         text: "On their own batch steps cover a small part of the way to the floor: the learning rate could be larger.",
-        short: "short steps",
+        short: "far before the floor",
       }
     : middle <= 0.25
       ? { text: "On their own batch steps end before or near the valley floor.", short: "up to the floor" }

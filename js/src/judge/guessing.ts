@@ -27,11 +27,12 @@ export function countClasses({ data }: ShownRun): number | null {
   return classes > 1 ? classes : null;
 }
 
-/** Of few labels the entropy is too small, by about (kinds - 1) / (2 labels) (Miller and Madow, 1955): that is added. */
+/** Of few labels the entropy is too small, by about (kinds - 1) / (2 labels) (Miller and Madow, 1955): that is added. As
+ * many kinds as would have this entropy if all were alike. */
 function labelEntropy(run: ShownRun, classes: number): number | null {
-  const [entropy, kinds, labels] = ["entropy", "distinct", "count"].map((name) => mean(run, `signal/label_${name}`));
+  const [entropy, labels] = ["entropy", "count"].map((name) => mean(run, `signal/label_${name}`));
   if (entropy === null) return null;
-  const missing = kinds && labels ? (kinds - 1) / (2 * labels) : 0;
+  const missing = labels ? (Math.exp(entropy) - 1) / (2 * labels) : 0;
   return Math.min(Math.log(classes), entropy + missing);
 }
 
@@ -49,17 +50,24 @@ export function guessLoss(run: ShownRun): Guess | null {
   return variance ? { value: variance, label: `guessing ${formatNumber(variance)} (target variance)` } : null;
 }
 
-// The last tensor need not be the output. A network begins near guessing; where it does not, nothing is claimed.
+// The last tensor need not be the output. A network begins near guessing, or falls back to it; else nothing is claimed.
 function plausible(run: ShownRun, value: number): boolean {
   const { y, n } = run.data.series("Loss", "", "step");
-  return n > 0 && y[0] > 0.3 * value && y[0] < 5 * value;
+  return [y[0], y[n - 1]].some((loss) => n > 0 && loss > 0.3 * value && loss < 5 * value);
 }
+
+const ALIKE = 1.05; // labels were counted on a few batches: what is this close is one line
 
 /** One line per value that chosen runs have in common. */
 export function guessRules(ctx: Context, of: (run: ShownRun) => Guess | null): Guess[] {
-  const found = ctx.runs.flatMap((run) => of(run) ?? []);
-  const rounded = new Map(found.map((guess) => [formatNumber(guess.value, 2), guess]));
-  return rounded.size <= 2 ? [...rounded.values()] : [];
+  const found = ctx.runs.flatMap((run) => of(run) ?? []).sort((a, b) => a.value - b.value);
+  const groups: Guess[][] = [];
+  for (const guess of found) {
+    const last = groups.at(-1);
+    if (last && guess.value <= ALIKE * last[0].value) last.push(guess);
+    else groups.push([guess]);
+  }
+  return groups.length <= 2 ? groups.map((group) => group[group.length >> 1]) : [];
 }
 
 export function guessAccuracy(run: ShownRun): Guess | null {

@@ -134,7 +134,8 @@ export function measuredSteps(data: RunStore): number {
   return most;
 }
 
-const sentence = (text: string) => text.trim().replace(/[.\s]+$/, "");
+/** Without the full stop: the line goes on. */
+export const sentence = (text: string) => text.trim().replace(/[.\s]+$/, "");
 
 /** "Not learning: ..., since step 87", once: a text may say so itself. */
 export function inWords({ text, since }: Finding): string {
@@ -157,7 +158,8 @@ export function evidenceWords({ name, value, low, high, unit, step, layer, text 
           : "";
   const usual = range && number && low !== high ? ` (healthy: ${range})` : "";
   const where = layer ? ` of ${shorten(layer, 60)}` : "";
-  return `${text ? `${sentence(text)}: ` : ""}${name}${number}${where}${usual} at step ${formatNumber(step || since)}`;
+  const what = text ? `${sentence(text)}:` : name; // words instead of the name of a column
+  return `${what}${number}${where}${usual} at step ${formatNumber(step || since)}`;
 }
 
 /** Whether a fault holds at this step: then nothing that soothes is said of the run. */

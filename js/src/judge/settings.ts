@@ -103,7 +103,7 @@ export function describeBest(settings: Settings): string {
   const causes = found.filter(({ name }) => !outcomes.includes(title(name)));
   const outcome = found.find(({ name }) => outcomes.includes(title(name)));
   const few = causes.slice(0, 2).map(inWords).join("; ");
-  const end = outcome ? ` ${title(outcome.name)} separates at step ${formatNumber(outcome.step)}.` : "";
+  const end = outcome && few ? ` ${title(outcome.name)} separates at step ${formatNumber(outcome.step)}.` : "";
   const weak = found.some(({ alone }) => alone) ? " One run each: weak evidence." : "";
   return `${head} ${shorten(next.name, 60)} leaves it first in ${few || inWords(found[0])}.${end}${weak}`;
 }

@@ -36,7 +36,7 @@ export interface CurvesSpec {
   shown: Shown[];
   also?: string[]; // further names that this panel takes care of
   ylabel?: string;
-  ylog?: boolean;
+  ylog?: boolean | ((ctx: Context) => boolean);
   split?: boolean; // has layer-wise values
   exact?: boolean; // never smoothed
   aside?: boolean;
@@ -49,6 +49,7 @@ export interface CurvesSpec {
   verdict?: Panel["verdict"];
 }
 
+const LEAST = 0.02; // of the value: what varies by less is drawn flat
 export const dashes: (number[] | undefined)[] = [undefined, [6, 3], [2, 2], [8, 3, 2, 3], [1, 3]];
 
 /** Log or linear: the panel's own choice, then the bar's, then what suits the quantity. */
@@ -169,7 +170,7 @@ function makeLegend(ctx: Context, spec: CurvesSpec, curves: Curve[]): LegendItem
     return seen.map(({ label, color, dash }) => ({ label: names.get(label) ?? "", title: label, color, dash }));
   }
   const present = spec.shown.filter(({ name }) => ctx.runs.some((run) => run.data.has(name)));
-  if (present.length < 2) return [];
+  if (spec.shown.length < 2) return [];
   return present.map(({ name, label }) => {
     const style = curveStyle(
       ctx,
@@ -220,6 +221,7 @@ export function curvePanel(spec: CurvesSpec): Panel {
     order: spec.order,
     height: spec.height ?? 170,
     names: [...names, ...(spec.also ?? [])],
+    needs: names,
     help: spec.help,
     canSplit: spec.split,
     aside: spec.aside,
@@ -248,12 +250,12 @@ export function drawCurves(ctx: Context, size: Size, spec: CurvesSpec, box?: Box
     axis,
     domain,
     xlog: state.xlog,
-    ylog: usesLog(ctx, spec.id, spec.ylog ?? false),
+    ylog: usesLog(ctx, spec.id, typeof spec.ylog === "function" ? spec.ylog(ctx) : (spec.ylog ?? false)),
     smoothing: spec.exact ? 0 : state.smoothing,
     curves: [...curves, ...(extra?.curves ?? [])],
     rules,
     ylabel: spec.ylabel,
-    least: spec.least,
+    least: spec.least ?? LEAST,
     zero: spec.zero?.(ctx),
     cursor: ctx.step,
     cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),

@@ -19,6 +19,14 @@ const own: Measure[] = [
   { id: "GradNorm", label: "gradient RMS", name: "GradNorm", perElement: true },
   { id: "UpdateRatio", label: "update-to-weight ratio", name: "UpdateSize", over: "ParamNorm" },
 ];
+const plain = (name: string) =>
+  shorten(
+    name
+      .replace(/([a-z])([A-Z])/g, "$1 $2")
+      .replace("/", ", ")
+      .toLowerCase(),
+    30,
+  );
 export const LOWEST = 11; // pixels of a row with a name
 export const LEFT = 128;
 
@@ -30,8 +38,8 @@ export function measures(ctx: Context): Measure[] {
     for (const [name, layers] of data.columns) if (layers.size > (layers.has("") ? 1 : 0)) names.add(name);
   }
   const first = own.filter(({ name, over }) => names.has(name) && (!over || names.has(over)));
-  const rest = [...names].filter((name) => !first.some((one) => one.name === name && !one.over));
-  return [...first, ...rest.slice(0, 20).map((name) => ({ id: name, label: shorten(name, 30), name }))];
+  const rest = [...names].filter((name) => !first.some(({ id }) => id === name));
+  return [...first, ...rest.slice(0, 20).map((name) => ({ id: name, label: plain(name), name }))];
 }
 
 export const chosen = (ctx: Context): Measure | undefined => {
@@ -39,10 +47,16 @@ export const chosen = (ctx: Context): Measure | undefined => {
   return all.find(({ id }) => id === ctx.state.map) ?? all[0];
 };
 
-/** Whose map: of two runs the second over the first; of several the first sick one, else the first. */
+/** Whether two networks have a tensor of the same name, so that one can be divided by the other. */
+function areAlike([a, b]: ShownRun[]): boolean {
+  const names = new Set(a?.data.header?.layers.map(({ name }) => name));
+  return !b || (b.data.header?.layers ?? []).some(({ name }) => names.has(name));
+}
+
+/** Whose map: of two runs the second over the first; of others the first sick one, else the first. */
 export function subjects(ctx: Context): ShownRun[] {
   const known = ctx.runs.filter(({ data }) => data.header?.layers.length);
-  if (known.length <= 2) return known;
+  if (known.length <= 2 && areAlike(known)) return known;
   return [known.find((run) => isSick(run, null)) ?? known[0]];
 }
 

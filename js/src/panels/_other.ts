@@ -54,7 +54,7 @@ function otherPanel(ctx: Context, names: string[], index: number): Panel {
   const info = quantityInfo(ctx, name);
   const logged = name.startsWith("log/");
   const plain = (own: string) => shorten(own.startsWith("log/") ? own.slice(4) : own, 60);
-  const title = names.length > 1 ? shorten(commonEnding(names), 60) : plain(name);
+  const own = names.length > 1 ? shorten(commonEnding(names), 60) : plain(name);
   const split = Boolean(info?.layerwise) || ctx.runs.some(({ data }) => data.layersOf(name).length > 0);
   const help = [
     info?.description || (logged ? "Values that run.log() sent." : "A quantity without a panel of its own."),
@@ -62,8 +62,9 @@ function otherPanel(ctx: Context, names: string[], index: number): Panel {
   if (info?.schedule) help.push(`Measured ${info.schedule}.`);
   const stem = stemOf(name);
   const first = isScore(stem);
+  const title = names.length > 1 ? own[0].toUpperCase() + own.slice(1) : own;
   return curvePanel({
-    id: `other:${names.length > 1 ? `group ${title}` : name.slice(0, 200)}`,
+    id: `other:${names.length > 1 ? `group ${own}` : name.slice(0, 200)}`,
     title,
     group: first ? "first" : "training",
     order: (first ? 2 : logged ? 15 : 100) + index / 1000,

@@ -20,17 +20,16 @@ function factsOf(run: ShownRun, alone: boolean): Map<string, string> {
       "lr",
       `${formatNumber(now)} now, ${formatNumber(highest)} at its highest, ${formatNumber(rates.y[0])} at first`,
     );
-  const own = header.layers.length
+  const network = facts.get("network") ?? describeNetwork(header.layers); // older logs have no module tree
+  facts.delete("network");
+  const own: [string, string][] = header.layers.length
     ? [
         ["depth", `${countDepth(header.layers)} weights`],
-        ["layers", describeNetwork(header.layers)],
+        ["network", network],
       ]
     : [];
   return new Map(
-    [...facts].flatMap(([name, value]) => [
-      [name, value] as [string, string],
-      ...(name === "parameters" ? (own as [string, string][]) : []),
-    ]),
+    [...facts].flatMap(([name, value]): [string, string][] => [[name, value], ...(name === "parameters" ? own : [])]),
   );
 }
 

@@ -166,6 +166,7 @@ const panel: Panel = {
   order: 10,
   height: 320,
   names: ["Alpha", OWN, `${OWN}/loss_end`],
+  needs: ["Alpha", OWN],
   timeless: true,
   help: [
     "Each step is compared with the valley it moves in, a parabola fitted to losses and slopes at both ends. −1: it stood still. 0: it ended on the floor. +1: it ended on the opposite wall, as high as it began. Above 1 the loss went up.",

@@ -35,7 +35,8 @@ function draw(ctx: Context, size: Size): Scene {
   const room = Math.max(1, Math.floor((size.height - 8) / 20));
   const shown = names.slice(0, names.length > room ? room - 1 : room);
   const most = Math.max(1e-9, ...lists.flatMap(({ items }) => items.map((item) => Math.max(item.usual, item.seconds))));
-  const left = Math.min(130, size.width * 0.36);
+  const longest = Math.max(...shown.map((name) => name.length));
+  const left = Math.min(Math.max(90, 6.6 * longest + 12), size.width * 0.42);
   const width = size.width - left - 62;
   const scene = emptyScene(size.width, size.height);
   const pitch = Math.min(30, (size.height - 8) / Math.max(shown.length + (names.length > shown.length ? 1 : 0), 1));
@@ -46,7 +47,7 @@ function draw(ctx: Context, size: Size): Scene {
       type: "text",
       x: left - 8,
       y: y + (pitch - 7) / 2,
-      text: shorten(name, Math.floor(left / 6.4)),
+      text: shorten(name, Math.floor((left - 8) / 6.4)),
       title: name.slice(0, 400),
       anchor: "end",
       color: theme.quiet,

@@ -8,7 +8,7 @@ import { histogramMark, largest, type StripColumn, stripMarks, thinSteps } from 
 import { csvLines } from "../contract/export.ts";
 import { rowAt, stepToAxis } from "../contract/navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../contract/panel.ts";
-import { formatCount, formatShare, formatTick, shorten } from "../data/format.ts";
+import { formatCount, formatNumber, formatShare, formatTick, shorten } from "../data/format.ts";
 import { makeScale } from "../draw/scale.ts";
 import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
 import { fewWords, histogramsAt, missingWords, runsWith } from "./grad_hist_2d.ts";
@@ -24,14 +24,14 @@ function readings(ctx: Context): Reading[] {
     const [value, word] = broken
       ? [broken, "not finite"]
       : axis.log
-        ? [zeroShare(histogram.counts, axis), `|g| < ${formatTick(axis.smallest)}`]
+        ? [zeroShare(histogram.counts, axis), `|g| < ${formatNumber(axis.smallest, 1)}`]
         : [gradient, "outside"];
     return {
       label: several ? `${run.label} ${word}` : word,
       value,
       step: histogram.step,
       run: run.run,
-      text: several ? formatShare(value) : `${formatShare(value)} ${word}`,
+      text: several ? formatShare(value) : `${formatShare(value)} ${axis.log && !broken ? "near 0" : word}`,
       color: several ? run.color : undefined,
     };
   });
@@ -173,6 +173,7 @@ const panel: Panel = {
   order: 20,
   height: 250,
   names: [NAME],
+  needs: [NAME],
   timeless: true,
   help: [
     "Bins are even in value, or (with a 0 in the middle) even in magnitude on either side of it: then nothing is outside, and gradients of 1e−9 and of 1 are seen alike.",

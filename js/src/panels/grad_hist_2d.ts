@@ -14,7 +14,7 @@ import {
   type Verdict,
   waitingFor,
 } from "../contract/panel.ts";
-import { formatCount, formatShare, formatTick, shorten } from "../data/format.ts";
+import { formatCount, formatNumber, formatShare, shorten } from "../data/format.ts";
 import type { HistogramData } from "../data/wire.ts";
 import { emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
 import { readable } from "../draw/theme.ts";
@@ -75,8 +75,9 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
   const axis = binAxis(histogram.edges);
   if (axis.log && !broken && !parameter) {
     const none = zeroShare(histogram.counts, axis, histogram.shape[1]);
-    const text = `Nothing is outside; ${formatShare(none)} of the gradient elements are below ${formatTick(axis.smallest)}.`;
-    return { text, short: `${formatShare(none)} below ${formatTick(axis.smallest)}` };
+    const below = `below ${formatNumber(axis.smallest, 1)}`;
+    const text = `Nothing is outside; ${formatShare(none)} of the gradient elements are ${below}.`;
+    return { text, short: `${formatShare(none)} ${below}` };
   }
   const where = `${formatShare(gradient)} of the gradient elements and ${formatShare(parameter)} of the parameters`;
   const rest = broken ? `; ${formatShare(broken)} are NaN or infinite` : "";
@@ -181,6 +182,7 @@ const panel: Panel = {
   order: 40,
   height: 330,
   names: [NAME],
+  needs: [NAME],
   timeless: true,
   help: [
     "Every element of every sample's gradient, placed by its own value (up) and by the value of its parameter (right). Colour is the number of elements, on a log scale; the bars are the two histograms by themselves. Axes are fixed, so steps, layers and runs compare.",

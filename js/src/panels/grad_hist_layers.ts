@@ -142,7 +142,7 @@ function cellMarks(ctx: Context, { layer, shown }: Cell, name: string, outer: Bo
   const edges = shown[0]?.histogram.edges;
   const axis = edges && binAxis(edges);
   if (ticks && axis?.log)
-    for (const { share, label } of axis.ticks(Math.max(3, Math.floor(box.width / 34)))) {
+    for (const { share, label } of axis.ticks(Math.max(3, Math.floor(box.width / 46)))) {
       const x = box.x + share * box.width;
       const anchor = share > 0.95 ? "end" : share < 0.05 ? "start" : "middle";
       marks.push({ type: "text", x, y: bottom + 8, text: label, anchor, color: theme.quiet, size: 10 });
@@ -169,18 +169,22 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
     slow.map(({ layer }) => layer),
     30,
   );
-  const few = slow.slice(0, 3);
-  const text = few.map(({ layer, times }) =>
-    Number.isFinite(times)
-      ? `${names.get(layer)} has ${formatNumber(times, 2)} × smaller gradients than usual.`
-      : `${names.get(layer)} has no gradient.`,
-  );
-  const rest = slow.length > few.length ? ` and ${slow.length - few.length} more` : "";
-  return {
-    fault: true,
-    text: `${text.join(" ")}${rest && `${rest}.`}`,
-    short: `slow: ${few.map(({ layer }) => names.get(layer)).join(", ")}${rest}`,
+  const list = (some: Slow[]) => {
+    const rest = some.length > 3 ? ` and ${some.length - 3} more` : "";
+    return `${some
+      .slice(0, 3)
+      .map(({ layer }) => names.get(layer))
+      .join(", ")}${rest}`;
   };
+  const dead = slow.filter(({ times }) => !Number.isFinite(times));
+  const weak = slow.filter(({ times }) => Number.isFinite(times));
+  const most = Math.max(...weak.map(({ times }) => times));
+  const upTo = weak.length > 1 ? "up to " : "";
+  const words = [
+    dead.length ? `No gradient: ${list(dead)}.` : "",
+    weak.length ? `Gradients ${upTo}${formatNumber(most, 2)} × smaller than usual: ${list(weak)}.` : "",
+  ];
+  return { fault: true, text: words.filter(Boolean).join(" "), short: `slow: ${list(slow)}` };
 }
 
 function note(ctx: Context): string {
@@ -225,6 +229,7 @@ const panel: Panel = {
   order: 30,
   height: 250,
   names: [],
+  needs: [NAME],
   timeless: true,
   help: [
     "One small histogram per parameter tensor, in the order of the network, all on the same axes with log counts. A click chooses that layer for all panels; a second click returns to the whole network.",

@@ -143,6 +143,7 @@ const panel: Panel = {
   order: 10,
   height: 320,
   names,
+  needs: names,
   canSplit: false,
   help: [
     "Each sample of the batch has a gradient of its own. The picture shows how far they scatter around their mean (the tip of the arrow), in units of its length: in total (norm: the ball), along it (inner: the horizontal band) and across it (ortho: the vertical band). Dashed: the customary thresholds 0.9, 0.9 and 5.84.",

@@ -87,6 +87,7 @@ const panel: Panel = {
   order: 19,
   height: 200,
   names: [NAME],
+  needs: [NAME],
   help: [
     "The samples with the largest individual gradients, averaged over the tracked steps that had them in their batch: id, label as the loss was given it, mean length of the gradient, mean cosine with the gradient of its batch, how often it was seen, and when last.",
     "Large and contrary (a cosine below 0) is what a wrong label looks like: with 5 % of the labels of handwritten digits flipped, four of five of the 5 % with the largest gradients were flipped ones after ten epochs (of the fifty worst, 94 %). Rare and truly hard samples are there too: look at them before you throw them out.",
@@ -116,7 +117,7 @@ const panel: Panel = {
     const key = JSON.stringify([ctx.theme.dark, table?.run.run, table?.step, ctx.state.lens, shows, pictures]);
     refill(element, key, () => {
       if (!table) return [h("p", { class: "ck-fine" }, "No table of samples yet.")];
-      const names = ["id", ...(shows ? ["sample"] : []), "label", "gradient norm", "cosine", "seen", "last step"];
+      const names = ["id", ...(shows ? ["sample"] : []), "label", "norm", "cosine", "seen", "last step"];
       const head = names.map((name) => h("th", { class: name === "sample" ? "" : "ck-n" }, name));
       const body = table.samples.map((sample) => row(ctx, sample, shows));
       return [orderButtons(ctx), h("table", {}, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...body))];
@@ -128,7 +129,7 @@ const panel: Panel = {
       ...[table?.run.run ?? "", table?.step ?? "", own.id, own.label ?? ""],
       ...[own.norm, own.agreement, own.times, own.step],
     ]);
-    const head = ["run", "step", "id", "label", "gradient norm", "cosine", "times seen", "last step"];
+    const head = ["run", "step", "id", "label", "norm", "cosine", "times seen", "last step"];
     return csvLines([head, ...lines]);
   },
 };

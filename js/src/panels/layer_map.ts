@@ -149,6 +149,15 @@ function spotOf(ctx: Context, row: Row, values: MapRow, { measure, runs }: Pictu
   };
 }
 
+/** Whose map this is, where it is of one run among several. */
+function note(ctx: Context): string {
+  const [run, other] = subjects(ctx);
+  if (ctx.runs.length < 2 || !run || other) return "";
+  const rest =
+    ctx.runs.length > 2 ? "choose one run, or two for their ratio" : "the other has no tensor of the same name";
+  return `Of ${shorten(run.label, 40)}; ${rest}.`;
+}
+
 /** Every tensor's value at the step in question. */
 function details(ctx: Context): Reading[] {
   const picture = makePicture(ctx, 1e6);
@@ -193,7 +202,7 @@ const panel: Panel = {
   shows: (ctx) => ctx.runs.some(({ data }) => (data.header?.layers.length ?? 0) > 1) && measures(ctx).length > 0,
   readings: () => [],
   details,
-  note: (ctx) => (ctx.runs.length > 2 ? `Of ${subjects(ctx)[0]?.label}; choose one run, or two for their ratio.` : ""),
+  note,
   draw,
   csv,
   actions: (ctx) =>

@@ -1,7 +1,25 @@
 import type { Context, Panel } from "../contract/panel.ts";
+import { median } from "../data/density.ts";
+import type { RunStore } from "../data/store.ts";
 import { guessLoss, guessRules } from "../judge/guessing.ts";
 import { isLoss } from "../judge/metrics.ts";
 import { type CurvesSpec, curvePanel } from "./_curves.ts";
+
+const SPIKE = 100; // times the median: on a linear axis everything else would be a line at 0
+
+const known = new WeakMap<RunStore, { version: number; spike: boolean }>(); // asked for with every frame
+
+function hasSpike({ runs }: Context): boolean {
+  return runs.some(({ data }) => {
+    const cached = known.get(data);
+    if (cached?.version === data.version) return cached.spike;
+    const { y, n, extremes } = data.series("Loss", "", "step");
+    const [least, most] = extremes.range(y, 0, n);
+    const spike = least > 0 && most > SPIKE * median(y.subarray(0, n));
+    known.set(data, { version: data.version, spike });
+    return spike;
+  });
+}
 
 const spec = (logged: string[]): CurvesSpec => ({
   id: "loss",
@@ -14,6 +32,7 @@ const spec = (logged: string[]): CurvesSpec => ({
     ...logged.map((name) => ({ name, label: name.slice(4) })),
   ],
   ylabel: "loss",
+  ylog: hasSpike,
   least: 0.2,
   rules: (ctx) => guessRules(ctx, guessLoss).map((rule) => ({ ...rule, color: ctx.theme.quiet })),
   help: [
@@ -31,6 +50,7 @@ function ownPanel(ctx: Context): Panel {
 const base = curvePanel(spec([]));
 const panel: Panel = {
   ...base,
+  needs: undefined,
   shows: (ctx) => ownPanel(ctx).shows(ctx),
   readings: (ctx) => ownPanel(ctx).readings(ctx),
   note: (ctx) => ownPanel(ctx).note!(ctx),

@@ -1,5 +1,6 @@
 import { type Context, type ShownRun, type Verdict, valueAt } from "../contract/panel.ts";
 import { formatNumber } from "../data/format.ts";
+import { isPointed } from "../judge/judging.ts";
 import { curvePanel } from "./_curves.ts";
 
 const batchSizes = (ctx: Context) =>
@@ -7,18 +8,20 @@ const batchSizes = (ctx: Context) =>
 
 /** What doubling the batch would save: steps to a given loss are in proportion to 1 + scale / batch. */
 function judge(ctx: Context, run: ShownRun): Verdict | null {
-  const scale = valueAt(ctx, run, "NoiseScale")?.value;
+  const hit = valueAt(ctx, run, "NoiseScale");
+  const scale = hit?.value;
   const batch = run.data.header?.batch_size;
   if (!batch || scale === undefined || !(scale > 0)) return null;
   const saved = 1 - (1 + scale / (2 * batch)) / (1 + scale / batch);
   const about = formatNumber(scale, 2);
+  const at = isPointed(ctx) ? `At step ${hit?.step}: ` : "";
   if (scale > batch)
     return {
-      text: `Doubling the batch would help until about ${about} samples; from ${formatNumber(batch)} it saves ${formatNumber(100 * saved, 2)} % of the steps.`,
+      text: `${at}Doubling the batch would help until about ${about} samples; from ${formatNumber(batch)} it saves ${formatNumber(100 * saved, 2)} % of the steps.`,
       short: `helps until ${about}`,
     };
   return {
-    text: `The batch of ${formatNumber(batch)} is above the noise scale: doubling it would save only ${formatNumber(100 * saved, 2)} % of the steps.`,
+    text: `${at}The batch of ${formatNumber(batch)} is above the noise scale: doubling it would save only ${formatNumber(100 * saved, 2)} % of the steps.`,
     short: "batch large enough",
   };
 }

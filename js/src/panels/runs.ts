@@ -7,7 +7,7 @@ import { formatDuration, formatNumber, formatShare, shorten } from "../data/form
 import { ROW } from "../data/store.ts";
 import { h, refill } from "../draw/dom.ts";
 import { trackingShare } from "../judge/costs.ts";
-import { describeHeader, differingNames } from "../judge/facts.ts";
+import { describeHeader, differingNames, isAside } from "../judge/facts.ts";
 import { groupRuns } from "../judge/groups.ts";
 import { healthOf, toneRank } from "../judge/health.ts";
 import { endsOf, lossOf, scoreOf } from "../judge/metrics.ts";
@@ -22,14 +22,14 @@ interface Cell {
 }
 type Cells = Map<string, Cell>;
 
-/** A sentence says the most at its beginning. */
-const cutEnd = (text: string) =>
+/** A sentence says the most at its beginning: what stands before a colon is the verdict, the rest its reasons. */
+const cutEnd = (whole: string, text = /^(.{12,80}?): /.exec(whole)?.[1] ?? whole) =>
   text.length > 80 ? `${shorten(text, 20_000).slice(0, 78).trimEnd()}…` : shorten(text, 80);
 const number = (value: number | null): Cell => ({ text: value === null ? "–" : formatNumber(value), value });
 
 export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
   const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter(
-    (name) => !/^note|version$|^logdir$/.test(name),
+    (name) => !isAside(name) || /seed/i.test(name),
   );
   const [loss, score] = [lossOf(ctx.runs), scoreOf(ctx.runs)];
   return ctx.runs.map((run) => {

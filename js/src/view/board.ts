@@ -1,12 +1,13 @@
 // The cards in their places: made when a panel has something to show, moved when the width or the user asks for it.
 
-import type { Context, Panel } from "../contract/panel.ts";
+import { type Context, isIdle, isOver, type Panel } from "../contract/panel.ts";
 import { h, refill, setHidden } from "../draw/dom.ts";
 import { healthOf } from "../judge/health.ts";
 import { otherPanels } from "../panels/_other.ts";
+import { unmeasuredPanel } from "../panels/_unmeasured.ts";
 import { panels as ownPanels } from "../panels/index.ts";
 import type { PanelTitle } from "./bar_host.ts";
-import { Card } from "./card.ts";
+import { Card, LOW } from "./card.ts";
 import type { CardHost } from "./card_host.ts";
 import { arrange, columnCount, groupTitles } from "./layout.ts";
 
@@ -18,6 +19,8 @@ export class Board {
   private cards = new Map<string, Card>();
   private placed = "";
   private pictures = 0;
+  private idle: Panel[] = []; // what has no value yet, or got none
+  private readonly unmeasured = unmeasuredPanel(() => this.idle);
   private readonly empty = h("div", { class: "ck-empty", hidden: true });
   private readonly sizes: ResizeObserver | null;
   private readonly sights: IntersectionObserver | null;
@@ -77,9 +80,12 @@ export class Board {
     const all = [...ownPanels, ...otherPanels(ctx)].filter(
       (panel) => (!this.only || this.only.includes(panel.id)) && panel.shows(ctx),
     );
-    const panels = compact ? chooseFew(all) : all;
+    this.idle = all.filter((panel) => isIdle(ctx, panel));
+    const there = isOver(ctx) && !compact ? this.withoutIdle(all, ctx) : all;
+    const panels = compact ? chooseFew(there) : there;
     const shown = panels.filter((panel) => !ctx.state.hidden.includes(panel.id) && (this.only || isWanted(panel, ctx)));
     this.make(shown);
+    for (const card of this.cards.values()) card.setLow(this.idle.some(({ id }) => id === card.panel.id));
     this.place(shown, ctx, width, compact);
     this.titles = inOrder(panels, this.lists.flat());
     setHidden(this.empty, shown.length > 0);
@@ -93,6 +99,12 @@ export class Board {
       if (performance.now() > deadline) break;
     }
     return due.some((card) => card.dirty);
+  }
+
+  /** What will not come any more is one list, instead of an empty place for each. */
+  private withoutIdle(all: Panel[], ctx: Context): Panel[] {
+    const rest = all.filter((panel) => !this.idle.includes(panel));
+    return !this.only && this.unmeasured.shows(ctx) ? [...rest, this.unmeasured] : rest;
   }
 
   private make(shown: Panel[]): void {
@@ -118,7 +130,11 @@ export class Board {
     const big = shown.some((panel) => panel.id === ctx.state.enlarged) ? ctx.state.enlarged : "";
     this.lists = compact
       ? [shown.map(({ id }) => id), ...Array.from({ length: count + 1 }, () => [])]
-      : arrange(shown, count, ctx.state.order);
+      : arrange(
+          shown.map((panel) => (this.idle.includes(panel) ? { ...panel, height: LOW } : panel)),
+          count,
+          ctx.state.order,
+        );
     const key = JSON.stringify([this.lists, big]);
     if (key === this.placed) return;
     this.placed = key;

@@ -13,6 +13,7 @@ import { countLines, inWords, opinionNodes, opinions } from "./verdicts.ts";
 
 const MOST_SPOTS = 60;
 const MOST_RUNS = 5; // whose numbers are shown one by one
+export const LOW = 44; // pixels of a chart that waits for its first value
 const LINE = 24; // pixels that a line of numbers takes
 const heading = (scope: string, text: string) => h("th", { scope }, text);
 const tableRow = (what: string, ...cells: string[]) =>
@@ -68,6 +69,7 @@ export class Card {
   private readonly head: HTMLElement;
   private readonly title = h("span", {});
   private titleWidth = 0;
+  private low: boolean | null = null;
 
   constructor(
     readonly panel: Panel,
@@ -90,8 +92,7 @@ export class Card {
           this.canvas,
           layer,
         );
-    if (!panel.fill) this.body.style.minHeight = `${panel.height}px`;
-    else this.body.style.maxHeight = `${panel.height * 1.6}px`;
+    if (panel.fill) this.body.style.maxHeight = `${panel.height * 1.6}px`;
     this.head = h(
       "header",
       { class: "ck-head", draggable: "true" },
@@ -108,9 +109,17 @@ export class Card {
       this.note,
       panel.draw ? this.values : null,
     );
-    this.element.style.flexGrow = String(panel.height);
+    this.setLow(false);
     this.listenToDrag(this.head);
     if (panel.draw) new Pointer(this.body, this, host, this.abort.signal);
+  }
+
+  /** As long as there is nothing to draw, a card takes little room. */
+  setLow(low: boolean): void {
+    if (this.low === low) return;
+    this.low = low;
+    this.element.style.flexGrow = low ? "0" : String(this.panel.height);
+    if (!this.panel.fill) this.body.style.minHeight = `${low ? LOW : this.panel.height}px`;
   }
 
   private titleButton(id: string): HTMLElement {

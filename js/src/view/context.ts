@@ -161,7 +161,8 @@ export function shownRuns(parts: ContextParts): ShownRun[] {
   const runs = chooseRuns(parts.names, parts.state).flatMap((run) => {
     const data = parts.store.runs.get(run);
     const color = runColor(parts.colors.index(run), palette, parts.theme);
-    return data ? [{ run, label: shorten(run, 28), color, data }] : [];
+    const name = run === "." ? data?.header?.name || run : run; // the folder that is shown is itself a run
+    return data ? [{ run, label: shorten(name, 28), color, data }] : [];
   });
   return parts.state.colorBy ? colorByNumber(runs, parts) : runs;
 }

@@ -4,7 +4,7 @@ import type { Context, ShownRun } from "../contract/panel.ts";
 import { formatNumber, shorten, shortNames } from "../data/format.ts";
 import type { Finding } from "../data/records.ts";
 import { h, refill, setAttribute, setHidden } from "../draw/dom.ts";
-import { countSick, evidenceWords, type Health, healthOf, inWords, toneRank } from "../judge/health.ts";
+import { countSick, evidenceWords, type Health, healthOf, sentence, toneRank } from "../judge/health.ts";
 import { type Difference, firstDifferences } from "../judge/twin.ts";
 
 export interface HealthHost {
@@ -173,8 +173,8 @@ export class HealthLine {
       h(
         "p",
         {},
-        h("strong", { class: `ck-tone-${severity}` }, words[severity] ?? shorten(severity, 20)),
-        ` ${shorten(inWords(finding), 600)}`,
+        h("strong", { class: `ck-tone-${severity}` }, `${words[severity] ?? shorten(severity, 20)}: `),
+        shorten(sentence(finding.text), 600),
       ),
       h(
         "p",

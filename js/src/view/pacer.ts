@@ -57,6 +57,7 @@ export class Pacer {
 
   /** A picture begins; the time at which the rest of it is left for the next frame. `now` is 0 outside of the loop. */
   begin(now: number, playing: boolean): number {
+    cancelAnimationFrame(this.frame); // drawn at once, outside of the loop: the frame that waited is this one
     this.frame = 0;
     clearTimeout(this.waiting);
     this.waiting = 0;

@@ -79,7 +79,7 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   const [share, budget] = [trackingShare(run), trackingBudget(run)];
   if (share !== null)
     words.push({
-      text: `tracking ${formatShare(share)}${budget === null ? "" : ` of ${formatShare(budget)}`}`,
+      text: `tracking ${formatShare(share)}${budget === null ? "" : ` (budget ${formatShare(budget)})`}`,
       title: `share of the time of training that measuring took${budget === null ? "" : ", and the budget for it"}`,
     });
   if (status.message && status.connection !== "disconnected")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -77,8 +75,7 @@ def test_pixels_and_tokens_are_columns_of_their_sample(kind: str) -> None:
 @pytest.mark.parametrize("at_once", [1, 2, 100])
 @pytest.mark.parametrize("budget", [1, 2**27])
 def test_chunks_and_groups_do_not_change_the_result(at_once: int, budget: int, monkeypatch) -> None:
-    module = importlib.import_module("cockpit_core.curvature.diagonal")
-    monkeypatch.setattr(module, "columns_at_once", lambda *_: at_once)
+    monkeypatch.setattr(columns.Squares, "columns_at_once", at_once)
     assert_right(make_point("tanh residual", "not convex"), "hessian", "columns", limits=Limits(memory_budget=budget))
 
 

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import Limits, NoCurvature, Point, diagonal
+from cockpit_core.curvature.apart import make_individuals
 from cockpit_core.curvature.loss_hessian import LossHessian
-from cockpit_core.curvature.rest import random_signs
+from cockpit_core.curvature.signs import random_signs
 from cockpit_core.curvature.sites import find_sites
 from cockpit_core.curvature.split import _Estimate, _Rest, estimate_split
 from cockpit_core.curvature.spread import Draws, widening
@@ -137,7 +138,7 @@ def test_weights_that_are_used_again_have_their_further_term(network: str) -> No
     truth = {name: float(part.sum()) for name, part in by_parameter(point, full_hessian(point)).items()}
     ggn = _Estimate(point, torch.Generator().manual_seed(1), 2**27, elements=False)
     ggn.add_fixed_columns()
-    rest = _Rest(point, ggn.individuals, ggn.leaves)
+    rest = _Rest(point, ggn.individuals, ggn.leaves, 2**27)
     for _ in range(300):
         rest.probe(ggn.generator)
     one, two = ggn.traces(), rest.traces()
@@ -193,20 +194,32 @@ def test_constant_columns_and_centred_draws_are_the_whole_hessian_of_the_loss() 
     assert float(((found - truth)[same]).abs().max()) < 0.05 * float(truth.max())
 
 
-def test_batch_norm_and_rolled_samples_are_mixed() -> None:
-    class Rolled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 5), nn.Linear(5, CLASSES)
+class Rolled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, CLASSES)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.last(torch.tanh(self.first(x).roll(1, 0)))
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x).roll(1, 0)))
 
-    normed = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES))
-    for model in (Rolled().double(), normed.double()):
-        point = point_of(model, _flat(4)(), lambda o: F.cross_entropy(o, LABELS))
-        with pytest.raises(NoCurvature, match="mixed"):
-            estimate_split(point, torch.Generator())
+
+@pytest.mark.parametrize("kind", ["rolled", "batch norm"])
+def test_mixed_samples_share_their_signs(kind: str) -> None:
+    torch.manual_seed(0)
+    normed = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, CLASSES))
+    model = Rolled() if kind == "rolled" else normed
+    point = point_of(model.double(), _flat(4)(), lambda o: F.cross_entropy(o, LABELS))
+    with pytest.raises(NoCurvature, match="mixed"):
+        make_individuals(point, find_sites(point, torch.Generator()), 2**27)
+    truth, ggn = float(full_hessian(point).trace()), by_parameter(point, full_ggn(point))
+    made = [estimate_split(point, torch.Generator().manual_seed(s), elements=True) for s in range(60)]
+    assert set(made[0].uncovered) == set(point.trainable)
+    assert not made[0].ggn_exact
+    assert max(abs(sum(m.traces.values()) - truth) / m.trace_error for m in made) <= 4
+    assert abs(sum(sum(m.traces.values()) - truth for m in made)) <= 4 * sum(m.trace_error**2 for m in made) ** 0.5
+    for name, part in ggn.items():
+        several = torch.stack([m.ggn[name] for m in made])
+        assert bool(((several.mean(0) - part).abs() <= 5 * several.std(0) / 60**0.5 + 1e-12).all())
 
 
 def test_samples_are_found_where_as_many_positions_as_samples_lie_beside() -> None:
@@ -272,7 +285,7 @@ def test_the_diagonal_says_what_its_elements_are() -> None:
 
 
 def test_signs_are_signs() -> None:
-    drawn = random_signs(torch.zeros(1000, 7), torch.Generator().manual_seed(0))
+    drawn = random_signs((1000, 7), torch.zeros(()), torch.Generator().manual_seed(0))
     assert set(drawn.unique().tolist()) == {-1.0, 1.0}
     assert abs(float(drawn.mean())) < 0.06
     assert float(drawn.mean(0).abs().max()) < 0.15

@@ -6,7 +6,7 @@ import math
 
 from cockpit_core.diagnoses.base import Diagnosis, Found
 from cockpit_core.diagnosis.history import Observation
-from cockpit_core.diagnosis.judge import PATIENCE, Judge, rank
+from cockpit_core.diagnosis.judge import EVERY, FIRST, PATIENCE, Judge, rank
 from cockpit_core.foundation.records import Finding
 from tests.histories import healthy_scalars, make_header, replay_history
 
@@ -138,3 +138,19 @@ def test_memory_is_bounded() -> None:
 def test_a_run_of_three_steps_raises_nothing() -> None:
     assert rank(replay_history(n=3).found.values()) == []
     assert rank(replay_history(n=0).found.values()) == []
+
+
+def test_later_steps_are_judged_now_and_then_but_at_once_where_the_loss_breaks() -> None:
+    judge = judge_of(make("high", hold=6))
+    see(judge, *[0] * (FIRST - 1))
+    news = see(judge, *[2] * 12)
+    told = [place for place, some in enumerate(news) if some]
+    assert told == [2 * EVERY], "the streak counts tracked steps, not judgements"
+    assert judge.found["high"].since == FIRST - 1
+    taken_back = [some for some in see(judge, *[0] * (PATIENCE + EVERY)) if some]
+    assert [f.retracted for f in taken_back[0]] == [True]
+    judge = judge_of(
+        make("nan", hold=1, test=lambda view: Found("x", "y") if view.history.first_not_finite >= 0 else None)
+    )
+    see(judge, *[1.0] * (FIRST + 1), key="Loss")
+    assert see(judge, math.nan, key="Loss")[0], "a loss that breaks does not wait"

@@ -4,15 +4,17 @@ autograd, one sample at a time."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import cockpit_core
 from tests.loops import LOOPS
-from tests.slow_truth import truth_of_objective
+from tests.objectives import truth_of_objective
 from tests.training import assert_alphas_close, by_step, with_config
 
 
@@ -97,14 +99,111 @@ def test_gauss_newton_of_several_or_reshaped_outputs(name: str, kind: str, tmp_p
     assert by_step(run.data, "HessMaxEV")[0] == pytest.approx(float(torch.linalg.eigvalsh(G)[-1]), rel=1e-3)
 
 
-def test_penalty_leaves_gauss_newton_without_a_value_and_says_why(tmp_path: Path) -> None:
-    loop = LOOPS["penalty"]
-    model = loop.make()
+class Weighed(nn.Module):
+    """Two heads whose losses have learned weights, as parameters of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.classes, self.numbers = nn.Linear(4, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+        self.logs = nn.Parameter(torch.tensor([0.3, -0.2]))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.tanh(self.body(x))
+        return self.classes(hidden), self.numbers(hidden)
+
+
+def plain_penalty(m: nn.Module) -> torch.Tensor:
+    return 0.3 * sum((p.square().sum() for p in m.parameters()), start=torch.zeros(()))
+
+
+def coupling_penalty(m: nn.Module) -> torch.Tensor:
+    return 0.1 * m[0].weight.norm() + 0.2 * (m[2].weight @ m[2].weight.T - torch.eye(3).double()).square().sum()  # type: ignore[index,operator,union-attr]
+
+
+def weighed(outputs: tuple[torch.Tensor, ...], logs: torch.Tensor, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    both = torch.stack([F.cross_entropy(outputs[0], batch[1]), F.mse_loss(outputs[1], batch[2])])
+    return (torch.exp(-logs) * both + logs).sum()
+
+
+def gauss_newton_beside(model: nn.Module, batch: tuple[torch.Tensor, ...], loss_of: Any) -> torch.Tensor:
+    """The slow truth: parameters are outputs too; ``loss_of(outputs, parameters)``."""
+    names = [n for n, _ in model.named_parameters()]
+    shapes = [p.shape for p in model.parameters()]
+    sizes = [p.numel() for p in model.parameters()]
+
+    def named(flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {n: p.reshape(s) for n, p, s in zip(names, flat.split(sizes), shapes, strict=True)}
+
+    def outputs(flat: torch.Tensor) -> torch.Tensor:
+        found = torch.func.functional_call(model, named(flat), (batch[0],))
+        found = found if isinstance(found, tuple) else (found,)
+        return torch.cat([y.flatten() for y in found])
+
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    y = outputs(flat)
+    J = torch.autograd.functional.jacobian(lambda t: torch.cat([outputs(t), t]), flat)
+
+    def loss(both: torch.Tensor) -> torch.Tensor:
+        return loss_of(both[: len(y)], named(both[len(y) :]))
+
+    return J.T @ torch.autograd.functional.hessian(loss, torch.cat([y, flat])) @ J
+
+
+def beside_cases(name: str) -> tuple[nn.Module, Any, Any]:
+    torch.manual_seed(0)
+    if name == "learned weights":
+        split = lambda y: (y[:18].reshape(6, 3), y[18:].reshape(6, 2))  # noqa: E731
+        model: nn.Module = Weighed()
+        return (
+            model.double(),
+            lambda m, b: weighed(m(b[0]), m.logs, b),
+            lambda b: lambda y, t: weighed(split(y), t["logs"], b),
+        )
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    penalty = plain_penalty if name == "plain penalty" else coupling_penalty
+
+    def of_parameters(t: dict[str, torch.Tensor]) -> torch.Tensor:
+        if name == "plain penalty":
+            return 0.3 * torch.stack([p.square().sum() for p in t.values()]).sum()
+        last = t["2.weight"]
+        return 0.1 * t["0.weight"].norm() + 0.2 * (last @ last.T - torch.eye(3).double()).square().sum()
+
+    return (
+        model,
+        lambda m, b: F.cross_entropy(m(b[0]), b[1]) + penalty(m),
+        lambda b: lambda y, t: F.cross_entropy(y.reshape(6, 3), b[1]) + of_parameters(t),
+    )
+
+
+@pytest.mark.parametrize("kind", ["ggn", "ggn_mc"])
+@pytest.mark.parametrize("name", ["plain penalty", "coupling penalty", "learned weights"])
+def test_gauss_newton_counts_parameters_that_the_loss_uses_as_outputs(name: str, kind: str, tmp_path: Path) -> None:
+    model, scalar, of_both = beside_cases(name)
+    batch = (torch.randn(6, 4).double(), torch.arange(6) % 3, torch.randn(6, 2).double())
+    G = gauss_newton_beside(model, batch, of_both(batch)).detach()
+    optimizer = adam(model.parameters())
+    options = {"config": "full", "curvature": kind, "on_error": "raise", "logdir": tmp_path / "run"}
+    with cockpit_core.track(model, optimizer=optimizer, **with_config(options)) as run:
+        scalar(model, batch).backward()
+        optimizer.step()
+    trace, error = by_step(run.data, "HessTrace")[0], 1e-6 * abs(float(G.trace()))
+    if kind == "ggn_mc":
+        error = 5 * float(run.data.estimates["HessTrace"][1][0])
+    assert trace == pytest.approx(float(G.trace()), abs=error)
+    assert by_step(run.data, "HessMaxEV")[0] == pytest.approx(float(torch.linalg.eigvalsh(G)[-1]), rel=1e-3)
+
+
+def test_weights_of_the_network_in_the_loss_of_a_sample_are_a_reason(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
     optimizer = adam(model.parameters())
     with cockpit_core.track(model, optimizer=optimizer, logdir=tmp_path / "run", config="full", curvature="ggn") as run:
-        loop.scalar(model, loop.batches(1)[0]).backward()
+        (F.cross_entropy(model(x), y, reduction="none") * model[0].weight.norm()).mean().backward()
         optimizer.step()
-    assert "outputs alone" in {missing.name: missing.reason for missing in run.data.missing}["HessTrace"]
+    assert (
+        "multiplies weights of the network"
+        in {missing.name: missing.reason for missing in run.data.missing}["HessTrace"]
+    )
 
 
 @pytest.mark.parametrize("name", ["function", "flattened tokens", "two heads"])

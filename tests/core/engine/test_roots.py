@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import cockpit_core
 import cockpit_core.tracking.alive
 from tests import slow_truth
-from tests.slow_truth import Objective, truth_of_objective
+from tests.objectives import Objective, observe, truth_of_objective
 from tests.training import assert_alphas_close, assert_true, by_step, start, truth_of, with_config
 
 OWN = torch.autograd.backward
@@ -138,7 +138,7 @@ def test_backward_that_raises_is_the_users_own_affair(tmp_path: Path) -> None:
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
     assert len(by_step(run.data, "HessTrace")) == len(by_step(run.data, "Loss")) == 2
-    expected = slow_truth.observe(make()[0], Objective(lambda m, b: F.cross_entropy(m(b[0]), b[1]), None), (x, y))[3]
+    expected = observe(make()[0], Objective(lambda m, b: F.cross_entropy(m(b[0]), b[1]), None), (x, y))[3]
     assert by_step(run.data, "HessTrace")[0] == pytest.approx(expected.trace())
 
 

@@ -78,6 +78,8 @@ INTERACTING: dict[str, Callable[[Tensor], Tensor]] = {
     "curved": lambda z: torch.log(squares(z).mean()),
     "decorrelated": lambda z: (z.t() @ z / len(z) - torch.eye(z.shape[1]).double()).square().sum(),
     "centred": lambda z: (z - z.mean(0)).square().mean(),
+    "neighbours": lambda z: sum((z[n] - z[n - 1]).square().sum() for n in range(B)),
+    "pairs of rows": lambda z: (z[[0, 1, 2]] - z[[1, 2, 3]]).square().sum(),
 }
 
 
@@ -113,6 +115,11 @@ SEPARATE: dict[str, Callable[[Tensor], Tensor]] = {
     "cosine": lambda z: (1 - F.cosine_similarity(z[:, :2], z[:, 2:])).mean(),
     "triplet": lambda z: F.triplet_margin_loss(z[:, :2], z[:, 2:], z[:, 1:3]),
     "decay": lambda z: squares(z).mean() + 0.1 * z.new_ones(3).sum(),
+    "one by one": lambda z: sum(F.cross_entropy(row.view(2, 2), torch.tensor([0, 1])) for row in z) / B,
+    "some of their rows": lambda z: F.l1_loss(
+        z.view(B, 2, 2)[[0, 0, 2, 3, 3], [0, 1, 1, 0, 1]], torch.ones(5, 2).double(), reduction="sum"
+    ),
+    "the hardest": lambda z: squares(z).topk(3).values.mean(),
 }
 
 

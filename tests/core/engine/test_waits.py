@@ -17,7 +17,8 @@ import cockpit_core
 WAITS = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero")
 FEW, MANY = 13, 25  # layers: signals look at twelve activations of both
 
-MOST_CALLS = 60  # of torch, per parameter tensor
+MOST_CALLS = 30  # of torch, per parameter tensor
+MOST_WAITS = 3  # beside the transfers of what lies on another device, which the CPU does not show
 
 
 class Listener(TorchDispatchMode):
@@ -77,7 +78,7 @@ def test_waits_do_not_grow_with_the_layers(name: str, tmp_path: Path, monkeypatc
         plain = count(layers, None, monkeypatch, OPTIMIZERS[name])  # Adam itself reads a number per tensor
         waits.append(tracked.waits - plain.waits)
         calls.append(tracked.calls - plain.calls)
-    assert waits[0] == waits[1] < 75, waits
+    assert waits[0] == waits[1] <= MOST_WAITS, waits
     assert (calls[1] - calls[0]) / (2 * (MANY - FEW)) < MOST_CALLS
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import cockpit_core
 from cockpit_core.kernels import Bins, Counts, Spec, count_values, door, native
-from cockpit_core.kernels.native import convolving, counting, reducing
+from cockpit_core.kernels.native import columns, convolving, counting, reducing
 from cockpit_core.layers.conv import Patches
 from cockpit_core.layers.scratch import Scratch
 from tests.core.kernels.cases import (
@@ -40,7 +40,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 @pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for module in (reducing, convolving, counting):
+    for module in (reducing, convolving, counting, columns):
         monkeypatch.setattr(module, "find_library", lambda: native.open_level(request.param))
     return request.param
 
@@ -61,8 +61,8 @@ def count_plainly(values: Tensor, bins: Bins) -> Tensor:
 
 def make_blocks(dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     torch.manual_seed(0)
-    for rows, columns in ((7, 1000), (3, 5), (1, 1), (5, 4099), (40, 33), (1, 17), (0, 4), (4, 0)):
-        yield f"{rows} x {columns}", 0.01 * torch.randn(rows, columns, dtype=dtype)
+    for rows, width in ((7, 1000), (3, 5), (1, 1), (5, 4099), (40, 33), (1, 17), (0, 4), (4, 0)):
+        yield f"{rows} x {width}", 0.01 * torch.randn(rows, width, dtype=dtype)
     yield "spread", torch.randn(6, 700, dtype=dtype)
     yield "zeros", torch.zeros(3, 100, dtype=dtype)
     yield "signed zeros", -torch.zeros(3, 100, dtype=dtype)
@@ -165,6 +165,9 @@ def test_a_convolution_walks_over_nonzero_output_gradients(name: str, dtype: tor
         close = 10 * TOLERANCE[dtype] * G.norm(dim=1)[:, None] * along.norm(dim=1)
         assert ((found.dots - G @ along.T).abs() <= close)[:, :number].all()
         assert_counts_but_for_edges(found.counts, G, Bins(-2, 2, 100))
+    squares, truth = part.squares(), G.square().sum(0).view(part.shape)
+    assert squares is not None
+    torch.testing.assert_close(squares.double(), truth, rtol=0, atol=TOLERANCE[dtype] * float(truth.max()))
 
 
 def assert_counts_but_for_edges(counts: Tensor | None, G: Tensor, bins: Bins) -> None:
@@ -196,12 +199,25 @@ def test_skipped_zeros_do_not_hide_what_is_not_finite(where: str, what: float) -
     part.left[1] = 0
     getattr(part, where)[1].view(-1)[5] = what
     assert part.reduce(directions, Bins(-2, 2, 100)) is None
+    squares = part.squares()
+    dense = part.form(0, part.samples).square().sum(0)
+    assert squares is None or torch.equal(torch.isfinite(squares), torch.isfinite(dense))
+
+
+def test_squares_of_tiny_gradients_do_not_vanish() -> None:
+    part, _ = make_patches("three by three", torch.float32)
+    part.left *= 2.0**-70
+    part.scale = 2.0**20
+    truth = part.form(0, part.samples).square().sum(0)
+    assert float(truth.max()) > 0
+    torch.testing.assert_close(part.squares(), truth, rtol=0, atol=1e-5 * float(truth.max()))
 
 
 def test_dense_output_gradients_are_not_walked_over() -> None:
     part, directions = make_patches("three by three", torch.float32)
     part.left = torch.randn_like(part.left)
     assert part.reduce(directions, Bins(-2, 2, 100)) is None
+    assert part.squares() is None
 
 
 @pytest.mark.usefixtures("level")

@@ -64,18 +64,38 @@ COMPILE = """
             signature |= dict.fromkeys(options, "constexpr")
             source = ASTSource(gpu._count, signature, options)
             fusion = {"enable_fp_fusion": FUSION}
-            text = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=fusion).asm["ptx"]
-            print(gradient, outer, len(re.findall(r"fma[.]rn", text)), text.count(".ftz"))
+            made = triton.compile(source, target=GPUTarget(TARGET), options=fusion).asm
+            text = made.get("ptx") or made["amdgcn"]
+            kept = text.count(".ftz") if "ptx" in made else 2 - len(re.findall(r"denorm_mode_(?:32|16_64) 3", text))
+            fused = len(re.findall(r"fma[.]rn|v_(?:pk_)?fma", text))
+            print(gradient, outer, bool(made.get("cubin") or made.get("hsaco")), fused, kept)
 """
+TARGETS = {"sm_80": '"cuda", 80, 32', "sm_90": '"cuda", 90, 32', "gfx942": '"hip", "gfx942", 64'}
 
 
-def test_the_compiled_kernel_rounds_each_operation_and_keeps_subnormals(tmp_path: object) -> None:
-    lines = run_python(COMPILE.replace("FUSION", "False"), TRITON_CACHE_DIR=str(tmp_path)).splitlines()
-    assert len(lines) == 12
-    assert [line for line in lines if not line.endswith(" 0 0")] == []
+def compile_for(target: str, fusion: bool, cache: object) -> list[list[str]]:
+    """Of each variant: type, outer, is there code for the machine, operations that were merged, subnormals that are lost."""
+    code = COMPILE.replace("FUSION", str(fusion)).replace("TARGET", TARGETS[target])
+    return [line.split() for line in run_python(code, TRITON_CACHE_DIR=str(cache)).splitlines()]
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_the_compiled_kernel_rounds_each_operation_and_keeps_subnormals(target: str, tmp_path: object) -> None:
+    found = compile_for(target, False, tmp_path)
+    assert len(found) == 12
+    assert [line for line in found if line[2:] != ["True", "0", "0"]] == []
 
 
 def test_with_fusion_the_compiler_would_merge_the_product_into_the_subtraction(tmp_path: object) -> None:
     """So the test above can fail, and ``enable_fp_fusion=False`` is not there for show."""
-    lines = run_python(COMPILE.replace("FUSION", "True"), TRITON_CACHE_DIR=str(tmp_path)).splitlines()
-    assert any(line.startswith("fp32 True") and not line.endswith(" 0 0") for line in lines)
+    found = compile_for("sm_80", True, tmp_path)
+    assert any(line[:2] == ["fp32", "True"] and line[3] != "0" for line in found)
+
+
+def test_the_kernel_compiled_for_amd_keeps_subnormals_and_merges_no_more_than_it_must(tmp_path: object) -> None:
+    """Dividing whole numbers takes merged operations there, always the same ones: with fusion there are more."""
+    found, fused = (compile_for("gfx942", fusion, tmp_path) for fusion in (False, True))
+    assert len(found) == 12
+    assert [line for line in found if (line[2], line[4]) != ("True", "0")] == []
+    assert all(int(own[3]) <= int(other[3]) for own, other in zip(found, fused, strict=True))
+    assert any(int(own[3]) < int(other[3]) for own, other in zip(found, fused, strict=True))

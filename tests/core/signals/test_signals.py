@@ -11,18 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from cockpit_core.signals.activations import choose_modules, measure_activity, summarise
+from cockpit_core.signals import activations, inputs, losses, outputs, reading, targets
+from cockpit_core.signals.activations import choose_modules, summarise
 from cockpit_core.signals.gradients import measure_reach, measure_steps_to_go
-from cockpit_core.signals.inputs import measure_checksum, measure_inputs
-from cockpit_core.signals.losses import measure_spread
-from cockpit_core.signals.outputs import (
-    measure_binary_hits,
-    measure_broadcast,
-    measure_hits,
-    measure_outputs,
-    measure_sums,
-)
-from cockpit_core.signals.targets import measure_constant, measure_labels, measure_likeness, measure_targets
+from cockpit_core.signals.outputs import measure_broadcast
 from cockpit_core.signals.tensors import as_rows, find_tensor, list_tensors
 from cockpit_core.signals.wiring import (
     check_wiring,
@@ -32,6 +24,23 @@ from cockpit_core.signals.wiring import (
     find_unoptimised,
     read_rate,
 )
+
+
+def value_of(signal):
+    """On the CPU a signal is read at once."""
+
+    def read(*args, **options):
+        return signal(*args, **options).value
+
+    return read
+
+
+measure_inputs, measure_checksum = value_of(inputs.measure_inputs), value_of(inputs.measure_checksum)
+measure_labels, measure_targets = value_of(targets.measure_labels), value_of(targets.measure_targets)
+measure_likeness, measure_constant = value_of(targets.measure_likeness), value_of(targets.measure_constant)
+measure_outputs, measure_sums = value_of(outputs.measure_outputs), value_of(outputs.measure_sums)
+measure_hits, measure_binary_hits = value_of(outputs.measure_hits), value_of(outputs.measure_binary_hits)
+measure_activity, measure_spread = value_of(activations.measure_activity), value_of(losses.measure_spread)
 
 
 def rms(values: list[float]) -> float:
@@ -242,3 +251,35 @@ def test_the_loss_of_always_giving_the_median(loss_fn: nn.Module) -> None:
     centre = torch.tensor([middle(y[:, j].tolist()) for j in range(2)])
     assert measure_constant(loss_fn, y)["target_chance"] == pytest.approx(float(loss_fn(centre.expand_as(y), y)))
     assert measure_constant(nn.MSELoss(), y) == {}
+
+
+def test_from_another_device_everything_comes_with_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in: tensors of the CPU that are said to lie elsewhere. What is written into them meanwhile is not seen."""
+    g = torch.Generator().manual_seed(0)
+    x, labels, yes = torch.randn(9, 5, generator=g), torch.randint(0, 4, (9,), generator=g), torch.rand(9) > 0.5
+    bytes_ = torch.randint(0, 9, (9,), generator=g, dtype=torch.uint8)  # odd sizes before numbers of eight bytes
+    calls = [
+        (targets.measure_labels, (bytes_, 9)),
+        (targets.measure_labels, (labels, 9)),
+        (inputs.measure_inputs, (x,)),
+        (inputs.measure_checksum, (x,)),
+        (outputs.measure_hits, (x, labels)),
+        (outputs.measure_binary_hits, (x[:, 0], yes.float(), 0.0)),
+        (outputs.measure_outputs, (x.bfloat16(),)),
+        (outputs.measure_sums, (x,)),
+        (targets.measure_targets, (x.double(),)),
+        (activations.measure_activity, (x.half(), nn.Sigmoid())),
+        (losses.measure_spread, (x[:, 0],)),
+        (outputs.measure_hits, (x, labels[:3])),
+    ]
+    here = [signal(*args).value for signal, args in calls]
+    monkeypatch.setattr(reading, "is_here", lambda tensor: False)
+    away = [signal(*args) for signal, args in calls]
+    assert [one.is_done for one in away] == [False] * 11 + [True]
+    x.zero_()
+    transfers = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: transfers.append(tensor) or tensor)
+    for one, arrays in reading.fetch(away):
+        one.answer(arrays)
+    assert len(transfers) == 1
+    assert [one.value for one in away] == here

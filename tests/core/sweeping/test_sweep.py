@@ -31,6 +31,7 @@ def own_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "def problem():\n    return dataclasses.replace(problems.find('digits_mlp'), name='mine', epochs=2)\n"
         "class Worse(torch.optim.SGD):\n    pass\n"
         "class Broken(torch.optim.SGD):\n    def step(self, closure=None):\n        raise RuntimeError('no idea')\n"
+        "class Deadly(torch.optim.SGD):\n    def step(self, closure=None):\n        import os\n        os._exit(7)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -115,6 +116,18 @@ def test_a_run_that_fails_is_said_and_tried_again(capsys: pytest.CaptureFixture)
     assert "no idea" in error.read_text()
     assert sweep(*grid, "--processes", "1", "--logdir", "runs") == 1
     assert "1 of 2 are finished already" in capsys.readouterr().out
+
+
+def test_a_run_that_kills_its_process_takes_nothing_with_it(capsys: pytest.CaptureFixture) -> None:
+    """Processes run several trials each: whoever comes after the dead one gets a new process."""
+    grid = ("mine:problem", "--optimizer", "mine:Deadly", "mine:Broken", "SGD", "--lr", "0.1", "0.2", "--epochs", "1")
+    assert sweep(*grid, "--processes", "2", "--logdir", "runs") == 1
+    captured = capsys.readouterr()
+    assert captured.out.count("failed: exit code 7") == 2
+    assert captured.out.count("failed: RuntimeError: no idea") == 2
+    assert "4 of the runs failed; the same command tries them again" in captured.err
+    done = sorted(file.parts[-3] for file in Path("runs").rglob("result.json"))
+    assert done == ["SGD,lr=0.1", "SGD,lr=0.2"]
 
 
 def test_the_best_is_run_again_with_new_seeds(capsys: pytest.CaptureFixture) -> None:

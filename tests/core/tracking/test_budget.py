@@ -127,6 +127,7 @@ def test_without_config_and_schedule_a_tenth_of_the_time_is_spent_on_everything(
     plain.run(plain.batches(60))
     header = run.data.header
     assert header.options["budget"] == "0.1"
+    assert header.options["lent for early steps"] == "0.15 s"
     assert {info.name for info in header.quantities} == {quantity.name for quantity in q.everything()}
     assert 0 in by_step(run.data, "Loss")
     for ours, other in zip(training.model.parameters(), plain.model.parameters(), strict=True):
@@ -149,6 +150,7 @@ def test_budget_bounds_a_config(tmp_path: Path) -> None:
     with training.track(tmp_path / "run", config="full", budget=0.05) as run:
         training.run(training.batches(60))
     tracked = by_step(run.data, "Loss")
+    assert "lent for early steps" not in run.data.header.options
     assert 0 in tracked
     assert len(tracked) < 10
     assert {info.name for info in run.data.header.quantities} == {c.name for c in q.configuration("full")}

@@ -32,13 +32,14 @@ def read_snippets() -> dict[str, str]:
 SNIPPETS = read_snippets()
 NO_VALUE = {
     "Contrastive pairs": {"Alpha": "the loss mixes samples"},
+    "Learned weights of losses": {"Alpha": "the step moved logs"},
     "Accumulation, autocast, GradScaler": {"HessMaxEV": "several backward passes"},
     "Reinforcement learning, episode by episode": {"HessMaxEV": "several backward passes"},
 }
 
 
 def test_page_has_a_snippet_for_each_loop() -> None:
-    assert len(SNIPPETS) == 13
+    assert len(SNIPPETS) == 14
 
 
 @pytest.mark.filterwarnings("ignore", "error:Cockpit.*failed")  # ignored: those of the libraries that a snippet imports

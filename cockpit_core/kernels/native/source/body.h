@@ -206,7 +206,9 @@ EXPORT void NAME(reduce_block)(const REAL *G, int64_t stride, int64_t rows, int6
   }
 }
 #include "convolution.h"
+#include "columns.h"
 #include "counting.h"
+#undef Shape
 #undef PIECE
 #undef ALL_LANES
 #undef Tally

@@ -1,0 +1,46 @@
+"""Which parameters have individual gradients that can be read from the graph, and why the others have none."""
+
+from __future__ import annotations
+
+import torch
+
+from .factors import make_piece
+from .individual import Individual
+from .point import NoCurvature, Point
+from .rest import refuse_repeated
+from .sites import Sites, find_sites
+
+UNCOVERED = 0.3
+"""Share of the parameters that may lack a rule; they get random signs of their own, which are far noisier."""
+
+
+def tell_apart(
+    point: Point, generator: torch.Generator, memory_budget: int
+) -> tuple[dict[str, Individual], dict[str, str]]:
+    """By parameter; and those without rule, with the reason: all of them where samples are mixed (BatchNorm)."""
+    try:
+        return make_individuals(point, find_sites(point, generator), memory_budget)
+    except NoCurvature as reason:
+        return {}, dict.fromkeys(point.trainable, str(reason))
+
+
+def make_individuals(point: Point, sites: Sites, memory_budget: int) -> tuple[dict[str, Individual], dict[str, str]]:
+    """By name; and the parameters without rule, with the reason. NoCurvature if those are too many."""
+    made: dict[str, Individual] = {}
+    uncovered = dict(sites.uncovered)
+    keep = memory_budget // 4 // max(1, len(sites.nodes))
+    for name, some in sites.by_name.items():
+        parameter = point.trainable[name]
+        try:
+            pieces = [make_piece(site, parameter, keep) for site in some]
+            one = Individual(pieces, parameter.shape, point.batch_size)
+            refuse_repeated(one)
+            made[name] = one
+        except NoCurvature as reason:
+            uncovered[name] = str(reason)
+    total = sum(p.numel() for p in point.trainable.values())
+    without = sum(point.trainable[name].numel() for name in uncovered)
+    if without > UNCOVERED * total:
+        name, why = next(iter(uncovered.items()))
+        raise NoCurvature(f"{name}: {why}")
+    return made, uncovered

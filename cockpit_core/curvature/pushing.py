@@ -1,0 +1,86 @@
+"""What a change of a parameter, another one for each sample, does to the outputs of its uses: the reverse of factors.py.
+
+With ``dW_n`` the change for sample n, ``dz_n = dW_n a_n`` at every use. A random ``dW_n`` probes the Hessian of one sample as
+a matrix over the parameter. Where a weight sees more positions than it has inputs (convolutions, biases, norms), that is far
+less noisy than random signs at all outputs, most of which no change of the weight can bring about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from .factors import Direct, Outer, Piece
+from .individual import Individual
+from .signs import Codes, random_signs
+
+
+class ChangeOfParameter:
+    """Random signs for each sample, drawn anew by ``draw``; ``pair`` is what one draw says of the trace."""
+
+    def __init__(self, one: Individual, number: int):
+        self._one, self._number = one, number
+        self._base = self._change = torch.zeros(0)
+
+    def draw(self, generator: torch.Generator, like: Tensor) -> None:
+        self._base = random_signs((self._one.batch_size, *self._one.shape), like, generator)
+
+    @torch.no_grad()
+    def changes(self, codes: Codes) -> list[Tensor]:
+        """At the output of each use, [*shape]."""
+        self._change = self._base
+        if codes.number and self._base.dim() > 1:
+            signs = codes.of_features(self._base.shape[1], self._number, self._base)
+            self._change = self._base * signs.reshape(-1, *(1,) * (self._base.dim() - 2))
+        return [_push(piece, self._change) for piece in self._one.pieces]
+
+    def pair(self, changes: Sequence[Tensor], images: Sequence[Tensor | None]) -> Tensor:
+        """[B]"""
+        return sum_by_sample(self._one, changes, images)
+
+    @torch.no_grad()
+    def starts(self, slopes: Sequence[Tensor]) -> list[tuple[GradientEdge, Tensor]]:
+        """``dW_n^T b`` at the inputs of all linear maps, b being the slope at the output."""
+        found = []
+        for piece, b in zip(self._one.pieces, slopes, strict=True):
+            edge = piece.input_edge if isinstance(piece, Outer) else None
+            if edge is not None and isinstance(piece, Outer):
+                found.append((edge, _pull_to_input(piece, self._change, b)))
+        return found
+
+
+def sum_by_sample(one: Individual, changes: Sequence[Tensor], images: Sequence[Tensor | None]) -> Tensor:
+    """``sum over uses of <e_n, w_n>``, [B]; w None where it is zero."""
+    total = torch.zeros(one.batch_size, dtype=torch.float64)
+    for piece, e, w in zip(one.pieces, changes, images, strict=True):
+        if w is not None:
+            both = piece.site.layout.samples_first((e * w).unsqueeze(0))[0]
+            total += both.flatten(1).sum(1).double().cpu()
+    return total
+
+
+def _push(piece: Piece, change: Tensor) -> Tensor:
+    batch = len(change)
+    if isinstance(piece, Direct):
+        return piece.broadcast(change.reshape(batch, -1))
+    one_hot = piece.one_hot
+    if one_hot is None:
+        matrices = piece.as_matrices(change)
+        parts = [_times(piece, matrices, part) for part in piece.parts(batch)]
+        return piece.put_back(parts[0] if len(parts) == 1 else torch.cat(parts))
+    places = one_hot.indices.unsqueeze(-1).expand(-1, -1, change.shape[2])
+    rows = change.gather(1, places) * one_hot.kept.unsqueeze(-1)  # [B, S, width]
+    return piece.put_back(rows.mT.unsqueeze(1))
+
+
+def _times(piece: Outer, matrices: Tensor, part: slice) -> Tensor:
+    given, own = piece.given_of(part).to(matrices.dtype)[0], matrices[part]
+    return (own.mT if piece.turned else own) @ given
+
+
+def _pull_to_input(piece: Outer, change: Tensor, slope: Tensor) -> Tensor:
+    b, own = piece.gradient_factor(slope)[0, :, 0], piece.as_matrices(change)[:, 0]  # [B, O, S], [B, L, R]
+    return piece.input_seed((own if piece.turned else own.mT) @ b)

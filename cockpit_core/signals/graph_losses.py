@@ -1,0 +1,175 @@
+"""Which loss a function has computed, from what its graph keeps: ``F.cross_entropy(model(x), y)`` has no module to ask.
+
+Also losses inside a module of the user's own, inside the model, and squares or distances that were written out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from cockpit_core.curvature.autograd_graph import kind_of, output_shape
+
+MOST = 24  # nodes between what is differentiated and the loss itself
+_PASSED = ("Mean", "Sum", "Add", "Sub", "Neg", "Mul", "Div", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "ToCopy")
+_SHAPES = ("View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Select", "UnsafeView")
+REDUCTIONS = ("none", "mean", "sum")
+
+
+class Given(NamedTuple):
+    """What the model gave, and the node that made it."""
+
+    value: Tensor
+    node: Any
+
+
+class GraphLoss(NamedTuple):
+    """``factor * module(output, target)``, perhaps with something added. ``addends``: how many elements of the loss are
+    added up, 1 for a mean; ``growth``: its elements over those of its inputs, 1 unless shapes were broadcast (the target
+    may be unknown then)."""
+
+    module: nn.Module
+    output: Tensor
+    target: Tensor | None
+    factor: float
+    addends: float
+    elements: int
+    growth: float
+
+
+Reading = tuple[nn.Module, Tensor, Tensor | None, int, float]
+
+
+def read_graph_loss(root: Any, given: Given | None) -> GraphLoss | None:
+    """The first loss that is found on the way down from ``root``; ``given`` is what the model gave."""
+    waiting: list[tuple[Any, float, float]] = [(root, 1.0, 1.0)]  # node, factor, weight that means give an element
+    for _ in range(MOST):
+        if not waiting:
+            return None
+        node, factor, share = waiting.pop(0)
+        kind = kind_of(node)
+        found = READERS[kind](node, given) if kind in READERS else None
+        if found is not None:
+            module, output, target, elements, growth = found
+            addends = 1.0 if module.reduction == "mean" else share * elements
+            hidden = None if target is None else target.detach()
+            return GraphLoss(module, output.detach(), hidden, factor, addends, elements, growth)
+        scale = factor_of(node, kind) if kind in _PASSED else None
+        if scale is not None:
+            for child, _ in node.next_functions:
+                if child is not None:
+                    thinner = share / shrinkage(node, child) if kind == "Mean" else share
+                    waiting.append((child, factor * scale, thinner))
+    return None
+
+
+def shrinkage(node: Any, child: Any) -> float:
+    return math.prod(output_shape(child)) / max(1, math.prod(output_shape(node)))
+
+
+def factor_of(node: Any, kind: str) -> float | None:
+    """What a node multiplies with; None where it weighs elements one by one, or two losses with each other."""
+    if kind == "Neg":
+        return -1.0
+    if kind not in ("Mul", "Div"):
+        return 1.0
+    if sum(child is not None for child, _ in node.next_functions) != 1:
+        return None
+    other = node._saved_other if node.next_functions[0][0] is not None else node._saved_self
+    if other is None or (isinstance(other, Tensor) and other.numel() != 1) or (kind == "Div" and not float(other)):
+        return None
+    return float(other) if kind == "Mul" else 1 / float(other)
+
+
+def _classes(node: Any, given: Given | None) -> Reading | None:
+    """Scores are not kept where a log_softmax is in between; those of the model stand in where they fit."""
+    logs, labels = node._saved_self, node._saved_target
+    ignored = node._saved_ignore_index
+    settings = {"ignore_index": ignored - 2**64 if ignored >= 2**63 else ignored,
+                "reduction": REDUCTIONS[node._saved_reduction]}  # fmt: skip
+    above = skip_shapes(node.next_functions[0][0])
+    if above is None or kind_of(above) != "LogSoftmax":
+        return nn.NLLLoss(**settings), logs, labels, labels.numel(), 1.0
+    source, logs = above.next_functions[0][0], above._saved_result
+    labels = labels.reshape(labels_shape(logs, labels))
+    if source is not None and kind_of(source) == "Softmax":
+        scores = source._saved_result
+    else:
+        scores = given.value if given is not None and given.value.shape == logs.shape else logs
+    return nn.CrossEntropyLoss(**settings), scores, labels, labels.numel(), 1.0
+
+
+def _pair(make: Callable[[Any], nn.Module]) -> Callable[[Any, Given | None], Reading | None]:
+    def read(node: Any, given: Given | None) -> Reading | None:
+        z, y = node._saved_self, node._saved_target
+        return make(node), z, y, z.numel(), z.numel() / max(1, own_elements(z), own_elements(y))
+
+    return read
+
+
+def own_elements(tensor: Tensor) -> int:
+    """Without those that an expansion repeats."""
+    return math.prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+
+
+def _written(
+    make: Callable[..., nn.Module], fits: Callable[[Any], bool]
+) -> Callable[[Any, Given | None], Reading | None]:
+    """Squares or distances of a difference to what the model gave: that and the difference tell the target."""
+
+    def read(node: Any, given: Given | None) -> Reading | None:
+        gap, source = node._saved_self, node.next_functions[0][0]
+        if not fits(node) or source is None or kind_of(source) != "Sub" or given is None:
+            return None
+        made = [is_made_by(child, given.node) for child, _ in source.next_functions]
+        if made not in ([True, None], [None, True]):  # another tensor, or two that depend on parameters
+            return None
+        module, z = make(reduction="none"), given.value
+        if gap.numel() == z.numel():
+            z = z.reshape(gap.shape)
+            return module, z, z - gap if made[0] else z + gap, gap.numel(), 1.0
+        square = gap.dim() == 2 and gap.shape[0] == gap.shape[1] == z.numel()
+        return (module, z, None, gap.numel(), gap.numel() / z.numel()) if square else None
+
+    return read
+
+
+def is_made_by(node: Any, maker: Any) -> bool | None:
+    """Is it this node, perhaps in another shape? None: a constant."""
+    node = skip_shapes(node, maker)
+    return None if node is None else node is maker
+
+
+def skip_shapes(node: Any, until: Any = None) -> Any:
+    """The node behind those that give the same numbers another shape."""
+    for _ in range(4):
+        if node is None or node is until or kind_of(node) not in _SHAPES:
+            break
+        node = node.next_functions[0][0]
+    return node
+
+
+def labels_shape(logs: Tensor, labels: Tensor) -> tuple[int, ...]:
+    """As the user gave them: torch folds several positions of a sample for the node."""
+    plain = (logs.shape[0], *logs.shape[2:]) if logs.dim() > 1 else ()
+    return plain if math.prod(plain) == labels.numel() else tuple(labels.shape)
+
+
+def _reduction(node: Any) -> str:
+    return REDUCTIONS[node._saved_reduction]
+
+
+READERS: dict[str, Callable[[Any, Given | None], Reading | None]] = {
+    "NllLoss": _classes,
+    "NllLoss2D": _classes,
+    "MseLoss": _pair(lambda node: nn.MSELoss(reduction=_reduction(node))),
+    "SmoothL1Loss": _pair(lambda node: nn.SmoothL1Loss(reduction=_reduction(node), beta=node._saved_beta)),
+    "HuberLoss": _pair(lambda node: nn.HuberLoss(reduction=_reduction(node), delta=node._saved_delta)),
+    "BinaryCrossEntropy": _pair(lambda node: nn.BCELoss(reduction=_reduction(node))),
+    "BinaryCrossEntropyWithLogits": _pair(lambda node: nn.BCEWithLogitsLoss(reduction=_reduction(node))),
+    "Pow": _written(nn.MSELoss, lambda node: node._saved_exponent == 2),
+    "Abs": _written(nn.L1Loss, lambda node: True),
+}

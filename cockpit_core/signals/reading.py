@@ -1,0 +1,95 @@
+"""A signal in two halves: what it takes from a tensor where that lies, and what it makes of it on the host.
+
+A signal is a generator: it yields a list of small tensors, is sent the same as arrays, and returns its numbers. Tensors of
+the CPU are arrays already, so it goes on at once (numpy takes a fraction of torch's time for so few numbers); from another
+device all signals of a step are brought over with one transfer, when the step is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+Steps = Generator[list[Tensor], list[np.ndarray], T]
+
+
+class Reading:
+    """One signal at work. ``value`` is there once it ``is_done``."""
+
+    def __init__(self, steps: Steps[Any]):
+        self.value: Any = None
+        self.steps: Steps[Any] | None = None
+        self.tensors: list[Tensor] = []
+        try:
+            wanted = next(steps)
+        except StopIteration as end:
+            self.value = end.value
+            return
+        self.steps = steps
+        if all(is_here(tensor) for tensor in wanted):
+            self.answer([tensor.detach().numpy() for tensor in wanted])
+        else:  # the user may write into them before they are read
+            self.tensors = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in wanted]
+
+    @property
+    def is_done(self) -> bool:
+        return self.steps is None
+
+    def answer(self, arrays: list[np.ndarray]) -> None:
+        steps, self.steps, self.tensors = self.steps, None, []
+        assert steps is not None
+        try:
+            with np.errstate(all="ignore"):  # numbers may be infinite
+                steps.send(arrays)
+        except StopIteration as end:
+            self.value = end.value
+
+
+def is_here(tensor: Tensor) -> bool:
+    return tensor.is_cpu
+
+
+def signal(function: Callable[..., Steps[T]]) -> Callable[..., Reading]:
+    """What the generator returns, in a ``Reading``."""
+
+    @wraps(function)
+    def read(*args: Any, **options: Any) -> Reading:
+        return Reading(function(*args, **options))
+
+    return read
+
+
+def fetch(readings: Iterable[Reading]) -> list[tuple[Reading, list[np.ndarray]]]:
+    """What those that wait want, each with its reading, with one transfer for all."""
+    waiting = [reading for reading in readings if not reading.is_done]
+    arrays = iter(bring([tensor for reading in waiting for tensor in reading.tensors]))
+    return [(reading, [next(arrays) for _ in reading.tensors]) for reading in waiting]
+
+
+def bring(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """To the host, as bytes side by side."""
+    if not tensors:
+        return []
+    flat = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors]
+    host = torch.cat([part.to(flat[0].device) for part in flat]).cpu().numpy()
+    found, start = [], 0
+    for tensor, part in zip(tensors, flat, strict=True):
+        own = host[
+            start : start + len(part)
+        ].tobytes()  # a copy, because numbers want to begin at multiples of their size
+        start += len(part)
+        empty = np.empty(0, torch.empty(0, dtype=tensor.dtype).numpy().dtype)
+        found.append(np.frombuffer(own, empty.dtype).reshape(tuple(tensor.shape)))
+    return found
+
+
+def lower_median(values: np.ndarray) -> Any:
+    """Along the last dimension, of an even number the lower one, as torch's; NaN where a value is none."""
+    ordered = np.sort(values, axis=-1)  # what is no number comes last
+    return np.where(np.isnan(ordered[..., -1]), np.nan, ordered[..., (values.shape[-1] - 1) // 2])

@@ -1,0 +1,93 @@
+"""Is a run as far as it should be? Runs that are seldom tracked, and losses that need not fall."""
+
+from __future__ import annotations
+
+import math
+
+from cockpit_core.diagnosis.judge import Judge, rank
+from cockpit_core.diagnosis.view import View
+from tests.histories import find, make_header, replay_history
+
+
+def view_of(judge: Judge) -> View:
+    assert judge.facts is not None
+    return View(judge.history, judge.facts)
+
+
+def alarms(judge: Judge) -> list[str]:
+    return [finding.name for finding in rank(judge.found.values()) if finding.severity != "advice"]
+
+
+def stuck_at(level: float, **signals: float):
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {"Loss": 2.3 * level + 0.02 * math.sin(7.7 * i), "signal/accuracy": 0.1}
+        scalars |= {f"signal/{name}": value for name, value in signals.items()}
+
+    return change
+
+
+def test_what_is_behind_is_told_by_time() -> None:
+    """Nine tenths of chance: fine after 20 steps, not after 80."""
+    assert not view_of(replay_history(stuck_at(0.9), n=5)).struggles
+    assert view_of(replay_history(stuck_at(0.9), n=17)).struggles
+    assert not view_of(replay_history()).struggles
+
+
+def test_coming_down_to_the_mean_is_no_gain() -> None:
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {"Loss": 2.3 * (1 + 4 * math.exp(-i)), "signal/accuracy": 0.1}
+
+    view = view_of(replay_history(change))
+    assert view.drop > 0.5
+    assert abs(view.gain) < 0.05
+    assert not view.learns
+
+
+def test_a_run_that_is_seldom_tracked_is_known_by_its_losses() -> None:
+    """Five records in 400 steps: what lies between them was glanced at."""
+    recent = {"recent_loss": 2.3, "recent_count": 16.0, "recent_peak": 2.4, "recent_trend": 0.3}
+    judge = replay_history(stuck_at(1.0, steps_to_go=400, **recent), n=5, every=80)
+    assert view_of(judge).sparse
+    assert "not_learning" in alarms(judge) or "not_learning" in judge.found["labels_random"].explains
+    falls = {"recent_loss": 0.5, "recent_count": 16.0, "recent_peak": 2.4, "recent_trend": -30.0}
+    assert alarms(replay_history(stuck_at(1.0, steps_to_go=400, **falls), n=5, every=80)) == []
+
+
+def test_a_peak_between_records_counts() -> None:
+    judge = replay_history(stuck_at(1.0, recent_peak=230.0))
+    assert view_of(judge).spike > 50
+
+
+def test_targets_that_the_network_makes_itself_need_not_be_reached() -> None:
+    """Q-learning: targets grow with what is learned, and the loss stays that of ignoring the input."""
+
+    def change(i: int, scalars: dict[str, float], grows: bool = True) -> None:
+        size = 0.1 + 0.05 * i * grows
+        scalars |= {
+            "Loss": size**2,
+            "signal/target_std": size,
+            "signal/target_mean": 3 * size,
+            "signal/target_scale": 1.0,
+        }
+        scalars |= {"Distance": 5.0, "signal/loss_std": size**2, "signal/target_variance": size**2}
+
+    header = make_header("SmoothL1Loss", "Adam")
+    assert [f for f in find(change, header=header).values() if f.severity != "advice"] == []
+    view = view_of(replay_history(change, header=header))
+    assert view.moving_targets
+    assert not view_of(replay_history(lambda i, s: change(i, s, False), header=header)).moving_targets
+
+
+def test_an_adversary_that_is_caught_up_with_has_learned() -> None:
+    """A discriminator is good at first, and at chance in the end."""
+
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {"Loss": 0.2 if 3 <= i < 8 else 0.69, "signal/accuracy": 0.5, "signal/label_top_share": 0.5}
+
+    found = find(change, header=make_header("BCEWithLogitsLoss", "Adam"))
+    assert [name for name, finding in found.items() if finding.severity != "advice"] == []
+
+
+def test_one_half_of_an_adversary_has_no_chance_to_compare_with() -> None:
+    change = stuck_at(0.3, label_top_share=1.0)
+    assert math.isnan(view_of(replay_history(change, header=make_header("BCEWithLogitsLoss", "Adam"))).level)
