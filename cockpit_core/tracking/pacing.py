@@ -18,6 +18,8 @@ FARTHEST = 64
 AFTER_A_SPIKE = (BASE, "activations", "individual")
 EARLY = frozenset([1, 2, 5, 10, 20, 40, 80, 160, 320, 640])
 """Steps that are tracked on credit as long as there is some: what is wrong with a training mostly shows there."""
+SHOWN = 0.4
+"""Share of the loan that may go into a first look at what is dearer: the rest is for steps that diagnoses rest on."""
 GLANCES = frozenset([2, 5, 10, 20, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560])
 """Steps at which the loss, the length of the step and that of the weights are put on record where no more can be afforded."""
 PURSE, PURSE_SHARE = 0.03, 0.02
@@ -37,6 +39,7 @@ class Pacer:
         self.idle_until = 0
         self.begun = False
         self.glanced = 0.0  # seconds spent on glances
+        self.shown = 0.0  # seconds lent for what had never been measured
         self.left_out: dict[str, float] = {}
         """Names of quantities that never fit, with the steps that one measurement would have to be saved for."""
 
@@ -76,12 +79,20 @@ class Pacer:
         return bool(self.loan) and step in GLANCES and self.begun and self.glanced < allowed
 
     def _borrow(self, waiting: Sequence[Bundle]) -> list[Bundle]:
-        """What is cheap, as far as the loan goes."""
+        """What is cheap, as far as the loan goes; and one thing that was never seen, so that a short run has some of all."""
         chosen: list[Bundle] = []
-        for bundle in sorted(waiting, key=lambda bundle: bundle.price):
-            cost = self.bundles.cost_of([*chosen, bundle], self.account.step_time)
-            if bundle.name in AFTER_A_SPIKE and cost <= self.account.balance + self.loan:
+        step_time, purse = self.account.step_time, self.account.balance + self.loan
+        by_price = sorted(waiting, key=lambda bundle: bundle.price)
+        for bundle in by_price:
+            if bundle.name in AFTER_A_SPIKE and self.bundles.cost_of([*chosen, bundle], step_time) <= purse:
                 chosen.append(bundle)
+        unseen = next((b for b in by_price if b.cost is None and b.name not in AFTER_A_SPIKE), None)
+        if unseen is not None:
+            known = self.bundles.cost_of(chosen, step_time) if chosen else 0.0
+            more = self.bundles.cost_of([*chosen, unseen], step_time) - known
+            if known + more <= purse and self.shown + more <= SHOWN * self.loan:
+                self.shown += more
+                chosen.append(unseen)
         return chosen
 
     def _group(self, due: Sequence[Quantity]) -> list[Bundle]:

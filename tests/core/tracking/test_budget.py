@@ -23,9 +23,11 @@ WORK = {"individual": "norms", "histogram": "histogram", "alpha": "alpha", "diag
 class World:
     """A training whose steps and measurements take as long as we say. ``costs`` by bundle, in seconds."""
 
-    def __init__(self, budget: float, step: float, costs: dict[str, float], schedule: int = 1):
+    def __init__(self, budget: float, step: float, costs: dict[str, float], schedule: int = 1, loan: float = 0.0):
         self.step_time, self.costs = step, costs
-        self.pace = Pace(q.everything(), as_schedule(schedule), budget=budget, memory_budget=2**28, group=Group())
+        self.pace = Pace(
+            q.everything(), as_schedule(schedule), budget=budget, memory_budget=2**28, group=Group(), loan=loan
+        )
         self.now = self.extra = 0.0
         self.measured: dict[str, list[int]] = {}
 
@@ -91,6 +93,16 @@ def test_what_never_fits_is_named_and_not_measured() -> None:
     assert world.share <= 0.06
     assert "HessMaxEV" in world.pace.describe()
     assert "eigenvalue" not in world.measured
+
+
+def test_a_short_run_has_some_of_all_that_is_not_dear_and_the_loan_is_its_bound() -> None:
+    """Alpha and histograms had no value in a training of a second."""
+    costs = {BASE: 0.003, "individual": 0.002, "histogram": 0.004, "alpha": 0.004, "diagonal": 0.3, "eigenvalue": 0.3}
+    world = World(0.1, 0.002, costs, loan=0.15).run(300)
+    assert {"alpha", "histogram", "individual"} <= world.measured.keys()
+    assert len(world.measured["individual"]) >= 4
+    assert world.extra <= 0.1 * world.now + 0.15 + 0.03 + 0.3  # the loan, glances, and one estimate that was too low
+    assert "alpha" not in World(0.1, 0.002, costs, loan=0.0).run(100).measured
 
 
 def test_schedule_and_budget_both_bound() -> None:
