@@ -121,7 +121,9 @@ def list_sensitivity(section: Section) -> Iterator[str]:
     for item in section.sensitivity:
         cells = "  ".join(f"{rate:g}: {show(value)}" for rate, value in zip(item.rates, item.finals, strict=True))
         width = (
-            f"within {near} of the best over a factor of {item.width:g}" if item.width > 1 else "only one rate is good"
+            f"within {near} of the best over a factor of {item.width:.2g}"
+            if item.width > 1
+            else "only one rate is good"
         )
         yield f"  {item.label}  {cells}  ({width})"
 
