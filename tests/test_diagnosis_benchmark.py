@@ -100,7 +100,7 @@ def test_the_page_and_the_table_of_precision_are_made_of_saved_verdicts(
 
 def test_what_is_left_out_of_full_changes_no_finding(folder: Path) -> None:
     """The long run tracks less than "full": only what no rule reads."""
-    case = ("regression", "severe/lr_high", 0)
+    case = ("mlp", "severe/lr_high", 0)
     assert work((case, folder / "full", "full"))[1] == ""
     assert work((case, folder / "again", "lean"))[1] == ""
     whole, lean = (load(folder_of(case, folder / name) / "log") for name in ("full", "again"))

@@ -21,7 +21,6 @@ class ActivationScale(Quantity):
     question = "do signals fade or explode?"
     formula = "RMS of the outputs of each layer, and of the model; `/largest`"
     cost = "the same"
-    default_panel = True
 
     def measure(self, statistics: Statistics) -> Value:
         found = find_activations(statistics)

@@ -23,7 +23,6 @@ class AttentionEntropy(Quantity):
     question = "does attention still look around?"
     formula = "mean entropy of its weights, nats; `/largest_logit`"
     cost = "the same"
-    default_panel = True
 
     def measure(self, statistics: Statistics) -> Value:
         found = find_activations(statistics)

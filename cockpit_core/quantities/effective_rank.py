@@ -21,7 +21,6 @@ class EffectiveRank(Quantity):
     question = "in how many directions do they pull?"
     formula = "`exp(-sum p log p)`, p the spectrum of the Gram matrix; `/largest` share"
     cost = "a Gram matrix"
-    default_panel = True
 
     def __init__(self, *, samples: int | None = 32, schedule=None):
         super().__init__(schedule=schedule)

@@ -30,7 +30,6 @@ class EpsilonShare(Quantity):
     question = "does Adam still adapt?"
     formula = "mean of `eps / (sqrt(v) + eps)`; `/rms` is `sqrt(mean s^2) / lr`"
     cost = "next to nothing"
-    default_panel = True
 
     def measure(self, statistics: Statistics) -> Value:
         states = {name: statistics.optimizer[name] for name in statistics.update if name in statistics.optimizer}

@@ -18,7 +18,6 @@ class LayerProgress(Quantity):
     question = "which layer does the work?"
     formula = "`-s_t . g`, in units of the loss"
     cost = "next to nothing"
-    default_panel = True
 
     def measure(self, statistics: Statistics) -> Value:
         products = statistics.products_of("update", "gradients")

@@ -25,7 +25,6 @@ class SpikeScore(Quantity):
     question = "is the loss out of line?"
     formula = "`(L - median) / (1.4826 MAD)` of the tracked losses before; `/share` above 7 so far"
     cost = "nothing"
-    default_panel = True
 
     def __init__(self, *, window: int = 200, threshold: float = 7.0, schedule=None):
         super().__init__(schedule=schedule)

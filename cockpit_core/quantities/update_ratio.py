@@ -22,7 +22,6 @@ class UpdateRatio(Quantity):
     question = "is the step in proportion to the weights?"
     formula = "`||s_t|| / ||theta_t||`; `/angle` between `theta_t` and `theta_{t+1}`, degrees"
     cost = "next to nothing"
-    default_panel = True
 
     def measure(self, statistics: Statistics) -> Value:
         steps, lengths = statistics.norms_of("update"), statistics.norms_of("parameters")

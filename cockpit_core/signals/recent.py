@@ -18,7 +18,7 @@ FEW = 8  # losses, below which a trend says nothing
 def read_recent(losses: Sequence[float], own: Tensor | None, loss: float) -> Steps[dict[str, float]]:
     """Nothing where what the loss module gave (``own``) is not all that was differentiated: a factor, a penalty."""
     if own is not None:
-        (given,) = yield [own]
+        (given,) = yield [own.double()]  # numpy knows no bfloat16
         if given.size != 1 or not abs(float(given.reshape(())) - loss) <= 1e-4 * abs(loss):
             return {}
     return measure_recent(losses)

@@ -68,9 +68,8 @@ class Tracker:
             self.engine, self.optimizers, loss_fn, self.faults, Hook(self, "note_uncovered")
         )
         if settings.asks("start"):
-            self.instruments.start, self.instruments.no_start = opening.find_start(
-                past, self.step, self.cover, self.log, settings.keep_start
-            )
+            start = opening.find_start(past, self.step, self.cover, self.log, settings.keep_start)
+            self.instruments.start, self.instruments.no_start = start
         losses = () if group.is_joint else self.pace.spikes.losses  # those of one process are not the loss
         self.writing = StepWriter(self.log, self.engine, self.signals, self.faults, losses)
         self.step_began, self.known_cost = self.engine.clock.mark(), 0.0

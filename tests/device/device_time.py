@@ -99,7 +99,7 @@ def test_budget_is_used_though_nobody_waits_for_the_device(waits: bool, tmp_path
         run = train(tmp_path / "run", 100, 0.02, waits, config=["Loss", "GradNorm"], budget=0.02)
     account = run._tracker.pace.account
     assert account.step_time == pytest.approx(0.02, rel=0.05)
-    assert 0.01 <= account.spent / account.trained <= 0.02
+    assert 0.007 <= account.spent / account.trained <= 0.02
     assert len(by_step(run.data, "Loss")) >= 15
 
 

@@ -117,8 +117,9 @@ def test_numbers_are_those_of_the_call_as_the_user_made_it(kind: str, tmp_path: 
             B = len(target)
             expected.append(max((squares / whole - B) / (B * (B - 1)), 0) ** 0.5)
             optimizer.step()
-    measured = run.data.scalars("NormTest")[1][1:]  # the first step may find out that a rule does not hold
-    assert measured == pytest.approx(expected[1:], rel=1e-6)
+    steps, measured = run.data.scalars("NormTest")
+    assert set(steps) >= {1, 2, 3}  # at the first step it may be found out that a rule does not hold
+    assert measured == pytest.approx([expected[step] for step in steps], rel=1e-6)
 
 
 def loss_fn_of(loss_fn: nn.Module, losses: torch.Tensor) -> torch.Tensor:
