@@ -51,9 +51,8 @@ class History:
         self.checksums: deque[float] = deque(maxlen=8)
         self.classes_seen = [math.inf, -math.inf]  # smallest and largest label
         self.target_mean = math.nan  # of the last batch whose targets are known
-        self.pools: dict[
-            str, tuple[float, float, float]
-        ] = {}  # count, sum and sum of squares of what is pooled over the run
+        self.rate_seen = (-1, math.nan)  # the last learning rate, with its step
+        self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
 
     def start(self, scalars: Mapping[str, float], step: int, generation: int) -> None:
         self.static = {name.removeprefix(SIGNAL): value for name, value in scalars.items()}
@@ -79,15 +78,24 @@ class History:
         self._pool("target_mean", mean)
         self._pool("target_variance", seen.get(SIGNAL + "target_variance"))
         self._pool("target_jump", mean - before)
-        self._pool("rate", seen.get("LearningRate"))
+        self._pool_rate(seen.step, seen.get("LearningRate"))
         checksum = seen.get(SIGNAL + "batch_checksum")
         if not math.isnan(checksum):
             self.checksums.append(checksum)
 
-    def _pool(self, name: str, value: float) -> None:
+    def _pool(self, name: str, value: float, weight: float = 1.0) -> None:
         if math.isfinite(value):
             count, total, squares = self.pools.get(name, (0.0, 0.0, 0.0))
-            self.pools[name] = (count + 1, total + value, squares + value * value)
+            self.pools[name] = (count + weight, total + weight * value, squares + weight * value * value)
+
+    def _pool_rate(self, step: int, rate: float) -> None:
+        """Over time, not over records: those of a run within a budget lie close together here, and far apart there."""
+        if not math.isfinite(rate):
+            return
+        since, before = self.rate_seen
+        if step > since >= 0:
+            self._pool("rate", (before + rate) / 2, step - since)
+        self.rate_seen = (step, rate)
 
     def _keep(self, seen: Observation) -> Observation:
         """Vectors are kept apart, the last few; what changes slowly is carried on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from cockpit_core.diagnosis.history import Observation
 from cockpit_core.diagnosis.judge import Judge, rank
 from cockpit_core.diagnosis.view import View
 from tests.histories import find, make_header, replay_history
@@ -91,3 +92,14 @@ def test_an_adversary_that_is_caught_up_with_has_learned() -> None:
 def test_one_half_of_an_adversary_has_no_chance_to_compare_with() -> None:
     change = stuck_at(0.3, label_top_share=1.0)
     assert math.isnan(view_of(replay_history(change, header=make_header("BCEWithLogitsLoss", "Adam"))).level)
+
+
+def test_the_mean_rate_is_over_time_and_not_over_records() -> None:
+    """Within a budget the first and the last steps may be on record, and little in between: warm-up and the end of a cosine."""
+    judge = Judge()
+    judge.know(make_header())
+    judge.start({}, 0, 0)
+    for step in (0, 1, 2, 5, 150, 300, 370, 380, 384, 390, 395, 399):
+        rate = 0.1 * min(1.0, (step + 1) / 40) * (1 + math.cos(math.pi * step / 400)) / 2
+        judge.see(Observation(step, {"Loss": 2.0, "LearningRate": rate}, {}, 32))
+    assert 0.4 < view_of(judge).rate_mean < 0.6
