@@ -44,6 +44,19 @@ def find_batch_dims(model: nn.Module) -> dict[nn.Module, int]:
     return dims
 
 
+def leave_to_inner(hosts: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module, str]]:
+    """A module that holds a parameter for a module inside it (the bias of BERT's head is that of its last layer): run again as a
+    whole it would count the inner use twice, so the inner one measures it alone. If that is not all, the check says so."""
+    if len(hosts) < 2:
+        return hosts
+    inside = {id(module): {id(m) for m in module.modules()} - {id(module)} for module, _ in hosts}
+    return [
+        (module, local)
+        for module, local in hosts
+        if find_rule(module) is not None or not any(id(other) in inside[id(module)] for other, _ in hosts)
+    ]
+
+
 class Cover:
     """For each parameter the modules whose calls contribute to it.
 
@@ -70,6 +83,7 @@ class Cover:
         self.guard = guard
         self.hosts: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in self.parameters}
         self._assign(model)
+        self.hosts = {name: leave_to_inner(hosts) for name, hosts in self.hosts.items()}
         self.dims = find_batch_dims(model)
         self._places: dict[tuple[nn.Module, str], str] | None = None
 

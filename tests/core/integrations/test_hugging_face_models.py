@@ -30,13 +30,21 @@ def build_llama(transformers: Any) -> nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
-def build_bert(transformers: Any) -> nn.Module:
-    """Dropout, padding, a pooled head over classes."""
-    config = transformers.BertConfig(
+def configure_bert(transformers: Any) -> Any:
+    return transformers.BertConfig(
         vocab_size=17, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, num_labels=3,
         max_position_embeddings=16,
     )  # fmt: skip
-    return transformers.BertForSequenceClassification(config)
+
+
+def build_bert(transformers: Any) -> nn.Module:
+    """Dropout, padding, a pooled head over classes."""
+    return transformers.BertForSequenceClassification(configure_bert(transformers))
+
+
+def build_masked_bert(transformers: Any) -> nn.Module:
+    """Its head holds a bias that belongs to the layer inside it, and shares the embedding's weight."""
+    return transformers.BertForMaskedLM(configure_bert(transformers))
 
 
 def make_batch(name: str, step: int) -> dict[str, torch.Tensor]:
@@ -48,7 +56,7 @@ def make_batch(name: str, step: int) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "labels": ids}
 
 
-BUILD = {"llama": build_llama, "bert": build_bert}
+BUILD = {"llama": build_llama, "bert": build_bert, "masked bert": build_masked_bert}
 
 
 def train(name: str, logdir: Path | None) -> tuple[nn.Module, Any]:
