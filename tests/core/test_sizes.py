@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LINES, BODY = 350, 50
 GENERATED = ("cockpit_pb2.py", "cockpit_pb2.pyi", "cockpit_pb.ts")
-TOO_LONG = {"tests/e2e/test_jupyter.py", "tests/e2e/test_tensorboard.py"}
+TOO_LONG: set[str] = set()
 """Still to be divided. A file that is no longer too long must go from here."""
 
 

@@ -18,6 +18,9 @@ from typing import Any
 
 import nbformat
 import psutil
+import pytest
+
+from cockpit_core.events.data import load
 
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "artifacts"
@@ -197,3 +200,37 @@ def screenshot(page: Any, name: str, **options: Any) -> None:
     """Kept for looking at; the folder is not versioned."""
     ARTIFACTS.mkdir(exist_ok=True)
     page.screenshot(path=str(ARTIFACTS / f"{name}.png"), **options)
+
+
+def assert_page_equals_log(page: Any, cockpit: Any, logdir: Path, key: str, thinned: bool = False) -> None:
+    """Every value, or (``thinned``: a long run on a page that was loaded again) some, with the ends and the extremes."""
+    data, shown = load(logdir), export_values(page, cockpit)
+    names = [name for name in data.names if not data.histogram_steps(name)]
+    assert len(names) > 3
+    for name in names:
+        steps, values = data.scalars(name)
+        stored, seen = dict(zip(steps.tolist(), values.tolist(), strict=True)), shown[key, name, ""]
+        if thinned:
+            assert {steps[0], steps[-1]} <= set(seen)
+            assert {values.min(), values.max()} <= set(seen.values())
+            stored = {step: stored[step] for step in seen}
+        assert seen == pytest.approx(stored, rel=1e-12, nan_ok=True), name
+
+
+def wait_for_step(page: Any, cockpit: Any, step: int, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while shown_step(cockpit) < step:
+        assert time.monotonic() < end, (
+            f"step {shown_step(cockpit)} of {step}: {cockpit.locator('.ck-status').inner_text()}"
+        )
+        page.wait_for_timeout(100)
+
+
+def watch(page: Any, cockpit: Any, seconds: float = 25.0) -> set[int]:
+    """The steps that the page shows, one after the other; four are enough, and mostly take a second."""
+    seen: set[int] = set()
+    end = time.monotonic() + seconds  # a machine that others use is shown less often: showing has a budget
+    while len(seen) < 4 and time.monotonic() < end:
+        seen.add(shown_step(cockpit))
+        page.wait_for_timeout(100)
+    return seen

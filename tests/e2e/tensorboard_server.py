@@ -91,3 +91,8 @@ class TensorBoard:
                 return match.group(1)
             time.sleep(0.05)
         raise AssertionError(f"tensorboard did not start (exit code {self.process.poll()}):\n{self.log()}")
+
+
+def start_training(logdir: Path, steps: int, pause: float = 0.0) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.e2e.tensorboard_training", str(logdir), str(steps), str(pause)]
+    return subprocess.Popen(command, cwd=ROOT)

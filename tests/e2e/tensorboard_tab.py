@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 from playwright.sync_api import FrameLocator, Locator, Page
 
-from tests.e2e.tensorboard_server import TensorBoard
+from tests.e2e.tensorboard_server import ROOT, TensorBoard
 
+ARTIFACTS = ROOT / "artifacts"
 FRAME = 'iframe[src*="name=cockpit"]'
 # TensorBoard's own page: it loads a library twice, and looks for fonts and icons that a bare server has not.
 # What failed to load is noted by its address instead.
@@ -29,6 +30,17 @@ WARNINGS = """[...document.querySelectorAll('[data-panel=warnings] tbody tr')].m
 FACTS = """[...document.querySelectorAll('[data-panel=about] tbody tr')].map((e) =>
   [...e.cells].map((cell) => cell.textContent))"""
 
+# Titles and numbers that do not have the room that they need.
+CUT = """() => [...document.querySelectorAll('.ck-card')].flatMap((card) => {
+  const title = card.querySelector('.ck-title > span');
+  const room = card.querySelector('.ck-readings').getBoundingClientRect();
+  const numbers = [...card.querySelectorAll('.ck-reading')].filter((e) => {
+    const { left, right, bottom } = e.getBoundingClientRect();
+    return left < room.left - 1 || right > room.right + 1 || bottom > room.bottom + 1 || e.scrollWidth > e.clientWidth + 1;
+  });
+  const cut = title.scrollWidth > title.clientWidth + 1 || title.scrollHeight > title.clientHeight + 2;
+  return [...(cut ? [title.textContent] : []), ...numbers.map((e) => `${card.dataset.panel}: ${e.textContent}`)];
+})"""
 # Panels out of sight are not brought up to date, so what they say does not count.
 FETCHING = """() => [...document.querySelectorAll('.ck-texts')].filter((e) => {
   const { top, bottom } = e.getBoundingClientRect();

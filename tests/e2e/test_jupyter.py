@@ -16,11 +16,13 @@ from cockpit_core.events.data import load
 from tests import synthetic
 from tests.e2e.jupyter_server import (
     Lab,
+    assert_page_equals_log,
     change_setting,
-    export_values,
     screenshot,
     shown_step,
     start_jupyter,
+    wait_for_step,
+    watch,
     write_notebook,
 )
 
@@ -77,40 +79,6 @@ def page(browser: Any) -> Iterator[Any]:
     context.set_default_timeout(60_000)
     yield context.new_page()
     context.close()
-
-
-def assert_page_equals_log(page: Any, cockpit: Any, logdir: Path, key: str, thinned: bool = False) -> None:
-    """Every value, or (``thinned``: a long run on a page that was loaded again) some, with the ends and the extremes."""
-    data, shown = load(logdir), export_values(page, cockpit)
-    names = [name for name in data.names if not data.histogram_steps(name)]
-    assert len(names) > 3
-    for name in names:
-        steps, values = data.scalars(name)
-        stored, seen = dict(zip(steps.tolist(), values.tolist(), strict=True)), shown[key, name, ""]
-        if thinned:
-            assert {steps[0], steps[-1]} <= set(seen)
-            assert {values.min(), values.max()} <= set(seen.values())
-            stored = {step: stored[step] for step in seen}
-        assert seen == pytest.approx(stored, rel=1e-12, nan_ok=True), name
-
-
-def wait_for_step(page: Any, cockpit: Any, step: int, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while shown_step(cockpit) < step:
-        assert time.monotonic() < end, (
-            f"step {shown_step(cockpit)} of {step}: {cockpit.locator('.ck-status').inner_text()}"
-        )
-        page.wait_for_timeout(100)
-
-
-def watch(page: Any, cockpit: Any, seconds: float = 25.0) -> set[int]:
-    """The steps that the page shows, one after the other; four are enough, and mostly take a second."""
-    seen: set[int] = set()
-    end = time.monotonic() + seconds  # a machine that others use is shown less often: showing has a budget
-    while len(seen) < 4 and time.monotonic() < end:
-        seen.add(shown_step(cockpit))
-        page.wait_for_timeout(100)
-    return seen
 
 
 def test_cockpit_lives_while_the_cell_is_busy_and_afterwards(

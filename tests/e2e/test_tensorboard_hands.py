@@ -18,7 +18,7 @@ from cockpit_core.foundation import records
 from tests import synthetic
 from tests.e2e.panel_truth import latest
 from tests.e2e.tensorboard_server import TensorBoard
-from tests.e2e.tensorboard_tab import WHOLE, Tab
+from tests.e2e.tensorboard_tab import Tab
 
 pytestmark = pytest.mark.browser
 COLUMNS = """[...document.querySelectorAll('.ck-column')].map(
@@ -40,12 +40,6 @@ def board(root: Path) -> Iterator[TensorBoard]:
     with TensorBoard("--logdir", str(root)) as board:
         board.wait_for_runs("first", "second", "third")
         yield board
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    with browser.new_context(viewport=WHOLE, accept_downloads=True) as context:
-        yield context.new_page()
 
 
 def test_every_panel_saves_a_picture_a_drawing_and_its_numbers(page: Page, board: TensorBoard) -> None:
