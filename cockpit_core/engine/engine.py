@@ -235,7 +235,7 @@ class Engine(BackwardSide):
         if self.quiet.muted or not state.plan.active or (state.measured and state.in_closure) or self.is_elsewhere():
             return None
         hooked = self.hooked if self.layer_handles else {}
-        seen = survey(root, self.cover.names, hooked, bool(self.calls.sizes))
+        seen = survey(root, self.cover.names, hooked, bool(self.calls.sizes), self.cover.sharded)
         plain = covered_by_losses(root, LOSS, self.calls.loss_key)
         if not (seen.is_mine or plain is not None):
             return None

@@ -27,9 +27,12 @@ class Survey:
         return sizes.pop() if sizes else 0
 
 
-def survey(root: Root, names: Mapping[int, str], hooked: Container[Any], was_called: bool) -> Survey:
+def survey(
+    root: Root, names: Mapping[int, str], hooked: Container[Any], was_called: bool, swapped: bool = False
+) -> Survey:
     """``names`` by id of the parameters, ``hooked``: modules whose calls are tagged. What a checkpointed block hides is
-    taken for the model's where the model has been called."""
+    taken for the model's where the model has been called. ``swapped``: the graph holds other objects than the parameters
+    (fully_shard), so that losses which were handed over are taken for the model's; they may be another run's otherwise."""
     found, seen, waiting = Survey(), set(), [node for node, _ in roots_of(root)]
     while waiting:
         node = waiting.pop()
@@ -43,6 +46,7 @@ def survey(root: Root, names: Mapping[int, str], hooked: Container[Any], was_cal
         marks = node.metadata
         if marks:
             _take_marks(found, node, marks, hooked)
+            found.is_mine |= swapped and bool(found.given)
         found.is_mine |= was_called and node.name() == "CheckpointFunctionBackward"
         waiting += [child for child, _ in node.next_functions if child is not None]
     return found
@@ -50,7 +54,7 @@ def survey(root: Root, names: Mapping[int, str], hooked: Container[Any], was_cal
 
 def _take_marks(found: Survey, node: Any, marks: Any, hooked: Container[Any]) -> None:
     for given in marks.get(GIVEN, {}).values():
-        found.is_mine, found.given = True, len(given.losses)
+        found.given = len(given.losses)
     for call, _, _ in marks.get(TAG, ()):
         if call.module in hooked:
             found.is_mine = True

@@ -34,6 +34,48 @@ def test_two_runs_at_once_do_not_see_each_other(tmp_path: Path) -> None:
     assert_true(b.data, truth_of(start("cnn", "adam"), second.batches(3), slow_truth.hessian), names)
 
 
+class Positions(nn.Module):
+    """All samples share the rows of ``positions``, before they meet the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions, self.head = nn.Embedding(7, 6), nn.Embedding(5, 6), nn.Linear(30, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head((self.tokens(x) + self.positions(torch.arange(5))).flatten(1))
+
+
+def train_positions(logdirs: list[Path]) -> list[cockpit_core.RunData]:
+    """Models that take their steps in turn, each tracked, with losses that are handed over."""
+    torch.manual_seed(0)
+    models = [Positions().double() for _ in range(2)][: len(logdirs)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    runs = [
+        cockpit_core.track(model, None, optimizer, logdir, config="economy", on_error="raise")
+        for model, optimizer, logdir in zip(models, optimizers, logdirs, strict=True)
+    ]
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        inputs, labels = (torch.randint(high, size, generator=generator) for high, size in ((7, (4, 5)), (3, (4,))))
+        for model, optimizer, run in zip(models, optimizers, runs, strict=True):
+            optimizer.zero_grad()
+            losses = nn.functional.cross_entropy(model(inputs), labels, reduction="none")
+            run.backward(losses.mean(), losses)
+            optimizer.step()
+    for run in runs:
+        run.close()
+    return [run.data for run in runs]
+
+
+def test_losses_handed_over_to_one_run_are_not_taken_for_another_s(tmp_path: Path) -> None:
+    """``run.backward`` of one run counted as one of every other run that was measuring: a KeyError inside, and a layer lost."""
+    together = train_positions([tmp_path / "a", tmp_path / "b"])[0]
+    (alone,) = train_positions([tmp_path / "alone"])
+    assert together.header.covered == 1.0
+    for name in ("Loss", "NormTest", "InnerTest", "Alpha"):
+        assert by_step(together, name) == by_step(alone, name), name
+
+
 def test_model_can_be_tracked_again_after_close(tmp_path: Path) -> None:
     training, twin = start("cnn", "adam"), start("cnn", "adam")
     batches = list(training.batches(5))
