@@ -39,7 +39,7 @@ def describe_rule(bins: AnyBins, double: bool) -> Tensor:
         shape = [bins.per_octave, bins.lowest, bins.steps, *limits, *[0] * (8 - len(limits))]
         numbers = [1.0, *[0.0] * 5, bins.count, 0.0, *shape]
     else:
-        rule = bins.rule(double)
+        rule = bins.binning(double)
         inner = bins.zero_edge is not None and 2 <= rule.offset <= rule.count - 2
         bounds = [float(x) for x in (rule.anchor, rule.scale, rule.low, rule.high)]
         numbers = [0.0, *bounds, rule.offset, rule.count, 1.0 if inner else 0.0, *[0.0] * 11]
