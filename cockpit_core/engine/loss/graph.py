@@ -171,6 +171,7 @@ def scaled_by_parameters(node: Any, B: int, batch_dim: int) -> list[tuple[Any, i
 
 
 def below(node: Any) -> Iterator[Any]:
+    """The node itself, and everything that its value was made of."""
     seen, waiting = {node}, [node]
     while waiting:
         current = waiting.pop()
