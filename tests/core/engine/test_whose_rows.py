@@ -110,6 +110,8 @@ def test_weight_that_a_function_uses_has_no_module_dict_around_it_that_could_mea
         data = train(make_parts(), scalar, make_batches(B, 4), tmp_path / "run")
     methods = {info.name: info.method for info in data.header.layers}
     assert methods == dict.fromkeys(methods, "rule") | {"decode.weight": "not covered"}
+    reason = next(info.reason for info in data.header.layers if info.name == "decode.weight")
+    assert "used elsewhere too" in reason, "what is wrong, not that nothing was seen of a ModuleDict"
 
 
 class Ragged(nn.Module):
