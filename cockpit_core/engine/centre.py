@@ -151,7 +151,7 @@ class Centre:
 
     def end_step(self, closure: bool, backward_passes: int) -> None:
         """The optimizer has stepped. ``backward_passes`` were counted where none was watched."""
-        measured = len(self.step.passes)
+        measured = self.step.backward_passes
         if closure:  # it may be called again; only its first backward pass counts
             self.passes_per_step = measured or 1
         else:

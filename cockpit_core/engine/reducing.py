@@ -168,3 +168,10 @@ def lend_parameters(cover: Cover, passes: list[Pass]) -> None:
     for found in passes:
         for held in found.captured.values():
             held.call.parameters = values.get(held.call.module, {})
+
+
+def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) -> None:
+    """Gradients that a module without a rule has formed are used by its own parameters only."""
+    last = gradients_of(known[-1].parts[0]) if known and known[-1].parts else None
+    if last is not None and not keep and (not following.parts or last is not gradients_of(following.parts[0])):
+        last.whole = None

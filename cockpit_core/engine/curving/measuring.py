@@ -170,8 +170,11 @@ class Curvature:
         self, asked: Asked, make: Callable[[], Point], result: CurvatureResult, beside: FindBeside = lambda: None
     ) -> None:
         try:
-            if any(p.dtype in (torch.float16, torch.bfloat16) for p in self.maker.cover.trainable().values()):
+            kinds = {p.dtype for p in self.maker.cover.trainable().values()}
+            if kinds & {torch.float16, torch.bfloat16}:
                 raise NoCurvature("parameters in half precision give second derivatives that are mostly rounding")
+            if any(kind.is_complex for kind in kinds):
+                raise NoCurvature("second derivatives by complex parameters are not measured")
             point = make()
         except NoCurvature as reason:
             self._give_up(asked, result, reason)
