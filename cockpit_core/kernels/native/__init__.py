@@ -35,6 +35,10 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
         [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER, _REAL, _POINTER, _LONG, _INT, *_COUNTED]
         + [_POINTER] * 4,
     ),
+    "reduce_dense": (
+        None,
+        [*[_POINTER] * 2, _LONG, *[_POINTER] * 4, _REAL, _POINTER, _LONG, _INT, *_COUNTED, *[_POINTER] * 2],
+    ),
     "square_convolution": (_INT, [*[_POINTER] * 3, _LONG, _INT, *[_POINTER] * 10]),
     "gather_convolution": (None, [*[_POINTER] * 3, _LONG, *[_POINTER] * 4]),
     "send_convolution": (None, [_POINTER, _POINTER, _LONG, _INT, *[_POINTER] * 9]),

@@ -206,9 +206,11 @@ EXPORT void NAME(reduce_block)(const REAL *G, int64_t stride, int64_t rows, int6
   }
 }
 #include "convolution.h"
+#include "dense.h"
 #include "columns.h"
 #include "counting.h"
 #undef Shape
+#undef Sums
 #undef PIECE
 #undef ALL_LANES
 #undef Tally
