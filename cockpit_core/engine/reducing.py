@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.distributed.group import Group, first_problem, reason_of
+from cockpit_core.engine import small_layers
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.cover import Cover
@@ -38,11 +39,12 @@ class Reducer:
             lend_parameters(self.cover, job.passes)
         for some in self.group.rounds(names):
             results = [result for name in some if (result := self._collect(job, name)) is not None]
-            self._reduce_each(job, results)
+            self._reduce_each(job, results, may_wait=not self.group.is_joint)
             yield from results
 
     def settle(self, job: Job, results: list[LayerResult]) -> None:
         """Judge all of them at once, over the samples of all processes. What does not add up is tried the next way."""
+        self._reduce_waiting(job, [result for result in results if result.waits])
         pending = results
         while pending:
             mine = {r.name: r.reason or vectors_of(r.statistics) for r in pending}
@@ -71,15 +73,31 @@ class Reducer:
             self.group.hold_back(error)
             result.error = error
 
-    def _reduce_each(self, job: Job, results: list[LayerResult]) -> None:
+    def _reduce_waiting(self, job: Job, results: list[LayerResult]) -> None:
+        """All that were too small for a turn of their own; one by one after all where that fails, to see which it is."""
+        if not results:
+            return
+        for result in results:
+            result.waits = False
+        try:
+            pairs = [(result, self._directions(job, result)) for result in results]
+            small_layers.reduce_waiting(pairs, job, self.clock)
+        except Exception:
+            self._reduce_each(job, results)
+
+    def _directions(self, job: Job, result: LayerResult) -> dict[str, Tensor]:
+        directions = job.directions(result.name, job.gradient(result.name))
+        return {key: whole(direction) for key, direction in directions.items()}  # by all processes alike
+
+    def _reduce_each(self, job: Job, results: list[LayerResult], *, may_wait: bool = False) -> None:
         """This process's samples; formed gradients of one module are dropped before the next one's are made."""
         last: ModuleGradients | None = None
         for result in results:
-            directions = job.directions(result.name, job.gradient(result.name))
-            directions = {key: whole(direction) for key, direction in directions.items()}  # by all processes alike
+            directions = self._directions(job, result)
             parameter = self.cover.parameters[result.name]
             value = parameter if job.request.spec is None else whole(parameter)
-            if result.reason:
+            result.waits = may_wait and not result.reason and small_layers.may_wait(result, directions, job)
+            if result.reason or result.waits:
                 continue
             try:
                 reduce_parts(result, directions, job, value, self.clock)

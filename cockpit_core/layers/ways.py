@@ -3,7 +3,7 @@
 | sums over positions of ``b a^T`` | where |
 |---|---|
 | from the nonzero output gradients alone (``native.convolving``) | a convolution, and few are not zero |
-| from all, in registers (``native.dense``) | else, where there are native kernels: 1.2 to 2 times as fast as a stored block, 1.2 to 3 times as fast as Gram matrices and a projection |
+| from all, in registers (``native.dense``) | else, with native kernels: 1.2 to 2 times as fast as a stored block or as Gram |
 | norms by Gram matrices, projections by products | few positions; or no kernels and 2 S^2 < in * out |
 | blocks that are formed and read | else: no kernels, squares, the 2D histogram, gradients that are kept |
 """
