@@ -39,12 +39,12 @@ class Reducer:
             lend_parameters(self.cover, job.passes)
         for some in self.group.rounds(names):
             results = [result for name in some if (result := self._collect(job, name)) is not None]
-            self._reduce_each(job, results, may_wait=not self.group.is_joint)
+            self._reduce_each(job, results, may_wait=True)
             yield from results
 
     def settle(self, job: Job, results: list[LayerResult]) -> None:
         """Judge all of them at once, over the samples of all processes. What does not add up is tried the next way."""
-        self._reduce_waiting(job, [result for result in results if result.waits])
+        self._reduce_waiting(job, [result for result in results if result.along is not None])
         pending = results
         while pending:
             mine = {r.name: r.reason or vectors_of(r.statistics) for r in pending}
@@ -55,7 +55,7 @@ class Reducer:
     def _collect(self, job: Job, name: str) -> LayerResult | None:
         """Its parts, one per pass. What cannot be had is a reason."""
         gradient, result = job.gradient(name), LayerResult(name)
-        used = self.group.is_joint or is_used(job.passes, name)  # by another process, if not by this one
+        used = self.group.may_use(is_used(job.passes, name))
         if not job.directions(name, gradient) or (not used and not bool(gradient.any())):
             return None  # what is left of another backward pass: the generator's, where the discriminator is trained
         try:
@@ -74,30 +74,27 @@ class Reducer:
             result.error = error
 
     def _reduce_waiting(self, job: Job, results: list[LayerResult]) -> None:
-        """All that were too small for a turn of their own; one by one after all where that fails, to see which it is."""
-        if not results:
-            return
-        for result in results:
-            result.waits = False
+        """All that were too small for a turn of their own."""
         try:
-            pairs = [(result, self._directions(job, result)) for result in results]
-            small_layers.reduce_waiting(pairs, job, self.clock)
-        except Exception:
-            self._reduce_each(job, results)
-
-    def _directions(self, job: Job, result: LayerResult) -> dict[str, Tensor]:
-        directions = job.directions(result.name, job.gradient(result.name))
-        return {key: whole(direction) for key, direction in directions.items()}  # by all processes alike
+            small_layers.reduce_waiting(results, job, self.clock)
+        except Exception as error:
+            for result in results:
+                self._give_up(result, error)
+        for result in results:
+            result.along = None
 
     def _reduce_each(self, job: Job, results: list[LayerResult], *, may_wait: bool = False) -> None:
         """This process's samples; formed gradients of one module are dropped before the next one's are made."""
         last: ModuleGradients | None = None
         for result in results:
-            directions = self._directions(job, result)
+            directions = job.directions(result.name, job.gradient(result.name))
+            directions = {key: whole(direction) for key, direction in directions.items()}  # by all processes alike
             parameter = self.cover.parameters[result.name]
             value = parameter if job.request.spec is None else whole(parameter)
-            result.waits = may_wait and not result.reason and small_layers.may_wait(result, directions, job)
-            if result.reason or result.waits:
+            if result.reason:
+                continue
+            if may_wait and small_layers.may_wait(result, directions, job):
+                result.along = directions
                 continue
             try:
                 reduce_parts(result, directions, job, value, self.clock)
@@ -137,9 +134,8 @@ class Reducer:
             if statistics.squares is not None:
                 statistics.squares = self.group.own(statistics.squares)
                 sums.append(statistics.squares)
-            if statistics.counts is not None and self.group.is_joint:
-                statistics.counts.touch()
-                sums += [table for table in (statistics.counts.table1d, statistics.counts.table2d) if table is not None]
+            if statistics.counts is not None:
+                sums += self.group.own_tables(statistics.counts)
         self.group.add(sums)
 
 

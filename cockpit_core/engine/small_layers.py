@@ -40,13 +40,14 @@ def asks_little(request: Request) -> bool:
     return request.norms and not request.squares and (request.spec is None or request.spec.joint is None)
 
 
-def reduce_waiting(waiting: Sequence[tuple[LayerResult, dict[str, Tensor]]], job: Job, clock: Clock) -> None:
-    """Into the results."""
+def reduce_waiting(waiting: Sequence[LayerResult], job: Job, clock: Clock) -> None:
+    """Into the results, which hold their directions."""
     by_dtype: dict[torch.dtype, list[tuple[LayerResult, dict[str, Tensor], Rows]]] = {}
-    for result, directions in waiting:
+    for result in waiting:
         part = rows_of(result.parts[0])
         assert part is not None
-        by_dtype.setdefault(part.rows.dtype, []).append((result, directions, part))
+        assert result.along is not None
+        by_dtype.setdefault(part.rows.dtype, []).append((result, result.along, part))
     bins = None if job.request.spec is None else job.request.spec.gradient
     for some in by_dtype.values():
         blocks = [part.rows.reshape(part.samples, -1) for _, _, part in some]

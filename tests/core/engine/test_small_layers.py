@@ -50,7 +50,9 @@ def test_together_they_have_the_numbers_that_each_has_alone(
         spoil(together)
         spoil(alone)
     assert all(small_layers.may_wait(result, along, job) for result, along in together)
-    small_layers.reduce_waiting(together, job, Clock())
+    for result, along in together:
+        result.along = along
+    small_layers.reduce_waiting([result for result, _ in together], job, Clock())
     for (one, _), (other, along) in zip(together, alone, strict=True):
         reduce_parts(other, along, job, torch.zeros(()), Clock())
         G = other.parts[0].form(0, other.parts[0].samples).flatten(1).double()
