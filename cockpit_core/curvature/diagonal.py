@@ -166,15 +166,15 @@ def diagonal(
 def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
     if not point.samples_first:
         raise NoCurvature("samples do not lie along the first dimension")
-    loss = LossHessian(point)
     try:
         network = read_network(point)
     except NoCurvature:
         if kind != "ggn" or point.sum_of_squares is None:
             raise
-        return _by_given_squares(point, loss, limits)
+        return _by_given_squares(point, LossHessian(point), limits)
     if kind == "hessian" and network.obstacle:
         raise NoCurvature(network.obstacle)
+    loss = LossHessian(point)  # last: for many outputs it takes as long as a step
     count = column_count(network, loss, point, kind == "hessian")
     _check_count(count, limits)
     squares = Squares(point, network, limits.memory_budget)

@@ -112,6 +112,7 @@ class RestProbes:
         """Is a weight used many times, each behind the one before? Then sweeps of probes are less noisy (signs.py)."""
         return any(len(self._individuals[name].pieces) >= SWEEP for name in self._again)
 
+    @torch.no_grad()
     def probe(self, generator: torch.Generator, sweep: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
         """One draw, the mean of a sweep of probes: of the covered parameters [P, B], and per element of the others."""
         like = next((s.detach() for s in self._slopes if s is not None), torch.zeros(()))

@@ -34,6 +34,8 @@ EXACT_COLUMNS = 6
 LEAST_DRAWS, MOST_DRAWS = 2, 32
 LEAST_SHARED, FEW_ELEMENTS = 4, 1000
 """Signs that all samples share: so many draws at least, and more where they are those of few elements only."""
+PROBE = 2
+"""What a probe of the rest takes, in columns of Gauss-Newton: measured, 1.5 to 3."""
 LEAST_FREEDOM = 12
 """Of the variance: samples times draws. Below it, a small spread may be chance."""
 
@@ -105,6 +107,7 @@ class _Estimate:
         sizes = [math.prod(output_shape(node)) for node in self._nodes]
         return max(1, (sum(sizes) + 2 * max(sizes, default=0)) * self.point.loss.element_size())
 
+    @torch.no_grad()
     def _send(self, seeds: Seeds, into: dict[str, Tensor]) -> Tensor:
         """Columns back to all uses: ``sum_v sign ||g_{v,n}||^2``, [P, B]; their squares are added up on the way."""
         outputs = self.point.outputs
@@ -172,6 +175,11 @@ class _Estimate:
             return LEAST_FREEDOM
         return least_draws(self.point) if self.draws_columns else 0
 
+    @property
+    def gain(self) -> float:
+        """By how much one more draw lowers the variance, for what it costs."""
+        return self.traces().error ** 2 / (self.draws + 1)
+
     def traces(self) -> Traces:
         names, found = list(self.individuals), self._norms.sum(1)
         traces, errors, error = Traces(dict(zip(names, found.tolist(), strict=True)), dict.fromkeys(names, 0.0), 0.0)
@@ -213,6 +221,10 @@ class _Rest:
         self._elements.add(others)
         self.draws += 1
 
+    @property
+    def gain(self) -> float:
+        return self.traces().error ** 2 / (self.draws + 1) / (PROBE * self.sweep)
+
     def traces(self) -> Traces:
         means, errors, error = self._drawn.finish()
         more, more_errors = self._elements.finish()
@@ -253,9 +265,10 @@ def estimate_split(
         for _ in range(rest.least_draws):
             rest.probe(generator)
         while not _is_enough(ggn, rest, target):
-            if ggn.draws_columns and ggn.traces().error > rest.traces().error and ggn.draws < MOST_DRAWS:
+            columns, probes = ggn.draws_columns and ggn.draws < MOST_DRAWS, rest.probes < max_probes
+            if columns and (not probes or ggn.gain >= rest.gain):
                 ggn.draw_column()
-            elif rest.probes < max_probes:
+            elif probes:
                 rest.probe(generator)
             else:
                 break
