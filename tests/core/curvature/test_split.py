@@ -12,10 +12,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import Limits, NoCurvature, Point, diagonal
 from cockpit_core.curvature.apart import make_individuals
+from cockpit_core.curvature.gauss_newton import GaussNewton
 from cockpit_core.curvature.loss_hessian import LossHessian
 from cockpit_core.curvature.signs import random_signs
 from cockpit_core.curvature.sites import find_sites
-from cockpit_core.curvature.split import _Estimate, _Rest, estimate_split
+from cockpit_core.curvature.split import _Rest, estimate_split
 from cockpit_core.curvature.spread import Draws, widening
 from tests.core.curvature.points import full_ggn, full_hessian
 
@@ -136,7 +137,7 @@ def test_weights_that_are_used_again_have_their_further_term(network: str) -> No
     torch.manual_seed(3)
     point = make_point(network)
     truth = {name: float(part.sum()) for name, part in by_parameter(point, full_hessian(point)).items()}
-    ggn = _Estimate(point, torch.Generator().manual_seed(1), 2**27, elements=False)
+    ggn = GaussNewton(point, torch.Generator().manual_seed(1), 2**27, elements=False)
     ggn.add_fixed_columns()
     rest = _Rest(point, ggn.individuals, ggn.leaves, 2**27)
     for _ in range(300):
