@@ -61,7 +61,7 @@ class Factors:
 class Outer:
     """Linear maps, convolutions (also transposed, with groups) and embeddings.
 
-    keep: bytes that patches of a convolution's input may take; more are cut anew for every block of samples.
+    keep: bytes that patches of a convolution's input may take; more are cut anew for every block of samples. ``kept``: that do.
     """
 
     def __init__(self, site: Site, parameter: Tensor, keep: int):
@@ -69,6 +69,7 @@ class Outer:
         self._given_left, self._transposed, self._groups = False, False, 1
         self._given: Tensor | None = None
         self._one_hot: OneHot | None = None
+        self.kept = 0
         node: Any = site.node
         if site.kind == "Embedding":
             self._read_embedding(node, parameter.shape[0])
@@ -146,6 +147,7 @@ class Outer:
         self._image = self._own_rows(node._saved_input.detach().unsqueeze(0))
         width = self._image.nbytes if self._transposed else self._image.nbytes * math.prod(self._kernel)
         if width <= keep:
+            self.kept = width
             self._given = self._cut_given(slice(None))
 
     def _own_rows(self, b: Tensor) -> Tensor:
@@ -238,6 +240,8 @@ def _signed(value: int) -> int:
 
 class Direct:
     """Biases, weights of normalisations, parameters that are added or multiplied by broadcasting."""
+
+    kept = 0
 
     def __init__(self, site: Site, shape: tuple[int, ...]):
         self.site = site

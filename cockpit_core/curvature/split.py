@@ -117,8 +117,9 @@ def estimate_split(
         for _ in range(rest.least_draws):
             rest.probe(generator)
         while not _is_enough(ggn, rest, target):
-            columns, probes = ggn.draws_columns and ggn.draws < MOST_DRAWS, rest.probes < max_probes
-            if columns and (not probes or ggn.gain >= rest.gain):
+            probes = rest.probes < max_probes
+            better = ggn.gain >= rest.gain if probes else ggn.traces().error > rest.traces().error
+            if better and ggn.draws_columns and ggn.draws < MOST_DRAWS:
                 ggn.draw_column()
             elif probes:
                 rest.probe(generator)
