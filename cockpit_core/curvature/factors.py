@@ -145,7 +145,10 @@ class Outer:
         self._kernel, self._groups = tuple(node._saved_weight.shape[2:]), node._saved_groups
         self._transposed = self._given_left = bool(node._saved_transposed)
         self._image = self._own_rows(node._saved_input.detach().unsqueeze(0))
-        width = self._image.nbytes if self._transposed else self._image.nbytes * math.prod(self._kernel)
+        width = self._image.nbytes
+        if not self._transposed:
+            images, places = self._image.numel() // self._image[0, 0, 0, 0].numel(), output_shape(node)[2:]
+            width = images * math.prod(self._kernel) * math.prod(places) * self._image.element_size()
         if width <= keep:
             self.kept = width
             self._given = self._cut_given(slice(None))

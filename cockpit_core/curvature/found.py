@@ -94,7 +94,7 @@ class Limits:
     max_columns: int = 512
     max_dimension: int = 2000
     max_products: int = 60
-    max_probes: int = 5
+    max_probes: int = 6
     target: float = 0.05
     elements: bool = True
 

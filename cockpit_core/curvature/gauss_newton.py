@@ -146,13 +146,19 @@ class GaussNewton:
         return least_draws(self.point) if self.draws_columns else 0
 
     def is_far(self, target: float) -> bool:
-        found = self.traces()
-        return found.error > target * abs(found.total)
+        total, error = self.sum_up()
+        return error > target * abs(total)
 
     @property
     def gain(self) -> float:
         """By how much one more draw lowers the variance, for what it costs."""
-        return self.traces().error ** 2 / (self.draws + 1)
+        return self.sum_up()[1] ** 2 / (self.draws + 1)
+
+    def sum_up(self) -> tuple[float, float]:
+        """The whole trace and its standard error."""
+        drawn, error = (0.0, 0.0) if self.exact else self._drawn.sum_up()
+        more, error_of_leaves = self._drawn_of_leaves.sum_up() if self.leaves else (0.0, 0.0)
+        return float(self._norms.sum()) + drawn + more, math.hypot(error, error_of_leaves)
 
     def traces(self) -> Traces:
         names, found = list(self.individuals), self._norms.sum(1)

@@ -20,6 +20,7 @@ from torch.autograd.graph import GradientEdge
 from .factors import Direct, Outer, Piece
 from .individual import Individual
 from .signs import Codes, random_signs
+from .sites import Layout
 
 _AXES = 4
 """Of the basis, that are means of what a weight was given."""
@@ -86,11 +87,14 @@ class _Turn:
 
 def sum_by_sample(one: Individual, changes: Sequence[Tensor], images: Sequence[Tensor | None]) -> Tensor:
     """``sum over uses of <e_n, w_n>``, [B]; w None where it is zero."""
-    total = torch.zeros(one.batch_size, dtype=torch.float64)
+    alike: dict[tuple[Layout, torch.Size], list[Tensor]] = {}
     for piece, e, w in zip(one.pieces, changes, images, strict=True):
         if w is not None:
-            both = piece.site.layout.samples_first((e * w).unsqueeze(0))[0]
-            total += both.flatten(1).sum(1).double().cpu()
+            alike.setdefault((piece.site.layout, e.shape), []).extend((e, w))
+    total = torch.zeros(one.batch_size, dtype=torch.float64)
+    for (layout, _), both in alike.items():  # time steps of a recurrence are many small ones: taken together
+        product = both[0] * both[1] if len(both) == 2 else (torch.stack(both[::2]) * torch.stack(both[1::2])).sum(0)
+        total += layout.samples_first(product.unsqueeze(0))[0].flatten(1).sum(1).double().cpu()
     return total
 
 

@@ -79,7 +79,13 @@ class _Rest:
 
     @property
     def gain(self) -> float:
-        return self.traces().error ** 2 / (self.draws + 1) / (PROBE * self.sweep)
+        return self.sum_up()[1] ** 2 / (self.draws + 1) / (PROBE * self.sweep)
+
+    def sum_up(self) -> tuple[float, float]:
+        """The whole trace and its standard error."""
+        total, error = self._drawn.sum_up()
+        more, errors = self._elements.finish()
+        return total + sum(more.values()), math.hypot(error, *errors.values())
 
     def traces(self) -> Traces:
         means, errors, error = self._drawn.finish()
@@ -100,7 +106,7 @@ def estimate_split(
     *,
     elements: bool = False,
     target: float = 0.05,
-    max_probes: int = 5,
+    max_probes: int = 6,
     memory_budget: int = 2**27,
 ) -> Split:
     """Traces of the Hessian, with standard errors; NoCurvature with the reason where there are none.
@@ -118,7 +124,7 @@ def estimate_split(
             rest.probe(generator)
         while not _is_enough(ggn, rest, target):
             probes = rest.probes < max_probes
-            better = ggn.gain >= rest.gain if probes else ggn.traces().error > rest.traces().error
+            better = ggn.gain >= rest.gain if probes else ggn.sum_up()[1] > rest.sum_up()[1]
             if better and ggn.draws_columns and ggn.draws < MOST_DRAWS:
                 ggn.draw_column()
             elif probes:
@@ -131,8 +137,8 @@ def estimate_split(
 
 
 def _is_enough(ggn: GaussNewton, rest: _Rest, target: float) -> bool:
-    one, two = ggn.traces(), rest.traces()
-    return not math.hypot(one.error, two.error) > target * abs(one.total + two.total)
+    (one, error), (two, more) = ggn.sum_up(), rest.sum_up()
+    return not math.hypot(error, more) > target * abs(one + two)
 
 
 def _put_together(ggn: GaussNewton, rest: _Rest) -> Split:
@@ -151,7 +157,7 @@ def estimate_in_parts(
     *,
     elements: bool = False,
     target: float = 0.05,
-    max_probes: int = 5,
+    max_probes: int = 6,
     memory_budget: int = 2**27,
 ) -> Split:
     """The same, on a few samples at a time where the graph of the gradient would not fit into the memory budget."""

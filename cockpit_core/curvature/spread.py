@@ -26,6 +26,13 @@ class Draws:
     def add(self, draw: Tensor) -> None:
         self._drawn.append(draw.detach().double())
 
+    def sum_up(self) -> tuple[float, float]:
+        """The sum of all means, and its standard error."""
+        if not self._drawn or not self._drawn[0].numel():
+            return 0.0, 0.0
+        drawn = torch.stack([draw.sum(0) for draw in self._drawn]).cpu()  # [k, B]
+        return float(drawn.mean(0).sum()), _standard_error(drawn)
+
     def finish(self) -> tuple[list[float], list[float], float]:
         """Means and standard errors of the parameters, and the standard error of their sum."""
         if not self._drawn or not self._drawn[0].numel():
