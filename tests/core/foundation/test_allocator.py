@@ -14,7 +14,7 @@ import resource, torch
 from cockpit_core.foundation.allocator import keep_freed_memory
 if {kept}:
     keep_freed_memory()
-for _ in range(4):
+for _ in range(3):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     held = [torch.ones(2**18) for _ in range(20)]  # 20 MB
     del held
