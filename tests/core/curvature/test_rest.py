@@ -35,7 +35,7 @@ def sum_over_units(probes: RestProbes, name: str) -> float:
     row, total = list(probes._individuals).index(name), 0.0
     for k in range(len(bases)):
         for j in range(bases[k].numel()):
-            units = [torch.zeros_like(b) for b in bases]
+            units = [torch.zeros(b.shape, dtype=b.dtype) for b in bases]
             units[k].view(-1)[j] = 1.0
             one._base = units if isinstance(one, SignsAtOutputs) else units[0]
             made = [probes._prepare(Codes(), [])]
