@@ -249,10 +249,13 @@ class Collector:
             self._try(names.get(id(reading), "activations"), reading.answer, arrays)
 
     def _try(self, name: str, function: Callable[..., Any], *args: Any) -> None:
+        graded = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # what no_grad() does, in a fifth of its time
         try:
-            with torch.no_grad():
-                function(*args)
+            function(*args)
         except Exception as error:
             if self.strict:
                 raise
             self.failed.setdefault(name, f"{type(error).__name__}: {error}")
+        finally:
+            torch._C._set_grad_enabled(graded)

@@ -32,7 +32,7 @@ class Reading:
             self.value = end.value
             return
         self.steps = steps
-        if all(is_here(tensor) for tensor in wanted):
+        if are_here(wanted):
             self.answer([tensor.detach().numpy() for tensor in wanted])
         else:  # the user may write into them before they are read
             self.tensors = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in wanted]
@@ -51,8 +51,11 @@ class Reading:
             self.value = end.value
 
 
-def is_here(tensor: Tensor) -> bool:
-    return tensor.is_cpu
+def are_here(tensors: Sequence[Tensor]) -> bool:
+    for tensor in tensors:
+        if not tensor.is_cpu:
+            return False
+    return True
 
 
 def signal(function: Callable[..., Steps[T]]) -> Callable[..., Reading]:
@@ -92,4 +95,5 @@ def bring(tensors: Sequence[Tensor]) -> list[np.ndarray]:
 def lower_median(values: np.ndarray) -> Any:
     """Along the last dimension, of an even number the lower one, as torch's; NaN where a value is none."""
     ordered = np.sort(values, axis=-1)  # what is no number comes last
-    return np.where(np.isnan(ordered[..., -1]), np.nan, ordered[..., (values.shape[-1] - 1) // 2])
+    middle, broken = ordered[..., (values.shape[-1] - 1) // 2], np.isnan(ordered[..., -1])
+    return np.where(broken, np.nan, middle) if broken.any() else middle

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cockpit_core.distributed.agreement import Wish, agree, rest_until
 from cockpit_core.distributed.group import Group
-from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.plan import Plan, Plans
 from cockpit_core.quantities import Quantity
 from cockpit_core.quantities.needs import CHEAP
 from cockpit_core.schedules import Schedule, as_schedule, find_next
@@ -34,6 +34,7 @@ class Pace:
         self.deciders: Sequence[Schedule] = (schedule, *self.own_schedules.values())
         self.idle_until = 0  # before this step no schedule has to be asked
         self.spikes = Spikes()
+        self.plans = Plans()
         self.trigger = ""  # why the next step is tracked in full, whatever the schedule
         self.wish = Wish("", False, 0.0, 0.0)  # what this process would like the others to agree to
         self.rests_until = 0
@@ -83,12 +84,12 @@ class Pace:
         """What to measure at the coming step. ``ends_alpha``: the step before waits for its far end."""
         group, trigger = self.group, self.trigger
         if group.broken or (step < self.rests_until and not trigger):
-            return Plan([], False, False, ends_alpha and not group.broken, memory_budget=self.memory_budget)
+            return self.plans.make([], False, False, ends_alpha and not group.broken, memory_budget=self.memory_budget)
         due = self._due(step)
         if not due and not ends_alpha and self.pacer is not None and self.pacer.may_glance(step):
             return self._plan_cheap(False, True, triggered=False)
         alpha = any("alpha" in q.needs for q in due)
-        return Plan(due, bool(due), alpha, ends_alpha, bool(trigger), memory_budget=self.memory_budget)
+        return self.plans.make(due, bool(due), alpha, ends_alpha, bool(trigger), memory_budget=self.memory_budget)
 
     def _due(self, step: int) -> list[Quantity]:
         if self.trigger:
@@ -106,7 +107,7 @@ class Pace:
 
     def _plan_cheap(self, ends_alpha: bool, by_products_only: bool, *, triggered: bool) -> Plan:
         cheap = [q for q in self.quantities if set(q.needs) <= CHEAP]
-        return Plan(cheap, True, False, ends_alpha, triggered, by_products_only, self.memory_budget)
+        return self.plans.make(cheap, True, False, ends_alpha, triggered, by_products_only, self.memory_budget)
 
     def agree(self, group: Group, step: int, elapsed: float, known: float) -> Wish:
         """Triggers, stops and the budget: what one process wants, all of them do, from the next step on. ``known``: what this
