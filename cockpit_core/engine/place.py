@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.ungraded import Ungraded
+
 TENSORS = 16
 ELEMENTS = 64
 """Enough for whatever moves a network as a whole: a step, a perturbation of it, an average put in its place."""
@@ -32,7 +34,7 @@ class Place:
 
     def take(self) -> np.ndarray | Tensor:
         """A copy, on the host as an array: numpy is several times faster than torch for so few numbers."""
-        with torch.no_grad():
+        with Ungraded():
             parts = [sample(p) for p in self.parameters]
             if parts and not any(part.is_cpu or part.is_complex() for part in parts):
                 return torch.cat([part.double().to(parts[0].device) for part in parts])

@@ -57,7 +57,6 @@ class Plan:
             found.setdefault(moment_of(quantity.needs), []).append(quantity)
         return found
 
-
     @cached_property
     def individual(self) -> bool:
         """Are individual gradients looked at in any way?"""

@@ -137,7 +137,7 @@ class StepState:
         if not parts or any(part is None for part in parts):
             return None
         if len(parts) == 1 and parts[0] is not None:
-            return parts[0].double()
+            return parts[0] if parts[0].dtype == torch.float64 else parts[0].double()
         total = self.batch_size
         pairs = zip(parts, self.passes, strict=True)
         return torch.cat([part.double() * (total / found.batch_size) for part, found in pairs if part is not None])

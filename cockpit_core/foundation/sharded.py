@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_PLAIN = (Tensor, nn.Parameter)  # of most tensors the type alone tells
+
 
 def is_sharded(tensor: Any) -> bool:
     """A DTensor; by its methods, because importing its class takes time that others need not spend."""
-    return hasattr(tensor, "full_tensor")
+    return type(tensor) not in _PLAIN and hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Tensor) -> Tensor:

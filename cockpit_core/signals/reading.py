@@ -52,10 +52,7 @@ class Reading:
 
 
 def are_here(tensors: Sequence[Tensor]) -> bool:
-    for tensor in tensors:
-        if not tensor.is_cpu:
-            return False
-    return True
+    return all(tensor.is_cpu for tensor in tensors)
 
 
 def signal(function: Callable[..., Steps[T]]) -> Callable[..., Reading]:
