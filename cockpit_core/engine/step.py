@@ -16,6 +16,7 @@ from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.statistics import LayerStatistics
 from cockpit_core.foundation.sharded import is_sharded
+from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.layers.scratch import Scratch
 from cockpit_core.quantities.measured import Activations, Gram
 
@@ -50,6 +51,8 @@ class StepState:
     """``p.grad`` when the step's first backward pass began: what a forgotten ``zero_grad`` left there."""
     reduced: dict[str, LayerStatistics] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=Scratch)
+    transfer: Transfer = field(default_factory=Transfer)
+    """What is wanted on the host."""
     activations: Activations = field(default_factory=Activations)
     ids: list[np.ndarray] = field(default_factory=list)
     """Of the samples, as far as the user has said (``run.batch(ids=...)``)."""

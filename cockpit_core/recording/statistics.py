@@ -38,6 +38,7 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         gram=state.gram,
         labels=state.labels(),
         no_value=find_reasons(state),
+        transfer=state.transfer,
         **more,
     )
 
