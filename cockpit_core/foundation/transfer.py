@@ -19,7 +19,7 @@ class Asked:
 
     def __init__(self, transfer: Transfer, tensors: Sequence[Tensor]):
         self.transfer, self.tensors = transfer, list(tensors)
-        self.found: list[Tensor] | None = self.tensors if all(t.is_cpu for t in self.tensors) else None
+        self.found: list[Tensor] | None = self.tensors if all(is_here(t) for t in self.tensors) else None
 
     def read(self) -> list[Tensor]:
         """The same tensors on the host."""
@@ -52,9 +52,13 @@ class Transfer:
             asked.tensors = []
 
 
+def is_here(tensor: Tensor) -> bool:
+    return tensor.is_cpu
+
+
 def bring(tensors: Sequence[Tensor]) -> list[Tensor]:
     """To the host, as bytes side by side: one transfer, whatever their types."""
-    away = [tensor.detach() for tensor in tensors if not tensor.is_cpu]
+    away = [tensor.detach() for tensor in tensors if not is_here(tensor)]
     if not away:
         return list(tensors)
     flat = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in away]
@@ -62,4 +66,4 @@ def bring(tensors: Sequence[Tensor]) -> list[Tensor]:
     parts = host.split([part.numel() for part in flat])
     # A copy of each, because numbers want to begin at multiples of their size.
     here = iter([p.clone().view(t.dtype).reshape(t.shape) for p, t in zip(parts, away, strict=True)])
-    return [tensor if tensor.is_cpu else next(here) for tensor in tensors]
+    return [tensor if is_here(tensor) else next(here) for tensor in tensors]
