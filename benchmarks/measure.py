@@ -35,6 +35,8 @@ class Configuration:
     curvature: str = "hessian"
     scale: str = "linear"
     """Of the histograms: the paper's even bins, or logarithmic ones."""
+    judged: bool = True
+    """With signals and diagnosis, as users meet it; without, the quantities alone."""
 
     @property
     def expensive(self) -> bool:
@@ -52,6 +54,11 @@ CONFIGURATIONS = {
         Configuration("full, SGD", "full"),
     )
 }
+
+
+UNJUDGED = Configuration("economy, SGD, without signals and diagnosis", "economy", judged=False)
+OVERHEAD = {**CONFIGURATIONS, UNJUDGED.title: UNJUDGED}
+"""What a tracked step costs is measured of one more: the quantities alone."""
 
 
 class Training:
@@ -99,7 +106,7 @@ def make_quantity(name: str, scale: str = "linear") -> Any:
 
 
 @contextmanager
-def tracked(training: Training, scale: str = "linear", **options: Any) -> Iterator[Training]:
+def tracked(training: Training, scale: str = "linear", judged: bool = True, **options: Any) -> Iterator[Training]:
     """Tracked with the options of ``cockpit_core.track``, into a folder that is gone afterwards."""
     import cockpit_core  # not above: the environment of the 2021 tool has none
 
@@ -110,11 +117,22 @@ def tracked(training: Training, scale: str = "linear", **options: Any) -> Iterat
         training.run = run = cockpit_core.track(
             training.model, training.loss_fn, training.optimizer, Path(folder) / "run", on_error="raise", **options
         )
+        if not judged:
+            leave_unjudged(run)
         try:
             yield training
         finally:
             run.close()
             training.run = None
+
+
+def leave_unjudged(run: Any) -> None:
+    """Signals and diagnosis cannot be switched off by a user; what the quantities alone take is measured without them."""
+    tracker = run._tracker
+    tracker.signals.begin(False)
+    tracker.signals.begin = lambda wanted: None
+    tracker.writing._add_signals = lambda record, state: None
+    tracker.log.live.see = lambda header, record: []
 
 
 # ---- taking turns ----------------------------------------------------------------------------------------------------

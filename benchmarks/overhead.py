@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.architectures import NETWORKS
-from benchmarks.measure import CONFIGURATIONS, Configuration, Effort, Step, compare, make_quantity, take_turns, tracked
+from benchmarks.measure import OVERHEAD, Configuration, Effort, Step, compare, make_quantity, take_turns, tracked
 from benchmarks.networks import TINY, Network
 from benchmarks.results import kept, make_parser, parse, report
 
@@ -32,7 +32,7 @@ def time_together(network: Network, configurations: Sequence[Configuration], eff
     with ExitStack() as stack:
         contestants = {"untracked": network.train(optimizer)}
         for c in configurations:
-            training = tracked(network.train(optimizer), c.scale, config=c.config, curvature=c.curvature)
+            training = tracked(network.train(optimizer), c.scale, c.judged, config=c.config, curvature=c.curvature)
             contestants[c.title] = stack.enter_context(training)
         contestants["untracked"](*network.batch())  # warm, also where there is time for one round only
         times = take_turns(contestants, network.batch, effort)
@@ -66,10 +66,10 @@ def measure_configurations(options: Namespace) -> None:
     """The expensive one apart and with fewer rounds."""
     network, rows = choose_network(options), dict[str, Any]()
     content = {"network": network.name, "rows": rows}
-    cheap = [c for c in CONFIGURATIONS.values() if not c.expensive]
+    cheap = [c for c in OVERHEAD.values() if not c.expensive]
     groups = [[c for c in cheap if c.optimizer == "SGD"], [c for c in cheap if c.optimizer == "Adam"]]
     with kept("overhead_configurations", content, options, draw_rows) as save:
-        for group in [*groups, [c for c in CONFIGURATIONS.values() if c.expensive]]:
+        for group in [*groups, [c for c in OVERHEAD.values() if c.expensive]]:
             rounds = max(1, options.rounds // 3) if group[0].expensive else options.rounds
             found = compare(time_together(network, group, Effort(rounds, clock=options.clock))[0])
             rows.setdefault(f"untracked, {group[0].optimizer}", found["untracked"])
@@ -94,7 +94,7 @@ def measure_quantities(options: Namespace) -> None:
 
 def measure_network(network: Network, options: Namespace) -> Rows:
     """The cheap configurations in turn, three rounds at least; the others one by one, one round at least."""
-    ours = [c for c in CONFIGURATIONS.values() if c.optimizer == "SGD" and c.title not in network.skipped]
+    ours = [c for c in OVERHEAD.values() if c.optimizer == "SGD" and c.title not in network.skipped]
     dear = [c for c in ours if c.config != "economy" and c.curvature == "hessian"]
     groups = [[c for c in ours if c not in dear], *([c] for c in dear)]
     times: Times = {}
@@ -111,7 +111,7 @@ def measure_network(network: Network, options: Namespace) -> Rows:
 
 def compile_kernels() -> None:
     """So that no round to warm up is slow for another reason than its network."""
-    for c in CONFIGURATIONS.values():
+    for c in OVERHEAD.values():
         time_together(TINY, [c], Effort(2))
 
 
@@ -149,7 +149,7 @@ def draw_rows(content: dict[str, Any], options: Namespace) -> None:
 
     rows = {title: row["multiple"] for title, row in content["rows"].items() if not title.startswith("untracked")}
     if rows:
-        name = "overhead_configurations" if set(rows) <= set(CONFIGURATIONS) else "overhead_quantities"
+        name = "overhead_configurations" if set(rows) <= set(OVERHEAD) else "overhead_quantities"
         with figure(options.results, name, size=(6, 0.8 + 0.27 * len(rows))) as axes:
             draw_bars(axes, rows, f"multiple of the untracked step, {content['network']}")
 
@@ -159,7 +159,7 @@ def draw_networks(content: dict[str, Any], options: Namespace) -> None:
 
     found = {name: entry["rows"] for name, entry in content["networks"].items()}
     if found:
-        titles = [title for title, c in CONFIGURATIONS.items() if c.optimizer == "SGD"]
+        titles = [title for title, c in OVERHEAD.items() if c.optimizer == "SGD" and c.judged]
         with figure(options.results, "overhead_networks", size=(7, 1.1 + 0.3 * len(found))) as axes:
             draw_dots(axes, found, titles, "multiple of the untracked step")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.intervals import combine
-from benchmarks.measure import CONFIGURATIONS
+from benchmarks.measure import CONFIGURATIONS, OVERHEAD
 from benchmarks.results import RESULTS, ROOT
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
@@ -177,7 +177,8 @@ def write_peers(results: dict[str, Results]) -> str:
 def write_networks(results: dict[str, Results]) -> str:
     """Multiples, with the number of rounds."""
     found = results["overhead_networks"]
-    titles = [title for title, c in CONFIGURATIONS.items() if c.optimizer == "SGD"]
+    measured = {title for entry in found["networks"].values() for title in entry["rows"]}
+    titles = [title for title, c in OVERHEAD.items() if c.optimizer == "SGD" and (c.judged or title in measured)]
     rows = []
     for name, entry in found["networks"].items():
         cells = [entry["rows"].get(title) for title in titles]

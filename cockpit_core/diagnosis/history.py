@@ -15,6 +15,9 @@ SIGNAL = "signal/"
 CARRIED = ("ParamNorm", "LearningRate")  # change slowly: where a step has none, the last one stands in
 
 
+nan = math.nan
+
+
 @dataclass
 class Observation:
     """One tracked step as the log has it; layer vectors are NaN where a layer has no value."""
@@ -26,7 +29,7 @@ class Observation:
     generation: int = 0
 
     def get(self, name: str) -> float:
-        return self.scalars.get(name, math.nan)
+        return self.scalars.get(name, nan)
 
 
 class History:

@@ -17,7 +17,7 @@ class Progress(Reading):
 
     @cached_property
     def losses(self) -> list[float]:
-        return [seen.get("Loss") for seen in self.late]
+        return [seen.scalars.get("Loss", nan) for seen in self.late]
 
     @cached_property
     def finite(self) -> list[float]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from cockpit_core.diagnosis.facts import Facts
-from cockpit_core.diagnosis.history import SIGNAL, History
+from cockpit_core.diagnosis.history import SIGNAL, History, Observation
 
 RECENT = 6
 SPARSE = 8  # steps from one record to the next
@@ -64,13 +64,24 @@ class Reading:
             known = []
             if name in self.history.names:
                 for seen in reversed(self.late):
-                    if (value := seen.get(name)) == value:
+                    if (value := seen.scalars.get(name, nan)) == value:
                         known.append(value)
                         if len(known) == count:
                             break
                 known.reverse()
             self._values[name, count] = known
         return known
+
+    def last_of(self, look: Callable[[Observation], float], count: int = RECENT) -> list[float]:
+        """The last numbers that tracked steps give, oldest first; no more of them are looked at than it takes."""
+        found: list[float] = []
+        for seen in reversed(self.late):
+            if (value := look(seen)) == value:
+                found.append(value)
+                if len(found) == count:
+                    break
+        found.reverse()
+        return found
 
     def last(self, name: str) -> float:
         found = self.values(name, 1)
@@ -93,5 +104,4 @@ class Reading:
 
     def ratios(self, above: str, below: str, count: int = RECENT) -> list[float]:
         """The last quotients of two columns that come together."""
-        found = [r for seen in self.late if (r := ratio(seen.get(above), seen.get(below))) == r]
-        return found[-count:]
+        return self.last_of(lambda seen: ratio(seen.scalars.get(above, nan), seen.scalars.get(below, nan)), count)

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from cockpit_core.diagnosis.history import SIGNAL
-from cockpit_core.diagnosis.reading import RECENT, median, nan, ratio
+from cockpit_core.diagnosis.reading import median, nan, ratio
 from cockpit_core.diagnosis.tensors import Tensors
 
 
@@ -95,8 +95,8 @@ class View(Tensors):
         if not decay > 0:
             return nan
         if self.facts.decoupled:
-            shares = [ratio(o.get("LearningRate") * o.get("ParamNorm"), o.get("UpdateSize")) for o in self.late]
-            return decay * median([share for share in shares if share == share][-RECENT:])
+            share = self.last_of(lambda o: ratio(o.get("LearningRate") * o.get("ParamNorm"), o.get("UpdateSize")))
+            return decay * median(share)
         return decay * median(self.ratios("ParamNorm", "GradNormClipped"))
 
     @cached_property
@@ -104,8 +104,9 @@ class View(Tensors):
         """Length of a step over lr times the gradient: 1 for plain SGD, up to 1 / (1 - momentum)."""
         if self.facts.optimizer != "SGD":
             return nan
-        longer = [ratio(o.get("UpdateSize"), o.get("LearningRate") * o.get("GradNormClipped")) for o in self.late]
-        return median([value for value in longer if value == value][-RECENT:])
+        return median(
+            self.last_of(lambda o: ratio(o.get("UpdateSize"), o.get("LearningRate") * o.get("GradNormClipped")))
+        )
 
     @cached_property
     def steps_to_go_min(self) -> float:
@@ -130,8 +131,7 @@ class View(Tensors):
         if not self.facts.plain_sgd:
             return nan
         momentum = self.facts.momentum if self.facts.momentum == self.facts.momentum else 0.0
-        values = [o.get("HessMaxEV") * o.get("LearningRate") / (2 * (1 + momentum)) for o in self.late]
-        return median([v for v in values if v == v][-3:])
+        return median(self.last_of(lambda o: o.get("HessMaxEV") * o.get("LearningRate") / (2 * (1 + momentum)), 3))
 
     @cached_property
     def alpha(self) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from cockpit_core.distributed.joining import join_batches, join_diagonals
-from cockpit_core.engine.activations import join_activations
 from cockpit_core.engine.alpha.alpha import Batch, Taken
 from cockpit_core.engine.broadcast import Entry, pull_entry
 from cockpit_core.engine.capture import Pass, add_pass, free, keeps_graph
@@ -17,8 +17,8 @@ from cockpit_core.engine.layer_result import Job, LayerResult, method_of
 from cockpit_core.engine.reducing import drop_formed
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
+from cockpit_core.foundation.ungraded import ungraded
 from cockpit_core.layers.registry import Call
-from cockpit_core.quantities.measured import Activations
 from cockpit_core.quantities.norms import measure_norms
 
 WAITING = 4
@@ -136,9 +136,11 @@ class BackwardSide(Centre):
         return not self.step.deferred
 
     def on_backward_end(self) -> None:
-        self.group.when_reduced(self._end_backward)
+        """Nobody waits for the device inside a backward pass: where its end is told (``after_root``), it is awaited."""
+        self.group.when_reduced(self.end_backward if self.prepared is None else self.prepared.note_end)
 
-    def _end_backward(self) -> None:
+    @ungraded
+    def end_backward(self) -> None:
         found = self.step.open
         if found is None:
             return
@@ -150,8 +152,11 @@ class BackwardSide(Centre):
                 if not self.step.passes:
                     self.discard()
                 return
-            found.read_losses()
+            found.ask_losses(self.step.transfer)
+            if self.step.place is not None and self.step.plan.alpha_end:
+                self.step.place.ask(self.step.transfer)
             self._settle_pass(found)
+            found.read_losses()
             self.step.ended = found
             self.step.entangled = add_pass(self.step.passes, found) or self.step.entangled
             self._note_gradients()
@@ -202,6 +207,7 @@ class BackwardSide(Centre):
             lengths=state.gradient_norms,
             left_over=measure_norms({n: b for n, b in state.before.items() if b is not None}) if state.stale else {},
             longest=max((norm for norm, _ in state.seen_norms.values() if math.isfinite(norm)), default=0.0),
+            transfer=state.transfer,
         )
 
     def _directions(self, name: str, gradient: Tensor) -> dict[str, Tensor]:
@@ -297,11 +303,6 @@ class BackwardSide(Centre):
             self.rehook()
         return final
 
-    def join_activations(self) -> Activations:
-        """Of all processes."""
-        self.step.activations = join_activations(self.group, self.step.activations)
-        return self.step.activations
-
     def free(self) -> None:
         """Nothing more is asked of the individual gradients of this step."""
         self.alpha.begin(self.step.plan)
@@ -316,7 +317,7 @@ class BackwardSide(Centre):
             return ""
         return self.clock.timed("alpha", self.alpha.finish, self._batch())
 
-    def start_alpha(self, step: int, update: dict[str, Tensor], norms: dict[str, float]) -> str:
+    def start_alpha(self, step: int, update: dict[str, Tensor], norms: Callable[[], dict[str, float]]) -> str:
         """The step was ``update``. Returns why it will have no Alpha, if it will have none."""
         if not self.step.plan.alpha_start:
             return ""
@@ -324,7 +325,7 @@ class BackwardSide(Centre):
         taken = Taken(
             step=step,
             update=update,
-            norms=norms,
+            read_norms=norms,
             theta=state.theta,
             gradients=self.known_gradients(),
             gradient_norms=state.gradient_norms,
@@ -334,6 +335,7 @@ class BackwardSide(Centre):
             place=state.place,
             unmeasured=state.why_unmeasured(),
             left_out=[n for n, p in cover.parameters.items() if n not in cover.selected and p.grad is not None],
+            transfer=state.transfer,
         )
         reason = self.clock.timed("project step", self.alpha.start, self._batch(), taken, self.find_place)
         if self.alpha.note:

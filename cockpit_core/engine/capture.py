@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.loss.individual import NoIndividualLosses, describe_sum
+from cockpit_core.foundation.transfer import Asked, Transfer
 from cockpit_core.layers import random_state
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.module_state import ModuleState
@@ -41,6 +42,9 @@ class Pass:
     no_losses: str = ""
     amounts: list[Tensor] = field(default_factory=list)
     """Of the loss, not read yet."""
+    asked: Asked | None = None
+    """Both, and the individual losses, on their way to the host; and how many each are."""
+    sizes_asked: list[int] = field(default_factory=list)
     unchecked: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """Individual losses, and the loss that they should average to."""
     curved: bool = False
@@ -118,16 +122,22 @@ class Pass:
             self.losses = None
             self.no_losses_yet = "one loss looks at several batches of different sizes, so its samples have no losses"
 
-    def read_losses(self) -> None:
-        """What the loss module gave, with one transfer from the device, and whether individual losses add up to it. From
-        then on they are on the host, in double precision."""
+    def ask_losses(self, transfer: Transfer) -> None:
+        """What the loss module gave is wanted on the host, in double precision."""
         scalars = [*self.amounts, *(value for _, value in self.unchecked)]
         vectors = [losses for losses, _ in self.unchecked] + ([] if self.losses is None else [self.losses])
         if not scalars and not vectors:
             return
         parts = [torch.stack([x.double() for x in scalars])] if scalars else []
-        both = torch.cat([*parts, *(vector.double() for vector in vectors)]).cpu()
-        numbers, *found = both.split([len(scalars), *(len(vector) for vector in vectors)])
+        self.sizes_asked = [len(scalars), *(vector.shape[0] for vector in vectors)]
+        self.asked = transfer.ask([torch.cat([*parts, *(vector.double() for vector in vectors)])])
+
+    def read_losses(self) -> None:
+        """What was asked for is here from now on; do individual losses add up to the loss?"""
+        if self.asked is None:
+            return
+        (both,), self.asked = self.asked.read(), None
+        numbers, *found = both.split(self.sizes_asked)
         self.losses = None if self.losses is None else found[-1]
         known = numbers.numpy().tolist()
         self.loss += sum(known[: len(self.amounts)])

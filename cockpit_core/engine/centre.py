@@ -72,6 +72,7 @@ class Centre:
         )
         self.fallback_costs = FallbackCosts(cover.paths)
         self.verified = Verified()
+        self.prepared: Any = None  # what is differentiated now (``loss.prepared.Prepared``)
         self.layer_handles = Handles()
         self.hooked: dict[nn.Module, list[str]] = {}
         self.again: LossAgain | None = None  # the loss as it was before its last call

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cockpit_core.engine.activations import note_output, read_activations
+from cockpit_core.engine.activations import join_activations, note_output, read_activations
 from cockpit_core.engine.backward import BackwardSide
 from cockpit_core.engine.broadcast import find_broadcasts, tag
 from cockpit_core.engine.calls import all_tensors
@@ -31,6 +31,7 @@ from cockpit_core.layers import random_state
 from cockpit_core.layers.module_state import LossAgain
 from cockpit_core.layers.registry import Call
 from cockpit_core.layers.seeds import flatten_tensors
+from cockpit_core.quantities.measured import Activations
 
 
 class Engine(BackwardSide):
@@ -141,6 +142,11 @@ class Engine(BackwardSide):
         found = self.clock.timed("activations", read_activations, root, self.cover.names, wanted)
         self.step.activations.add(found)
 
+    def join_activations(self) -> Activations:
+        """Of all processes."""
+        self.step.activations = join_activations(self.group, self.step.activations)
+        return self.step.activations
+
     def _look_for_broadcasts(self, root: Any, origin: tuple[int, int]) -> None:
         """Before the backward pass of this loss: which parameters meet the batch only by broadcasting?"""
         if not self.layer_handles or self.quiet.muted:
@@ -246,6 +252,7 @@ class Engine(BackwardSide):
             start = self.clock.mark()
             self._prepare(prepared, root, seen)
             self.clock.add_overhead(start)
+        self.prepared = prepared
         return prepared
 
     def _prepare(self, prepared: Prepared, root: Root, seen: Survey) -> None:
@@ -297,7 +304,9 @@ class Engine(BackwardSide):
     def after_root(self, prepared: Prepared, failed: bool) -> None:
         for handle in prepared.handles:
             handle.remove()
-        state = self.step
+        self.prepared, state = None, self.step
+        if prepared.ended and not failed:
+            self.end_backward()
         if failed:
             state.open = None
             if not state.passes:

@@ -17,6 +17,7 @@ from cockpit_core.engine.gram import fits, gram_of
 from cockpit_core.engine.samples.replay import uneven
 from cockpit_core.engine.statistics import LayerStatistics, Request, join, project, reduce_layer
 from cockpit_core.foundation import long_sums
+from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.kernels import Counts, prepare_parameter
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.quantities.measured import choose_samples
@@ -76,6 +77,7 @@ class Job:
     """How long ``p.grad`` was before this step, where it was not zeroed: what was added to it is known less precisely."""
     longest: float = 0.0
     """Norm of the longest gradient that was seen so far: how large rounding may be."""
+    transfer: Transfer = field(default_factory=Transfer)
 
 
 def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, value: Tensor, clock: Clock) -> None:
@@ -100,35 +102,35 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
         result.gram = clock.timed("gram", gram_of, parts, formed, chosen, request.memory_budget, request.scratch)
 
 
-def read_vectors(found: Sequence[LayerStatistics], also: Tensor) -> list[float]:
+def read_vectors(found: Sequence[LayerStatistics], also: Tensor, transfer: Transfer) -> list[float]:
     """All vectors of these layers, and what else is wanted (``also`` [n]), with one transfer from the device.
 
     From then on norms and projections lie on the CPU, in double precision: quantities work on them without waiting.
     """
-    move_tables([own.counts for own in found if own.counts is not None])
+    tables = find_tables([own.counts for own in found if own.counts is not None])
     vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
     sizes = [len(vector) for vector in (*vectors, also)]
     there = vectors[0].device if vectors else also.device
-    parts = iter(torch.cat([*vectors, also.to(there)]).cpu().double().split(sizes))
+    both = torch.cat([*vectors, also.to(there)])
+    host, *moved = transfer.ask([both, *(table for _, _, table in tables)]).read()
+    put_tables(tables, moved)
+    parts = iter(host.double().split(sizes))
     for own in found:
         own.norms = None if own.norms is None else next(parts)
         own.projections = {key: next(parts) for key in own.projections}
     return next(parts).numpy().tolist() if len(also) else []
 
 
-def move_tables(found: Sequence[Counts]) -> None:
-    """Tables of histograms to the host, with one transfer, where they are on a device."""
-    unpacked = [
-        (own, key) for own in found for key in ("table1d", "table2d") if not own.is_packed
-    ]  # packed ones are here
-    away = [(own, key) for own, key in unpacked if getattr(own, key, None) is not None]
-    away = [(own, key) for own, key in away if not getattr(own, key).is_cpu]
-    if not away:
-        return
-    tables = [getattr(own, key) for own, key in away]
-    parts = torch.cat([table.reshape(-1) for table in tables]).cpu().split([table.numel() for table in tables])
-    for (own, key), table, part in zip(away, tables, parts, strict=True):
-        own.replace(key, part.reshape(table.shape))
+def find_tables(found: Sequence[Counts]) -> list[tuple[Counts, str, Tensor]]:
+    """Tables of histograms that are on a device; packed ones are here."""
+    keys = ("table1d", "table2d")
+    tables = [(own, key, getattr(own, key, None)) for own in found if not own.is_packed for key in keys]
+    return [(own, key, table) for own, key, table in tables if table is not None and not table.is_cpu]
+
+
+def put_tables(tables: Sequence[tuple[Counts, str, Tensor]], moved: Sequence[Tensor]) -> None:
+    for (own, key, _), table in zip(tables, moved, strict=True):
+        own.replace(key, table)
         own.touch()
 
 
@@ -142,7 +144,7 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
     found = [result.statistics for result in results if result.statistics is not None]
     asked = [result for result in results if has_dots(result, job)]
     also = long_sums.norms([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
-    for result, norm in zip(asked, read_vectors(found, also), strict=True):
+    for result, norm in zip(asked, read_vectors(found, also, job.transfer), strict=True):
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
     dots = torch.stack([own for result in asked if (own := dots_of(result)) is not None]).numpy() if asked else ()

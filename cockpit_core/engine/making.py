@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cockpit_core.engine.capture import Captured, Pass
 from cockpit_core.engine.cover import Cover
 from cockpit_core.foundation.faults import describe_error
+from cockpit_core.foundation.ungraded import Ungraded
 from cockpit_core.layers.contribution import Contribution, Joined, Rows, Same, Summed, Tried, Zeros
 from cockpit_core.layers.fallback import fallback
 from cockpit_core.layers.registry import Call, NotCovered, Repeating, find_rule
@@ -29,7 +29,7 @@ class Maker:
         call.check_unchanged()
         if call.refusal:
             raise NotCovered(call.refusal)
-        with torch.no_grad():
+        with Ungraded():
             parts = apply_rule(call, seeds, held.names, scale, self.cover)
             rest, method = [local for local in held.names if local not in parts], call.method
             if rest:

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.transfer import Asked, Transfer
+from cockpit_core.foundation.ungraded import Ungraded
+
 TENSORS = 16
 ELEMENTS = 64
 """Enough for whatever moves a network as a whole: a step, a perturbation of it, an average put in its place."""
@@ -24,15 +27,22 @@ class Place:
         gap = max(1, -(-len(parameters) // TENSORS))
         self.parameters = list(parameters)[::-1][::gap]
         self.taken = self.take()
+        self.asked: Asked | None = None
+
+    def ask(self, transfer: Transfer) -> Place:
+        """Its values come over with what else is wanted on the host."""
+        if isinstance(self.taken, Tensor) and self.asked is None:
+            self.asked = transfer.ask([self.taken])
+        return self
 
     @cached_property
     def values(self) -> np.ndarray:
         """Of another device's not before somebody asks: taken inside a backward pass, they must not wait for it."""
-        return to_array(self.taken)
+        return to_array(self.taken if self.asked is None else self.asked.read()[0])
 
     def take(self) -> np.ndarray | Tensor:
         """A copy, on the host as an array: numpy is several times faster than torch for so few numbers."""
-        with torch.no_grad():
+        with Ungraded():
             parts = [sample(p) for p in self.parameters]
             if parts and not any(part.is_cpu or part.is_complex() for part in parts):
                 return torch.cat([part.double().to(parts[0].device) for part in parts])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from cockpit_core.engine.extensions import find_extensions
 from cockpit_core.engine.statistics import Request
@@ -47,7 +48,14 @@ class Plan:
 
     def measured_at(self, moment: Moment) -> list[Quantity]:
         """Those whose statistics are complete then, and not sooner."""
-        return [quantity for quantity in self.quantities if moment_of(quantity.needs) == moment]
+        return self._by_moment.get(moment, [])
+
+    @cached_property
+    def _by_moment(self) -> dict[Moment, list[Quantity]]:
+        found: dict[Moment, list[Quantity]] = {}
+        for quantity in self.quantities:
+            found.setdefault(moment_of(quantity.needs), []).append(quantity)
+        return found
 
     @cached_property
     def individual(self) -> bool:
@@ -96,8 +104,10 @@ class Plan:
             request.spec = self.spec
         return request
 
+    @cached_property
     def users(self) -> dict[str, list[str]]:
-        """Which quantities asked for which work; forming gradients is shared by all that read their elements."""
+        """Which quantities asked for which work; forming gradients is shared by all that read their elements. What a
+        quantity takes itself has a name of its own."""
         users: dict[str, list[str]] = {}
         for quantity in self.quantities:
             for work in work_of(quantity.needs):
@@ -105,4 +115,21 @@ class Plan:
         readers = [q.name for q in self.quantities if INDIVIDUAL & set(q.needs)]
         if readers:
             users["form"] = readers
-        return users
+        return users | {f"own {quantity.name}": [quantity.name] for quantity in self.quantities}
+
+
+class Plans:
+    """Makes plans. One that asks for the very same as one before is that one, with all that was found of it: most steps do."""
+
+    KEPT = 4
+
+    def __init__(self) -> None:
+        self.known: list[tuple[tuple[Any, ...], dict[str, Any], Plan]] = []
+
+    def make(self, *args: Any, **options: Any) -> Plan:
+        for known, known_options, plan in self.known:
+            if known == args and known_options == options:
+                return plan
+        plan = Plan(*args, **options)
+        self.known = [(args, options, plan), *self.known[: self.KEPT - 1]]
+        return plan

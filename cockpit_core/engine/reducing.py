@@ -139,6 +139,13 @@ class Reducer:
         self.group.add(sums)
 
 
+def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) -> None:
+    """Gradients that a module without a rule has formed are used by its own parameters only."""
+    last = gradients_of(known[-1].parts[0]) if known and known[-1].parts else None
+    if last is not None and not keep and (not following.parts or last is not gradients_of(following.parts[0])):
+        last.whole = None
+
+
 def is_used(passes: list[Pass], name: str) -> bool:
     return any(name in found.by_parameter or name in found.direct or name in found.shared for found in passes)
 
@@ -183,10 +190,3 @@ def lend_parameters(cover: Cover, passes: list[Pass]) -> None:
     for found in passes:
         for held in found.captured.values():
             held.call.parameters = values.get(held.call.module, {})
-
-
-def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) -> None:
-    """Gradients that a module without a rule has formed are used by its own parameters only."""
-    last = gradients_of(known[-1].parts[0]) if known and known[-1].parts else None
-    if last is not None and not keep and (not following.parts or last is not gradients_of(following.parts[0])):
-        last.whole = None

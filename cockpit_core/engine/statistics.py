@@ -14,6 +14,7 @@ from torch import Tensor
 from cockpit_core.engine.clock import Clock
 from cockpit_core.foundation.long_sums import row_products, row_squares
 from cockpit_core.foundation.sharded import whole
+from cockpit_core.foundation.ungraded import ungraded
 from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_values
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_block
 from cockpit_core.layers.contribution import Contribution
@@ -47,7 +48,7 @@ class LayerStatistics:
     rows: Tensor | None = None  # g_n [n, D] of the first n samples, where somebody asks for them
 
 
-@torch.no_grad()
+@ungraded
 def reduce_layer(
     contribution: Contribution,
     directions: dict[str, Tensor],
@@ -199,7 +200,7 @@ def add_squares(result: LayerStatistics, G: Tensor, shape: torch.Size, scratch: 
     result.squares = squared if result.squares is None else result.squares.add_(squared)
 
 
-@torch.no_grad()
+@ungraded
 def project(contribution: Contribution, direction: Tensor) -> Tensor:
     """``g_n . V`` [B] in float64, whichever way."""
     direction = whole(direction)

@@ -16,6 +16,7 @@ from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.statistics import LayerStatistics
 from cockpit_core.foundation.sharded import is_sharded
+from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.layers.scratch import Scratch
 from cockpit_core.quantities.measured import Activations, Gram
 
@@ -52,6 +53,8 @@ class StepState:
     """``p.grad`` when the step's first backward pass began: what a forgotten ``zero_grad`` left there."""
     reduced: dict[str, LayerStatistics] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=Scratch)
+    transfer: Transfer = field(default_factory=Transfer)
+    """What is wanted on the host."""
     activations: Activations = field(default_factory=Activations)
     ids: list[np.ndarray] = field(default_factory=list)
     """Of the samples, as far as the user has said (``run.batch(ids=...)``)."""
@@ -147,7 +150,7 @@ class StepState:
         if not parts or any(part is None for part in parts):
             return None
         if len(parts) == 1 and parts[0] is not None:
-            return parts[0].double()
+            return parts[0] if parts[0].dtype == torch.float64 else parts[0].double()
         total = self.batch_size
         pairs = zip(parts, self.passes, strict=True)
         return torch.cat([part.double() * (total / found.batch_size) for part, found in pairs if part is not None])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 from cockpit_core.schema import tags
@@ -54,7 +55,12 @@ def encode_scalar(tag: str, value: float) -> bytes:
     """A plain scalar as TensorBoard and everyone who syncs its logs reads it: 32 bits, beyond them infinite."""
     if abs(value) > _FLOAT_MAX:
         value = float("inf") if value > 0 else float("-inf")
-    return encode_bytes(1, tag.encode("utf-8", "replace")) + encode_varint(2 << 3 | _FIXED32) + _FLOAT.pack(value)
+    return _begin_scalar(tag) + _FLOAT.pack(value)
+
+
+@lru_cache(maxsize=1024)
+def _begin_scalar(tag: str) -> bytes:
+    return encode_bytes(1, tag.encode("utf-8", "replace")) + encode_varint(2 << 3 | _FIXED32)
 
 
 def encode_event(wall_time: float, step: int, values: Sequence[bytes]) -> bytes:

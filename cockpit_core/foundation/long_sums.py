@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.ungraded import ungraded
+
 PIECE = 2**14
 """Short enough for float32, long enough that adding the pieces costs nothing."""
 
@@ -29,7 +31,7 @@ def norm(tensor: Tensor) -> float:
     return math.sqrt(float(row_squares(flat[None])))
 
 
-@torch.no_grad()
+@ungraded
 def norms(tensors: Sequence[Tensor]) -> Tensor:
     """``||x||_2`` of each, [n] in double precision, where they lie: nobody waits for the device."""
     short = [t for t in tensors if not is_long(t, t.numel())]

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_PLAIN = (Tensor, nn.Parameter)  # of most tensors the type alone tells
+
 
 def has_peers(process_group: Any = None) -> bool:
     """Can code of the user's, run now, talk to other processes? ``process_group``: those it talks to, all by default."""
@@ -22,7 +24,7 @@ def has_peers(process_group: Any = None) -> bool:
 
 def is_sharded(tensor: Any) -> bool:
     """A DTensor; by its methods, because importing its class takes time that others need not spend."""
-    return hasattr(tensor, "full_tensor")
+    return type(tensor) not in _PLAIN and hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -79,11 +80,8 @@ class Bins:
 
     @property
     def edges(self) -> np.ndarray:
-        """The ``count + 1`` edges in float64."""
-        edges = np.linspace(self.low, self.high, self.count + 1)
-        if self.zero_edge is not None:
-            edges[self.zero_edge] = 0.0
-        return edges
+        """The ``count + 1`` edges in float64; the same array for all who ask."""
+        return _make_edges(self)
 
     @property
     def zero_edge(self) -> int | None:
@@ -116,6 +114,15 @@ class Bins:
             return self.count + 1
         index = math.floor((x - rule.anchor) * rule.scale) + rule.offset
         return 1 + min(max(index, 0), self.count - 1)
+
+
+@lru_cache(maxsize=64)
+def _make_edges(bins: Bins) -> np.ndarray:
+    edges = np.linspace(bins.low, bins.high, bins.count + 1)
+    if bins.zero_edge is not None:
+        edges[bins.zero_edge] = 0.0
+    edges.flags.writeable = False
+    return edges
 
 
 AnyBins = Bins | LogBins

@@ -13,6 +13,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.ungraded import ungraded
 from cockpit_core.kernels import plain
 from cockpit_core.kernels.bins import AnyBins, Spec
 from cockpit_core.kernels.counts import Counts
@@ -84,7 +85,7 @@ def _check(gradients: Tensor, spec: Spec, into: Counts) -> None:
         raise TypeError(f"gradients must be float32, float64, bfloat16 or float16, got {gradients.dtype}")
 
 
-@torch.no_grad()
+@ungraded
 def count_values(
     values: Tensor, parameter_bins: ParameterBins | None, spec: Spec, into: Counts, *, path: str | None = None
 ) -> None:
@@ -98,7 +99,7 @@ def count_values(
         into.touch()
 
 
-@torch.no_grad()
+@ungraded
 def count_outer(
     b: Tensor, a: Tensor, parameter_bins: ParameterBins | None, spec: Spec, into: Counts, *, path: str | None = None
 ) -> None:

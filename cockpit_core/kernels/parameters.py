@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.ungraded import ungraded
 from cockpit_core.kernels.bins import PARAMETER_EXTRA, Spec
 from cockpit_core.kernels.plain import categorise, widen
 
@@ -39,7 +40,7 @@ class ParameterBins:
         return self._number(self.count + 2)
 
 
-@torch.no_grad()
+@ungraded
 def prepare_parameter(parameter: Tensor, spec: Spec) -> ParameterBins | None:
     """Find each element's parameter bin (same rule as for gradients); None where no 2D histogram is asked for."""
     if spec.joint is None:

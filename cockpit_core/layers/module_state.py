@@ -188,6 +188,9 @@ class LossAgain:
 
     def forward(self, *args: Any, changed: dict[str, Any] | None = None, **kwargs: Any) -> Any:
         """``changed``: attributes that have another value meanwhile."""
+        held = vars(self.module)
+        if self.state is None and changed and all(name in held for name in changed):
+            return self._forward_changed(held, changed, args, kwargs)
         undo: list[Callable[[], None]] = []
         with ExitStack() as stack:
             if self.state is not None:
@@ -198,3 +201,12 @@ class LossAgain:
                 return self.module.forward(*args, **kwargs)
             finally:
                 undo[0]()
+
+    def _forward_changed(self, held: dict[str, Any], changed: dict[str, Any], args: tuple, kwargs: dict) -> Any:
+        """Of a module of torch's own, which keeps nothing: only these attributes have to be put back."""
+        before = {name: held[name] for name in changed}
+        try:
+            held.update(changed)
+            return self.module.forward(*args, **kwargs)
+        finally:
+            held.update(before)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cockpit_core.curvature import Diagonal, Eigenpair
     from cockpit_core.foundation.records import Histogram
+    from cockpit_core.foundation.transfer import Transfer
     from cockpit_core.kernels import Counts, Spec
     from cockpit_core.quantities.measured import Activations, Gram, OwnBatch, ParameterState
     from cockpit_core.schedules import Schedule
@@ -65,18 +66,21 @@ class Statistics:
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
     known_arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    transfer: Transfer | None = None
+    """What else is wanted on the host; comes along with the first that is read."""
 
     def norms_of(self, what: str) -> dict[str, float]:
         """``||x||_2`` per layer of "parameters", "update", "gradients", or "moved" (since the start of the run): measured once,
         whoever asks; the first and the last together, because each time waits for the device."""
         if what not in self.known_norms:
+            from cockpit_core.foundation.transfer import Transfer
             from cockpit_core.quantities.norms import measure_norms, measure_places
 
             if what == "moved" or (what == "parameters" and self.start):
-                own, moved = measure_places(self.parameters, self.start)
+                own, moved = measure_places(self.parameters, self.start, self.transfer or Transfer())
                 self.known_norms.update(parameters=own, moved=moved)
             else:
-                self.known_norms[what] = measure_norms(getattr(self, what))
+                self.known_norms[what] = measure_norms(getattr(self, what), self.transfer)
         return self.known_norms[what]
 
     def arrays_of(self, what: str) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
@@ -11,26 +11,36 @@ from torch import Tensor
 
 from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded, norms_of_shards
+from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.quantities.base import NoValue, Value
 
 K = TypeVar("K")
 
 
-def measure_norms(tensors: Mapping[K, Tensor]) -> dict[K, float]:
+def measure_norms(tensors: Mapping[K, Tensor], transfer: Transfer | None = None) -> dict[K, float]:
     """``||x||_2`` of each tensor, with one transfer from the device (and one message, if they are sharded)."""
+    return ask_norms(tensors, transfer or Transfer())()
+
+
+def ask_norms(tensors: Mapping[K, Tensor], transfer: Transfer) -> Callable[[], dict[K, float]]:
+    """The same, not read yet: they come over with what else is asked for until then."""
     if not tensors:
-        return {}
-    if is_sharded(next(iter(tensors.values()))):
-        return dict(zip(tensors, norms_of_shards(list(tensors.values())).tolist(), strict=True))
-    return dict(zip(tensors, long_sums.norms(list(tensors.values())).tolist(), strict=True))
+        return dict
+    found = norms_of_shards if is_sharded(next(iter(tensors.values()))) else long_sums.norms
+    asked = transfer.ask([found(list(tensors.values()))])
+    return lambda: dict(zip(tensors, asked.read()[0].tolist(), strict=True))
 
 
-def measure_places(now: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, float]]:
+def measure_places(
+    now: Mapping[str, Tensor], start: Mapping[str, Tensor], transfer: Transfer
+) -> tuple[dict[str, float], dict[str, float]]:
     """The length of each parameter, and how far it is from where the run began; with one transfer for both."""
     names = [name for name in now if name in start]
     moved = torch._foreach_sub([now[n] for n in names], [start[n] for n in names]) if names else []
     every = {("", name): tensor for name, tensor in now.items()}
-    found = measure_norms(every | {("moved", name): tensor for name, tensor in zip(names, moved, strict=True)})
+    found = measure_norms(
+        every | {("moved", name): tensor for name, tensor in zip(names, moved, strict=True)}, transfer
+    )
     return {name: found["", name] for name in now}, {name: found["moved", name] for name in names}
 
 

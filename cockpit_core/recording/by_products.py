@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.step import StepState
-from cockpit_core.quantities.norms import combine, measure_norms
+from cockpit_core.quantities.norms import ask_norms, combine
 
 TOP_SAMPLES = 5
 
@@ -23,10 +23,11 @@ def name_rates(rates: Sequence[float]) -> dict[str, float]:
     return {"LearningRate" if index == 0 else f"LearningRate/{index}": rate for index, rate in enumerate(rates)}
 
 
-def measure_clipped(
+def ask_clipped(
     state: StepState, parameters: Mapping[str, Tensor], is_unchanged: Callable[[str], bool]
-) -> dict[str, float]:
-    """The norm of ``p.grad`` as the optimizer gets it. Where nobody wrote into it since the backward pass, it is known."""
+) -> Callable[[], dict[str, float]]:
+    """The norm of ``p.grad`` as the optimizer gets it, to be read later. Where nobody wrote into it since the backward
+    pass, it is known."""
     known = {
         n: norm
         for n, norm in state.gradient_norms.items()
@@ -34,7 +35,8 @@ def measure_clipped(
     }
     gradients = {n: p.grad for n, p in parameters.items() if p.grad is not None}
     rest = {n: g for n, g in gradients.items() if n not in known and not g.is_sparse}
-    return {"GradNormClipped": combine(known | measure_norms(rest))}
+    others = ask_norms(rest, state.transfer)
+    return lambda: {"GradNormClipped": combine(known | others())}
 
 
 def find_top_samples(norms: Mapping[str, Tensor]) -> tuple[list[int], dict[str, float]]:

@@ -8,8 +8,7 @@ from cockpit_core.engine.plan import Plan
 
 def bill(seconds: dict[str, float], plan: Plan, total: float, *, step: float, before: float) -> dict[str, float]:
     """``seconds`` by kind of work. ``step``: the whole step, ours and the user's; ``before``: the run's costs so far."""
-    own = {f"own {quantity.name}": [quantity.name] for quantity in plan.quantities}
-    costs = split_costs(seconds, plan.users() | own, total)
+    costs = split_costs(seconds, plan.users, total)
     costs["step"] = step
     costs["run"] = before + total
     return costs

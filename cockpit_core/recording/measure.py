@@ -25,8 +25,8 @@ from cockpit_core.foundation.records import Record
 from cockpit_core.quantities import NoValue, Quantity, Statistics
 from cockpit_core.quantities.measured import OwnBatch, ParameterState
 from cockpit_core.quantities.needs import Moment, is_individual
-from cockpit_core.quantities.norms import measure_norms
-from cockpit_core.recording.by_products import find_top_samples, measure_clipped, name_rates, read_rates
+from cockpit_core.quantities.norms import ask_norms
+from cockpit_core.recording.by_products import ask_clipped, find_top_samples, name_rates, read_rates
 from cockpit_core.recording.second_look import find_preconditioned, look_again
 from cockpit_core.recording.statistics import copy_before, find_update, gather_statistics, show_whole
 from cockpit_core.recording.values import Heavy, Taken, add_to_record, layers_alone, take_value, why_partly
@@ -64,6 +64,7 @@ class Measurement:
         self.record = Record("step", step, time.time(), elapsed, epoch=epoch, triggered=self.plan.triggered)
         self.heavy: list[Heavy] = []
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
+        self.norms_asked: Callable[[], dict[str, float]] | None = None  # of the update, on their way
         self.ids: np.ndarray | None = None
         self.partly = ""
         """Why numbers of the whole network are not there although those of some layers are."""
@@ -91,9 +92,10 @@ class Measurement:
         if self.plan.extensions:
             self.backpack = self.engine.clock.timed("backpack", self._run_extensions)
         statistics = self._gather()
+        clipped = ask_clipped(self.state, self.cover.trainable(), self.engine.is_unchanged)
         for quantity in self.plan.measured_at(Moment.BEFORE):
             self._measure(quantity, statistics)
-        self._add_by_products(statistics)
+        self._add_by_products(statistics, clipped)
 
     def _run_extensions(self) -> BackpackValues:
         """Those of BackPACK that quantities of this step name."""
@@ -132,11 +134,11 @@ class Measurement:
         add_to_record(self.record, taken)
         self.heavy += taken.heavy
 
-    def _add_by_products(self, statistics: Statistics) -> None:
+    def _add_by_products(self, statistics: Statistics, clipped: Callable[[], dict[str, float]]) -> None:
         record = self.record
         record.batch_size = statistics.batch_size
         record.scalars |= name_rates(self.rates)
-        record.scalars |= measure_clipped(self.state, self.cover.trainable(), self.engine.is_unchanged)
+        record.scalars |= clipped()
         if not self.partly:
             record.top_samples, longest = find_top_samples(statistics.norms)
             record.scalars |= longest
@@ -151,7 +153,8 @@ class Measurement:
             self._measure_before()
         update = find_update(self.state, self.cover.parameters)
         if self.plan.alpha_start:
-            reason = self.engine.start_alpha(self.record.step, update, self._norms_of(update))
+            self.norms_asked = ask_norms(update, self.state.transfer)
+            reason = self.engine.start_alpha(self.record.step, update, partial(self._norms_of, update))
             if reason:
                 self.record.missing["Alpha"] = reason
         self.engine.free()
@@ -162,7 +165,8 @@ class Measurement:
 
     def _norms_of(self, update: dict[str, Tensor]) -> dict[str, float]:
         if "update" not in self.norms:
-            self.norms["update"] = measure_norms(update)
+            asked = self.norms_asked or ask_norms(update, self.state.transfer)
+            self.norms["update"] = asked()
         return self.norms["update"]
 
     def _look_again(self, update: dict[str, Tensor]) -> dict[str, Any]:

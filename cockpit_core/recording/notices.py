@@ -32,6 +32,8 @@ def find_notices(record: Record, histograms: list[Histogram], gradient_norms: Ma
 
 def find_broken(record: Record) -> Iterator[Notice]:
     """One notice for all that is not finite: with the loss everything else is lost too."""
+    if all(map(math.isfinite, record.scalars.values())):
+        return
     broken = {name: value for name, value in record.scalars.items() if not math.isfinite(value)}
     first = "Loss" if "Loss" in broken else next(iter(broken), "")
     if first:

@@ -12,6 +12,7 @@ from torch import Tensor
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.step import StepState
 from cockpit_core.foundation.sharded import whole_of_each
+from cockpit_core.foundation.ungraded import Ungraded
 from cockpit_core.quantities import Quantity, Statistics
 
 
@@ -37,6 +38,7 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         gram=state.gram,
         labels=state.labels(),
         no_value=find_reasons(state),
+        transfer=state.transfer,
         **more,
     )
 
@@ -61,7 +63,7 @@ def copy_before(state: StepState, plan: Plan, parameters: Mapping[str, Tensor]) 
     """``theta_t``, where the step will be compared with it. With a closure all: who gets a gradient is not known yet."""
     if not (plan.alpha_start or "update" in plan.needs or state.in_closure):
         return {}
-    with torch.no_grad():
+    with Ungraded():
         return {n: p.clone() for n, p in parameters.items() if state.in_closure or p.grad is not None}
 
 
@@ -70,6 +72,6 @@ def find_update(state: StepState, parameters: Mapping[str, Tensor]) -> dict[str,
     names = [n for n in state.theta if n in state.gradient_norms]
     if not names:
         return {}
-    with torch.no_grad():
+    with Ungraded():
         moved = torch._foreach_sub([parameters[n] for n in names], [state.theta[n] for n in names])
     return dict(zip(names, moved, strict=True))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+_SHORT = [bytes([value]) for value in range(0x80)]
+
 
 def encode_varint(value: int) -> bytes:
+    if value < 0x80:
+        return _SHORT[value] if value >= 0 else bytes([value])  # which says that there is no such thing
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.engine.hooks import Handles, LayerHook
+from cockpit_core.foundation.transfer import Asked, Transfer
+from cockpit_core.foundation.ungraded import Ungraded
 from cockpit_core.signals.activations import choose_modules, measure_activity, summarise
 from cockpit_core.signals.graph_losses import Given, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
@@ -69,6 +71,7 @@ class Collector:
         self.features: Tensor | None = None
         self.tokens: Tensor | None = None
         self.module_loss: Tensor | None = None
+        self._own_loss: Asked | None = None
         self.given: Given | None = None  # what the model gave
 
     def begin(self, wanted: bool) -> None:
@@ -221,11 +224,22 @@ class Collector:
 
     # ---- giving ----
 
-    def collect(self, parts: Iterable[Part]) -> dict[str, float]:
+    def ask(self, transfer: Transfer) -> None:
+        """What lies on another device comes over with what else of this step does."""
+        for _, reading in (*self.readings, *self.activities):
+            self._try("transfer", reading.ask, transfer)
+        if self.module_loss is not None:
+            self._own_loss = transfer.ask([self.module_loss])
+
+    def read_own_loss(self) -> Tensor | None:
+        """What the loss module gave, on the host where it was asked for."""
+        return self.module_loss if self._own_loss is None else self._own_loss.read()[0]
+
+    def collect(self, parts: Iterable[Part], transfer: Transfer) -> dict[str, float]:
         """All numbers of the step by the names of columns; ``parts`` are more of them, each with its name."""
         for name, measure in (*parts, ("modes", lambda: measure_modes(self.model, self.mode_dependent))):
             self._try(name, self._take_part, name, measure)
-        self._try("transfer", self._fetch)
+        self._try("transfer", self._fetch, transfer)
         found = dict(self.numbers)
         for _, reading in self.readings:
             found |= reading.value or {}
@@ -242,15 +256,15 @@ class Collector:
         else:
             self.numbers |= found
 
-    def _fetch(self) -> None:
+    def _fetch(self, transfer: Transfer) -> None:
         """What lies on another device, all at once."""
         names = {id(reading): name for name, reading in self.readings}
-        for reading, arrays in fetch([reading for _, reading in (*self.readings, *self.activities)]):
+        for reading, arrays in fetch([reading for _, reading in (*self.readings, *self.activities)], transfer):
             self._try(names.get(id(reading), "activations"), reading.answer, arrays)
 
     def _try(self, name: str, function: Callable[..., Any], *args: Any) -> None:
         try:
-            with torch.no_grad():
+            with Ungraded():
                 function(*args)
         except Exception as error:
             if self.strict:

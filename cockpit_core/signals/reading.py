@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cockpit_core.foundation.transfer import Asked, Transfer
+
 T = TypeVar("T")
 Steps = Generator[list[Tensor], list[np.ndarray], T]
 
@@ -26,13 +28,14 @@ class Reading:
         self.value: Any = None
         self.steps: Steps[Any] | None = None
         self.tensors: list[Tensor] = []
+        self.asked: Asked | None = None
         try:
             wanted = next(steps)
         except StopIteration as end:
             self.value = end.value
             return
         self.steps = steps
-        if all(is_here(tensor) for tensor in wanted):
+        if are_here(wanted):
             self.answer([tensor.detach().numpy() for tensor in wanted])
         else:  # the user may write into them before they are read
             self.tensors = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in wanted]
@@ -40,6 +43,14 @@ class Reading:
     @property
     def is_done(self) -> bool:
         return self.steps is None
+
+    def ask(self, transfer: Transfer) -> None:
+        """What it waits for goes along with what else is brought over from the device."""
+        if self.asked is None and not self.is_done:
+            self.asked = transfer.ask(self.tensors)
+
+    def read(self) -> list[np.ndarray]:
+        return [] if self.asked is None else [tensor.numpy() for tensor in self.asked.read()]
 
     def answer(self, arrays: list[np.ndarray]) -> None:
         steps, self.steps, self.tensors = self.steps, None, []
@@ -51,8 +62,8 @@ class Reading:
             self.value = end.value
 
 
-def is_here(tensor: Tensor) -> bool:
-    return tensor.is_cpu
+def are_here(tensors: Sequence[Tensor]) -> bool:
+    return all(tensor.is_cpu for tensor in tensors)
 
 
 def signal(function: Callable[..., Steps[T]]) -> Callable[..., Reading]:
@@ -65,31 +76,16 @@ def signal(function: Callable[..., Steps[T]]) -> Callable[..., Reading]:
     return read
 
 
-def fetch(readings: Iterable[Reading]) -> list[tuple[Reading, list[np.ndarray]]]:
+def fetch(readings: Iterable[Reading], transfer: Transfer) -> list[tuple[Reading, list[np.ndarray]]]:
     """What those that wait want, each with its reading, with one transfer for all."""
     waiting = [reading for reading in readings if not reading.is_done]
-    arrays = iter(bring([tensor for reading in waiting for tensor in reading.tensors]))
-    return [(reading, [next(arrays) for _ in reading.tensors]) for reading in waiting]
-
-
-def bring(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """To the host, as bytes side by side."""
-    if not tensors:
-        return []
-    flat = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors]
-    host = torch.cat([part.to(flat[0].device) for part in flat]).cpu().numpy()
-    found, start = [], 0
-    for tensor, part in zip(tensors, flat, strict=True):
-        own = host[
-            start : start + len(part)
-        ].tobytes()  # a copy, because numbers want to begin at multiples of their size
-        start += len(part)
-        empty = np.empty(0, torch.empty(0, dtype=tensor.dtype).numpy().dtype)
-        found.append(np.frombuffer(own, empty.dtype).reshape(tuple(tensor.shape)))
-    return found
+    for reading in waiting:
+        reading.ask(transfer)
+    return [(reading, reading.read()) for reading in waiting]
 
 
 def lower_median(values: np.ndarray) -> Any:
     """Along the last dimension, of an even number the lower one, as torch's; NaN where a value is none."""
     ordered = np.sort(values, axis=-1)  # what is no number comes last
-    return np.where(np.isnan(ordered[..., -1]), np.nan, ordered[..., (values.shape[-1] - 1) // 2])
+    middle, broken = ordered[..., (values.shape[-1] - 1) // 2], np.isnan(ordered[..., -1])
+    return np.where(broken, np.nan, middle) if broken.any() else middle

@@ -67,7 +67,7 @@ class Bundles:
     def learn(self, plan: Plan, seconds: dict[str, float], total: float, trained: float) -> None:
         """A tracked step has cost ``total``, of which ``seconds`` are known by kind of work."""
         names = {quantity.name: self.name_of(quantity) for quantity in plan.quantities}
-        users = plan.users() | {f"own {name}": [name] for name in names}
+        users = plan.users
         known = dict.fromkeys(names.values(), 0.0)
         for work, spent in seconds.items():
             owners = {names[name] for name in users.get(work, ())}

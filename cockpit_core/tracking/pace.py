@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cockpit_core.distributed.agreement import Agreed
 from cockpit_core.distributed.group import Group
-from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.plan import Plan, Plans
 from cockpit_core.quantities import Quantity
 from cockpit_core.quantities.needs import CHEAP
 from cockpit_core.schedules import Schedule, as_schedule, find_next
@@ -34,6 +34,7 @@ class Pace:
         self.deciders: Sequence[Schedule] = (schedule, *self.own_schedules.values())
         self.idle_until = 0  # before this step no schedule has to be asked
         self.spikes = Spikes()
+        self.plans = Plans()
         self.trigger = ""  # why the next step is tracked in full, whatever the schedule
         self.rests_until = 0  # the step before which the budget allows nothing, as agreed
         self.by_spike = False  # the trigger is a loss out of line, no wish of the user's
@@ -89,12 +90,12 @@ class Pace:
         """What to measure at the coming step. ``ends_alpha``: the step before waits for its far end."""
         group, trigger = self.group, self.trigger
         if group.broken or (step < self.rests_until and not trigger):
-            return Plan([], False, False, ends_alpha and not group.broken, memory_budget=self.memory_budget)
+            return self.plans.make([], False, False, ends_alpha and not group.broken, memory_budget=self.memory_budget)
         due = self._due(step)
         if not due and not ends_alpha and self.pacer is not None and self.pacer.may_glance(step):
             return self._plan_cheap(False, True, triggered=False)
         alpha = any("alpha" in q.needs for q in due)
-        return Plan(due, bool(due), alpha, ends_alpha, bool(trigger), memory_budget=self.memory_budget)
+        return self.plans.make(due, bool(due), alpha, ends_alpha, bool(trigger), memory_budget=self.memory_budget)
 
     def _due(self, step: int) -> list[Quantity]:
         if self.trigger:
@@ -112,7 +113,7 @@ class Pace:
 
     def _plan_cheap(self, ends_alpha: bool, by_products_only: bool, *, triggered: bool) -> Plan:
         cheap = [q for q in self.quantities if set(q.needs) <= CHEAP]
-        return Plan(cheap, True, False, ends_alpha, triggered, by_products_only, self.memory_budget)
+        return self.plans.make(cheap, True, False, ends_alpha, triggered, by_products_only, self.memory_budget)
 
     def follow(self, agreed: Agreed) -> None:
         """What all processes have decided, from the next step on."""

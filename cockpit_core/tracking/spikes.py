@@ -52,8 +52,10 @@ class Spikes:
         return worse
 
     def _renew(self) -> float:
-        middle = median(sorted(self.losses))
-        spread = median(sorted([abs(loss - middle) for loss in self.losses]))
+        ordered = sorted(self.losses)
+        middle = median(ordered)
+        # Of ordered losses the distances fall and then rise: sorting them is one pass.
+        spread = median(sorted([abs(loss - middle) for loss in ordered]))
         return middle + self.deviations * max(spread, 1e-3 * abs(middle), 1e-12)
 
 

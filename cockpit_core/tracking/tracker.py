@@ -274,6 +274,7 @@ class Tracker:
             with self.faults.guard("after the step"):
                 if state.in_closure and self.group.lacks_backward(len(state.passes)):
                     self._note_no_loss()
+                self.signals.ask(state.transfer)
                 measurement.finish()
                 writes, spent = measurement.plan.record, self.pace.seconds
                 if writes and self.writing.write(measurement, start, spent, self.step_began):

@@ -59,9 +59,9 @@ class StepWriter:
         fit = fits[-1] if fits else None
         parts = list_parts(state, fit, list(self.signals.called), self.engine.cover.parameters)
         if state.backward_passes == 1 and state.loss is not None:  # of several passes parts are seen
-            own = self.signals.module_loss
+            own = self.signals.read_own_loss()
             parts.append(("recent losses", partial(read_recent, list(self.losses), own, state.loss)))
-        record.scalars |= self.signals.collect(parts)
+        record.scalars |= self.signals.collect(parts, state.transfer)
         if self.signals.activity_names:
             self.log.header.options["activations"] = "\n".join(self.signals.activity_names)
         if self.signals.graph_loss:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import whole
+from cockpit_core.foundation.transfer import Transfer
 
+Apart = Callable[[], Mapping[str, tuple[float, float, float]]]
 CHUNK = 2**17
 """So many elements are compared at a time: they stay in the cache, and no large memory is taken for the difference."""
 LARGE, SAMPLED = 8192, 1024
@@ -23,17 +25,17 @@ TOGETHER = 2**18
 
 @dataclass
 class Layer:
-    """The step of one layer, its gradient and where it began; and the lengths of the first two."""
+    """The step of one layer, its gradient and where it began; and the lengths of the first two (of the step once it is read)."""
 
     s: Tensor
     g: Tensor
     theta: Tensor
-    s_norm: float
     g_norm: float
+    s_norm: float = math.nan
 
     @classmethod
-    def of(cls, s: Tensor, g: Tensor, theta: Tensor, s_norm: float, g_norm: float) -> Layer:
-        return cls(whole(s), whole(g), whole(theta), s_norm, g_norm)
+    def of(cls, s: Tensor, g: Tensor, theta: Tensor, g_norm: float) -> Layer:
+        return cls(whole(s), whole(g), whole(theta), g_norm)
 
     @property
     def size(self) -> int:
@@ -53,33 +55,56 @@ class Layer:
         return torch.finfo(self.theta.dtype).eps
 
 
-def find_factors(layers: Mapping[str, Layer]) -> dict[str, float | None]:
-    """c with ``s = c g`` up to what rounding ``theta + s`` to its dtype explains, else None.
+def find_factors(
+    layers: Mapping[str, Layer],
+    read_norms: Callable[[], Mapping[str, float]],
+    transfer: Transfer,
+    *,
+    likely: bool = False,
+) -> dict[str, float | None]:
+    """c with ``s = c g`` up to what rounding ``theta + s`` to its dtype explains, else None. ``read_norms``: lengths of the
+    steps, read when all is asked for.
 
-    Of all layers, with three transfers from the device at most: one for the small ones and for samples of the others,
-    two for those of the others that may run along.
+    Of all layers, with two transfers from the device at most: one for the small ones and for samples of the others, one
+    for those of the others that may run along. Where they are ``likely`` to, all goes with the first.
     """
-    found: dict[str, float | None] = {}
     small: dict[str, Layer] = {}
     large: dict[str, Layer] = {}
     together = 0
     for name, layer in layers.items():
         if not layer.has_direction:
-            found[name] = None if layer.s_norm != 0 else 0.0
-        elif layer.size <= LARGE and together < TOGETHER:
+            continue
+        if layer.size <= LARGE and together < TOGETHER:
             small[name] = layer
             together += layer.size
         else:
             large[name] = layer
     parts = [(layer, None) for layer in small.values()] + [(layer, SAMPLED) for layer in large.values()]
-    ends = look_together(to_arrays(parts))
+    arrays = ask_arrays(parts, transfer)
+    apart = ask_apart(large, transfer) if likely and not all(layer.s.is_cpu for layer in large.values()) else None
+    norms = read_norms()
+    for name, layer in layers.items():
+        layer.s_norm = norms[name]
+    found = {name: None if layer.s_norm != 0 else 0.0 for name, layer in layers.items() if not layer.has_direction}
+    return found | _judge(small, large, look_together(arrays()), transfer, apart)
+
+
+def _judge(
+    small: Mapping[str, Layer],
+    large: Mapping[str, Layer],
+    ends: Sequence[Look],
+    transfer: Transfer,
+    apart: Apart | None,
+) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
     for (name, layer), end in zip(small.items(), ends, strict=False):
         found[name] = end.factor if end.rest <= layer.precision * (end.theta + 4 * layer.s_norm) else None
     likely = {}
     for (name, layer), end in zip(large.items(), ends[len(small) :], strict=True):
         if not end.tells or end.rest <= 16 * layer.precision * (end.theta + 4 * end.step):
             likely[name] = layer
-    return found | dict.fromkeys(large) | look_apart(likely)
+    sums = (apart or ask_apart(likely, transfer))() if likely else {}
+    return found | dict.fromkeys(large) | {name: _factor_of(layer, *sums[name]) for name, layer in likely.items()}
 
 
 @dataclass
@@ -93,15 +118,16 @@ class Look:
     tells: bool
 
 
-def to_arrays(parts: Sequence[tuple[Layer, int | None]]) -> list[np.ndarray]:
-    """``s``, ``g`` and ``theta`` of each, or the first elements of them, on the host; with one transfer, if they are not."""
+def ask_arrays(parts: Sequence[tuple[Layer, int | None]], transfer: Transfer) -> Callable[[], list[np.ndarray]]:
+    """``s``, ``g`` and ``theta`` of each, or the first elements of them, on the host; brought over, if they are not."""
     tensors = [t for layer, _ in parts for t in (layer.s, layer.g, layer.theta)]
     if all(t.is_cpu and t.dtype in (torch.float32, torch.float64) and not t.requires_grad for t in tensors):
-        return [t.numpy().reshape(-1)[:most] for layer, most in parts for t in (layer.s, layer.g, layer.theta)]
+        arrays = [t.numpy().reshape(-1)[:most] for layer, most in parts for t in (layer.s, layer.g, layer.theta)]
+        return lambda: arrays
     vectors = [v.to(tensors[0].device) for layer, most in parts for v in layer.flat(most)]
-    host = torch.cat(vectors).cpu()
-    host = host if host.dtype in (torch.float32, torch.float64) else host.float()
-    return np.split(host.numpy(), np.cumsum([len(v) for v in vectors[:-1]]))
+    both, ends = torch.cat(vectors), np.cumsum([len(v) for v in vectors[:-1]])
+    asked = transfer.ask([both if both.dtype in (torch.float32, torch.float64) else both.float()])
+    return lambda: np.split(asked.read()[0].numpy(), ends)
 
 
 def look_together(arrays: Sequence[np.ndarray]) -> list[Look]:
@@ -120,29 +146,36 @@ def look(s: np.ndarray, g: np.ndarray, theta: np.ndarray) -> Look:
     return Look(factor, rest, length, float(np.linalg.norm(s)), tells)
 
 
-def look_apart(layers: Mapping[str, Layer]) -> dict[str, float | None]:
-    """Where they lie, in pieces, with two transfers."""
-    if not layers:
-        return {}
-    dots = read([long_sums.dot(layer.s, layer.g) for layer in layers.values()])
-    factors = [dot / layer.g_norm**2 for dot, layer in zip(dots, layers.values(), strict=True)]
+def ask_apart(layers: Mapping[str, Layer], transfer: Transfer) -> Apart:
+    """``c``, ``||s - c g||^2`` and ``||theta||`` of each, formed where they lie, in pieces."""
+    dots = [long_sums.dot(layer.s, layer.g) for layer in layers.values()]
+    factors = [dot.double() / layer.g_norm**2 for dot, layer in zip(dots, layers.values(), strict=True)]
     rests = [rest_along(layer, factor) for layer, factor in zip(layers.values(), factors, strict=True)]
-    numbers = read([*rests, *long_sums.norms([layer.theta for layer in layers.values()]).unbind()])
-    found: dict[str, float | None] = {}
-    for k, (name, layer) in enumerate(layers.items()):
-        allowed = layer.precision * (numbers[len(rests) + k] + 4 * layer.s_norm)
-        found[name] = factors[k] if math.sqrt(numbers[k]) <= allowed else None
-    return found
+    lengths = long_sums.norms([layer.theta for layer in layers.values()]) if layers else torch.zeros(0)
+    there = lengths.device
+    numbers = torch.stack([n.double().to(there) for n in (*factors, *rests)]) if layers else lengths
+    asked = transfer.ask([torch.cat([numbers, lengths])])
+
+    def read() -> dict[str, tuple[float, float, float]]:
+        columns = asked.read()[0].reshape(3, -1).T.tolist()
+        return {name: tuple(column) for name, column in zip(layers, columns, strict=True)}
+
+    return read
 
 
-def read(numbers: list[Tensor]) -> list[float]:
-    """With one transfer from the device."""
-    return torch.stack([number.double() for number in numbers]).tolist()
+def _factor_of(layer: Layer, factor: float, rest: float, length: float) -> float | None:
+    return factor if math.sqrt(rest) <= layer.precision * (length + 4 * layer.s_norm) else None
 
 
-def rest_along(layer: Layer, factor: float) -> Tensor:
+def rest_along(layer: Layer, factor: Tensor) -> Tensor:
     """``||s - c g||^2``"""
     s, g, _ = layer.flat()
     starts = range(0, len(s), CHUNK)
-    parts = [torch.linalg.vector_norm(torch.sub(s[k : k + CHUNK], g[k : k + CHUNK], alpha=factor)) for k in starts]
+    known = float(factor) if factor.is_cpu else None  # a number that lies elsewhere is not waited for
+    own = factor.to(g.dtype)
+    parts = []
+    for k in starts:
+        some, along = s[k : k + CHUNK], g[k : k + CHUNK]
+        apart = torch.sub(some, along, alpha=known) if known is not None else some - own * along
+        parts.append(torch.linalg.vector_norm(apart))
     return torch.stack(parts).double().square().sum()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.quiet import Quiet
 from cockpit_core.engine.statistics import LayerStatistics
 from cockpit_core.foundation.records import AlphaFit
+from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import NotCovered
 from cockpit_core.quantities.alpha import End, fit_alpha
@@ -67,7 +68,8 @@ class Taken:
 
     step: int
     update: dict[str, Tensor]
-    norms: Mapping[str, float]
+    read_norms: Callable[[], Mapping[str, float]]
+    """Of ``update``; to be read as late as can be."""
     theta: dict[str, Tensor]
     gradients: Mapping[str, Tensor]
     gradient_norms: Mapping[str, float]
@@ -79,6 +81,11 @@ class Taken:
     """Why no individual gradients were measured, where that is known."""
     left_out: list[str] = field(default_factory=list)
     """Parameters that the user left out, and that moved all the same."""
+    transfer: Transfer = field(default_factory=Transfer)
+
+    @cached_property
+    def norms(self) -> Mapping[str, float]:
+        return self.read_norms()
 
 
 class Alpha:
@@ -157,6 +164,11 @@ class Alpha:
         """The step was s: its slopes at this end, until the next batch shows the other; or why there will be no Alpha."""
         if batch.losses is None:
             return batch.no_losses
+        place = find_place()
+        if place is not None:
+            place.ask(taken.transfer)
+        if taken.place is not None:
+            taken.place.ask(taken.transfer)
         project = partial(self._project, batch, taken)
         slopes, parallel = join_slopes(self.group, len(batch.losses), project)
         self._repeat(slopes, taken)
@@ -175,13 +187,14 @@ class Alpha:
         start = observe_end(batch.losses, total / length if length > 0 else total)
         self.pending = Pending(taken.step, length, start, frozenset(slopes))
         self.update = {n: taken.update[n] for n in slopes}
-        place, began = find_place(), taken.place
+        began = taken.place
         self.landed = place, 0.0 if place is None or began is None else place.distance(began.values)
         return ""
 
     def _project(self, batch: Batch, taken: Taken) -> tuple[dict[str, Tensor], bool]:
         names = [n for n in batch.reduced if n in taken.update and n in taken.gradients]
-        factors = find_factors({n: layer_of(n, taken) for n in names})
+        layers = {n: layer_of(n, taken) for n in names}
+        factors = find_factors(layers, lambda: taken.norms, taken.transfer, likely=self.is_parallel)
         slopes, parallel = project_on_update(batch.reduced, taken.update, factors, self.kept.parts)
         return to_host(slopes), parallel
 
@@ -221,8 +234,7 @@ class Alpha:
 
 
 def layer_of(name: str, taken: Taken) -> Layer:
-    lengths = taken.norms[name], taken.gradient_norms[name]
-    return Layer.of(taken.update[name], taken.gradients[name], taken.theta[name], *lengths)
+    return Layer.of(taken.update[name], taken.gradients[name], taken.theta[name], taken.gradient_norms[name])
 
 
 def to_host(vectors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cockpit_core.foundation.faults import text_of
+from cockpit_core.foundation.ungraded import ungraded
 from cockpit_core.layers.module_state import LossAgain
 
 
@@ -19,7 +20,7 @@ class NoIndividualLosses(Exception):
 REMEDY = "call run.backward(loss, individual_losses=...) instead of loss.backward()"
 
 
-@torch.no_grad()
+@ungraded
 def individual_losses(
     again: LossAgain, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int
 ) -> Tensor:

@@ -40,6 +40,11 @@ class Prepared:
     shared: dict[str, Tensor] = field(default_factory=dict)
     handles: list[Any] = field(default_factory=list)
     opened: bool = False
+    ended: bool = False
+    """The backward pass has come to its end, and what it has captured waits to be reduced."""
+
+    def note_end(self) -> None:
+        self.ended = True
 
     @property
     def value(self) -> float:

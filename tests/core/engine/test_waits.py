@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cockpit_core
+from cockpit_core.foundation import transfer
 
 WAITS = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero")
 FEW, MANY = 13, 25  # layers: signals look at twelve activations of both
@@ -85,3 +86,28 @@ def test_waits_do_not_grow_with_the_layers(name: str, tmp_path: Path, monkeypatc
 def test_no_layer_is_waited_for_inside_the_backward_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = count(MANY, tmp_path / "run", monkeypatch, OPTIMIZERS["SGD"], "economy")
     assert found.within <= 1  # the loss itself, on the CPU: is it out of line?
+
+
+def test_what_lies_elsewhere_is_brought_over_three_times_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tensors that are taken for those of another device; the stand-in counts its own waits."""
+    brought: list[tuple[int, bool]] = []
+    original = transfer.bring
+
+    def bring(tensors: list[Tensor]) -> list[Tensor]:
+        brought.append((len(tensors), torch._C._current_graph_task_id() != -1))
+        return original(tensors)
+
+    monkeypatch.setattr(transfer, "is_here", lambda tensor: False)
+    monkeypatch.setattr(transfer, "bring", bring)
+    model, loss_fn = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise", config="economy"):
+        for _ in range(5):
+            brought.clear()
+            optimizer.zero_grad()
+            loss_fn(model(torch.randn(6, 8)), torch.randint(0, 3, (6,))).backward()
+            optimizer.step()
+    assert 2 <= len(brought) <= 3
+    assert not any(inside for _, inside in brought)

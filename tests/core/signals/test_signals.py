@@ -273,7 +273,7 @@ def test_from_another_device_everything_comes_with_one_transfer(monkeypatch: pyt
         (outputs.measure_hits, (x, labels[:3])),
     ]
     here = [signal(*args).value for signal, args in calls]
-    monkeypatch.setattr(reading, "is_here", lambda tensor: False)
+    monkeypatch.setattr(reading, "are_here", lambda tensors: False)
     away = [signal(*args) for signal, args in calls]
     assert [one.is_done for one in away] == [False] * 11 + [True]
     x.zero_()
