@@ -45,7 +45,7 @@ class Pace:
     @property
     def seconds(self) -> float:
         """That tracking has taken so far."""
-        return self.account.spent
+        return self.account.seen
 
     def open(self, step: int, now: float) -> None:
         """Training begins: all that was done before is no part of it."""
@@ -111,7 +111,7 @@ class Pace:
     def agree(self, group: Group, step: int, elapsed: float, known: float) -> Wish:
         """Triggers, stops and the budget: what one process wants, all of them do, from the next step on. ``known``: what this
         step has cost, which is not in the account yet."""
-        self.wish.seconds, self.wish.elapsed = self.seconds + known, elapsed
+        self.wish.seconds, self.wish.elapsed = self.account.spent + known, elapsed
         agreed, self.wish = agree(group, self.wish), Wish("", False, 0.0, 0.0)
         self.rests_until = rest_until(agreed, step, self.budget) if self.budget is not None else 0
         self.trigger = agreed.trigger or self.trigger
