@@ -101,10 +101,10 @@ def find_differing(entries: Sequence[Entry]) -> list[str]:
 
 def drop_repeated(keys: list[str], entries: Sequence[Entry]) -> list[str]:
     """Of what describes the network, only what tells more rows apart than the problem and what stands before it."""
-    kept, before = list[str](), [("problem", entry.settings.get("problem", "")) for entry in entries]
-    apart = list(zip(before, strict=True))
+    kept = list[str]()
+    apart: list[tuple[str, ...]] = [(entry.settings.get("problem", ""),) for entry in entries]
     for key in OF_THE_MODEL:
-        finer = [(*old, entry.settings.get(key, "")) for old, entry in zip(apart, entries, strict=True)]
+        finer: list[tuple[str, ...]] = [(*old, entry.settings.get(key, "")) for old, entry in zip(apart, entries, strict=True)]
         if key in keys and len(set(finer)) > len(set(apart)):
             kept.append(key)
             apart = finer
