@@ -104,7 +104,9 @@ def drop_repeated(keys: list[str], entries: Sequence[Entry]) -> list[str]:
     kept = list[str]()
     apart: list[tuple[str, ...]] = [(entry.settings.get("problem", ""),) for entry in entries]
     for key in OF_THE_MODEL:
-        finer: list[tuple[str, ...]] = [(*old, entry.settings.get(key, "")) for old, entry in zip(apart, entries, strict=True)]
+        finer: list[tuple[str, ...]] = [
+            (*old, entry.settings.get(key, "")) for old, entry in zip(apart, entries, strict=True)
+        ]
         if key in keys and len(set(finer)) > len(set(apart)):
             kept.append(key)
             apart = finer
