@@ -11,7 +11,7 @@ from cockpit_core.events.data import RunData
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # told apart by all eyes
 DASHES = ("", "6 3", "2 2")  # where there are more contestants than colours
-WIDTH, HEIGHT, LEFT, TOP = 420, 180, 40, 8
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 420, 210, 40, 24, 44
 FARTHEST = 8.0  # times the fewest steps
 MOST = 20  # contestants
 WORDS = (
@@ -42,11 +42,13 @@ def order(profiles: Profiles) -> list[str]:
 
 def place(ratio: float, share: float) -> tuple[float, float]:
     x = LEFT + (WIDTH - LEFT - 10) * math.log2(ratio) / math.log2(FARTHEST)
-    return x, TOP + (HEIGHT - TOP - 30) * (1 - share)
+    return x, TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
 
 def draw(profiles: Profiles) -> str:
-    parts = []
+    middle = (LEFT + WIDTH) / 2
+    parts = ['<text x="4" y="12">share of problems</text>']
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">times the fewest steps</text>')
     for share in (0.0, 0.5, 1.0):
         (x, y), (end, _) = place(1, share), place(FARTHEST, share)
         parts.append(f'<path d="M{x:.1f} {y:.1f}H{end:.1f}" stroke="#8884"/>')
@@ -78,6 +80,7 @@ def tabulate(profiles: Profiles) -> str:
         cells = [f'<td><i style="background:{color_of(number)}"></i>{html.escape(name[:200])}</td>']
         for problem in profiles.problems:
             ratio = profiles.ratios[name][problem]
-            cells.append(f"<td>{f'{ratio:.3g} times' if math.isfinite(ratio) else 'not reached'}</td>")
+            words = "fastest" if ratio <= 1 else f"{ratio:.3g} times" if math.isfinite(ratio) else "not reached"
+            cells.append(f"<td>{words}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return f"<table>{''.join(rows)}</table>"

@@ -43,7 +43,7 @@ _PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 body {{ margin: 0; font: 14px/1.5 system-ui, sans-serif; }}
-footer, noscript {{ display: block; padding: 8px 16px; color: #57606a; font-size: 12px; }}
+footer, noscript {{ display: block; padding: 8px 16px; opacity: .75; font-size: 12px; }}
 td, th {{ padding: 2px 12px 2px 0; text-align: left; }}
 #cockpit-profiles {{ padding: 8px 16px; max-width: 92ch; }}
 #cockpit-profiles h2 {{ font-size: 14px; margin: 8px 0 0; }}
