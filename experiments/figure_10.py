@@ -57,6 +57,11 @@ def carry_out(arguments: Arguments) -> tuple[Experiment, object]:
     total = int(raw.counts.sum())
     words = f"{outside[0]:,} (scaled) and {outside[1]:,} (raw) of {total:,} elements in the outermost bins"
     experiment.claim("Raw pixels leave the range", "by eye", words, outside[1] > 10 * max(outside[0], 1))
+    typical = raw.norm / 138_357_544**0.5
+    experiment.remark(
+        f"With raw pixels a typical element is {typical:.1g}, far inside the range of 1.5: with this initialisation and one "
+        "picture the gradients grow with the pixels, but not beyond the bins. The paper does not say which weights it had."
+    )
     if total < 138_357_544:
         experiment.remark(f"The histogram holds {total:,} of 138,357,544 elements: the largest dense layer has none.")
     words = f"gradient norm {scaled.norm:.3g} (scaled), {raw.norm:.3g} (raw)"

@@ -61,6 +61,7 @@ def run_diagnose(arguments: argparse.Namespace) -> int:
 
 
 def run_report(arguments: argparse.Namespace) -> None:
+    from cockpit_core.comparing.profiles_page import write_profiles
     from cockpit_core.report.terminal import clean
     from cockpit_core.report.write import make_report
 
@@ -68,7 +69,7 @@ def run_report(arguments: argparse.Namespace) -> None:
     named = Path(arguments.runs[0]) if len(arguments.runs) == 1 and len(runs) > 1 else runs[0]  # a folder, or its run
     path, form = choose_target(arguments.output, arguments.format, named)
     try:
-        report = make_report(runs, form, int(1e6 * arguments.max_size))
+        report = make_report(runs, form, int(1e6 * arguments.max_size), write_profiles)
     except ImportError as error:  # pictures are drawn by an optional package
         raise CommandError(str(error)) from error
     except ValueError as error:  # a size that holds nothing, a table that is too large

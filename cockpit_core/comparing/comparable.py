@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cockpit_core.comparing.curves import IN_PARAMETER_SPACE, STABILITY, list_quantities
 from cockpit_core.comparing.metrics import has_diverged
-from cockpit_core.comparing.settings import Entry, Setting
+from cockpit_core.comparing.settings import Entry, Setting, name_loss
 from cockpit_core.events.data import RunData
 from cockpit_core.foundation.records import Header
 
@@ -27,10 +27,10 @@ def check_comparable(settings: Sequence[Setting]) -> Comparable:
     headers = [run.header for run in runs]
     excluded: set[str] = set()
     notes: list[str] = []
-    if len({header.loss for header in headers}) > 1:
+    if len({name_loss(header) for header in headers}) > 1:
         excluded.add("Loss")
         notes.append(
-            f"different loss functions ({list_values(h.loss for h in headers)}): their losses are not compared"
+            f"different loss functions ({list_values(name_loss(h) for h in headers)}): their losses are not compared"
         )
     if len({describe_network(header) for header in headers}) > 1:
         excluded |= set(OF_THE_NETWORK)

@@ -10,7 +10,13 @@ from cockpit_core.foundation.records import Header
 
 SEEDS = ("seed", "random_seed")
 # How a run was watched and where, not how it was trained. The logdir is another for every run.
-ASIDE = ("batch_dim", "memory_budget", "logdir", "hardware", "threads", "trial", "stage")
+ASIDE = (
+    *("batch_dim", "memory_budget", "logdir", "hardware", "threads", "trial", "stage"),
+    *("budget", "lent for early steps", "left out", "start kept", "loss function", "activations"),
+    *("constant weights", "linear pairs", "copied weights", "fresh weights"),
+)
+OF_THE_MODEL = ("model", "parameters", "network")  # each says less or more of the same: as many as tell the rows apart
+LONGEST = 48  # letters of one value in a name
 SWITCHES = ("foreach", "fused", "capturable", "differentiable")  # other code for the same formula
 
 
@@ -46,7 +52,7 @@ class Setting:
 def read_settings(header: Header) -> dict[str, str]:
     """Everything in the header that belongs to the training, as text."""
     found = {key: value for key, value in header.options.items() if key not in (*ASIDE, *SEEDS)}
-    found |= {"model": header.model, "parameters": str(int(header.num_parameters)), "loss": header.loss}
+    found |= {"model": header.model, "parameters": str(int(header.num_parameters)), "loss": name_loss(header)}
     if header.batch_size:
         found["batch_size"] = str(header.batch_size)
     # A sweep tells SGD from SGD with momentum by name; the class alone does not.
@@ -61,6 +67,11 @@ def read_settings(header: Header) -> dict[str, str]:
                     continue
                 found[name_hyperparameter(key, number, index)] = value
     return {key: value for key, value in found.items() if value}
+
+
+def name_loss(header: Header) -> str:
+    """The module that was handed over, else what the graph of the loss told."""
+    return header.loss or header.options.get("loss function", "")
 
 
 def name_hyperparameter(key: str, optimizer: int, group: int) -> str:
@@ -85,7 +96,21 @@ def find_differing(entries: Sequence[Entry]) -> list[str]:
             differing.append(key)
     # What an optimizer has by default (betas) is not worth a word beside its name.
     fixed = {key for key in differing if is_default(key, entries)}
-    return sorted((key for key in differing if key not in fixed), key=rank)
+    return drop_repeated(sorted((key for key in differing if key not in fixed), key=rank), entries)
+
+
+def drop_repeated(keys: list[str], entries: Sequence[Entry]) -> list[str]:
+    """Of what describes the network, only what tells more rows apart than the problem and what stands before it."""
+    kept = list[str]()
+    apart: list[tuple[str, ...]] = [(entry.settings.get("problem", ""),) for entry in entries]
+    for key in OF_THE_MODEL:
+        finer: list[tuple[str, ...]] = [
+            (*old, entry.settings.get(key, "")) for old, entry in zip(apart, entries, strict=True)
+        ]
+        if key in keys and len(set(finer)) > len(set(apart)):
+            kept.append(key)
+            apart = finer
+    return [key for key in keys if key not in OF_THE_MODEL or key in kept]
 
 
 def is_default(key: str, entries: Sequence[Entry]) -> bool:
@@ -128,7 +153,13 @@ def group_by_source(entries: Sequence[Entry]) -> list[Setting]:
 
 def name_setting(values: dict[str, str]) -> str:
     plain = [values[key] for key in ("problem", "optimizer") if key in values]
-    return " ".join(plain + [f"{key}={value}" for key, value in values.items() if key not in ("problem", "optimizer")])
+    rest = [f"{key}={shorten(value)}" for key, value in values.items() if key not in ("problem", "optimizer")]
+    return " ".join(plain + rest)
+
+
+def shorten(value: str) -> str:
+    flat = ", ".join(value.split("\n"))
+    return flat if len(flat) <= LONGEST else f"{flat[: LONGEST - 1]}…"
 
 
 def make_unique(settings: list[Setting]) -> list[Setting]:

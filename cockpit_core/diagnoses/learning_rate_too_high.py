@@ -61,12 +61,9 @@ class LearningRateTooHigh(Diagnosis):
                 (f"a step was {number(100 * worst)} % of the length of all weights", evidence("update", worst))
             )
         if view.travelled > limit("travelled") and none and view.update > 0.02 and not view.starts_small:
-            signs.append(
-                (
-                    f"the weights are {number(view.travelled)} times their first length away",
-                    evidence("travelled", view.travelled),
-                )
-            )
+            far = f"the weights are {number(view.travelled)} times their first length away"
+            words = far if math.isfinite(view.travelled) else "the weights are not finite any more"
+            signs.append((words, evidence("travelled", view.travelled)))
         if view.edge > limit("edge") and view.drop < 0.15 and view.has_seen(4) and view.t >= 25:
             words = f"the largest eigenvalue is {number(view.edge)} times the limit at which steps grow"
             signs.append((words, evidence("edge", view.edge)))

@@ -43,8 +43,12 @@ _PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 body {{ margin: 0; font: 14px/1.5 system-ui, sans-serif; }}
-footer, noscript {{ display: block; padding: 8px 16px; color: #57606a; font-size: 12px; }}
+footer, noscript {{ display: block; padding: 8px 16px; opacity: .75; font-size: 12px; }}
 td, th {{ padding: 2px 12px 2px 0; text-align: left; }}
+#cockpit-profiles {{ padding: 8px 16px; max-width: 92ch; }}
+#cockpit-profiles h2 {{ font-size: 14px; margin: 8px 0 0; }}
+#cockpit-profiles svg {{ max-width: 100%; font-size: 11px; fill: currentColor; }}
+#cockpit-profiles i {{ display: inline-block; width: 9px; height: 9px; border-radius: 2px; margin-right: 6px; }}
 @page {{ size: A4; margin: 10mm; }}
 @media print {{
   body {{ background: #fff !important; }}
@@ -55,6 +59,7 @@ td, th {{ padding: 2px 12px 2px 0; text-align: left; }}
 <body>
 <main id="cockpit"></main>
 <noscript><p>The panels need JavaScript. The last values:</p>{table}</noscript>
+{below}
 <footer id="cockpit-footer">{footer}</footer>
 <script type="application/json" id="cockpit-options">{options}</script>
 {batches}
@@ -64,11 +69,11 @@ td, th {{ padding: 2px 12px 2px 0; text-align: left; }}
 """
 
 
-def make_html(runs: dict[str, RunData], max_bytes: int) -> tuple[bytes, str]:
-    """The page, and a sentence about what was left out of it ("" = nothing)."""
+def make_html(runs: dict[str, RunData], max_bytes: int, below: str = "") -> tuple[bytes, str]:
+    """The page, and a sentence about what was left out of it ("" = nothing). ``below``: markup under the panels."""
     program = read_program()
     table = _write_table(runs)
-    spare = max_bytes - len(program.encode()) - len(_PAGE) - len(table.encode()) - 4_000
+    spare = max_bytes - len(program.encode()) - len(_PAGE) - len((table + below).encode()) - 4_000
     if spare < 100_000:
         raise ValueError(f"A report needs at least {max_bytes - spare + 100_000:,} bytes; max_bytes is {max_bytes:,}.")
     while True:
@@ -76,13 +81,13 @@ def make_html(runs: dict[str, RunData], max_bytes: int) -> tuple[bytes, str]:
         packed = {key: pack_run(key, data, room // len(runs)) for key, data in runs.items()}
         _check_size(packed, room, max_bytes)
         left_out = _summarise({key: words for key, (_, words) in packed.items() if words})
-        page = _write_page(packed, program, table, left_out)
+        page = _write_page(packed, program, (table, below), left_out)
         if len(page) <= max_bytes:
             return page, left_out
         spare -= len(page) - max_bytes + 1_000  # hundreds of runs, or names of great length
 
 
-def _write_page(packed: dict[str, tuple[bytes, str]], program: str, table: str, left_out: str) -> bytes:
+def _write_page(packed: dict[str, tuple[bytes, str]], program: str, plain: tuple[str, str], left_out: str) -> bytes:
     title = _shorten("Cockpit: " + ", ".join(packed), LONGEST_TITLE)
     named = [{"key": key, "name": key} for key in packed]
     options = {"title": title, "theme": "auto", "panels": [], "left_out": left_out, "runs": named}
@@ -90,7 +95,8 @@ def _write_page(packed: dict[str, tuple[bytes, str]], program: str, table: str, 
     page = _PAGE.format(
         policy=_POLICY,
         title=html.escape(title),
-        table=table,
+        table=plain[0],
+        below=plain[1],
         footer=html.escape(f"Written by Cockpit on {written}. {left_out or 'Complete: nothing was left out.'}"),
         options=json.dumps(options).replace("<", "\\u003c"),
         batches="\n".join(_embed(blob) for blob, _ in packed.values()),

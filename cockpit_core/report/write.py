@@ -64,16 +64,20 @@ def choose_format(path: Path, format: str | None = None) -> str:
 
 
 def make_report(
-    runs: Sequence[str | Path | RunData] | str | Path | RunData, format: str = "html", max_bytes: int = 5_000_000
+    runs: Sequence[str | Path | RunData] | str | Path | RunData,
+    format: str = "html",
+    max_bytes: int = 5_000_000,
+    below: Callable[[dict[str, RunData]], str] | None = None,
 ) -> Report:
-    """The same before it is written."""
+    """The same before it is written. ``below`` makes markup of the runs that stands under the panels."""
     if format not in FORMATS:
         raise ValueError(f"There is no report format {format!r}; choose one of {', '.join(FORMATS)}.")
     loaded = [load_run(run) for run in _as_list(runs)]
     if not loaded:
         raise ValueError("A report needs at least one run.")
     empty = tuple(name for name, data in loaded if not data.names)
-    return Report(*_WRITERS[format](loaded, max_bytes), empty)
+    written = _write_html(loaded, max_bytes, below) if format == "html" else _WRITERS[format](loaded, max_bytes)
+    return Report(*written, empty)
 
 
 def load_run(run: str | Path | RunData) -> tuple[str, RunData]:
@@ -101,11 +105,12 @@ def _as_list(runs: Sequence[str | Path | RunData] | str | Path | RunData) -> lis
 Loaded = list[tuple[str, RunData]]
 
 
-def _write_html(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
+def _write_html(loaded: Loaded, max_bytes: int, below: Callable[[dict[str, RunData]], str] | None) -> tuple[bytes, str]:
     from cockpit_core.report.html import make_html
 
     names = name_uniquely([name for name, _ in loaded])
-    return make_html(dict(zip(names, (data for _, data in loaded), strict=True)), max_bytes)
+    runs = dict(zip(names, (data for _, data in loaded), strict=True))
+    return make_html(runs, max_bytes, below(runs) if below is not None else "")
 
 
 def _write_csv(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
@@ -131,7 +136,6 @@ def _write_picture(file_format: str) -> Callable[[Loaded, int], tuple[bytes, str
 
 
 _WRITERS: dict[str, Callable[[Loaded, int], tuple[bytes, str]]] = {
-    "html": _write_html,
     "csv": _write_csv,
     "json": _write_json,
     "png": _write_picture("png"),

@@ -24,6 +24,7 @@ class Account:
     def __init__(self, share: float):
         self.share = share
         self.trained = self.earned = self.spent = 0.0
+        self.seen = 0.0  # as ``spent``, without what is billed for later: never more than the time that passed
         self.mark = 0.0  # until when everything is booked
         self.idle_times: deque[float] = deque(maxlen=9)  # of one idle step, by stretch
         self.hooks = IDLE  # of one idle step
@@ -53,6 +54,7 @@ class Account:
         if steps > 0:
             self.idle_times.append((taken - own) / steps)
         self.spent += own
+        self.seen += own
 
     def book_step(self, known: float, steps: int, now: float) -> float:
         """One step at which we measured, the last of so many. ``known``: what our own clocks saw; the rest shows in how
@@ -68,11 +70,13 @@ class Account:
             cost = LATER * max(known, min(longer, 2 * known))
         self._earn(usual or max(0.0, taken - cost), steps)
         self.spent += cost + (steps - 1) * self.hooks
+        self.seen += min(taken, max(known, min(cost, longer)) + (steps - 1) * self.hooks)
         return cost
 
     def book_planning(self, now: float) -> None:
         """Deciding, and putting hooks on or off."""
         self.spent += now - self.mark
+        self.seen += now - self.mark
         self.mark = now
 
     def _earn(self, trained: float, steps: int) -> None:

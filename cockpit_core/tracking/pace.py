@@ -45,7 +45,7 @@ class Pace:
     @property
     def seconds(self) -> float:
         """That tracking has taken so far."""
-        return self.account.spent
+        return self.account.seen
 
     def open(self, step: int, now: float) -> None:
         """Training begins: all that was done before is no part of it."""

@@ -282,7 +282,7 @@ class Tracker:
             self.known_cost = self.engine.clock.spent(start)
         if state.plan.active:
             with self.faults.guard("agreeing with the other processes"):
-                so_far = Spent(self.pace.seconds + self.known_cost, self.log.elapsed)
+                so_far = Spent(self.pace.account.spent + self.known_cost, self.log.elapsed)
                 self.decisions.settle(self.step, so_far, self._follow)
 
     def _follow(self, agreed: Agreed) -> None:

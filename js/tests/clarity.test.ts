@@ -35,6 +35,35 @@ describe("with several runs", () => {
   });
 });
 
+describe("a number that was measured long ago", () => {
+  const batch = (last: number) => {
+    const made = makeBatch({ to: 100, names: ["Loss", "NormTest"], value: () => 0.5 });
+    const columns = made.columns.map((own) =>
+      own.name === "NormTest" ? { ...own, seq: own.seq.slice(0, last), values: own.values.slice(0, last) } : own,
+    );
+    return { ...made, columns };
+  };
+
+  it("says at which step, and so does the sentence", () => {
+    const own = start(batch(6));
+    const card = own.card("gradient_tests");
+    expect(card.querySelector(".ck-readings")?.textContent).toBe("step 5:0.5");
+    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^At step 5: The noise ball/);
+    expect(own.card("loss").querySelector(".ck-old")).toBeNull();
+  });
+
+  it("is shown as it is where it is of now", () => {
+    const card = start(batch(90)).card("gradient_tests");
+    expect(card.querySelector(".ck-readings")?.textContent).toBe("0.5");
+    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^The noise ball/);
+  });
+
+  it("is not called old in a run that ended before the others", () => {
+    const own = start(makeBatch({ to: 100 }), makeBatch({ run: "b", run_id: "2", to: 20 }));
+    expect(own.element.querySelector(".ck-old")).toBeNull();
+  });
+});
+
 describe("with a layer chosen", () => {
   it("each curve says whether it shows the layer or the whole network", () => {
     const own = start(one);

@@ -84,6 +84,12 @@ describe("the first row", () => {
     expect(own.card("loss").querySelector(".ck-legend")?.textContent).toContain("guessing 2.3 (ln(10))");
   });
 
+  it("knows the loss of a run whose loss is a function by its graph", () => {
+    const graph = { ...header, loss: "", options: { "loss function": "CrossEntropyLoss" } };
+    const own = start([makeBatch({ to: 20, names: logged, value: () => 2.2, change: { header: graph } })]);
+    expect(guessLoss(own.app.context().runs[0])?.value).toBeCloseTo(Math.log(10));
+  });
+
   it("takes the entropy of the labels, or the variance of the targets, where they were counted", () => {
     const entropy = start([
       makeBatch({

@@ -83,6 +83,18 @@ describe("the health line", () => {
     expect(list.map(({ name }) => name)).toEqual(["cause", "flat"]);
   });
 
+  it("names a cause before what it explains, also where that is worse, and takes its tone", () => {
+    const dead = finding({ name: "dead", severity: "broken", text: "All units are dead.", since: 2 });
+    const rate = finding({ name: "rate", severity: "likely", text: "The rate is too high.", explains: ["dead"] });
+    const own = start([sick(dead, rate)]);
+    expect(healthOf(own.app.context().runs[0])).toMatchObject({
+      tone: "broken",
+      text: expect.stringMatching(/^The rate is too high/),
+    });
+    const hint = finding({ name: "hint", severity: "advice", explains: ["dead"] });
+    expect(orderFindings([hint, dead]).map(({ name }) => name)).toEqual(["dead", "hint"]);
+  });
+
   it("opens a list that leads to the panel, the step and the layer", () => {
     const own = start([sick(finding())]);
     own.element.querySelector<HTMLButtonElement>(".ck-health")?.click();

@@ -1,6 +1,6 @@
 // What everyone looks at first: loss with validation loss, the line of guessing, the map of the network, the table of runs.
 import { afterEach, describe, expect, it } from "vitest";
-import { mapColor, mapColors, mapPixels } from "../src/charts/map.ts";
+import { mapColor, mapColors, mapLegend, mapPixels } from "../src/charts/map.ts";
 import { defaults, type UiState } from "../src/contract/state.ts";
 import { groupBlocks, nameInBlock } from "../src/data/blocks.ts";
 import type { Batch } from "../src/data/records.ts";
@@ -22,6 +22,25 @@ const start = (batches: Batch[], state: Partial<UiState> = {}, options: MountOpt
   return cockpit;
 };
 const panel = (id: string) => panels.find((own) => own.id === id) as (typeof panels)[number];
+
+describe("the legend of the map", () => {
+  it("stays inside of a narrow card, whatever it has to explain", () => {
+    for (const width of [276, 330, 420, 900])
+      for (const values of [
+        [1, 2],
+        [0, 1],
+        [1, Number.NaN],
+        [0, 23477, Number.NaN],
+      ]) {
+        const { marks, x } = mapLegend(width, { low: -2, high: 4.37, difference: false }, light, values);
+        const ends = marks.map((own) =>
+          own.type === "text" && own.anchor !== "end" ? own.x + 6.2 * own.text.length : "x" in own ? own.x : 0,
+        );
+        expect(Math.max(...ends)).toBeLessThanOrEqual(width);
+        expect(x).toBeGreaterThanOrEqual(70);
+      }
+  });
+});
 
 describe("blocks of a network", () => {
   const gpt = [

@@ -16,7 +16,7 @@ export interface HeatmapGeometry {
 }
 
 export function heatmapGeometry(histogram: HistogramData, outer: Box, labels: boolean, plain = false): HeatmapGeometry {
-  const [left, bottom] = [labels ? 54 : 38, plain ? 18 : 34];
+  const [left, bottom] = [labels ? 64 : 38, plain ? 18 : 34];
   const side = plain ? 0 : Math.max(22, Math.min(56, outer.width * 0.16));
   const roof = plain ? 0 : Math.max(18, Math.min(44, outer.height * 0.16));
   const map = {

@@ -74,8 +74,21 @@ export function mapPixels(rows: MapRow[], xscale: Scale, box: Box, colors: MapCo
   return rgba;
 }
 
-/** The colours with their ends, and what has a colour of its own. */
-export function mapLegend(box: Box, colors: MapColors, theme: Theme, zeros: boolean, broken: boolean): Mark[] {
+/** The colours with their ends, and what has a colour of its own; in a picture so wide, at its right. */
+export function mapLegend(
+  width: number,
+  colors: MapColors,
+  theme: Theme,
+  values: number[],
+): { marks: Mark[]; x: number } {
+  const narrow = width < 360;
+  const own = [
+    [values.includes(0), 0, narrow ? "0" : "exactly 0"],
+    [!values.every(Number.isFinite), Number.NaN, narrow ? "NaN" : "not finite"],
+  ] as const;
+  const shown = own.filter(([there]) => there);
+  const [bar, each] = narrow ? [44, 40] : [70, 78];
+  const box = { x: Math.max(70, width - bar - 62 - each * shown.length), y: 5, width: bar };
   const steps = 24;
   const marks: Mark[] = [];
   for (let i = 0; i < steps; i++) {
@@ -96,14 +109,10 @@ export function mapLegend(box: Box, colors: MapColors, theme: Theme, zeros: bool
   text(box.x - 5, `${formatNumber(10 ** colors.low, 1)}${times}`, "end");
   text(box.x + box.width + 5, `${formatNumber(10 ** colors.high, 1)}${times}`, "start");
   let x = box.x + box.width + 50;
-  for (const [there, value, words] of [
-    [zeros, 0, "exactly 0"],
-    [broken, Number.NaN, "not finite"],
-  ] as const) {
-    if (!there) continue;
+  for (const [, value, words] of shown) {
     marks.push({ type: "rect", x, y: box.y, width: 8, height: 8, fill: toHex(mapColor(value, colors, theme)) });
     text(x + 12, words, "start");
-    x += 74;
+    x += each - 4;
   }
-  return marks;
+  return { marks, x: box.x };
 }

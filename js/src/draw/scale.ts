@@ -109,7 +109,7 @@ export function padDomain(low: number, high: number, log: boolean, least = NOISE
   }
   if (flat)
     return size === 0
-      ? [-1, 1]
+      ? [0, 1]
       : [hold(low - size * 0.1, -LARGEST, LARGEST), hold(high + size * 0.1, -LARGEST, LARGEST)];
   const air = Math.max((high / 2 - low / 2) * 0.12, least * (size / 2) - (high / 2 - low / 2));
   return [hold(low - (low === 0 ? 0 : air), -LARGEST, LARGEST), hold(high + air, -LARGEST, LARGEST)];

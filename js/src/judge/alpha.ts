@@ -2,7 +2,7 @@
 import { type Context, type ShownRun, type Verdict, valueAt } from "../contract/panel.ts";
 import { formatNumber, formatShare } from "../data/format.ts";
 import { lowerBound } from "../data/table.ts";
-import { isPointed, judged, quartiles } from "./judging.ts";
+import { isOld, isPointed, judged, quartiles } from "./judging.ts";
 
 export const OWN = "AlphaOwnBatch";
 const ENOUGH_SIGNAL = 0.5; // of the squared gradient: below, noise decides where the paper's alpha lies
@@ -83,7 +83,8 @@ const ownOpinion = (middle: number): Verdict =>
 export function judgeAlpha(ctx: Context, run: ShownRun): Verdict | null {
   const own = run.data.has(OWN);
   const name = own ? OWN : "Alpha";
-  if (isPointed(ctx)) return judgeStep(ctx, run, name);
+  const { step, n } = run.data.series(name, "", "step");
+  if (isPointed(ctx) || (n && isOld(ctx, run, step[n - 1]))) return judgeStep(ctx, run, name);
   const { recent } = splitRecent(run, ctx.state.recent, name);
   const found = quartiles(recent);
   if (!found) return null;

@@ -17,7 +17,7 @@ const shares = new WeakMap<ShownRun["data"], { version: number; share: number | 
 
 function computeShare(run: ShownRun): number | null {
   const sofar = run.data.series("cost/run", "", "time");
-  if (sofar.n && sofar.x[sofar.n - 1] > 0) return sofar.y[sofar.n - 1] / sofar.x[sofar.n - 1];
+  if (sofar.n && sofar.x[sofar.n - 1] > 0) return Math.min(1, sofar.y[sofar.n - 1] / sofar.x[sofar.n - 1]); // older logs bill more than passed
   const whole = run.data.series("cost/step", "", "step");
   if (!whole.n) return null;
   let [cost, total] = [0, 0];

@@ -75,7 +75,8 @@ export function differingNames(headers: (Header | null)[]): string[] {
 // How a run was watched, where and when, not how it was trained: as `cockpit compare` has it.
 const ASIDE = new Set([
   ...["logdir", "batch_dim", "memory_budget", "budget", "hardware", "threads", "trial", "stage", "git commit"],
-  ...["left out", "start kept", "activations"],
+  ...["left out", "start kept", "activations", "lent for early steps", "loss function"],
+  ...["constant weights", "linear pairs", "copied weights", "fresh weights"],
   ...["config", "schedule", "curvature", "parameters covered", "foreach", "fused", "capturable", "differentiable"],
 ]);
 export const isAside = (name: string) =>

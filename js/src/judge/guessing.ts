@@ -19,10 +19,13 @@ function mean(run: ShownRun, name: string, change = (value: number) => value): n
   return count ? sum / count : null;
 }
 
+/** The loss that the user handed over, else what the graph of one tells. */
+const lossOf = ({ data: { header } }: ShownRun) => header?.loss || header?.options["loss function"] || "";
+
 /** Outputs of the last tensor: the number of classes, where the loss is one over classes. */
-export function countClasses({ data }: ShownRun): number | null {
-  const { header } = data;
-  if (!header || !/^(CrossEntropy|NLL)Loss/.test(header.loss)) return null;
+export function countClasses(run: ShownRun): number | null {
+  const { header } = run.data;
+  if (!header || !/^(CrossEntropy|NLL)Loss/.test(lossOf(run))) return null;
   const classes = header.layers.at(-1)?.shape[0] ?? 0;
   return classes > 1 ? classes : null;
 }
@@ -38,7 +41,6 @@ function labelEntropy(run: ShownRun, classes: number): number | null {
 
 /** Cross-entropy: the entropy of the labels if they were counted, else ln of the number of classes. Squares: the variance. */
 export function guessLoss(run: ShownRun): Guess | null {
-  const loss = run.data.header?.loss ?? "";
   const classes = countClasses(run);
   if (classes) {
     const entropy = labelEntropy(run, classes);
@@ -46,7 +48,7 @@ export function guessLoss(run: ShownRun): Guess | null {
     const why = entropy === null ? `ln(${classes})` : "label entropy";
     return plausible(run, value) ? { value, label: `guessing ${formatNumber(value)} (${why})` } : null;
   }
-  const variance = /^MSELoss/.test(loss) ? mean(run, "signal/target_std", (value) => value * value) : null;
+  const variance = /^MSELoss/.test(lossOf(run)) ? mean(run, "signal/target_std", (value) => value * value) : null;
   return variance ? { value: variance, label: `guessing ${formatNumber(variance)} (target variance)` } : null;
 }
 

@@ -19,13 +19,23 @@ const severities = ["broken", "likely", "advice"];
 const rank = ({ severity }: Finding) => (severities.indexOf(severity) + severities.length) % severities.length;
 export const toneRank = (tone: Tone) => [...severities, "well", "waiting"].indexOf(tone);
 
+/** As bad as the worst of what it explains: a rate that killed all units is named before them. Advice explains no illness. */
+function weigh(own: Finding, all: Finding[]): number {
+  const follow = all.filter(({ name, retracted }) => !retracted && own.explains.includes(name));
+  return rank(own) < 2 ? Math.min(rank(own), ...follow.map(rank)) : rank(own);
+}
+
 /** Worst first; what explains another comes before it (of two that explain each other, the surer one), then what began
  * earlier. */
 export function orderFindings(findings: Finding[]): Finding[] {
-  const explained = new Set(findings.filter((own) => !own.retracted).flatMap(({ explains }) => explains));
+  const present = findings.filter((own) => !own.retracted);
+  const explained = new Set(present.flatMap(({ explains }) => explains));
   const follows = ({ name }: Finding) => (explained.has(name) ? 1 : 0);
   const order = (a: Finding, b: Finding) =>
-    rank(a) - rank(b) || follows(a) - follows(b) || follows(a) * (b.confidence - a.confidence) || a.since - b.since;
+    weigh(a, present) - weigh(b, present) ||
+    follows(a) - follows(b) ||
+    follows(a) * (b.confidence - a.confidence) ||
+    a.since - b.since;
   return [...findings].sort(order);
 }
 
@@ -86,7 +96,8 @@ function judge(run: ShownRun): Health {
   const stuck = data.findings.length ? null : findStuck(run);
   const findings = orderFindings(stuck ? [...found, stuck] : found);
   const [worst] = findings;
-  if (worst && rank(worst) < 2) return { tone: worst.severity as Tone, text: inWords(worst), findings };
+  if (worst && rank(worst) < 2)
+    return { tone: severities[weigh(worst, findings)] as Tone, text: inWords(worst), findings };
   const steps = measuredSteps(data);
   if (!steps) return { tone: "waiting", text: "Nothing measured yet", findings };
   const well = `No faults found in what was measured (${formatNumber(steps)} ${steps === 1 ? "step" : "steps"})`;

@@ -19,12 +19,17 @@ export function quartiles(values: ArrayLike<number>): [number, number, number] |
   return [at(0.25), at(0.5), at(0.75)];
 }
 
+/** Measured only in the first half of what is shown of the run: no word about how it is now. */
+export function isOld(ctx: Context, { data }: ShownRun, step: number): boolean {
+  return step < Math.min(ctx.step ?? 0, data.lastStep ?? 0) / 2;
+}
+
 export const isPointed = (ctx: Context) => ctx.state.step !== null || ctx.hover !== null;
 
 export function judged(ctx: Context, run: ShownRun, name: string, layer = ""): Judged | null {
   const series = run.data.series(name, layer, "step");
   if (!series.n || ctx.step === null) return null;
-  if (isPointed(ctx)) {
+  if (isPointed(ctx) || isOld(ctx, run, series.step[series.n - 1])) {
     const hit = series.at(ctx.step);
     if (!hit || !Number.isFinite(hit.value)) return null;
     return { value: hit.value, low: hit.value, high: hit.value, at: `At step ${hit.step}: ` };

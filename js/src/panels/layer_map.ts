@@ -41,14 +41,13 @@ function draw(ctx: Context, size: Size): Scene {
   const rgba = mapPixels(values, xscale, box, colors, theme);
   scene.marks.push({ type: "image", ...box, columns: Math.max(1, Math.round(box.width)), rows: rows.length, rgba });
   const flat = values.flatMap((row) => row.values);
-  const more = (flat.includes(0) ? 1 : 0) + (flat.every(Number.isFinite) ? 0 : 1);
-  const scale = { x: Math.max(left + 34, size.width - 132 - 78 * more), y: 5, width: 70, height: 8 };
-  scene.marks.push(...mapLegend(scale, colors, theme, flat.includes(0), !flat.every(Number.isFinite)));
+  const legend = mapLegend(size.width, colors, theme, flat);
+  scene.marks.push(...legend.marks);
   scene.marks.push({
     type: "text",
     x: 4,
     y: 9,
-    text: shorten(titleOf(ctx, picture), Math.floor((scale.x - 44) / 6.2)),
+    text: shorten(titleOf(ctx, picture), Math.floor((legend.x - 44) / 6.2)),
     color: theme.quiet,
   });
   scene.marks.push(

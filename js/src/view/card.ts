@@ -6,6 +6,7 @@ import { formatNumber } from "../data/format.ts";
 import { h, popover, refill, setAttribute, setClass, setData, setHidden, setText } from "../draw/dom.ts";
 import { Painter, TextLayer } from "../draw/draw.ts";
 import { emptyScene, messageScene, type Scene } from "../draw/scene.ts";
+import { isOld } from "../judge/judging.ts";
 import type { CardHost } from "./card_host.ts";
 import { cardMenu } from "./card_menu.ts";
 import { type Described, gestures, Pointer } from "./pointer.ts";
@@ -44,6 +45,15 @@ export function summarizeReadings(all: Reading[]): Reading[] {
     { label: all.map((own) => `${own.label} ${inFull(own)}`).join(", "), value: null, text: `${runs.size} runs` },
     ...(broken ? [{ label: "not finite", value: broken, text: `${broken} not finite` }] : []),
   ];
+}
+
+/** The step of numbers that all come from long before the one that is shown. */
+function oldStep(all: Reading[], ctx: Context): number | null {
+  const dated = all.flatMap(({ step, run, minor }) =>
+    step === undefined || minor ? [] : [{ step, of: ctx.runs.find((own) => own.run === run) ?? ctx.runs[0] }],
+  );
+  if (!dated.length || !dated.every(({ step, of }) => isOld(ctx, of, step))) return null;
+  return Math.max(...dated.map(({ step }) => step));
 }
 
 export class Card {
@@ -189,7 +199,7 @@ export class Card {
     this.ctx = ctx;
     this.dirty = false;
     try {
-      this.showReadings(this.panel.readings(ctx));
+      this.showReadings(this.panel.readings(ctx), ctx);
       this.showNote(ctx);
       if (this.panel.fill) this.panel.fill(ctx, this.body);
       else this.paint(ctx);
@@ -249,11 +259,13 @@ export class Card {
     );
   }
 
-  private showReadings(readings: Reading[]): void {
-    const key = JSON.stringify(readings);
+  private showReadings(readings: Reading[], ctx: Context): void {
+    const old = oldStep(readings, ctx);
+    const key = JSON.stringify([readings, old]);
     const words = (reading: Reading) => reading.text ?? (reading.value === null ? "–" : formatNumber(reading.value));
     const all = readings.filter((reading) => !reading.minor);
-    const shown = summarizeReadings(all);
+    const shown: (Reading & { old?: boolean })[] = [...summarizeReadings(all)];
+    if (old !== null) shown.unshift({ label: "measured", value: null, text: `step ${formatNumber(old)}:`, old: true });
     this.reserve(shown.map(words));
     if (this.shown.key === key) return;
     while (this.shown.spans.length < shown.length) {
@@ -270,6 +282,7 @@ export class Card {
       setData(span, { value: value === null ? "" : String(value), label, run, step });
       setAttribute(span, "style", color ? `--c: ${color}` : "");
       setClass(span, "ck-colored", color !== undefined);
+      setClass(span, "ck-old", "old" in reading);
     });
     this.shown.key = key;
   }

@@ -43,3 +43,36 @@ def test_defaults_of_an_optimizer_are_said_by_its_name(tmp_path: Path) -> None:
     assert find_differing(entries) == ["optimizer", "momentum"]
     settings = group_by_setting(entries)
     assert [(s.name, len(s.entries)) for s in settings] == [("SGD momentum=0", 2), ("Adam", 1), ("SGD momentum=0.9", 1)]
+
+
+def make_entry(name: str, settings: dict[str, str]) -> Entry:
+    return Entry(name, None, settings)  # type: ignore[arg-type]
+
+
+def test_how_a_run_was_watched_is_no_setting(tmp_path: Path) -> None:
+    """What the budget left out differs from seed to seed; it once made a row of every seed."""
+    entry = train(tmp_path / "a", "SGD", {"seed": 1})
+    header = entry.data.header
+    header.options |= {"budget": "0.1", "left out": "TICDiag", "lent for early steps": "0.15 s", "start kept": "no"}
+    header.options |= {"activations": "1\n3", "fresh weights": "weight", "loss function": "MSELoss"}
+    assert read_settings(header) == entry.settings
+
+
+def test_a_loss_that_is_a_function_is_named_as_the_module_would_be(tmp_path: Path) -> None:
+    header = train(tmp_path / "a", "SGD", {}).data.header
+    header.loss, header.options["loss function"] = "", "MSELoss"
+    assert read_settings(header)["loss"] == "MSELoss"
+
+
+def test_networks_are_told_apart_by_the_fewest_words() -> None:
+    def entry(model: str, parameters: int, network: str, lr: str = "0.1") -> Entry:
+        told = {"optimizer": "SGD", "lr": lr, "model": model, "parameters": str(parameters), "network": network}
+        return make_entry(model, told)
+
+    a, b, c = entry("Net", 10, "Linear 3→2"), entry("Net", 20, "Linear 6→2"), entry("Other", 30, "x" * 300)
+    assert find_differing([a, c]) == ["model"]
+    assert find_differing([a, b, c]) == ["model", "parameters"]
+    deep = entry("Net", 10, "Linear 2→2, " * 40)
+    assert find_differing([a, deep]) == ["network"]
+    assert max(len(setting.name) for setting in group_by_setting([a, deep])) < 60
+    assert find_differing([a, entry("Net", 10, "Linear 3→2", "0.5")]) == ["lr"]
