@@ -18,7 +18,7 @@ from cockpit_core.engine.activations import note_output, read_activations
 from cockpit_core.engine.backward import BackwardSide
 from cockpit_core.engine.broadcast import find_broadcasts, tag
 from cockpit_core.engine.calls import all_tensors
-from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_labels, make_call
+from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_labels, labels_of_graph, make_call
 from cockpit_core.engine.curving.points import ModuleLoss, RootLoss
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import read_root
@@ -262,6 +262,7 @@ class Engine(BackwardSide):
         if plan.keeps_calls:
             prepared.again = self.step.again.read_root(root, self.cover.parameters.values())
         terms = [] if prepared.reading is None else prepared.reading.terms
+        prepared.labels = labels_of_graph((term.edge.node for term in terms), origin[1])
         own = [term.edge.node for term in terms if not term.shared]
         whole = [node for node, _ in roots_of(root)]
         for node in own if own and len(own) < len(terms) else whole:  # a penalty knows no samples
@@ -283,6 +284,7 @@ class Engine(BackwardSide):
                 self.noticed_loss(torch.tensor(prepared.value / self.loss_scale()), factor)
             found = self.open_pass(prepared.origin, None)
             found.whole, found.shared = True, prepared.shared
+            found.labels = prepared.labels
             self.step.again.note_whole(prepared.again, found)
             found.curved = bool(self.step.plan.curvature_kinds)
             found.loss = prepared.value / self.step.loss_scale
