@@ -50,6 +50,7 @@ def look_again(
     """Where the step began and where it ended. ``checks``: it is this step's turn to be compared with the first pass.
     ``quietly``: passes of ours call no hook and draw no number."""
     reason = why_not_again(cover, loss_fn, in_closure=state.in_closure, processes=group.is_joint)
+    reason = reason if state.passes else "no backward pass was seen before the step"
     if reason or not update:
         return OwnBatch(reasons=dict.fromkeys(REPEATED, reason or "no parameter has a gradient"))
     setting = Setting(

@@ -134,7 +134,7 @@ def added(sign: float, *, turned: bool = False) -> Reader:
     """Sums of two operands. A missing one is a constant that the graph does not keep: see ``constants``."""
 
     def read(kept: Kept) -> Function:
-        factor, shape = kept("alpha") * sign, kept.shape
+        factor, shape = (kept("alpha") if kept.has("alpha") else 1) * sign, kept.shape
 
         def compute(x: Tensor | None, y: Tensor | None = None) -> Tensor:
             x, y = (y, x) if turned else (x, y)

@@ -8,8 +8,7 @@ that an index chose) stays as it was. The program is tried at once, on the outpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from cockpit_core.curvature.autograd_graph import WRAPPER
 from cockpit_core.engine.loss.constants import Parents, find_constant, lacks_operand
 from cockpit_core.engine.loss.functions import Function, Unknown, read_function
 from cockpit_core.engine.loss.graph import is_sink
+from cockpit_core.engine.precision import plain_precision
 from cockpit_core.layers.module_state import NotRepeatable
 
 MOST_NODES = 4096
@@ -73,7 +73,7 @@ class Program:
         if any(tensor._version != version for tensor, version in self.versions):
             raise NotRepeatable("a tensor that the loss uses was changed in place since")
         values: list[tuple] = []
-        with torch.enable_grad(), plain_precision():
+        with torch.enable_grad(), plain_precision():  # what was cast has a node of its own
             for step in self.steps:
                 values.append(step.compute(values, outputs))
             return self.finish(values)
@@ -86,16 +86,6 @@ class Program:
         else:
             found = torch.stack([(t if seed is None else t * seed).sum() for t, seed in parts]).sum()
         return found if self.offset is None else found + self.offset
-
-
-@contextmanager
-def plain_precision() -> Iterator[None]:
-    """Whatever was cast has a node of its own: autocast has no say here."""
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
 
 
 @dataclass
