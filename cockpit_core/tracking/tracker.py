@@ -48,9 +48,8 @@ class Tracker:
         compiled: Sequence[nn.Module] = (),
     ):
         self.model, self.loss_fn, self.optimizers, self.group = model, loss_fn, list(optimizers), group
-        self.closed = self.should_stop = False
+        self.closed, self.should_stop, self.step = False, False, 0
         self.measurement: Measurement | None = None
-        self.step = 0
         self.faults = PreciseFaults(settings.on_error, Hook(self, "note_error"))
         self.cover = Cover(model, settings.layers, self.faults.guard)
         self.pace = opening.make_pace(settings, group)
