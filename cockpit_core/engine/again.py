@@ -122,16 +122,19 @@ class Again:
         ends = [self.old_output(end) for program in evaluation.programs.values() for end in program.ends]
         return bool(ends) and all(end is not None and end.dim() == 0 for end in ends)
 
-    def note_whole(self, evaluation: Evaluation | None, found: Pass) -> None:
-        """The backward pass has begun at what was read."""
+    def note_whole(self, evaluation: Evaluation | None) -> None:
+        """The backward pass that runs now has begun at what was read."""
         if evaluation is not None:
-            self.evaluations.append(replace(evaluation, task=found.task))
+            self.evaluations.append(replace(evaluation, task=torch._C._current_graph_task_id()))
 
     def of_pass(self, found: Pass, *, by_module: bool = False) -> list[Evaluation]:
         """What was differentiated as a whole tells more than the loss module, which may be a part of it. ``by_module``: of
         the loss module, where there is one."""
-        own = [e for e in self.evaluations if e.task == found.task]
-        return [e for e in own if (e.call is not None) == by_module] or own
+        evaluations: list[Evaluation] = []
+        for task in (found.task, *sorted(found.further)):
+            own = [e for e in self.evaluations if e.task == task]
+            evaluations += [e for e in own if (e.call is not None) == by_module] or own
+        return evaluations
 
     def losses(self, model: nn.Module, loss_fn: nn.Module | None, passes: list[Pass], scale: float) -> Iterator[Tensor]:
         """The loss of each pass with a graph of its own, at the parameters as they are now."""

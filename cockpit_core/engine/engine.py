@@ -116,6 +116,8 @@ class Engine(BackwardSide):
 
     def _note_layer(self, call: Call, names: list[str], tensors: list[Tensor]) -> None:
         self.calls.follower.note_call(call, tensors)
+        if self.calls.follower.is_single(call):
+            self.calls.resize(1)
         self._note_scale(self.cover.name_of(call.module, names[0]), tensors)
         if self.step.plan.curvature_kinds:
             for position, tensor in enumerate(tensors):
@@ -285,7 +287,7 @@ class Engine(BackwardSide):
             found = self.open_pass(prepared.origin, None)
             found.whole, found.shared = True, prepared.shared
             found.labels = prepared.labels
-            self.step.again.note_whole(prepared.again, found)
+            self.step.again.note_whole(prepared.again)
             found.curved = bool(self.step.plan.curvature_kinds)
             found.loss = prepared.value / self.step.loss_scale
             reading = prepared.reading
@@ -304,8 +306,8 @@ class Engine(BackwardSide):
             state.open = None
             if not state.passes:
                 self.discard()
-        elif prepared.plain and state.passes and not is_loss_itself(prepared.root, LOSS, self.calls.loss_key):
-            correct_loss(state.passes[-1], prepared.value / state.loss_scale)
+        elif prepared.plain and state.ended and not is_loss_itself(prepared.root, LOSS, self.calls.loss_key):
+            correct_loss(state.passes, state.ended, prepared.value / state.loss_scale)
 
 
 def has_saved_tensor_hooks() -> bool:
