@@ -140,8 +140,10 @@ def added(sign: float, *, turned: bool = False) -> Reader:
             x, y = (y, x) if turned else (x, y)
             if x is not None and y is not None:
                 return x + y * factor
-            found = x if x is not None else y * factor  # type: ignore[operator]
-            return found.expand(shape)
+            if x is not None:
+                return x.expand(shape)
+            assert y is not None
+            return (y * factor).expand(shape)
 
         return compute
 
