@@ -43,7 +43,7 @@ def measure_network(network: Network, names: Sequence[str], effort: Effort) -> d
     cheap = {name: (name,) for name in names if name not in DEAR}
     dear = {name: (name,) for name in names if name in DEAR}
     rows = time_together(network, cheap | {TOGETHER: tuple(cheap)}, effort) if cheap else {}
-    few = replace(effort, rounds=max(1, effort.rounds // 4), least=1)
+    few = replace(effort, rounds=max(1, effort.rounds // 4), least=1, warm=1)
     return rows | (
         {name: row for name, row in time_together(network, dear, few).items() if name in dear} if dear else {}
     )

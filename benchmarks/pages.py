@@ -295,7 +295,9 @@ def write_scaling(results: dict[str, Results]) -> str:
 def write_idle(results: dict[str, Results]) -> str:
     extra, base = results["idle"]["extra microseconds"], results["idle"]["untracked microseconds"]
     spread = f"({extra['low']:.1f} to {extra['high']:.1f})"
-    return f"{extra['median']:.1f} microseconds {spread} more, on a step of {base['median']:.0f}."
+    text = f"{extra['median']:.1f} microseconds {spread} more, on a step of {base['median']:.0f}."
+    others = {kind: row for kind, row in results["idle"].get("kinds", {}).items() if kind != "loss module"}
+    return text + "".join(f" {kind}: {row['extra microseconds']['median']:.1f}." for kind, row in others.items())
 
 
 BLOCKS: dict[str, tuple[str, Callable[[dict[str, Results]], str]]] = {

@@ -32,6 +32,8 @@ class Objective:
 
     scalar: Callable
     samples: Callable | None
+    held: Callable | None = None
+    """Of (model, another model, batch): the scalar at the other one, with what it detaches as it was at the first."""
 
 
 def observe(
@@ -44,12 +46,7 @@ def observe(
         loss = objective.scalar(model, batch)
         gradient = torch.autograd.grad(loss, theta.values(), create_graph=True, materialize_grads=True)
         flat = flatten(gradient)
-        rows = [
-            torch.autograd.grad(g, theta.values(), retain_graph=True, materialize_grads=True)
-            for g in flat
-            if g.requires_grad
-        ]
-        H = torch.stack([flatten(row) for row in rows]).numpy() if len(rows) == len(flat) else None
+        H = second_derivative(flat, list(theta.values()))
         losses = G = None
         if objective.samples is not None:
             each = objective.samples(model, batch)
@@ -63,11 +60,42 @@ def observe(
     return {"loss": loss.detach(), "gradient": flat.detach()}, losses, G, H
 
 
+def second_derivative(gradient: Tensor, parameters: list[Tensor]) -> Array | None:
+    """[D, D], row by row; None where torch has none (CTC)."""
+    try:
+        rows = [
+            torch.autograd.grad(g, parameters, retain_graph=True, materialize_grads=True)
+            for g in gradient
+            if g.requires_grad
+        ]
+    except RuntimeError:
+        return None
+    return torch.stack([flatten(row) for row in rows]).numpy() if len(rows) == len(gradient) else None
+
+
+def own_batch(
+    found: dict, H: Array | None, before: nn.Module, model: nn.Module, objective: Objective, batch: tuple
+) -> dict:
+    """What the step did to its own batch: the same scalar where it ended, and the Hessian where it began."""
+    parameters = list(model.parameters())
+    s = flatten(p.detach() for p in parameters).numpy() - flatten(p.detach() for p in before.parameters()).numpy()
+    fT = objective.scalar(model, batch) if objective.held is None else objective.held(before, model, batch)
+    gT = flatten(torch.autograd.grad(fT, parameters, materialize_grads=True)).numpy()
+    g0, f0 = found["gradient"].numpy(), float(found["loss"])
+    rows = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 2.0]])  # f(1) - f(0), f'(0), f'(1) of w1 tau + w2 tau^2
+    w1, w2 = np.linalg.lstsq(rows, np.array([float(fT.detach()) - f0, g0 @ s, gT @ s]), rcond=None)[0]
+    values = {"AlphaOwnBatch": -1.0 if w2 < 0 else float(2 * w2 / -w1 - 1)}
+    if H is not None:
+        values |= {"BatchSharpness": float(g0 @ H @ g0 / (g0 @ g0)), "DirectionalSharpness": float(s @ H @ s / (s @ s))}
+    return values
+
+
 def truth_of_objective(model: nn.Module, objective: Objective, make_optimizer: Callable, batches: Iterable) -> dict:
-    """``{"scalars": {name: {step: value}}, "alphas": {step: fit}, "parameters": {...}}`` of the untracked loop."""
+    """By step: "scalars" by name, "own" of the step's own batch, "alphas"; and the "parameters" after the untracked loop."""
     optimizer = make_optimizer(model.parameters())
     seen, thetas = [], []
     scalars: dict[str, dict[int, float | None]] = {}
+    own: dict[str, dict[int, float]] = {}
     for step, batch in enumerate(batches):
         found, losses, G, H = observe(model, objective, batch)
         thetas.append(flatten(p.detach() for p in model.parameters()).numpy().copy())
@@ -80,9 +108,12 @@ def truth_of_objective(model: nn.Module, objective: Objective, make_optimizer: C
             values |= {} if H is None else {"TICDiag": tic_diag(G, np.diag(H))}
         for name, value in values.items():
             scalars.setdefault(name, {})[step] = value
+        before = copy.deepcopy(model)
         optimizer.zero_grad()
         objective.scalar(model, batch).backward()
         optimizer.step()
+        for name, value in own_batch(found, H, before, model, objective, batch).items():
+            own.setdefault(name, {})[step] = value
     alphas = {}
     for t in range(len(seen) - 1):
         s = thetas[t + 1] - thetas[t]
@@ -90,4 +121,4 @@ def truth_of_objective(model: nn.Module, objective: Objective, make_optimizer: C
         if seen[t][0] is not None:
             alphas[t] = fit_alpha(*(Observation(losses, G @ s / T) for losses, G in seen[t : t + 2]), T)
     parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
-    return {"scalars": scalars, "alphas": alphas, "parameters": parameters}
+    return {"scalars": scalars, "own": own, "alphas": alphas, "parameters": parameters}

@@ -55,6 +55,10 @@ _REDUCING = ("Mean", "Sum")
 _ONE_DIM = ("Cat", "Stack", "Select", "Slice", "Split", "SplitWithSizes", "Softmax", "LogSoftmax", "Unbind", "Glu")
 
 
+WRAPPER = "BackwardHookFunctionBackward"
+"""Torch puts this node, which does nothing, around what a module with a full backward hook takes and gives."""
+
+
 @dataclass(frozen=True)
 class Use:
     """One node that consumes one parameter; ``role`` names the operand ("weight", "bias")."""

@@ -8,7 +8,7 @@ curvatures add up. ``forward.Forward`` is the one door to a repeated call.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,11 +19,15 @@ from torch import Tensor, nn
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.extensions.function_losses import FunctionLoss, read_function_loss
 from cockpit_core.engine.forward import Forward
-from cockpit_core.engine.samples.routes import NoRoute, Place, Route, find_route, find_route_from
+from cockpit_core.engine.loss.functions import Unknown
+from cockpit_core.engine.loss.program import Around, Place, Program, write_program
+from cockpit_core.engine.loss.roots import Root
 from cockpit_core.layers.module_state import LossAgain, NotRepeatable
 from cockpit_core.layers.seeds import flatten_tensors
 
-REMEDY = "let the loss take what the model returns"
+REMEDY = "put it into a module and give that to track as loss_fn"
+End = tuple[int, int]
+"""Which call of the model, which of its outputs."""
 
 
 @dataclass(eq=False)
@@ -31,16 +35,16 @@ class Evaluation:
     """One value of the loss that was differentiated: ``factor`` is what its backward pass began with."""
 
     call: Forward | None
-    routes: dict[Any, Route]
-    """By place among the arguments of the loss; the only one is None where the loss is an output of the model."""
+    programs: dict[Any, Program]
+    """By place among the arguments of the loss module; of a loss that is none, the only one is the loss itself."""
     problem: str = ""
     factor: Tensor = field(default_factory=lambda: torch.ones(()))
     task: int = -1
     function: FunctionLoss | None = None
     """Where the loss was a function that its graph names."""
 
-    def value(self, loss_fn: nn.Module | None, outputs: dict[tuple[int, int], Tensor]) -> Tensor:
-        found = {place: route.follow(outputs[route.end]) for place, route in self.routes.items()}
+    def value(self, loss_fn: nn.Module | None, outputs: dict[End, Tensor]) -> Tensor:
+        found = {place: program.run(outputs) for place, program in self.programs.items()}
         if self.call is None or loss_fn is None:
             return found[None]
         args = tuple(found.get(k, value) for k, value in enumerate(self.call.args))
@@ -61,8 +65,8 @@ class Again:
     """Of one step: calls of the model, where their outputs lie in the graph, and the losses that were made of them."""
 
     forwards: list[Forward] = field(default_factory=list)
-    ends: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    """Place in the graph -> (which call of the model, which of its outputs)."""
+    ends: dict[Place, End] = field(default_factory=dict)
+    """By place in the graph."""
     evaluations: list[Evaluation] = field(default_factory=list)
 
     def note_outputs(self, forward: Forward, output: Any) -> None:
@@ -71,39 +75,65 @@ class Again:
             if tensor.grad_fn is not None:
                 self.ends.setdefault((tensor.grad_fn, tensor.output_nr), (len(self.forwards) - 1, position))
 
-    def note_loss(self, loss: LossAgain, args: tuple, kwargs: dict, output: Tensor) -> None:
+    def old_output(self, end: End) -> Tensor | None:
+        known = self.forwards[end[0]].outputs
+        tensor, version = known[end[1]] if end[1] < len(known) else (None, 0)
+        return tensor if tensor is not None and tensor._version == version else None
+
+    def _around(self, parameters: Iterable[Tensor]) -> Around:
+        return Around(self.ends, self.old_output, {id(p) for p in parameters})
+
+    def note_loss(
+        self, loss: LossAgain, args: tuple, kwargs: dict, output: Tensor, parameters: Iterable[Tensor]
+    ) -> None:
         """A loss module gave ``output``; it counts once its backward pass begins."""
         call = Forward.of(loss.module, args, kwargs, 0)
         if loss.state is not None and loss.random_state is not None:  # as they were before the call
             call.state, call.random_state = loss.state, loss.random_state
-        evaluation = Evaluation(call, {})
+        evaluation, around = Evaluation(call, {}), self._around(parameters)
         try:
             for place, value in [*enumerate(args), *kwargs.items()]:
                 if isinstance(value, Tensor) and value.requires_grad:
-                    evaluation.routes[place] = find_route(value, self.ends)
-        except NoRoute as reason:
-            evaluation.problem = f"{reason}; {REMEDY}"
+                    roots = [((value.grad_fn, value.output_nr), None)]
+                    evaluation.programs[place] = write_program(roots, around, value.detach())
+        except Unknown as reason:
+            evaluation.problem = (
+                f"what the loss is given cannot be computed again: {reason}; let it take what the model returns"
+            )
         output.register_hook(partial(take_factor, weakref.ref(self), evaluation))
 
-    def note_root(self, root: Any) -> None:
-        """A backward pass is going to begin here: is the loss one of the model's own outputs?"""
-        if root is None:
-            return
+    def read_root(self, root: Root, parameters: Iterable[Tensor]) -> Evaluation:
+        """A backward pass is going to begin here, and no loss module tells all of it: its graph does, as long as it is
+        there."""
         evaluation = Evaluation(None, {})
+        pairs = [(t, seed) for t, seed in zip(root.tensors, root.seeds, strict=True) if t.requires_grad]
         try:
-            evaluation.routes[None] = find_route_from((root, 0), self.ends)
-        except NoRoute as reason:
-            evaluation.problem = f"the loss is a function: {reason}"
-            evaluation.function = read_function_loss(root)
-        root.register_prehook(partial(take_factor, weakref.ref(self), evaluation))
+            roots = [((t.grad_fn, t.output_nr), seed) for t, seed in pairs]
+            known = torch.stack([(t.detach() * seed).sum() for t, seed in pairs]).sum()
+            evaluation.programs[None] = write_program(roots, self._around(parameters), known)
+        except Unknown as reason:
+            evaluation.problem = f"the loss is a function: {reason}; {REMEDY}"
+        if len(pairs) == 1 and not self._is_computed_inside(evaluation):
+            evaluation.function = read_function_loss(pairs[0][0].grad_fn)
+        return evaluation
 
-    def of_pass(self, found: Pass) -> list[Evaluation]:
-        """A loss module tells more than the root of the graph, which is its output or made of it."""
+    def _is_computed_inside(self, evaluation: Evaluation) -> bool:
+        """Has the model computed its loss itself?"""
+        ends = [self.old_output(end) for program in evaluation.programs.values() for end in program.ends]
+        return bool(ends) and all(end is not None and end.dim() == 0 for end in ends)
+
+    def note_whole(self, evaluation: Evaluation | None) -> None:
+        """The backward pass that runs now has begun at what was read."""
+        if evaluation is not None:
+            self.evaluations.append(replace(evaluation, task=torch._C._current_graph_task_id()))
+
+    def of_pass(self, found: Pass, *, by_module: bool = False) -> list[Evaluation]:
+        """What was differentiated as a whole tells more than the loss module, which may be a part of it. ``by_module``: of
+        the loss module, where there is one."""
         evaluations: list[Evaluation] = []
         for task in (found.task, *sorted(found.further)):
             own = [e for e in self.evaluations if e.task == task]
-            modules = [e for e in own if e.call is not None]
-            evaluations += modules or own[:1]
+            evaluations += [e for e in own if (e.call is not None) == by_module] or own
         return evaluations
 
     def losses(self, model: nn.Module, loss_fn: nn.Module | None, passes: list[Pass], scale: float) -> Iterator[Tensor]:
@@ -115,8 +145,8 @@ class Again:
             problem = next((e.problem for e in evaluations if e.problem), "")
             if problem:
                 raise NotRepeatable(problem)
-            wanted = sorted({route.end[0] for e in evaluations for route in e.routes.values()})
-            outputs: dict[tuple[int, int], Tensor] = {}
+            wanted = sorted({end[0] for e in evaluations for program in e.programs.values() for end in program.ends})
+            outputs: dict[End, Tensor] = {}
             for k in wanted:
                 results = flatten_tensors(self.forwards[k].repeat(model, same=False))
                 outputs |= {(k, position): tensor for position, tensor in enumerate(results)}

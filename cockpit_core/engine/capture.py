@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -259,6 +260,15 @@ def find_labels(args: tuple, kwargs: dict, samples: int) -> Tensor | None:
     for value in values:
         if isinstance(value, Tensor) and value.shape == (samples,) and not value.is_floating_point():
             return value.detach() if value.dtype != torch.bool and not value.is_complex() else None
+    return None
+
+
+def labels_of_graph(nodes: Iterable[Any], samples: int) -> Tensor | None:
+    """The same where the loss was a function: nodes of cross entropy keep their targets."""
+    for node in nodes:
+        target = getattr(node, "_saved_target", None) if node.name().startswith("NllLoss") else None
+        if isinstance(target, Tensor) and target.shape == (samples,):
+            return target.detach()
     return None
 
 

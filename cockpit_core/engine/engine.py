@@ -18,7 +18,7 @@ from cockpit_core.engine.activations import join_activations, note_output, read_
 from cockpit_core.engine.backward import BackwardSide
 from cockpit_core.engine.broadcast import find_broadcasts, tag
 from cockpit_core.engine.calls import all_tensors
-from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_labels, make_call
+from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_labels, labels_of_graph, make_call
 from cockpit_core.engine.curving.points import ModuleLoss, RootLoss
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import read_root
@@ -26,6 +26,7 @@ from cockpit_core.engine.loss.graph import LOSS, covered_by_losses, is_loss_itse
 from cockpit_core.engine.loss.individual import NoIndividualLosses, individual_losses, sum_per_sample
 from cockpit_core.engine.loss.prepared import Output, Prepared, correct_loss
 from cockpit_core.engine.loss.roots import Root
+from cockpit_core.engine.samples.following import holds_scalars
 from cockpit_core.engine.survey import Survey, survey
 from cockpit_core.layers import random_state
 from cockpit_core.layers.module_state import LossAgain
@@ -71,7 +72,7 @@ class Engine(BackwardSide):
         for position, tensor in enumerate(outputs):
             if not tensor.requires_grad:
                 continue
-            if tensor.dim():
+            if tensor.dim() and not holds_scalars(tensor.grad_fn):
                 self.calls.hold(tensor)
             if plan.curvature_kinds:
                 self.calls.keep_output(position, tensor)
@@ -173,7 +174,7 @@ class Engine(BackwardSide):
         with self.guard("loss hook"):
             self._watch_graph(output.grad_fn)
             if self.step.plan.keeps_calls:
-                self.step.again.note_loss(again, args, kwargs, output)
+                self.step.again.note_loss(again, args, kwargs, output, self.cover.parameters.values())
         origin = self.calls.find_origin(find_batch_size((args, kwargs), self.batch_dim))
         self._look_for_broadcasts(output.grad_fn, origin)
         self.calls.mark_loss(output)
@@ -267,9 +268,10 @@ class Engine(BackwardSide):
                     prepared.shared = shared_gradients(reading.terms, dict(self.cover.trainable()))
         for node, _ in roots_of(root):
             self._watch_graph(node)
-            if plan.keeps_calls:
-                self.step.again.note_root(node)
+        if plan.keeps_calls:
+            prepared.again = self.step.again.read_root(root, self.cover.parameters.values())
         terms = [] if prepared.reading is None else prepared.reading.terms
+        prepared.labels = labels_of_graph((term.edge.node for term in terms), origin[1])
         own = [term.edge.node for term in terms if not term.shared]
         whole = [node for node, _ in roots_of(root)]
         for node in own if own and len(own) < len(terms) else whole:  # a penalty knows no samples
@@ -291,6 +293,8 @@ class Engine(BackwardSide):
                 self.noticed_loss(torch.tensor(prepared.value / self.loss_scale()), factor)
             found = self.open_pass(prepared.origin, None)
             found.whole, found.shared = True, prepared.shared
+            found.labels = prepared.labels
+            self.step.again.note_whole(prepared.again)
             found.curved = bool(self.step.plan.curvature_kinds)
             found.loss = prepared.value / self.step.loss_scale
             reading = prepared.reading

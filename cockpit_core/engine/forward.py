@@ -81,7 +81,7 @@ class Forward:
             named = copy_inputs(self.kwargs if kwargs is None else kwargs)
         with ExitStack() as stack:
             for device, dtype in self.autocast:
-                stack.enter_context(torch.autocast(device, dtype))
+                stack.enter_context(torch.autocast(device, dtype, cache_enabled=False))  # of other parameters
             stack.enter_context(unwritten(model))
             stack.enter_context(self.state.installed(hooks=hooks))
             stack.enter_context(random_state.restored(self.random_state))

@@ -113,9 +113,15 @@ class ModuleGradients:
                 raise NotCovered(f"{type(self.call.module).__name__} has no rule of its own, and {error}") from error
             except Exception as error:  # a function without a batching rule, a shape that needs the whole batch, ...
                 if len(self.ways) == 1:
-                    raise NotCovered(f"no per-sample products of {type(self.call.module).__name__}: {error}") from error
+                    raise NotCovered(self.explain(names, error)) from error
                 self.ways.pop(0)
         raise NotCovered(f"no per-sample products of {type(self.call.module).__name__}")
+
+    def explain(self, names: list[str], error: Exception) -> str:
+        kind = type(self.call.module).__name__
+        if "does not require grad" in str(error):  # nothing that it returns depends on these
+            return f"what {kind} returns does not depend on {', '.join(names)}: it is used outside of the call, by the loss maybe"
+        return f"no per-sample products of {kind}: {error}"
 
     def hold(self) -> None:
         """What is not formed yet will be formed after the optimizer's step, from the parameters as they are now."""

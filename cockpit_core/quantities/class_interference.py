@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
-from cockpit_core.quantities.gram_values import check_samples, describe_samples, find_cosines, find_gram
+from cockpit_core.quantities.gram_values import SAMPLES, check_samples, describe_samples, find_cosines, find_gram
 
 DECAY = 0.9
 MOST_CLASSES = 32
@@ -31,7 +31,7 @@ class ClassInterference(Quantity):
     formula = "mean cosine between classes; `/same`, `/worst`"
     cost = "a Gram matrix"
 
-    def __init__(self, *, samples: int | None = 32, schedule=None):
+    def __init__(self, *, samples: int | None = SAMPLES, schedule=None):
         super().__init__(schedule=schedule)
         self.samples = check_samples(samples)
         self._sums: dict[tuple[int, int], tuple[float, float]] = {}

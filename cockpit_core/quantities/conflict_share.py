@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from cockpit_core.quantities.base import Quantity, Statistics, Value
-from cockpit_core.quantities.gram_values import check_samples, describe_samples, find_cosines, find_gram
+from cockpit_core.quantities.gram_values import SAMPLES, check_samples, describe_samples, find_cosines, find_gram
 
 
 class ConflictShare(Quantity):
@@ -20,7 +20,7 @@ class ConflictShare(Quantity):
     formula = "share of pairs with `g_n . g_m < 0`; `/lowest` cosine"
     cost = "a Gram matrix"
 
-    def __init__(self, *, samples: int | None = 32, schedule=None):
+    def __init__(self, *, samples: int | None = SAMPLES, schedule=None):
         super().__init__(schedule=schedule)
         self.samples = check_samples(samples)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from cockpit_core.quantities.base import Quantity, Statistics, Value
-from cockpit_core.quantities.gram_values import check_samples, describe_samples, find_gram
+from cockpit_core.quantities.gram_values import SAMPLES, check_samples, describe_samples, find_gram
 
 
 class EffectiveRank(Quantity):
@@ -22,7 +22,7 @@ class EffectiveRank(Quantity):
     formula = "`exp(-sum p log p)`, p the spectrum of the Gram matrix; `/largest` share"
     cost = "a Gram matrix"
 
-    def __init__(self, *, samples: int | None = 32, schedule=None):
+    def __init__(self, *, samples: int | None = SAMPLES, schedule=None):
         super().__init__(schedule=schedule)
         self.samples = check_samples(samples)
 

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from cockpit_core.quantities.base import NoValue, Statistics
 
+SAMPLES = 16
+"""Of the batch, whose 120 pairs are looked at by default: gradients of convolutions and tokens are formed for them once more."""
+
 
 def find_gram(statistics: Statistics) -> Tensor:
     """``K_nm = g_n . g_m`` of the whole network [B, B], finite and not all zero."""

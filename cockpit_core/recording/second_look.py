@@ -52,6 +52,8 @@ def look_again(
     reason = why_not_again(
         cover, loss_fn, in_closure=state.in_closure, mixes_processes=group.mixes_samples(cover.model)
     )
+    if state.in_closure and not state.passes:
+        reason = "no backward pass was seen before the step"
     if reason or not update:
         return OwnBatch(reasons=dict.fromkeys(REPEATED, reason or "no parameter has a gradient"))
     setting = Setting(

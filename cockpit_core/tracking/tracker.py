@@ -17,9 +17,10 @@ from cockpit_core.distributed.group import Group
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.hooks import Hook
 from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.precision import PreciseFaults
 from cockpit_core.engine.samples.identity import as_ids
 from cockpit_core.engine.step import StepState
-from cockpit_core.foundation.faults import Faults, describe_error
+from cockpit_core.foundation.faults import describe_error
 from cockpit_core.recording.measure import Measurement
 from cockpit_core.tracking import opening
 from cockpit_core.tracking.alive import ALIVE
@@ -48,10 +49,9 @@ class Tracker:
         compiled: Sequence[nn.Module] = (),
     ):
         self.model, self.loss_fn, self.optimizers, self.group = model, loss_fn, list(optimizers), group
-        self.closed = False
+        self.closed, self.step = False, 0
         self.measurement: Measurement | None = None
-        self.step = 0
-        self.faults = Faults(settings.on_error, Hook(self, "note_error"))
+        self.faults = PreciseFaults(settings.on_error, Hook(self, "note_error"))
         self.cover = Cover(model, settings.layers, self.faults.guard)
         self.pace, self.decisions = opening.make_pace(settings, group), group.decisions(settings.budget)
         self.log = opening.open_own_log(

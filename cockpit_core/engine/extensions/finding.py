@@ -31,7 +31,7 @@ def measure_extensions(
         return BackpackValues({}, dict.fromkeys(extensions, reason))
     forward: Forward = state.passes[0].forwards[0]
     seeds = {position: gradient / state.loss_scale for position, gradient in forward.gradients.items()}
-    loss = find_loss(state.again, state.again.of_pass(state.passes[0]), forward, loss_fn)
+    loss = find_loss(state.again, state.again.of_pass(state.passes[0], by_module=True), forward, loss_fn)
     return run_extensions(extensions, Samples(cover.model, forward, seeds, loss, parameters))
 
 
@@ -67,9 +67,9 @@ def find_loss(again: Again, evaluations: list[Evaluation], forward: Forward, los
         return f"{BEGINS}: {one.problem or 'here the model computes its loss itself'}"
     if one.problem:
         return one.problem
-    if len(one.call.args) != 2 or one.call.kwargs or list(one.routes) != [0]:
+    if len(one.call.args) != 2 or one.call.kwargs or list(one.programs) != [0]:
         return f"{BEGINS}, and a target"
-    route = one.routes[0]
-    if route.steps or again.forwards[route.end[0]] is not forward:
+    program = one.programs[0]
+    if not program.is_output or again.forwards[program.ends[0][0]] is not forward:
         return f"{BEGINS}; something stands between them"
-    return LossCall(loss_fn, one.call.args[1], route.end[1])
+    return LossCall(loss_fn, one.call.args[1], program.ends[0][1])

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cockpit_core.engine.samples.routes import WRAPPER
+from cockpit_core.curvature.autograd_graph import WRAPPER
 
 
 class Watch:

@@ -160,24 +160,25 @@ class _Sum:
 
     def _add_constants(self, constants: list[tuple[Any, Any]], weights: list[Tensor | None]) -> None:
         """What is added and does not depend on the network, no graph shows. The part of a divergence follows from its
-        targets, and the 1 of ``1 + x`` or ``1 - x`` from what is left; other constants of samples remain unknown."""
-        unknown = []
+        targets, a number that is the same for all entries from what is left; other constants of samples remain unknown."""
+        unknown: list[tuple[Tensor, bool]] = []
         for (node, _), weight in zip(constants, weights, strict=True):
             if weight is None or weight.dim() == 0 or kind_of(node) not in ("Add", "Sub", "Rsub"):
                 continue
             known = constant_of_divergence(node)
             rows = None if known is None else add_by_shape(weight * known, self.origin[1], self.batch_dim)
             if rows is None:
-                unknown.append(weight)
+                unknown.append((weight, is_one_number(node)))
             else:
                 self._put(self.origin[0], rows)
-        if unknown and not (len(unknown) == 1 and self._add_one(unknown[0])):
+        if unknown and not (len(unknown) == 1 and self._add_number(*unknown[0])):
             raise NoIndividualLosses("a constant is added to the losses of the samples, and the graph does not keep it")
 
-    def _add_one(self, weight: Tensor) -> bool:
-        """Was 1 (or -1, by the sign of the weights) added to each entry? Then what is left is the sum of the weights."""
+    def _add_number(self, weight: Tensor, is_one: bool) -> bool:
+        """Was the same number added to each entry (``is_one``), or 1 or -1? Then what is left is that times the sum of the
+        weights."""
         total, left = float(weight.double().sum()), self._left()
-        if not self._is_small(abs(left) - abs(total)) or self._is_small(total):
+        if self._is_small(total) or not (is_one or self._is_small(abs(left) - abs(total))):
             return False
         rows = add_by_shape(weight.double() * (left / total), self.origin[1], self.batch_dim)
         if rows is not None:
@@ -198,6 +199,11 @@ class _Sum:
             share = self.shared / len(self.parts)
             return {forward: part * samples + share for forward, part in self.parts.items()}
         return {f: part * len(part) + self.shared * len(part) / samples for f, part in self.parts.items()}
+
+
+def is_one_number(node: Any) -> bool:
+    """``2 - x``: a node of its own, for a number and not for a tensor."""
+    return node.name() in ("RsubBackward1", "AddBackward1", "SubBackward1")
 
 
 def constant_of_divergence(node: Any) -> Tensor | None:

@@ -37,6 +37,10 @@ class Prepared:
     by_module: bool
     """At least a part of it does."""
     reading: Reading | None = None
+    labels: Tensor | None = None
+    """Class of each sample, where its graph has kept them."""
+    again: Any = None
+    """How to evaluate it once more (``again.Evaluation``), if somebody will."""
     shared: dict[str, Tensor] = field(default_factory=dict)
     handles: list[Any] = field(default_factory=list)
     opened: bool = False

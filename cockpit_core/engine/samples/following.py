@@ -21,9 +21,11 @@ from cockpit_core.engine.samples.behind import CALLED, GIVEN, reachable
 from cockpit_core.engine.samples.layout import Layout, is_in_order
 from cockpit_core.engine.samples.looking import Finding, look
 from cockpit_core.engine.samples.own_functions import Room, is_checkpoint, own_functions
-from cockpit_core.engine.samples.replay import Reading
+from cockpit_core.engine.samples.replay import Reading, name_of
 from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import Call
+
+RESHAPES = frozenset({"Unsqueeze", "View", "ReshapeAlias", "Stack", "Expand", "ToCopy", "Clone", "Alias"})
 
 
 @dataclass(eq=False)
@@ -178,8 +180,19 @@ def is_ordinary(rows: Tensor, call: Call, position: int) -> bool:
 
 def samples_of_outputs(outputs: list[Tensor], given: int, batch_dim: int) -> int:
     """How many samples a model has returned that was given so many rows. Fewer, where it pools rows: nodes of graphs."""
-    sizes = {output.shape[batch_dim] for output in outputs if output.requires_grad and output.dim() > batch_dim}
+    counting = [o for o in outputs if o.requires_grad and o.dim() > batch_dim]
+    sizes = {output.shape[batch_dim] for output in counting if not holds_scalars(output.grad_fn)}
     return sizes.pop() if len(sizes) == 1 and max(sizes) < given else given
+
+
+def holds_scalars(node: Any) -> bool:
+    """Is it a scalar in another shape, or several? A loss for each device (DataParallel) counts no samples."""
+    while node is not None and name_of(node).split("Backward")[0] in RESHAPES:
+        below = [child._input_metadata[k].shape for child, k in node.next_functions if child is not None]
+        if below and all(len(shape) == 0 for shape in below):
+            return True
+        node = node.next_functions[0][0]
+    return False
 
 
 def mark_outputs(outputs: list[Tensor], forward: int) -> None:

@@ -105,7 +105,8 @@ def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], reading: Read
     name, edges = name_of(node), node.next_functions
     if isinstance(node, BackwardCFunction):
         return step_through_function(node, pairs, region, reading)
-    if name.startswith(SAME_PLACES) and 0 in pairs and shape_of(*edges[0]) == pairs[0][0].shape:
+    frozen = edges[0][0] is None  # nothing before it is trained: what it was given has no graph
+    if name.startswith(SAME_PLACES) and 0 in pairs and not frozen and shape_of(*edges[0]) == pairs[0][0].shape:
         return {0: pairs[0]}
     if name in PRODUCTS and edges[PRODUCTS[name][1]][0] not in region:
         rows = PRODUCTS[name][0]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cockpit_core.curvature.autograd_graph import WRAPPER
 from cockpit_core.engine.samples.behind import find_region
 from cockpit_core.engine.samples.layout import lies_along, weigh
 from cockpit_core.engine.samples.replay import (
@@ -26,7 +27,6 @@ from cockpit_core.engine.samples.replay import (
     pull,
     shape_of,
 )
-from cockpit_core.engine.samples.routes import WRAPPER
 
 SUMS = (
     *("SumBackward", "MeanBackward", "NllLoss", "MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "KlDiv"),

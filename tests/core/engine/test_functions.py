@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import cockpit_core
 from tests.loops import LOOPS
+from tests.more_loops import MORE
 from tests.objectives import truth_of_objective
 from tests.training import assert_alphas_close, by_step, with_config
 
@@ -22,27 +23,70 @@ def adam(parameters) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=0.01)
 
 
-@pytest.mark.parametrize("config", ["economy", "business", "full"])
+OWN = ("AlphaOwnBatch", "BatchSharpness", "DirectionalSharpness")
+
+
+def everything(*, full: bool) -> list[Any]:
+    """The samples of the step once more; with all of the configuration "full" beside it."""
+    own = [getattr(cockpit_core.quantities, name)() for name in OWN]
+    return [*(cockpit_core.quantities.configuration("full") if full else ()), *own]
+
+
+@pytest.mark.parametrize("config", ["economy", "business", "full", "own batch"])
 @pytest.mark.parametrize("name", LOOPS)
 def test_loop_is_exact_and_unchanged(name: str, config: str, tmp_path: Path) -> None:
     loop = LOOPS[name]
     truth = truth_of_objective(loop.make(), loop.objective, adam, loop.batches(3))
     model = loop.make()
     optimizer = adam(model.parameters())
+    chosen = everything(full=False) if config == "own batch" else config
     with cockpit_core.track(
-        model, optimizer=optimizer, logdir=tmp_path / "run", config=config, on_error="raise"
+        model, optimizer=optimizer, logdir=tmp_path / "run", config=chosen, on_error="raise"
     ) as run:
         for batch in loop.batches(3):
             optimizer.zero_grad()
             loop.scalar(model, batch).backward()
             optimizer.step()
-    for key, expected in truth["scalars"].items():
+    for key, expected in (truth["scalars"] | truth["own"]).items():
         if key in {quantity.name for quantity in run.data.header.quantities}:
             tolerance = 1e-3 if key == "HessMaxEV" else 1e-6
             assert by_step(run.data, key) == pytest.approx(expected, rel=tolerance, abs=1e-9), key
-    assert_alphas_close(run.data, truth["alphas"])
+    if config != "own batch":
+        assert_alphas_close(run.data, truth["alphas"])
     for key, p in model.named_parameters():
         assert torch.equal(p, truth["parameters"][key])
+
+
+@pytest.mark.filterwarnings("ignore:Cockpit. individual gradients of log_scale")
+@pytest.mark.parametrize("name", MORE)
+def test_another_loop_is_exact_or_says_why_not(name: str, tmp_path: Path) -> None:
+    """All of "full", and the samples once more: a value that is the truth, or the reason."""
+    loop, steps = MORE[name], 2
+    truth = truth_of_objective(loop.make(), loop.objective, adam, loop.batches(steps))
+    models = []
+    for tracked in (True, False):
+        model = loop.make()
+        optimizer = adam(model.parameters())
+        options = {"logdir": tmp_path / "run", "config": everything(full=True), "on_error": "raise"}
+        run = cockpit_core.track(model, optimizer=optimizer, **with_config(options)) if tracked else None
+        for batch in loop.batches(steps):
+            optimizer.zero_grad()
+            loop.drive(loop, model, batch)
+            optimizer.step()
+        models.append(model)
+        if run is not None:
+            run.close()
+            data = run.data
+    assert all(torch.equal(p, r) for p, r in zip(*(m.parameters() for m in models), strict=True))
+    for key, expected in (truth["scalars"] | truth["own"]).items():
+        if key in {quantity.name for quantity in data.header.quantities} and key not in loop.missing:
+            tolerance = 1e-3 if key == "HessMaxEV" else 1e-6
+            assert by_step(data, key) == pytest.approx(expected, rel=tolerance, abs=1e-9), key
+    if "Alpha" not in loop.missing:
+        assert_alphas_close(data, truth["alphas"])
+    for key, part in loop.missing.items():
+        assert any(part in missing.reason for missing in data.missing if missing.name == key), key
+        assert key not in data.names or not len(data.scalars(key)[0])
 
 
 def outputs_of(loop, model, batch) -> list[torch.Tensor]:

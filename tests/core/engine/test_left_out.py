@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import cockpit_core
+from tests import slow_truth
 
 INPUTS = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
 LABELS = torch.tensor([0, 1, 2, 2, 0, 1])
@@ -87,3 +89,19 @@ def test_a_part_of_the_network_is_never_called_the_whole(tmp_path: Path) -> None
     reasons = {missing.name: missing.reason for missing in data.missing if missing.step == 0}
     assert "inner.weight could not be measured as planned" in reasons["NormTest"]
     assert data.histogram_steps("GradHist1d") == [1, 2]
+
+
+def test_batchnorm_behind_a_frozen_layer_is_measured(tmp_path: Path) -> None:
+    """Fine-tuning: what BatchNorm was given has no graph, so that nothing can be followed through it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.SiLU(), nn.Flatten(), nn.Linear(27, 2)).double()
+    model[0].requires_grad_(False)
+    loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = torch.randn(5, 1, 5, 5, dtype=torch.float64), torch.randint(2, (5,))
+    G = slow_truth.individual_gradients(slow_truth.freeze(model, loss_fn, x, y))
+    rows = slow_truth.matrix({n: g.numpy() for n, g in G.items()}, list(G), 5)
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path, config="economy", on_error="raise") as run:
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+    assert run.data.scalars("NormTest")[1].tolist() == pytest.approx([slow_truth.norm_test(rows)])
+    assert {layer.name: layer.method for layer in run.data.header.layers}["1.weight"] == "contribution"

@@ -6,8 +6,10 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import cockpit_core
 from cockpit_core import quantities as q
@@ -22,7 +24,11 @@ def add_pairs(G: np.ndarray, labels: list[int], sums: dict, counts: dict) -> Non
         sums[pair], counts[pair] = sums.get(pair, 0) + cosine, counts.get(pair, 0) + 1
 
 
-def test_table_has_the_mean_cosine_of_every_pair_and_the_newest_step_counts_most(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_module", [True, False])
+def test_table_has_the_mean_cosine_of_every_pair_and_the_newest_step_counts_most(
+    by_module: bool, tmp_path: Path
+) -> None:
+    """Labels come from the arguments of the loss module, or from the graph of a loss that is a function."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)).double()
     loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.3)
@@ -30,7 +36,8 @@ def test_table_has_the_mean_cosine_of_every_pair_and_the_newest_step_counts_most
     sums: dict = {}
     counts: dict = {}
     config = [q.ClassInterference(samples=None)]
-    with cockpit_core.track(model, loss_fn, optimizer, tmp_path, config=config, schedule=1, on_error="raise") as run:
+    tracked = loss_fn if by_module else None
+    with cockpit_core.track(model, tracked, optimizer, tmp_path, config=config, schedule=1, on_error="raise") as run:
         for labels in batches:
             x, y = torch.randn(5, 5, dtype=torch.float64), torch.tensor(labels)
             individual = slow_truth.individual_gradients(slow_truth.freeze(model, loss_fn, x, y))
@@ -38,7 +45,7 @@ def test_table_has_the_mean_cosine_of_every_pair_and_the_newest_step_counts_most
             sums, counts = ({pair: 0.9 * value for pair, value in part.items()} for part in (sums, counts))
             add_pairs(rows, labels, sums, counts)
             optimizer.zero_grad()
-            loss_fn(model(x), y).backward()
+            (loss_fn(model(x), y) if by_module else F.cross_entropy(model(x), y)).backward()
             optimizer.step()
     table = run.data.histogram("ClassInterference").counts
     assert table[:, 0].tolist() == [0, 1, 3]

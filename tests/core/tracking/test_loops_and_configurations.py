@@ -126,6 +126,12 @@ def mixed(dtype: torch.dtype, scaled: bool) -> Callable:
     return step
 
 
+def all_inside(loop: Loop, x: Tensor, y: Tensor) -> None:
+    """Backward pass and step too: not as torch says, but seen often."""
+    with torch.autocast("cpu", torch.bfloat16):
+        clip(loop, x, y)
+
+
 def sgd(model: Net) -> list:
     return [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)]
 
@@ -149,6 +155,7 @@ LOOPS: dict[str, Callable[[], Loop]] = {
     "validation in between": lambda: Loop(validated, sgd),
     "checkpointed": lambda: Loop(clip, sgd, checkpointed=True),
     "bfloat16": lambda: Loop(mixed(torch.bfloat16, False), sgd),
+    "all inside autocast": lambda: Loop(all_inside, sgd),
     "float16 with a scaler": lambda: Loop(mixed(torch.float16, True), sgd),
 }
 

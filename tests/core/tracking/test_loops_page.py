@@ -39,7 +39,7 @@ NO_VALUE = {
 
 
 def test_page_has_a_snippet_for_each_loop() -> None:
-    assert len(SNIPPETS) == 14
+    assert len(SNIPPETS) == 15
 
 
 @pytest.mark.filterwarnings("ignore", "error:Cockpit.*failed")  # ignored: those of the libraries that a snippet imports
@@ -64,6 +64,9 @@ def test_snippet_runs_and_has_what_the_page_says(title: str, tmp_path: Path) -> 
         if not (name == "NormTest" and title == "Graphs with batch vectors"):
             assert len(by_step(data, name)) == 3, (name, reasons)
     assert bool(data.alphas) == ("Alpha" not in refused), reasons
+    for name in ("AlphaOwnBatch", "BatchSharpness"):
+        if name in {quantity.name for quantity in data.header.quantities}:
+            assert len(by_step(data, name)) == 3, (name, reasons)
 
 
 @pytest.mark.slow
