@@ -33,7 +33,7 @@ class AttentionTooSharp(Diagnosis):
         remedy = (
             "Divide the products by sqrt(d) of a head, initialise smaller projections, or normalise queries and keys."
         )
-        harmful = view.t >= 20 and not view.thrives
+        harmful = view.struggles
         found = [evidence("attention_logit", logit), evidence("attention_entropy", entropy)]
         found = [item for item in found if item.value == item.value]
         return Found(text, remedy, found, severity="likely" if harmful else "advice")

@@ -50,6 +50,11 @@ class Diagnosis:
     confidence: ClassVar[float] = 0.8
     explains: ClassVar[tuple[str, ...]] = ()
     before_training: ClassVar[bool] = False  # also asked when track() is called, before the first step
+    probe: ClassVar[str] = ""  # a dear look that would decide, made at a tracked step while ``suspects`` holds
+
+    def suspects(self, view: View) -> bool:
+        """Is it worth a probe?"""
+        return False
 
     def test(self, view: View) -> Found | None:
         raise NotImplementedError  # each diagnosis has its own

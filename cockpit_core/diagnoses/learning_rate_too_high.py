@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class LearningRateTooHigh(Diagnosis):
     name = "learning_rate_too_high"
     title = "the learning rate is too high"
-    needs = ("UpdateSize", "HessMaxEV", "Alpha")
+    needs = ("UpdateSize", "HessMaxEV", "Alpha", "probe/line")
     hold, after, least = 1, 0, 2
     confidence = 0.9
     explains = (
@@ -28,6 +28,10 @@ class LearningRateTooHigh(Diagnosis):
         "vanishing_gradients",
         "saturated_units",
     )
+    probe = "line"
+
+    def suspects(self, view: View) -> bool:
+        return (view.update > 0.05 and not view.thrives) or view.spike > 1.5 or view.struggles
 
     def test(self, view: View) -> Found | None:
         seen = self._signs(view)
@@ -67,6 +71,11 @@ class LearningRateTooHigh(Diagnosis):
                     evidence("travelled", view.travelled),
                 )
             )
+        far, lost = view.travelled > 3 and view.weight_fall > 2, view.was_good and not view.facts.loss.startswith("BCE")
+        if far and (lost or not view.learns) and view.level > 0.97 and view.struggles and not view.starts_small:
+            before = "no longer better than chance" if lost else "no better than chance"
+            words = f"the weights are {number(view.travelled)} times their first length away, and the loss is {before}"
+            signs.append((words, evidence("travelled", view.travelled)))
         if view.edge > limit("edge") and view.drop < 0.15 and view.has_seen(4) and view.t >= 25:
             words = f"the largest eigenvalue is {number(view.edge)} times the limit at which steps grow"
             signs.append((words, evidence("edge", view.edge)))
@@ -79,7 +88,22 @@ class LearningRateTooHigh(Diagnosis):
                     evidence("alpha", view.alpha),
                 )
             )
+        if LearningRateTooHigh._goes_beyond(view):
+            words = (
+                "trial steps of a quarter of the length take more off the loss of their batch than whole ones do"
+                if view.bent < 0.25
+                else "steps only a little longer raise the loss of their own batch, and nothing is learned"
+            )
+            signs.append((words, evidence("bent", view.bent)))
         return signs
+
+    @staticmethod
+    def _goes_beyond(view: View) -> bool:
+        """By trial steps on the same batch, where the run is worse than it should be by now."""
+        if view.facts.adaptive and view.update < 1e-3:
+            return False
+        over = view.bent < 0.25 and view.struggles
+        return over or (view.bent_four < limit("bent") and view.stuck and view.t >= 30 and view.update > 3e-3)
 
     @staticmethod
     def _is_long(view: View) -> bool:

@@ -17,6 +17,7 @@ from cockpit_core.schema.findings import SEVERITIES
 PATIENCE = 20  # tracked steps in a row at which a rule does not hold any more, before its finding is retracted
 FIRST, EVERY = 100, 4
 """So many tracked steps are judged each, then every few: all rules together take longer than a step of a tiny network."""
+PROBED_FROM = 4  # steps
 
 
 class Judge:
@@ -31,6 +32,8 @@ class Judge:
         self.absent: dict[str, int] = {}
         self.found: dict[str, Finding] = {}
         self.failed: dict[str, str] = {}
+        self.probing = False  # a run goes on: rules may ask for a dear look
+        self.probe = ""  # what they would like to have at the next tracked step
         self.passed = 0  # tracked steps since the last that was judged, this one included
 
     def know(self, header: Header) -> None:
@@ -54,6 +57,21 @@ class Judge:
         self.passed = 0
         return found
 
+    def _choose_probe(self, view: View) -> str:
+        """One at a time: what was looked at least often is next, and more seldom as the run grows older."""
+        most, tried = allowed_probes(view.t), self.history.probes
+        wanted = {r.probe for r in self.rules.values() if r.probe and tried.get(r.probe, 0) < most}
+        rules = [r for r in self.rules.values() if r.probe in wanted and self._suspects(r, view)]
+        waiting = {rule.probe: tried.get(rule.probe, 0) for rule in rules}
+        return min(waiting, key=lambda name: (waiting[name], name)) if waiting else ""
+
+    def _suspects(self, rule: Diagnosis, view: View) -> bool:
+        try:
+            return rule.suspects(view)
+        except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as error:
+            self.failed.setdefault(rule.name, f"{type(error).__name__}: {error}")
+            return False
+
     def _judge(self, step: int, rules: Iterable[Diagnosis]) -> list[Finding]:
         if self.facts is None:
             return []
@@ -62,6 +80,7 @@ class Judge:
         for rule in rules:
             self._ask(rule, view, step)
         self._fold(step)
+        self.probe = self._choose_probe(view) if self.probing else ""
         return [finding for name, finding in self.found.items() if is_news(before.get(name), finding)]
 
     def _ask(self, rule: Diagnosis, view: View, step: int) -> None:
@@ -126,6 +145,11 @@ class Judge:
             if rule.needs and not any(need in self.history.names or f"signal/{need}" in self.history.names or
                                       need in self.history.static for need in rule.needs)
         }  # fmt: skip
+
+
+def allowed_probes(step: int) -> float:
+    """Of one kind, up to a step: two, and two more whenever the run has become twice as long."""
+    return 2 * (1 + math.log2(step / PROBED_FROM)) if step >= PROBED_FROM else 0
 
 
 def make_finding(rule: Diagnosis, found: Found, since: int, step: int, known: Finding | None) -> Finding:

@@ -23,6 +23,7 @@ class Live:
         from cockpit_core.diagnosis import judge, replay  # forty small files: not before they are needed
 
         self.judge: Judge = judge.Judge()
+        self.judge.probing = True
         self._rank, self._observe, self._feed = judge.rank, replay.observe, replay.feed
         self._known = 0
         self.stops = False

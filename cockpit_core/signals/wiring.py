@@ -15,6 +15,7 @@ MATRICES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.C
 _DROPOUT = nn.modules.dropout._DropoutNd
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _NORMS = (_BATCH_NORM, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+_MEANS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
 _CONSTANT_LIMIT = 4_000_000  # elements; larger matrices are looked at in part
 
 
@@ -63,6 +64,17 @@ def find_linear_pairs(model: nn.Module) -> list[str]:
             if one.out_features >= min(one.in_features, two.out_features):
                 found.append(f"{path}.{name}" if path else name)
     return found
+
+
+def is_linear(model: nn.Module) -> bool:
+    """Two layers or more, one behind the other, and nothing between them that bends."""
+    inner = [m for m in model.modules() if any(True for _ in m.children())]
+    leaves = [m for m in model.modules() if not any(True for _ in m.children())]
+    layers = [m for m in leaves if isinstance(m, MATRICES)]
+    plain = (*MATRICES, nn.Identity, nn.Flatten, nn.Unflatten, _DROPOUT, *_MEANS)
+    return (
+        len(layers) > 1 and all(type(m) is nn.Sequential for m in inner) and all(isinstance(m, plain) for m in leaves)
+    )
 
 
 def find_copies(model: nn.Module) -> list[str]:
@@ -136,6 +148,7 @@ def check_wiring(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.opti
         "static_matrices": matrices,
         "static_softmax_last": ends_in_softmax(model),
         "static_linear_pairs": len(find_linear_pairs(model)),
+        "static_linear": is_linear(model),
         "static_norm_first": bool(leaves) and isinstance(leaves[0], _NORMS),
         "static_mode_dependent": len(find_mode_dependent(model)),
         "static_training": model.training,

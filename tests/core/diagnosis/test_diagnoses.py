@@ -148,7 +148,7 @@ CASES = {
 }
 CASES["adam_eps_too_large"]["header"].optimizers[0].groups[0]["eps"] = "0.1"
 ADVICE = {
-    "label_noise", "class_imbalance", "constant_feature", "missing_nonlinearity", "batchnorm_momentum",
+    "label_noise", "constant_feature", "missing_nonlinearity", "batchnorm_momentum",
     "batch_too_large", "optimizer_holds_others", "weights_not_tied", "schedule_before_step",
 }  # fmt: skip
 
