@@ -19,6 +19,9 @@ class AttentionTooSharp(Diagnosis):
     hold, after, least = 2, 0, 3
     confidence = 0.7
     explains = ("vanishing_gradients", "not_learning", "labels_random", "label_noise")
+    rivals = {  # noqa: RUF012
+        "learning_rate_too_high": "the first step. If attention is as sharp before anything was learned, it is not the rate.",
+    }
 
     def test(self, view: View) -> Found | None:
         logit, entropy = (

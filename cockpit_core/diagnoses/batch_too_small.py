@@ -22,6 +22,10 @@ class BatchTooSmall(Diagnosis):
         "label_noise",
         "labels_random",
     )
+    rivals = {  # noqa: RUF012
+        "learning_rate_too_high": "a run with a fifth of the learning rate. If its loss falls smoothly, it was the rate; if it "
+        "falls slowly and is as rough, the batch.",
+    }
 
     def test(self, view: View) -> Found | None:
         few = view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > view.batch

@@ -18,6 +18,9 @@ class MissingNonlinearity(Diagnosis):
     hold, after = 1, 0
     confidence = 0.7
     before_training = True
+    rivals = {  # noqa: RUF012
+        "labels_random": "an activation function between the layers. If nothing is learned then either, look at the labels.",
+    }
 
     def test(self, view: View) -> Found | None:
         linear = view.static("static_linear") == 1

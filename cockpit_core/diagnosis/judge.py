@@ -18,6 +18,7 @@ PATIENCE = 20  # tracked steps in a row at which a rule does not hold any more, 
 FIRST, EVERY = 100, 4
 """So many tracked steps are judged each, then every few: all rules together take longer than a step of a tiny network."""
 PROBED_FROM = 4  # steps
+EITHER, DECIDES = " Either this, or ", " What decides: "
 
 
 class Judge:
@@ -125,6 +126,23 @@ class Judge:
             if follows != known.explains:
                 severity = "broken" if "not_finite" in follows and known.severity == "likely" else known.severity
                 self.found[name] = replace(known, explains=follows, severity=severity, step=step)
+        self._name_rivals(step)
+
+    def _name_rivals(self, step: int) -> None:
+        """Two causes that the evidence does not separate name one another, with what would decide."""
+        alarms = {n: f for n, f in self.found.items() if not f.retracted and f.severity != "advice"}
+        explained = {other for finding in alarms.values() for other in finding.explains}
+        open_ = {name for name in alarms if name not in explained and name in self.rules}
+        said: dict[str, tuple[str, str]] = {}
+        for name in open_:
+            for other, decides in self.rules[name].rivals.items():
+                if other in open_:
+                    said.setdefault(name, (self.rules[other].title, decides))
+                    said.setdefault(other, (self.rules[name].title, decides))
+        for name, known in self.found.items():
+            told = say_either(known, said.get(name))
+            if told.text != known.text:
+                self.found[name] = replace(told, step=step)
 
     def _consequences(self, name: str) -> list[str]:
         """All that a diagnosis explains, directly or by way of others."""
@@ -163,6 +181,14 @@ def make_finding(rule: Diagnosis, found: Found, since: int, step: int, known: Fi
     if known is None or known.retracted or SEVERITIES.index(severity) < SEVERITIES.index(known.severity):
         return made
     return known
+
+
+def say_either(finding: Finding, rival: tuple[str, str] | None) -> Finding:
+    """With the other cause, by its title, and what would decide; without one that no longer holds."""
+    text, remedy = finding.text.partition(EITHER)[0], finding.remedy.partition(DECIDES)[0]
+    if rival is not None:
+        text, remedy = f"{text}{EITHER}{rival[0]}.", f"{remedy}{DECIDES}{rival[1]}"
+    return replace(finding, text=text, remedy=remedy)
 
 
 def is_news(before: Finding | None, now: Finding) -> bool:
