@@ -78,17 +78,22 @@ def is_linear(model: nn.Module) -> bool:
 
 
 def find_copies(model: nn.Module) -> list[str]:
-    """Embeddings and linear layers of the same shape and numbers that are different parameters: a tie that is none.
+    """An embedding and a layer of the same shape and numbers that are different parameters: a tie that is none.
     Matrices whose elements are all equal are not copies of one another."""
-    seen: dict[tuple[int, ...], tuple[str, Tensor]] = {}
+    seen: dict[tuple[int, ...], tuple[str, Tensor, bool]] = {}
     for path, module in model.named_modules():
         weight = module._parameters.get("weight")
         if not isinstance(module, (nn.Embedding, nn.Linear)) or not isinstance(weight, Tensor) or weight.numel() < 16:
             continue
         if hasattr(weight, "full_tensor") or not weight.requires_grad or weight.device.type == "meta":
             continue
-        first, one = seen.setdefault(tuple(weight.shape), (f"{path}.weight", weight))
-        if one is not weight and one.device == weight.device and is_copy(one.detach(), weight.detach()):
+        first, one, embeds = seen.setdefault(
+            tuple(weight.shape), (f"{path}.weight", weight, isinstance(module, nn.Embedding))
+        )
+        tie = embeds or isinstance(
+            module, nn.Embedding
+        )  # blocks of a transformer are often copies of one, and meant so
+        if tie and one is not weight and one.device == weight.device and is_copy(one.detach(), weight.detach()):
             return [first, f"{path}.weight"]
     return []
 

@@ -240,6 +240,8 @@ def test_a_tie_that_is_a_copy() -> None:
     for p in zeros.parameters():
         nn.init.zeros_(p)
     assert find_copies(zeros) == []
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False)
+    assert find_copies(encoder) == [], "torch makes blocks as copies of one"
 
 
 def test_the_rate_before_the_first_step() -> None:
