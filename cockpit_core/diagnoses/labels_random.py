@@ -15,7 +15,7 @@ class LabelsRandom(Diagnosis):
     name = "labels_random"
     title = "labels do not belong to the inputs"
     needs = ("NormTest", "probe/line")
-    hold, after, least = 4, 100, 18
+    hold, after, least = 3, 80, 14
     confidence = 0.5
     explains = ("not_learning", "label_noise")
     probe = "line"

@@ -224,6 +224,11 @@ class Progress(Reading):
         """Worse than three of four healthy runs: enough where the fact beside it is a strong one."""
         return self.is_behind(self.level) if self.t >= PATIENT and self.level == self.level else self.struggles
 
+    @cached_property
+    def suffers(self) -> bool:
+        """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
+        return self.t >= 2 * PATIENT and self.lags
+
     def is_behind(self, level: float) -> bool:
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""
         return level > max(0.5, 0.97 - 0.2 * math.log2(max(self.t, PATIENT) / PATIENT))
