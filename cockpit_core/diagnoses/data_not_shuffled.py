@@ -17,7 +17,14 @@ class DataNotShuffled(Diagnosis):
     needs = ("target_mean",)
     hold, after, least = 1, 0, 2
     confidence = 0.9
-    explains = ("not_learning", "learning_rate_too_high", "labels_random", "label_noise", "not_finite")
+    explains = (
+        "not_learning",
+        "learning_rate_too_high",
+        "labels_random",
+        "label_noise",
+        "not_finite",
+        "class_imbalance",
+    )
 
     def test(self, view: View) -> Found | None:
         means, within = view.history.pools.get("target_mean"), view.history.pools.get("target_variance")

@@ -21,7 +21,7 @@ class LabelsRandom(Diagnosis):
     probe = "line"
 
     def suspects(self, view: View) -> bool:
-        return view.t >= 40 and view.struggles and view.stuck
+        return view.t >= 15 and view.stuck
 
     def test(self, view: View) -> Found | None:
         if (
@@ -63,6 +63,6 @@ class LabelsRandom(Diagnosis):
         found = [
             evidence("level", view.level),
             evidence("noise", view.noise),
-            evidence("own_gain", view.gain_by_step * view.t),
+            evidence("gain of all steps on their own batches", view.gain_by_step * view.t),
         ]
         return Found(text, remedy, [item for item in found if item.value == item.value], severity="likely")

@@ -67,9 +67,9 @@ LIMITS: dict[str, Limit] = {
         0.002, 0.003, 0.6, "", "share of its batch's loss that a step takes off", "hundreds of steps for any progress"
     ),
     "own_gain": Limit(
-        0.2,
+        0.1,
         0,
-        0.2,
+        0.1,
         "",
         "share that all steps so far took off their own batches' losses",
         "so much shows, if batches have anything in common",

@@ -160,13 +160,13 @@ class View(Tensors):
     def bent(self) -> float:
         """The same of a whole step over a quarter of it: 1 = straight, below 0 = the step goes beyond the valley."""
         found = [trial.whole / (4 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
-        return median(found) if len(found) >= 3 else nan
+        return median(found) if len(found) >= (2 if self.sparse else 3) else nan
 
     @cached_property
     def bent_four(self) -> float:
         """The same of a step four times as long."""
         found = [trial.four / (16 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
-        return median(found) if len(found) >= 3 else nan
+        return median(found) if len(found) >= (2 if self.sparse else 3) else nan
 
     @cached_property
     def creeps(self) -> bool:
