@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import cockpit_core
-from cockpit_core.distributed import group as distributed
+from cockpit_core.distributed import meeting
 from tests.distributed_worker import message_of, problem_of, replaced, scenario, share, train
 
 
@@ -79,12 +79,12 @@ def one_rank_only(rank: int, processes: int, folder: Path) -> str:
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     text = ""
     if rank == 0:
-        with replaced(distributed, "HANDSHAKE_SECONDS", 1.0):
+        with replaced(meeting, "HANDSHAKE_SECONDS", 1.0):
             text = message_of(
                 lambda: cockpit_core.track(wrapped, nn.MSELoss(), optimizer, folder / "one", config="economy")
             )
     else:
-        next(distributed._calls)  # the ranks have called ``track`` equally often again
+        next(meeting._calls)  # the ranks have called ``track`` equally often again
     dist.barrier()
     return text
 

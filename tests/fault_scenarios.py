@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from cockpit_core.curvature import HessianOperator, make_operator
-from cockpit_core.distributed import group as distributed
+from cockpit_core.distributed import meeting
 from cockpit_core.engine.curving import measuring
 from cockpit_core.engine.curving.measuring import Curvature, Found
 from cockpit_core.engine.curving.points import ModuleLoss
@@ -69,7 +69,7 @@ def faults(rank: int, processes: int, folder: Path) -> dict[str, dict[str, Any]]
 def silence(rank: int, processes: int, folder: Path) -> dict[str, Any]:
     """Rank 1 does not answer, for a reason that nobody has foreseen."""
     measure = Curvature.measure if rank == 0 else lambda *args: Found()
-    with replaced(distributed, "ANSWER_SECONDS", 2.0), replaced(Curvature, "measure", measure):
+    with replaced(meeting, "ANSWER_SECONDS", 2.0), replaced(Curvature, "measure", measure):
         run, *_ = train("mlp", rank, processes, folder / "silence", config="full", on_error="warn")
     assert run is not None
     return {"broken": run._tracker.group.broken, "step": run.step}

@@ -15,11 +15,8 @@ its answer to the others, so that nobody waits for it. Rank 0 writes.
 
 from __future__ import annotations
 
-import gc
-import itertools
 import weakref
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -27,14 +24,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cockpit_core.curvature import NoCurvature
+from cockpit_core.distributed.agreement import Decisions, JointDecisions
 from cockpit_core.foundation.faults import describe_error
-from cockpit_core.foundation.sharded import find_mesh
+from cockpit_core.foundation.sharded import has_peers
+from cockpit_core.kernels.counts import Counts
 from cockpit_core.layers.registry import NotCovered
 
-HANDSHAKE_SECONDS = 120.0
-ANSWER_SECONDS = 300.0
-"""How long a process waits for the others' numbers. Then it says so, measures nothing more, and training goes on."""
-_calls = itertools.count()
+ALONE = {
+    "BackPACK": "BackPACK sees the samples of one process",
+    "preconditioned": "with several processes it is not measured: a product would take all of them",
+}
+"""What only a group of one can measure, and why."""
 
 
 class OutOfStep(RuntimeError):
@@ -44,14 +44,22 @@ class OutOfStep(RuntimeError):
 class Group:
     """The processes that train one model. This class is the group of one: its operations are free.
 
-    ``broken`` says why the processes no longer talk, "" while they do. ``sharded``: each holds some rows of every
-    parameter (fully_shard) instead of all of them (DistributedDataParallel).
+    Others ask it what they may do, never whether it is alone. ``broken`` says why the processes no longer talk, "" while they
+    do. ``sharded``: each holds some rows of every parameter (fully_shard) instead of all of them (DistributedDataParallel).
     """
 
     rank, size = 0, 1
     broken = ""
     sharded = is_joint = is_joining = False
-    """``is_joint``: all decisions are made together. ``is_joining``: inside ``with ddp.join():``."""
+    """``is_joint``: there are others; for this folder only. ``is_joining``: inside ``with ddp.join():``."""
+    reduces_late = False
+    """Layers wait for the end of the step, because to reduce them takes messages."""
+    repeats_alone = True
+    """A process may run passes of the step once more by its own decision."""
+    paces_each = True
+    """Each quantity may have a pace of its own; several processes would have to agree upon them, step by step."""
+    looks_for_steps = True
+    """Parameters that move without a step of the optimizer are looked for."""
 
     def gather(self, place: str, item: Any) -> list[Any]:
         """What every rank sent from the same place, by rank. Items are plain Python and tensors."""
@@ -63,6 +71,51 @@ class Group:
     def own(self, tensor: Tensor) -> Tensor:
         """Something that ``add`` may be called with, where ``tensor`` may share its memory."""
         return tensor
+
+    def own_tables(self, counts: Counts) -> list[Tensor]:
+        """What ``add`` is to be called with, so that ``counts`` are those of all processes."""
+        return []
+
+    def may_use(self, own: bool) -> bool:
+        """Is a parameter part of the batch's loss? ``own``: of this process's part. Another process may use it all the same."""
+        return own
+
+    def comparable(self, samples: int) -> int:
+        """Of so many samples the individual gradients can be multiplied with each other; they never travel."""
+        return samples
+
+    def losses_of_batch(self, own: Iterable[float]) -> Iterable[float]:
+        """Losses of steps that were not tracked, as far as this process knows those of the whole batch."""
+        return own
+
+    def lacks_backward(self, passes: int) -> bool:
+        """Is this a step without a backward pass so far? Of several processes some may lack one; all of them go on alike."""
+        return not passes
+
+    def decisions(self, budget: float | None) -> Decisions:
+        """Who decides on triggers, stops and the budget."""
+        return Decisions()
+
+    def why_not(self, what: str) -> str:
+        """Why these processes cannot measure it, a key of ``ALONE``; "" if they can."""
+        return ""
+
+    def mixes_samples(self, model: nn.Module) -> bool:
+        """Does a forward pass need those of the other processes?"""
+        return False
+
+    def describe(self) -> dict[str, str]:
+        """For the header."""
+        return {}
+
+    def describe_others(self) -> str:
+        """Processes that train beside this one and are no part of its numbers; "" if there are none."""
+        if not has_peers():
+            return ""
+        return (
+            f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
+            "the numbers are those of this process alone. Wrap (or fully_shard) the model first, then call track(...) on it."
+        )
 
     def hold_back(self, error: Exception) -> None:
         """An error must not keep this process from answering the others: it is raised once they have their answers."""
@@ -96,7 +149,8 @@ class Group:
 class Processes(Group):
     """Several processes, each with a part of the batch."""
 
-    is_joint = True
+    is_joint = reduces_late = True
+    repeats_alone = paces_each = looks_for_steps = False
 
     def __init__(self, wrapped: nn.Module, group: Any, sharded: bool = False):
         self.sharded = sharded
@@ -140,6 +194,37 @@ class Processes(Group):
     def own(self, tensor: Tensor) -> Tensor:
         return tensor.clone(memory_format=torch.contiguous_format)
 
+    def own_tables(self, counts: Counts) -> list[Tensor]:
+        counts.touch()
+        return [table for table in (counts.table1d, counts.table2d) if table is not None]
+
+    def may_use(self, own: bool) -> bool:
+        return True
+
+    def comparable(self, samples: int) -> int:
+        return 0
+
+    def losses_of_batch(self, own: Iterable[float]) -> Iterable[float]:
+        return ()
+
+    def lacks_backward(self, passes: int) -> bool:
+        return False
+
+    def decisions(self, budget: float | None) -> Decisions:
+        return JointDecisions(self.gather, budget)
+
+    def why_not(self, what: str) -> str:
+        return ALONE[what]
+
+    def mixes_samples(self, model: nn.Module) -> bool:
+        return any(isinstance(m, nn.SyncBatchNorm) and m.training for m in model.modules())
+
+    def describe(self) -> dict[str, str]:
+        return {"processes": str(self.size)}
+
+    def describe_others(self) -> str:
+        return ""
+
     def hold_back(self, error: Exception) -> None:
         return None
 
@@ -173,7 +258,7 @@ class Processes(Group):
             return "the parameters are sharded over processes, and gone from the graph that second derivatives need"
         if self.delays_reduction:
             return "the first backward pass of DistributedDataParallel(static_graph=True) must be the user's own"
-        if any(isinstance(m, nn.SyncBatchNorm) and m.training for m in model.modules()):
+        if self.mixes_samples(model):
             return "SyncBatchNorm mixes the samples of several processes and has no second derivative"
         return ""
 
@@ -213,52 +298,3 @@ def reason_of(error: Exception) -> str:
 def first_problem(problems: list[str]) -> str:
     """Of all ranks' problems the first, with its rank; "" if there is none."""
     return next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), "")
-
-
-# ---- at track(...) --------------------------------------------------------------------------------------------------
-
-
-def find_group(model: nn.Module) -> Group:
-    """The processes that train ``model``: sharded, or DistributedDataParallel itself, or the module inside it."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return Group()
-    mesh = find_mesh(model)
-    if mesh is not None:
-        return Processes(model, open_channel(mesh.mesh.flatten().tolist()), sharded=True)
-    wrapped = find_wrapper(model) if dist.get_world_size() > 1 else None
-    if wrapped is None:
-        return Group()
-    ranks = dist.get_process_group_ranks(wrapped.process_group)
-    return Processes(wrapped, open_channel(ranks)) if len(ranks) > 1 else Group()
-
-
-def open_channel(ranks: list[int]) -> Any:
-    """A process group of our own, on the CPU: our messages never meet those of the training."""
-    shake_hands(ranks)
-    patience = timedelta(seconds=ANSWER_SECONDS)
-    backend = "gloo" if dist.is_gloo_available() else None
-    return dist.new_group(ranks, timeout=patience, backend=backend, use_local_synchronization=True)
-
-
-def find_wrapper(model: nn.Module) -> Any:
-    """DistributedDataParallel keeps no way back from its module, so the living ones are looked through, once."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    if isinstance(model, DistributedDataParallel):
-        return model
-    wrappers = (o for o in gc.get_objects() if issubclass(type(o), DistributedDataParallel))
-    return next((w for w in wrappers if getattr(w, "module", None) is model), None)
-
-
-def shake_hands(ranks: list[int]) -> None:
-    """All ranks must call ``track``: whoever waits for one that does not says so instead of hanging."""
-    store, number = dist.distributed_c10d._get_default_store(), next(_calls)
-    names = {rank: f"cockpit/{number}/{'-'.join(map(str, ranks))}/{rank}" for rank in ranks}
-    store.set(names[dist.get_rank()], "here")
-    try:
-        store.wait(list(names.values()), timedelta(seconds=HANDSHAKE_SECONDS))
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"cockpit_core.track(...) was called by rank {dist.get_rank()}, but not by all of the ranks {ranks}: "
-            "call it in every process, with the same arguments; rank 0 alone writes the log"
-        ) from error

@@ -25,13 +25,15 @@ class Batch:
     no_losses: str
 
 
-def join_batches(group: Group, mine: Batch) -> Batch | str:
-    """``L`` is the mean of the ranks' losses; a rank's individual losses have its mean, so each counts B / (R B_r).
+def join_batches(group: Group, find_mine: Callable[[], Batch]) -> Batch | str | None:
+    """``L`` is the mean of the ranks' losses; a rank's individual losses have its mean, so each counts B / (R B_r). None: there
+    is nothing to join, one process has it all.
 
     The reason, where a rank has no part: the losses of some ranks are not those of the batch.
     """
     if not group.is_joint:
-        return mine
+        return None
+    mine = find_mine()
     answers: list[Batch] = group.gather("batch", (mine.passes, mine.size, mine.loss, mine.losses, mine.no_losses))
     answers = [Batch(*answer) for answer in answers]  # type: ignore[misc]
     group.note_passes([answer.passes for answer in answers])

@@ -127,7 +127,7 @@ class BackwardSide(Centre):
 
         If more passes come after all, the step has no individual gradients, and the next one is measured again.
         """
-        self.step.deferred = self.passes_per_step != 0 or self.group.is_joint or found.bytes <= self.memory_budget
+        self.step.deferred = self.passes_per_step != 0 or self.group.reduces_late or found.bytes <= self.memory_budget
         return not self.step.deferred
 
     def on_backward_end(self) -> None:
@@ -191,7 +191,7 @@ class BackwardSide(Centre):
             gradient=gradients.__getitem__,
             directions=self._directions,
             keep=self.alpha.keeps(plan, state.stale),
-            gram=0 if self.group.is_joint else plan.gram_samples,
+            gram=self.group.comparable(plan.gram_samples),
             half=state.half,
             lengths=state.gradient_norms,
             left_over=measure_norms({n: b for n, b in state.before.items() if b is not None}) if state.stale else {},
@@ -241,13 +241,13 @@ class BackwardSide(Centre):
         """All passes of the step, and of all processes, are there: reduce what waited for the last of them."""
         state = self.step
         state.measured = True
-        joint = join_batches(self.group, state.batch())
+        joint = join_batches(self.group, state.batch)
         if isinstance(joint, str):
             state.no_value["individual"] = joint
             for found in state.passes:
                 found.losses, found.no_losses = None, joint
             return
-        state.joint = joint if self.group.is_joint else None
+        state.joint = joint
         if state.plan.individual and state.passes:
             self._reduce_rest()
         if state.plan.curvature_kinds.get("diagonal"):

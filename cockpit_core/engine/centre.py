@@ -105,7 +105,7 @@ class Centre:
     def begin(self, plan: Plan) -> None:
         """Start the next step. Layer hooks go on if individual gradients are wanted, and off if not."""
         self.curvature.forget_step(self.step.passes)
-        several = self.passes_per_step != 1 or self.group.is_joint or self.joins_batches
+        several = self.passes_per_step != 1 or self.group.reduces_late or self.joins_batches
         self.step = StepState(plan, deferred=several)
         self.clock.begin()
         if plan.active:

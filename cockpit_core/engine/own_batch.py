@@ -192,7 +192,7 @@ def is_turn(count: int) -> bool:
     return count.bit_count() == 1
 
 
-def why_not_again(cover: Cover, loss_fn: Any, *, in_closure: bool, processes: bool) -> str:
+def why_not_again(cover: Cover, loss_fn: Any, *, in_closure: bool, mixes_processes: bool) -> str:
     """What rules out to look at the samples again, before anything is tried; "" if nothing does."""
     moved = [n for n, p in cover.parameters.items() if n not in cover.selected and p.grad is not None]
     if in_closure:
@@ -203,6 +203,6 @@ def why_not_again(cover: Cover, loss_fn: Any, *, in_closure: bool, processes: bo
         return f"layers= leaves out {moved[0]}, which the step moves too"
     if isinstance(loss_fn, nn.Module) and any(p.requires_grad for p in loss_fn.parameters()):
         return "the loss has parameters of its own, which the step may move too"
-    if processes and any(isinstance(m, nn.SyncBatchNorm) and m.training for m in cover.model.modules()):
+    if mixes_processes:
         return "SyncBatchNorm mixes the samples of several processes, so the forward pass cannot be repeated"
     return ""

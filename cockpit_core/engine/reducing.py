@@ -53,7 +53,7 @@ class Reducer:
     def _collect(self, job: Job, name: str) -> LayerResult | None:
         """Its parts, one per pass. What cannot be had is a reason."""
         gradient, result = job.gradient(name), LayerResult(name)
-        used = self.group.is_joint or is_used(job.passes, name)  # by another process, if not by this one
+        used = self.group.may_use(is_used(job.passes, name))
         if not job.directions(name, gradient) or (not used and not bool(gradient.any())):
             return None  # what is left of another backward pass: the generator's, where the discriminator is trained
         try:
@@ -119,9 +119,8 @@ class Reducer:
             if statistics.squares is not None:
                 statistics.squares = self.group.own(statistics.squares)
                 sums.append(statistics.squares)
-            if statistics.counts is not None and self.group.is_joint:
-                statistics.counts.touch()
-                sums += [table for table in (statistics.counts.table1d, statistics.counts.table2d) if table is not None]
+            if statistics.counts is not None:
+                sums += self.group.own_tables(statistics.counts)
         self.group.add(sums)
 
 

@@ -77,7 +77,7 @@ class StepState:
     elsewhere: Place | None = None
     """Where they were at a further one that does not count, because they had been moved in between."""
     joint: Batch | None = None
-    """With several processes: batch size, loss and individual losses of all of them."""
+    """Batch size, loss and individual losses of all processes; None where those of this one are all there are."""
     in_closure: bool = False
 
     loss_scale: float = 1.0

@@ -14,6 +14,12 @@ import torch
 from torch import Tensor, nn
 
 
+def has_peers(process_group: Any = None) -> bool:
+    """Can code of the user's, run now, talk to other processes? ``process_group``: those it talks to, all by default."""
+    dist = torch.distributed
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(process_group) > 1
+
+
 def is_sharded(tensor: Any) -> bool:
     """A DTensor; by its methods, because importing its class takes time that others need not spend."""
     return hasattr(tensor, "full_tensor")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from cockpit_core.foundation.sharded import contains_sharded_modules
+from cockpit_core.foundation.sharded import contains_sharded_modules, has_peers
 from cockpit_core.layers.contribution import Contribution, Tried
 from cockpit_core.layers.module_state import ModuleState, NotRepeatable
 from cockpit_core.layers.random_state import is_same, restored
@@ -238,9 +238,7 @@ def gradients_of(part: Contribution) -> ModuleGradients | None:
 
 def refuse_shared_statistics(call: Call) -> None:
     """Running SyncBatchNorm again would talk to processes that do not listen."""
-    dist = torch.distributed
-    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    if several and call.training and any(isinstance(module, nn.SyncBatchNorm) for module in call.module.modules()):
+    if has_peers() and call.training and any(isinstance(module, nn.SyncBatchNorm) for module in call.module.modules()):
         raise NotCovered("SyncBatchNorm inside it talks to other processes, so it cannot be run again")
 
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cockpit_core.foundation.sharded import has_peers
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.registry import Call, NotCovered, match_dtype, rule, samples_first
 
@@ -111,6 +112,4 @@ def sync_batch_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contributi
 
 def is_shared(module: nn.SyncBatchNorm, training: bool) -> bool:
     """Does this module talk to other processes in its forward pass?"""
-    if not (training and torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return False
-    return torch.distributed.get_world_size(module.process_group) > 1
+    return training and has_peers(module.process_group)

@@ -49,7 +49,9 @@ def look_again(
 ) -> OwnBatch:
     """Where the step began and where it ended. ``checks``: it is this step's turn to be compared with the first pass.
     ``quietly``: passes of ours call no hook and draw no number."""
-    reason = why_not_again(cover, loss_fn, in_closure=state.in_closure, processes=group.is_joint)
+    reason = why_not_again(
+        cover, loss_fn, in_closure=state.in_closure, mixes_processes=group.mixes_samples(cover.model)
+    )
     if reason or not update:
         return OwnBatch(reasons=dict.fromkeys(REPEATED, reason or "no parameter has a gradient"))
     setting = Setting(
@@ -78,8 +80,9 @@ def find_preconditioned(
     memory_budget: int,
 ) -> tuple[Eigenpair, dict[str, Tensor]]:
     """The largest eigenvalue as the optimizer sees it, and its vector by layer, to start from the next time."""
-    if group.is_joint:
-        raise NoValue("with several processes it is not measured: a product would take all of them")
+    reason = group.why_not("preconditioned")
+    if reason:
+        raise NoValue(reason)
     known = curvature.eigenvectors.get("preconditioned", {})
     made = find_preconditioners(dict(states))
     start = [known[n] for n in made] if known.keys() == made.keys() else None

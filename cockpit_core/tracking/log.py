@@ -71,6 +71,13 @@ class Log:
         header.covered = cover.share(header.layers)
         self.writer.write_header(header)
 
+    def note_settings(self, settings: Mapping[str, str], cover: Cover) -> None:
+        """What the user tells of the run while it goes on."""
+        self.check_open()
+        self.header.options.update(settings)
+        self.told = None
+        self.write_header(cover)
+
     def check_open(self) -> None:
         if self.ended:
             raise RuntimeError("this run is closed; track the model again (with resume=True to continue the same log)")

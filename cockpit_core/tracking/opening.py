@@ -61,8 +61,7 @@ def open_own_log(
             header.options["budget"] = f"{settings.budget:g}"
         if settings.loan:
             header.options["lent for early steps"] = f"{settings.loan:g} s"
-        if group.is_joint:
-            header.options["processes"] = str(group.size)
+        header.options |= group.describe()
         live = Live(settings.on_finding, settings.stop_on)
         return Log(writer, logdir, header, live, faults, leads=group.rank == 0)
     except BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cockpit_core.distributed.agreement import Wish, agree, rest_until
+from cockpit_core.distributed.agreement import Agreed
 from cockpit_core.distributed.group import Group
 from cockpit_core.engine.plan import Plan
 from cockpit_core.quantities import Quantity
@@ -35,10 +35,9 @@ class Pace:
         self.idle_until = 0  # before this step no schedule has to be asked
         self.spikes = Spikes()
         self.trigger = ""  # why the next step is tracked in full, whatever the schedule
-        self.wish = Wish("", False, 0.0, 0.0)  # what this process would like the others to agree to
-        self.rests_until = 0
+        self.rests_until = 0  # the step before which the budget allows nothing, as agreed
         self.by_spike = False  # the trigger is a loss out of line, no wish of the user's
-        self.pacer = None if budget is None or group.is_joint else Pacer(quantities, budget, loan)
+        self.pacer = Pacer(quantities, budget, loan) if budget is not None and group.paces_each else None
         self.account = Account(budget or 0.0) if self.pacer is None else self.pacer.account
         self.booked = 0  # the first step that is not in the account yet
 
@@ -79,6 +78,13 @@ class Pace:
         self.idle_until = min(find_next(decide, step) for decide in self.deciders)
         return False
 
+    def might_be_due(self, step: int) -> bool:
+        """Also where a schedule fails: the long way asks it again, and reports it."""
+        try:
+            return self.is_due(step)
+        except Exception:
+            return True
+
     def plan(self, step: int, ends_alpha: bool) -> Plan:
         """What to measure at the coming step. ``ends_alpha``: the step before waits for its far end."""
         group, trigger = self.group, self.trigger
@@ -108,11 +114,7 @@ class Pace:
         cheap = [q for q in self.quantities if set(q.needs) <= CHEAP]
         return Plan(cheap, True, False, ends_alpha, triggered, by_products_only, self.memory_budget)
 
-    def agree(self, group: Group, step: int, elapsed: float, known: float) -> Wish:
-        """Triggers, stops and the budget: what one process wants, all of them do, from the next step on. ``known``: what this
-        step has cost, which is not in the account yet."""
-        self.wish.seconds, self.wish.elapsed = self.seconds + known, elapsed
-        agreed, self.wish = agree(group, self.wish), Wish("", False, 0.0, 0.0)
-        self.rests_until = rest_until(agreed, step, self.budget) if self.budget is not None else 0
+    def follow(self, agreed: Agreed) -> None:
+        """What all processes have decided, from the next step on."""
+        self.rests_until = agreed.rests_until
         self.trigger = agreed.trigger or self.trigger
-        return agreed

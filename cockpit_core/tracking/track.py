@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cockpit_core.diagnosis.live import check_stop
-from cockpit_core.distributed.group import Group, find_group
+from cockpit_core.distributed.group import Group
+from cockpit_core.distributed.meeting import find_group
 from cockpit_core.engine.compiled import find_compiled_wrappers, is_wrapper
 from cockpit_core.engine.extensions import check_extensions
 from cockpit_core.foundation.records import Finding
@@ -130,7 +130,7 @@ def track(
     )
     optimizers = arguments.choose_optimizers(optimizer, model)
     model, group, compiled = unwrap(model)
-    if by_budget and group.is_joint:  # paces of its own would have to be agreed upon, step by step
+    if by_budget and not group.paces_each:
         settings = replace(settings, quantities=configuration("economy"), config="economy")
     refuse_second_run(model)
     if settings.budget is not None:
@@ -157,20 +157,17 @@ def check_callback(on_finding: Any) -> Any:
 
 def unwrap(model: nn.Module) -> tuple[nn.Module, Group, list[nn.Module]]:
     """The module whose parameters have the user's own names, the processes that train it, its compiled wrappers."""
-    compiled, group = find_compiled_wrappers(model), Group()
+    compiled, wrappers = find_compiled_wrappers(model), list[nn.Module]()
     while is_wrapper(model) or isinstance(model, DistributedDataParallel):
         if is_wrapper(model):
             compiled.append(model)
         else:
-            group = find_group(model)
+            wrappers.append(model)
         model = model._orig_mod if is_wrapper(model) else model.module  # type: ignore[assignment]
-    group = group if group.is_joint else find_group(model)
-    if not group.is_joint and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        warnings.warn(
-            f"torch.distributed runs with {dist.get_world_size()} processes, but no DistributedDataParallel wraps this model: "
-            "the numbers are those of this process alone. Wrap (or fully_shard) the model first, then call track(...) on it.",
-            stacklevel=3,
-        )
+    group = find_group([*wrappers, model])
+    left_out = group.describe_others()
+    if left_out:
+        warnings.warn(left_out, stacklevel=3)
     return model, group, compiled
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.distributed.agreement import Agreed, Spent
 from cockpit_core.distributed.group import Group
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.hooks import Hook
@@ -47,12 +48,12 @@ class Tracker:
         compiled: Sequence[nn.Module] = (),
     ):
         self.model, self.loss_fn, self.optimizers, self.group = model, loss_fn, list(optimizers), group
-        self.closed = self.should_stop = False
+        self.closed = False
         self.measurement: Measurement | None = None
         self.step = 0
         self.faults = Faults(settings.on_error, Hook(self, "note_error"))
         self.cover = Cover(model, settings.layers, self.faults.guard)
-        self.pace = opening.make_pace(settings, group)
+        self.pace, self.decisions = opening.make_pace(settings, group), group.decisions(settings.budget)
         self.log = opening.open_own_log(
             model, loss_fn, self.optimizers, logdir, settings, self.cover, self.faults, self.pace, group
         )
@@ -70,7 +71,7 @@ class Tracker:
         if settings.asks("start"):
             start = opening.find_start(past, self.step, self.cover, self.log, settings.keep_start)
             self.instruments.start, self.instruments.no_start = start
-        losses = () if group.is_joint else self.pace.spikes.losses  # those of one process are not the loss
+        losses = group.losses_of_batch(self.pace.spikes.losses)
         self.writing = StepWriter(self.log, self.engine, self.signals, self.faults, losses)
         self.step_began, self.known_cost = self.engine.clock.mark(), 0.0
         self.ledger = Ledger(self.engine.clock)
@@ -108,7 +109,7 @@ class Tracker:
         by_module = isinstance(self.loss_fn, nn.Module)
         self.listener = Listener(
             self.engine, self.pace, self.signals, self.faults, self.optimizers, by_module=by_module,
-            looks_for_steps=not self.group.is_joint, on_spike=Hook(self, "note_spike"), on_unseen=Hook(self, "note_unseen"),
+            looks_for_steps=self.group.looks_for_steps, on_spike=Hook(self, "note_spike"), on_unseen=Hook(self, "note_unseen"),
         )  # fmt: skip
         self.attachments = Attachments(
             self.loss_fn, self.listener, self.rounds.watched.values(),
@@ -136,9 +137,9 @@ class Tracker:
         self.attachments.follow(plan.active, not self.rounds.single)
 
     def trigger(self, reason: str) -> None:
-        if self.group.is_joint:
-            self.pace.wish.trigger = reason
-            return
+        self.decisions.trigger(reason, self._track_next)
+
+    def _track_next(self, reason: str) -> None:
         self.pace.trigger = reason
         if not self.closed and not self.listener.losses_seen and not self.engine.step.passes:
             self.begin(self.make_plan())
@@ -146,10 +147,11 @@ class Tracker:
             self.log.note(self.step, "trigger", f"tracked off schedule: {reason}")
 
     def request_stop(self) -> None:
-        if self.group.is_joint:
-            self.pace.wish.stop = True
-        else:
-            self.should_stop = True
+        self.decisions.stop()
+
+    @property
+    def should_stop(self) -> bool:
+        return self.decisions.should_stop
 
     # ---- what is noticed ----------------------------------------------------------------------------------------
 
@@ -164,8 +166,7 @@ class Tracker:
 
     def note_uncovered(self, name: str, reason: str) -> None:
         self.log.note(self.step, "coverage", f"{name} is not covered: {reason}", layer=name)
-        text = f"Cockpit: individual gradients of {name} are left out: {reason}."
-        self.faults.warn(f"coverage {name}", text)
+        self.faults.warn(f"coverage {name}", f"Cockpit: individual gradients of {name} are left out: {reason}.")
 
     def note_unseen(self, message: str) -> None:
         message = message.format(name=type(self.optimizers[0]).__name__)
@@ -173,10 +174,10 @@ class Tracker:
         self.log.note(self.step, "error", message, "step")
 
     def note_spike(self, reason: str) -> None:
+        self.decisions.spike(reason, self._track_spike)
+
+    def _track_spike(self, reason: str) -> None:
         """The step that breaks is put on record as far as it can be had by now, and the next one in full."""
-        if self.group.is_joint:  # the other processes have seen another loss, and would not follow
-            self.pace.wish.trigger = self.pace.wish.trigger or reason
-            return
         self.pace.trigger, self.pace.by_spike = reason, True
         self.log.note(self.step, "trigger", f"{reason}; this step and the next are on record")
         if not self.engine.step.plan.record:
@@ -190,10 +191,7 @@ class Tracker:
             self.engine.note_ids(as_ids(ids))
 
     def note_settings(self, settings: dict[str, str]) -> None:
-        self.log.check_open()
-        self.log.header.options.update(settings)
-        self.log.told = None
-        self.log.write_header(self.cover)
+        self.log.note_settings(settings, self.cover)
 
     def _note_no_loss(self) -> None:
         self.faults.warn("no loss", NO_LOSS)
@@ -217,7 +215,7 @@ class Tracker:
                 return
             self.listener.find_scaler()
             # With a closure the (last) backward pass is still to come; where there was none yet, step() may do its own.
-            self.engine.expect_closure(has_closure(args, kwargs) or (not state.passes and not self.group.is_joint))
+            self.engine.expect_closure(has_closure(args, kwargs) or self.group.lacks_backward(len(state.passes)))
             if not state.passes and not state.in_closure:
                 self._note_no_loss()
             if not state.in_closure:
@@ -274,19 +272,22 @@ class Tracker:
         if state.plan.active and measurement is not None:
             start = self.engine.clock.mark()
             with self.faults.guard("after the step"):
-                if state.in_closure and not state.passes and not self.group.is_joint:
+                if state.in_closure and self.group.lacks_backward(len(state.passes)):
                     self._note_no_loss()
                 measurement.finish()
                 writes, spent = measurement.plan.record, self.pace.seconds
                 if writes and self.writing.write(measurement, start, spent, self.step_began):
                     self.request_stop()
             self.known_cost = self.engine.clock.spent(start)
-        if self.group.is_joint and state.plan.active:
+        if state.plan.active:
             with self.faults.guard("agreeing with the other processes"):
-                agreed = self.pace.agree(self.group, self.step, self.log.elapsed, self.known_cost)
-                self.should_stop = self.should_stop or agreed.stop
-                if agreed.trigger:
-                    self.log.note(self.step, "trigger", f"{agreed.trigger}; the next step is on record")
+                spent = Spent(self.pace.seconds + self.known_cost, self.log.elapsed)
+                self.decisions.settle(self.step, spent, self._follow)
+
+    def _follow(self, agreed: Agreed) -> None:
+        self.pace.follow(agreed)
+        if agreed.trigger:
+            self.log.note(self.step, "trigger", f"{agreed.trigger}; the next step is on record")
 
     def _next_step(self, was_active: bool) -> None:
         self.step += 1
@@ -311,12 +312,8 @@ class Tracker:
         if pace.trigger or listener.backward_passes or self.engine.alpha.pending is not None or self.engine.step.passes:
             return False
         following = self.step + 1
-        if following >= pace.idle_until:
-            try:
-                if pace.is_due(following):
-                    return False
-            except Exception:
-                return False  # the long way asks again, and reports it
+        if following >= pace.idle_until and pace.might_be_due(following):
+            return False
         self.step = following
         listener.losses_seen = 0
         return True

@@ -119,6 +119,49 @@ def test_only_the_centre_of_the_engine_holds_all_of_it() -> None:
             assert not {"engine", "run"} & {node.arg for node in arguments}, file
 
 
+def find_questions(code: str) -> list[str]:
+    """Where code asks a group whether it is alone, instead of asking what it may do."""
+    asked = []
+    for node in ast.walk(ast.parse(code)):
+        known = (
+            node.attr if isinstance(node, ast.Attribute) else "",
+            getattr(node, "id", ""),
+            getattr(node, "name", ""),
+        )
+        compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        compared += [node.test] if isinstance(node, (ast.If, ast.IfExp)) else []
+        ends = {".".join(ast.unparse(part).split(".")[-2:]).removeprefix("self.") for part in compared}
+        if {"is_joint", "Processes", "get_world_size"} & set(known) or {"group", "group.size"} & ends:
+            asked.append(ast.unparse(node).splitlines()[0])
+    return asked
+
+
+def test_only_the_room_of_processes_asks_whether_there_are_several() -> None:
+    """Being alone is a group of one: everybody else takes the same way, and the group decides what differs."""
+    for room in ("curvature", "engine", "kernels", "layers", "quantities", "recording", "tracking"):
+        for file in (ROOT / "cockpit_core" / room).rglob("*.py"):
+            assert find_questions(file.read_text()) == [], file
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 0 if self.group.is_joint else 1",
+        "if group is not None: pass",
+        "if self.group: pass",
+        "several = group.size > 1",
+        "from cockpit_core.distributed.group import Processes",
+        "isinstance(group, Processes)",
+    ],
+)
+def test_the_question_would_be_seen(code: str) -> None:
+    assert find_questions(code)
+
+
+def test_what_a_group_may_do_is_no_question() -> None:
+    assert find_questions("x = job.size / self.group.size\nif group.reduces_late: pass\ny = self.group.broken") == []
+
+
 def test_a_circle_would_be_seen() -> None:
     code = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a.b import C\ndef f():\n    import a.d"
     assert read_imports(code, {"a.b", "a.d"}) == {"a.b"}

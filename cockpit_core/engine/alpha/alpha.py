@@ -116,7 +116,7 @@ class Alpha:
 
     def may_repeat(self, plan: Plan, stale: bool, in_closure: bool) -> bool:
         """Can they be computed again then, rather than kept?"""
-        return self.keeps(plan, stale) and not self.group.is_joint and not in_closure and not self.never_repeats
+        return self.keeps(plan, stale) and self.group.repeats_alone and not in_closure and not self.never_repeats
 
     def keep(self, result: LayerResult, passes: list[Pass], repeatable: bool) -> None:
         """What the projection on the step needs of this layer, or nothing if it can be had again and is too large."""

@@ -36,8 +36,9 @@ def measure_extensions(
 
 
 def why_not_here(state: StepState, cover: Cover, group: Group, batch_dim: int) -> str:
-    if group.is_joint or cover.sharded:
-        return "BackPACK sees the samples of one process"
+    reason = group.why_not("BackPACK")
+    if reason:
+        return reason
     if state.in_closure:
         return "optimizer.step(closure) evaluates the loss at other parameters itself"
     return "BackPACK takes the first dimension for the samples" if batch_dim != 0 else ""

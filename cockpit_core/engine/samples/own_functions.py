@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils.checkpoint import CheckpointFunction
 
 from cockpit_core.engine.samples.layout import noise_of
+from cockpit_core.foundation.sharded import has_peers
 from cockpit_core.layers.copying import CannotCopy, Copier
 
 Room = Callable[[set[type]], AbstractContextManager[None]]
@@ -83,8 +84,7 @@ def fill(node: Any, output: int, gradient: Tensor | None) -> Tensor | None:
 
 def pull_pairs(node: Any, pairs: dict[int, tuple[Tensor, Tensor]]) -> dict[int, tuple[Tensor, Tensor]]:
     """Both cotangents. Doubt where twice the gradient does not give twice the result: clipped, normalised, rounded."""
-    dist = torch.distributed
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    if has_peers():
         raise Doubt("it may talk to other processes, so it is not run again")
     try:
         one, other = (pull_through(node, {k: pair[side] for k, pair in pairs.items()}) for side in (0, 1))

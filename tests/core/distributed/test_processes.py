@@ -269,5 +269,5 @@ def test_single_process_needs_no_group(tmp_path: Path) -> None:
     optimizer = OPTIMIZERS["sgd"](problem.groups(model))
     with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config="economy") as run:
         loop(model, loss_fn, optimizer, batches(1))
-        assert (run._tracker.group.size, run._tracker.group.is_joint) == (1, False)
+        assert run._tracker.group.size == 1
     assert "processes" not in run.data.header.options
