@@ -118,13 +118,16 @@ class Judge:
             self.found[rule.name] = replace(known, retracted=True, step=step)
 
     def _fold(self, step: int) -> None:
-        """Each finding names the others that follow from it. What made the loss NaN has broken the run."""
+        """Each finding names the others that follow from it. What made the loss NaN has broken the run, and a fact whose
+        consequence is an alarm does harm."""
         active = {name for name, finding in self.found.items() if not finding.retracted}
         for name in active:
             known = self.found[name]
             follows = [other for other in self._consequences(name) if other in active]
-            if follows != known.explains:
-                severity = "broken" if "not_finite" in follows and known.severity == "likely" else known.severity
+            alarms = known.severity == "advice" and any(self.found[other].severity != "advice" for other in follows)
+            if follows != known.explains or alarms:
+                severity = "likely" if alarms else known.severity
+                severity = "broken" if "not_finite" in follows and severity == "likely" else severity
                 self.found[name] = replace(known, explains=follows, severity=severity, step=step)
         self._name_rivals(step)
 

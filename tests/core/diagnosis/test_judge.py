@@ -72,6 +72,17 @@ def test_a_cause_and_its_consequence_are_no_rivals() -> None:
     assert judge.found["one"].text == "x is high."
 
 
+def test_a_fact_whose_consequence_is_an_alarm_does_harm() -> None:
+    fact = make("fact", hold=1, severity="advice", explains=("symptom",))
+    symptom = make("symptom", hold=1)
+    symptom.test = lambda view: Found("y is high.", "Lower it.") if view.last("y") > 1 else None  # type: ignore[method-assign]
+    judge = judge_of(fact, symptom)
+    see(judge, 2)
+    assert [(f.name, f.severity) for f in rank(judge.found.values())] == [("fact", "advice")]
+    judge.see(Observation(1, {"x": 2.0, "y": 2.0}))
+    assert [(f.name, f.severity) for f in rank(judge.found.values())] == [("fact", "likely")]
+
+
 def test_probes_are_asked_for_on_suspicion_one_at_a_time() -> None:
     rules = [make(name, probe=name, suspects=lambda view: view.last("x") > 1) for name in ("line", "mode")]
     judge = judge_of(*rules)
