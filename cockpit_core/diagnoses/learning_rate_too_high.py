@@ -59,7 +59,7 @@ class LearningRateTooHigh(Diagnosis):
             signs.append(
                 (f"the loss rose to {number(view.spike)} times its first value", evidence("spike", view.spike))
             )
-        if LearningRateTooHigh._is_long(view):
+        if view.is_long:
             worst = max(view.update_max, view.update)
             signs.append(
                 (f"a step was {number(100 * worst)} % of the length of all weights", evidence("update", worst))
@@ -88,7 +88,7 @@ class LearningRateTooHigh(Diagnosis):
                     evidence("alpha", view.alpha),
                 )
             )
-        if LearningRateTooHigh._goes_beyond(view):
+        if view.goes_beyond:
             words = (
                 "trial steps of a quarter of the length take more off the loss of their batch than whole ones do"
                 if view.bent < 0.25
@@ -96,31 +96,6 @@ class LearningRateTooHigh(Diagnosis):
             )
             signs.append((words, evidence("bent", view.bent)))
         return signs
-
-    @staticmethod
-    def _goes_beyond(view: View) -> bool:
-        """By trial steps on the same batch, where the run is worse than it should be by now."""
-        if view.facts.adaptive and view.update < 1e-3:
-            return False
-        over = view.bent < 0.25 and view.struggles
-        return over or (view.bent_four < limit("bent") and view.stuck and view.t >= 30 and view.update > 3e-3)
-
-    @staticmethod
-    def _is_long(view: View) -> bool:
-        """Steps as long as the weights. Longer than all of them: at once. Half as long: where little is learned by it."""
-        if view.starts_small or view.thrives:
-            return False
-        rises = not sum(view.finite[-2:]) < 1.8 * view.very_first
-        if view.update_max > 4 * limit("update"):
-            return True
-        if (
-            view.update_max > 2 * limit("update") and rises and view.update > limit("update")
-        ):  # not the first step alone
-            return True
-        if view.drop != view.drop:  # a loss around zero says nothing of progress
-            return view.update_max > limit("update") and view.update > 0.02 and view.t >= 20
-        once = view.update_max > limit("update") and view.drop < 0.15 and view.struggles and not view.improves
-        return once or (view.update > 0.3 * limit("update") and view.drop < 0.3 and view.t >= 20)
 
     @staticmethod
     def _suggest(view: View) -> tuple[float, str]:

@@ -49,6 +49,23 @@ class View(Tensors):
         return self.history.highest.get("update", nan)
 
     @cached_property
+    def is_long(self) -> bool:
+        """Steps as long as the weights. Longer than all of them: at once. Half as long: where little is learned by it."""
+        if self.starts_small or self.thrives:
+            return False
+        rises = not sum(self.finite[-2:]) < 1.8 * self.very_first
+        if self.update_max > 4 * limit("update"):
+            return True
+        if (
+            self.update_max > 2 * limit("update") and rises and self.update > limit("update")
+        ):  # not the first step alone
+            return True
+        if self.drop != self.drop:  # a loss around zero says nothing of progress
+            return self.update_max > limit("update") and self.update > 0.02 and self.t >= 20
+        once = self.update_max > limit("update") and self.drop < 0.15 and self.struggles and not self.improves
+        return once or (self.update > 0.3 * limit("update") and self.drop < 0.3 and self.t >= 20)
+
+    @cached_property
     def starts_small(self) -> bool:
         """The first weights are far shorter than usual initialisations make them: relative steps are long by that alone."""
         usual = math.sqrt(sum(shape[0] / 3 for shape in self.facts.shapes if len(shape) > 1))
@@ -173,6 +190,15 @@ class View(Tensors):
         """Trial steps say so: each takes next to nothing off the loss of its own batch, and 16 times as long ones take 16
         times as much."""
         return 0 < self.gain_by_step < limit("gain_by_step") and 0.85 < self.straight < 1.2
+
+    @cached_property
+    def goes_beyond(self) -> bool:
+        """By trial steps on the same batch, where nothing comes of them: at the edge of stability good runs do so too."""
+        if self.t < 30 or (self.facts.adaptive and self.update < 1e-3):
+            return False
+        if self.bent < 0.25 and self.struggles and self.drop < 0.15 and not self.improves:
+            return True
+        return self.bent_four < limit("bent") and self.stuck and self.update > 3e-3
 
     @cached_property
     def eval_level(self) -> float:
