@@ -27,7 +27,7 @@ class ClassImbalance(Diagnosis):
         rest = (right - share) / max(1e-9, 1 - share)  # of the others' samples, if all of the commonest are right
         guesses = view.typical("guess_top_share")
         always = share > limit("label_top_share") and guesses > 0.99
-        lost = odds > limit("class_odds") and rest < 0.3 and view.typical("label_count") == view.batch
+        lost = share > 0.5 and odds > limit("class_odds") and rest < 0.3 and view.typical("label_count") == view.batch
         if not (always or lost) or not view.batch >= 16:
             return None
         text = (

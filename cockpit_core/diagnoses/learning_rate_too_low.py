@@ -35,7 +35,8 @@ class LearningRateTooLow(Diagnosis):
         known = view.level == view.level or view.steps_to_go_min > 0  # else it may be a network that is good already
         short = (late and known and view.update < limit("update_low") and view.stuck and view.noise < 1.5) or tiny
         short = short and not view.steps_to_go_min < 200
-        if view.creeps and not view.gain > 0.1:
+        # Where chance is not known, it may be a network that is good already.
+        if view.creeps and view.level == view.level and not view.gain > 0.1:
             factor = 16.0
             why = (
                 f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch, "

@@ -128,3 +128,28 @@ def test_one_that_cannot_be_made_is_said_and_harms_nobody(tmp_path):
     tried = cockpit_core.load(tmp_path).scalars(PREFIX + "line")[1]
     assert len(tried) >= 3
     assert not tried.any()
+
+
+def test_micro_batches_are_one_batch(tmp_path):
+    torch.manual_seed(0)
+    model, loss_fn = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    run = cockpit_core.track(model, loss_fn, optimizer, tmp_path, config="economy", schedule=1)
+    rules = run._tracker.log.live.judge.rules
+    rules.clear()
+    rules["suspicious"] = suspect("line")
+    known = {}
+    for step, (x, y) in enumerate(make_batches(9)):
+        before = copy.deepcopy(model)
+        optimizer.zero_grad()
+        for part, labels in zip(x.chunk(2), y.chunk(2), strict=True):
+            (loss_fn(model(part), labels) / 2).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for start, now in zip(before.parameters(), model.parameters(), strict=True):
+                start.add_(4 * (now - start))
+            known[step] = nn.functional.cross_entropy(before(x), y).item()
+    run.close()
+    steps, values = cockpit_core.load(tmp_path).scalars(PREFIX + "four")
+    assert len(steps) >= 3
+    assert values.tolist() == pytest.approx([known[step] for step in steps.tolist()], rel=1e-4)
