@@ -61,9 +61,11 @@ class Judge:
     def _choose_probe(self, view: View) -> str:
         """One at a time: what was looked at least often is next, and more seldom as the run grows older."""
         most, tried = allowed_probes(view.t), self.history.probes
-        wanted = {r.probe for r in self.rules.values() if r.probe and tried.get(r.probe, 0) < most}
-        rules = [r for r in self.rules.values() if r.probe in wanted and self._suspects(r, view)]
-        waiting = {rule.probe: tried.get(rule.probe, 0) for rule in rules}
+        waiting: dict[str, int] = {}
+        for rule in self.rules.values() if most else ():
+            name = rule.probe
+            if name and name not in waiting and tried.get(name, 0) < most and self._suspects(rule, view):
+                waiting[name] = tried.get(name, 0)
         return min(waiting, key=lambda name: (waiting[name], name)) if waiting else ""
 
     def _suspects(self, rule: Diagnosis, view: View) -> bool:
@@ -133,6 +135,8 @@ class Judge:
 
     def _name_rivals(self, step: int) -> None:
         """Two causes that the evidence does not separate name one another, with what would decide."""
+        if len(self.found) < 2:
+            return
         alarms = {n: f for n, f in self.found.items() if not f.retracted and f.severity != "advice"}
         explained = {other for finding in alarms.values() for other in finding.explains}
         open_ = {name for name in alarms if name not in explained and name in self.rules}
@@ -143,9 +147,9 @@ class Judge:
                     said.setdefault(name, (self.rules[other].title, decides))
                     said.setdefault(other, (self.rules[name].title, decides))
         for name, known in self.found.items():
-            told = say_either(known, said.get(name))
-            if told.text != known.text:
-                self.found[name] = replace(told, step=step)
+            if name in said or EITHER in known.text:
+                told = say_either(known, said.get(name))
+                self.found[name] = replace(told, step=step) if told.text != known.text else known
 
     def _consequences(self, name: str) -> list[str]:
         """All that a diagnosis explains, directly or by way of others."""

@@ -153,8 +153,8 @@ class View(Tensors):
     @cached_property
     def trials(self) -> list[Trial]:
         """The last probes along the line of a step."""
-        found = []
-        for seen in self.late:
+        found: list[Trial] = []
+        for seen in self.late if "line" in self.history.probes else ():
             loss = seen.get(PROBE + "loss")
             if seen.get(PROBE + "line") == 1 and math.isfinite(loss) and loss:
                 quarter, whole, four, sixteen = (loss - seen.get(PROBE + name) for name in TRIED)
@@ -203,6 +203,8 @@ class View(Tensors):
     @cached_property
     def eval_level(self) -> float:
         """The loss in evaluation mode, without dropout, over that of chance."""
+        if "mode" not in self.history.probes:
+            return nan
         known = [v for seen in self.late[-12:] if math.isfinite(v := seen.get(PROBE + "eval"))]
         return ratio(median(known), self.chance * self.summed * self.undivided)
 
