@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 
 import pytest
 import torch
@@ -120,12 +119,16 @@ def test_they_become_rarer(tmp_path):
 
 
 def test_one_that_cannot_be_made_is_said_and_harms_nobody(tmp_path):
+    calls = tmp_path / "calls"  # what lies outside of memory is not put back
+
     class Moody(nn.Module):
         def forward(self, z, y):
-            return nn.functional.cross_entropy(z, y) * (1 + 1e3 * time.perf_counter() % 7)
+            count = len(calls.read_text()) if calls.exists() else 0
+            calls.write_text("x" * (count + 1))
+            return nn.functional.cross_entropy(z, y) * (1 + count)
 
-    train("line", tmp_path, loss_fn=Moody())
-    tried = cockpit_core.load(tmp_path).scalars(PREFIX + "line")[1]
+    train("line", tmp_path / "log", loss_fn=Moody())
+    tried = cockpit_core.load(tmp_path / "log").scalars(PREFIX + "line")[1]
     assert len(tried) >= 3
     assert not tried.any()
 
