@@ -39,6 +39,14 @@ def resnet() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
+def resnet18() -> nn.Module:
+    """The usual one of its depth, for images of 64 x 64 and 200 classes."""
+    widths = (64, 64, 64, 128, 128, 256, 256, 512, 512)
+    blocks = [ResidualBlock(i, o, 2 if o > i else 1) for i, o in pairwise(widths)]
+    stem = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 200))
+
+
 class DecoderBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -173,6 +181,14 @@ COMMON = {
     network.name: network
     for network in (
         Network("resnet14, BatchNorm", resnet, classify((3, 32, 32), 10), 64, 175_258),
+        Network(
+            "resnet18, 64 px",
+            resnet18,
+            classify((3, 64, 64), 200),
+            16,
+            11_279_112,
+            skipped=("business, SGD", "full, SGD"),
+        ),
         Network("decoder, tied embedding", Decoder, read(POSITIONS, VOCABULARY, POSITIONS), 16, 437_760),
         Network("vision transformer", VisionTransformer, classify((3, 32, 32), 10), 32, 272_522),
         Network("LSTM classifier", LSTMClassifier, read(32, 10), 32, 117_002),

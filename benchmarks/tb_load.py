@@ -43,7 +43,7 @@ def write_run(folder: Path, steps: int, layers: int, names: tuple[str, ...] = NE
     infos = synthetic.make_layers(layers) if layers else []
     random = np.random.default_rng(seed)
     values = random.lognormal(size=(steps, len(names))).astype(np.float32)
-    vectors = random.lognormal(size=(steps, 8, layers)).astype(np.float32) if layers else None
+    vectors = random.lognormal(size=(steps, len(synthetic.LAYERWISE), layers)).astype(np.float32) if layers else None
     with EventWriter(folder) as writer:
         writer.write_header(synthetic.make_header(folder.name, infos, 1, False))
         for step in range(steps):

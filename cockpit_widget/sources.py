@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cockpit_core.events.data import RunData, get_values
-from cockpit_core.events.table import KINDS, Rows
+from cockpit_core.events.table import KINDS, StoredRows
 from cockpit_core.events.writer import Written
 from cockpit_core.report.show import find_runs
 from cockpit_core.report.terminal import clean
@@ -122,7 +122,7 @@ class Source:
         return clean(f"{self.key}: {self.state}{last}")
 
 
-def measure_rate(rows: Rows) -> float | None:
+def measure_rate(rows: StoredRows) -> float | None:
     """Steps per second between the first and the last of these steps. What was before the first (compiling, imports) and
     what was logged between them are no steps."""
     taken = np.flatnonzero(rows.kind == KINDS.index("step"))

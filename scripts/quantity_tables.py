@@ -1,4 +1,6 @@
-"""Writes the tables of quantities in the documentation from the classes: ``python scripts/quantity_tables.py [--check]``.
+"""Writes what follows from the classes of quantities: ``python scripts/quantity_tables.py [--check]``.
+
+The tables of the documentation, and what the tests of the page know of quantities (js/tests/fixtures/quantities.json).
 
 Rows stay in the order in which they stand; what has none yet comes at the end of its table.
 """
@@ -6,6 +8,7 @@ Rows stay in the order in which they stand; what has none yet comes at the end o
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
@@ -43,22 +46,38 @@ def rewrite(page: str, text: str) -> str:
     return "\n".join([*lines[:first], *(make_row(known[name]) for name in order), *lines[last:]])
 
 
+def describe_classes(page: str, text: str) -> str:
+    """For the page's tests, which cannot read Python."""
+    known = [
+        {
+            "name": name,
+            "kind": cls.kind,
+            "layerwise": cls.layerwise,
+            "unit": cls.unit,
+            "description": cls.description,
+            "defined_for_sgd": cls.defined_for_sgd,
+            "instrument": bool(cls.question),
+        }
+        for name, cls in ALL.items()
+    ]
+    return "[\n" + ",\n".join(f"  {json.dumps(one, ensure_ascii=False)}" for one in known) + "\n]\n"
+
+
+FILES = dict.fromkeys(HEADS, rewrite) | {"js/tests/fixtures/quantities.json": describe_classes}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="change nothing; fail if a table is not as the classes say"
-    )
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a file is not as the classes say")
     check, stale = parser.parse_args().check, []
-    for page in HEADS:
-        text = (ROOT / page).read_text(encoding="utf-8")
-        made = rewrite(page, text)
+    for page, make in FILES.items():
+        text = (ROOT / page).read_text(encoding="utf-8") if (ROOT / page).exists() else ""
+        made = make(page, text)
         if made != text:
             stale.append(page)
             if not check:
                 (ROOT / page).write_text(made, encoding="utf-8")
-    print(
-        "\n".join(f"{'stale' if check else 'written'}: {page}" for page in stale) or "the tables are as the classes say"
-    )
+    print("\n".join(f"{'stale' if check else 'written'}: {page}" for page in stale) or "all is as the classes say")
     return int(check and bool(stale))
 
 

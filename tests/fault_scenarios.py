@@ -12,7 +12,7 @@ from torch import nn
 from cockpit_core.curvature import HessianOperator, make_operator
 from cockpit_core.distributed import meeting
 from cockpit_core.engine.curving import measuring
-from cockpit_core.engine.curving.measuring import Curvature, Found
+from cockpit_core.engine.curving.measuring import Curvature, CurvatureResult
 from cockpit_core.engine.curving.points import ModuleLoss
 from cockpit_core.engine.engine import Engine
 from cockpit_core.layers import registry
@@ -68,7 +68,7 @@ def faults(rank: int, processes: int, folder: Path) -> dict[str, dict[str, Any]]
 @scenario
 def silence(rank: int, processes: int, folder: Path) -> dict[str, Any]:
     """Rank 1 does not answer, for a reason that nobody has foreseen."""
-    measure = Curvature.measure if rank == 0 else lambda *args: Found()
+    measure = Curvature.measure if rank == 0 else lambda *args: CurvatureResult()
     with replaced(meeting, "ANSWER_SECONDS", 2.0), replaced(Curvature, "measure", measure):
         run, *_ = train("mlp", rank, processes, folder / "silence", config="full", on_error="warn")
     assert run is not None

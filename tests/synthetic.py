@@ -8,44 +8,31 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from cockpit_core.events.writer import EventWriter
 from cockpit_core.foundation import records
+from cockpit_core.quantities import ALL, HEADLINES, Quantity
+from cockpit_core.recording.header import describe_quantity
+from cockpit_core.schedules import as_schedule, describe
 
 BATCH = 64
 STEPS_PER_EPOCH = 50
 CREATED = 1_700_000_000.0
-LAYERWISE = ["GradNorm", "Distance", "UpdateSize", "ParamNorm", "NormTest", "InnerTest", "OrthoTest", "HessTrace"]
-HEADLINE = ["Loss", "GradNorm", "Distance", "UpdateSize", "ParamNorm", "NormTest", "InnerTest", "OrthoTest"]
-HEADLINE += ["HessTrace", "HessMaxEV", "TICDiag", "CABS"]
+HISTOGRAMS = ("histogram1d", "histogram2d")
+OWN = records.QuantityInfo("WeightSparsity", "scalar", False, "", "Share of weights that are nearly zero.", "")
+"""As a user writes one."""
 
-_QUANTITIES: list[tuple[str, str, str]] = [
-    ("Loss", "scalar", "Mean loss of the mini-batch."),
-    ("Time", "scalar", "Seconds since the run began."),
-    ("Parameters", "parameters", "The parameters themselves, on request."),
-    ("ParamNorm", "scalar", "Length of the parameter vector."),
-    ("GradNorm", "scalar", "Length of the mini-batch gradient."),
-    ("Distance", "scalar", "How far the parameters are from where they began."),
-    ("UpdateSize", "scalar", "Length of the step that the optimizer took."),
-    ("NormTest", "scalar", "Spread of the individual gradients, relative to the gradient."),
-    ("InnerTest", "scalar", "Spread of the individual gradients along the gradient."),
-    ("OrthoTest", "scalar", "Spread of the individual gradients across the gradient."),
-    ("Alpha", "alpha", "The step against the local valley: 0 is its floor, 1 the opposite wall."),
-    ("GradHist1d", "histogram1d", "How the elements of the individual gradients are distributed."),
-    ("GradHist2d", "histogram2d", "Elements of the individual gradients against their parameters."),
-    ("MeanGSNR", "scalar", "Mean signal-to-noise ratio of the gradient."),
-    ("EarlyStopping", "scalar", "Above zero, the gradient is indistinguishable from noise."),
-    ("CABS", "scalar", "Batch size that suits the gradient noise."),
-    ("HessTrace", "scalar", "Sum of the curvatures in all directions."),
-    ("HessMaxEV", "scalar", "Curvature in the steepest direction."),
-    ("TICDiag", "scalar", "Gradient noise against curvature, per parameter."),
-    ("TICTrace", "scalar", "Gradient noise against curvature, as a whole."),
-    ("WeightSparsity", "scalar", "Share of weights that are nearly zero."),
-]
+
+def choose_quantities(instruments: bool) -> dict[str, type[Quantity]]:
+    """Those of the paper, or with ``instruments`` all there are: a class that is added is in the runs unasked."""
+    return {name: cls for name, cls in ALL.items() if instruments or not cls.question}
+
+
+LAYERWISE = [name for name, cls in choose_quantities(False).items() if cls.layerwise and cls.kind == "scalar"]
 
 
 @dataclass
@@ -58,6 +45,7 @@ class Story:
     sick: int | None
     warnings: bool
     epochs: bool
+    instruments: bool = False
 
 
 def make_layers(count: int) -> list[records.LayerInfo]:
@@ -74,15 +62,12 @@ def make_layers(count: int) -> list[records.LayerInfo]:
     return infos
 
 
-def make_header(name: str, layers: list[records.LayerInfo], every: int, epochs: bool) -> records.Header:
-    schedule = "every step" if every == 1 else f"every {every} steps"
-    quantities = []
-    for title, kind, description in _QUANTITIES:
-        layerwise = title in LAYERWISE or kind.startswith("histogram")
-        unit = "s" if title == "Time" else "samples" if title == "CABS" else ""
-        options = {"bins": "40, 50", "range": "-1, 1; -2, 2"} if kind == "histogram2d" else {}
-        sgd = title in ("CABS", "EarlyStopping")
-        quantities.append(records.QuantityInfo(title, kind, layerwise, unit, description, schedule, options, sgd))
+def make_header(
+    name: str, layers: list[records.LayerInfo], every: int, epochs: bool, instruments: bool = False
+) -> records.Header:
+    schedule = as_schedule(every)
+    classes = choose_quantities(instruments).values()
+    quantities = [*(describe_quantity(cls(), schedule) for cls in classes), replace(OWN, schedule=describe(schedule))]
     group = {"lr": "0.1", "momentum": "0.9", "weight_decay": "0.0005"}
     return records.Header(
         run_id=f"synthetic-{name}",
@@ -94,7 +79,7 @@ def make_header(name: str, layers: list[records.LayerInfo], every: int, epochs: 
         loss="CrossEntropyLoss",
         optimizers=[records.OptimizerInfo("SGD", [group], [[layer.name for layer in layers]])],
         config="full",
-        schedule=schedule,
+        schedule=describe(schedule),
         curvature="hessian",
         quantities=quantities,
         versions={"python": "3.11.0", "torch": "2.13.0", "torch-cockpit": "0.1.0"},
@@ -107,6 +92,14 @@ def make_header(name: str, layers: list[records.LayerInfo], every: int, epochs: 
 
 
 def _draw_scalars(story: Story, step: int) -> dict[str, float]:
+    """What is told of each quantity; of one that this story does not know, some number."""
+    told = _tell_scalars(story, step)
+    others = np.random.default_rng(step)
+    chosen = choose_quantities(story.instruments)
+    return told | {n: others.lognormal(-1, 0.2) for n, c in chosen.items() if c.kind == "scalar" and n not in told}
+
+
+def _tell_scalars(story: Story, step: int) -> dict[str, float]:
     random, progress = story.random, step / max(1, story.steps)
     loss = 0.08 + 2.2 * math.exp(-5 * progress) * random.lognormal(0, 0.08)
     noise = 0.3 + 1.5 * progress
@@ -117,10 +110,10 @@ def _draw_scalars(story: Story, step: int) -> dict[str, float]:
     return {
         "Loss": loss,
         "Time": 0.021 * step,
-        "ParamNorm": 9 + 3 * progress,
         "GradNorm": gradient,
         "Distance": 6 * math.sqrt(progress),
         "UpdateSize": rate * gradient,
+        "ParamNorm": 9 + 3 * progress,
         "NormTest": math.hypot(inner, ortho),
         "InnerTest": inner,
         "OrthoTest": ortho,
@@ -143,7 +136,7 @@ def _draw_layers(story: Story, scalars: dict[str, float]) -> dict[str, np.ndarra
     sizes = np.array([layer.size for layer in story.layers], dtype=float)
     share = np.sqrt(sizes / sizes.sum())
     vectors = {}
-    for name in LAYERWISE:
+    for name in (name for name in scalars if name in ALL and ALL[name].layerwise):
         spread = share * story.random.lognormal(0, 0.2, sizes.size)
         if ("Norm" in name and name != "NormTest") or name in ("Distance", "UpdateSize"):
             spread /= np.linalg.norm(spread)
@@ -189,7 +182,7 @@ def _draw_histogram(story: Story, quantity: str, step: int, layer: str = "", siz
     sick = story.sick is not None and layer == story.layers[story.sick].name
     scale = 1e-6 if sick else 0.5 * math.exp(-progress)
     gradients = scale * story.random.standard_t(3, size)
-    two = quantity == "GradHist2d"
+    two = ALL[quantity].kind == "histogram2d"
     edges = np.linspace(-1, 1, 41) if two else np.linspace(-2, 2, 101)
     below, above = int((gradients < edges[0]).sum()), int((gradients > edges[-1]).sum())
     inside = np.clip(gradients, edges[0], edges[-1])
@@ -247,12 +240,12 @@ def _make_record(story: Story, step: int, number: int) -> tuple[records.Record, 
 def _write_step(writer: EventWriter, story: Story, step: int, number: int, waiting: list[records.AlphaFit]) -> None:
     record, fit = _make_record(story, step, number)
     record.alphas, waiting[:] = list(waiting), [fit]
-    for quantity in ("GradHist1d", "GradHist2d"):
+    for quantity in (name for name, cls in choose_quantities(story.instruments).items() if cls.kind in HISTOGRAMS):
         if number % 10 == 0:
             layers = [_draw_histogram(story, quantity, step, layer.name, 2000) for layer in story.layers]
             writer.write_heavy(quantity, step, _draw_histogram(story, quantity, step), layers)
     writer.write_record(record)
-    writer.write_scalars({name: record.scalars[name] for name in HEADLINE}, step)
+    writer.write_scalars({name: record.scalars[name] for name in HEADLINES}, step)
 
 
 def _find_layer(layers: list[records.LayerInfo], sick: int | str | None) -> int | None:
@@ -272,17 +265,19 @@ def write_run(
     every: int = 1,
     start: int = 0,
     resume: bool = False,
+    instruments: bool = False,
 ) -> Path:
     """Write one run of ``steps`` steps, of which every ``every``-th is tracked; return its event file.
 
     ``sick_layer`` (index or name) has a vanishing gradient. ``resume=True`` with ``start`` continues a run from a step.
+    ``instruments``: also the quantities beyond the paper.
     """
     infos = make_layers(layers)
     random = np.random.default_rng(seed)
-    story = Story(random, infos, steps, _find_layer(infos, sick_layer), warnings, epochs)
+    story = Story(random, infos, steps, _find_layer(infos, sick_layer), warnings, epochs, instruments)
     waiting: list[records.AlphaFit] = []
     with EventWriter(logdir, resume=resume) as writer:
-        writer.write_header(make_header(Path(logdir).name, infos, every, epochs))
+        writer.write_header(make_header(Path(logdir).name, infos, every, epochs, instruments))
         clock = CREATED + 0.021 * start
         writer.write_record(records.Record("start", start, clock, 0.021 * start))
         for number, step in enumerate(range(start, steps, every)):

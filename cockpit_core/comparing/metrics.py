@@ -24,9 +24,6 @@ class Metric:
     less_is_better: bool
     target: float | None = None
 
-    def is_better(self, a: float, b: float) -> bool:
-        return a < b if self.less_is_better else a > b
-
     def reaches(self, values: np.ndarray) -> np.ndarray:
         assert self.target is not None
         return values <= self.target if self.less_is_better else values >= self.target

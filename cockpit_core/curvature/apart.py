@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from .factors import make_piece
+from .autograd_graph import output_shape
+from .factors import Piece, make_piece
 from .individual import Individual
 from .point import NoCurvature, Point
 from .rest import refuse_repeated
@@ -27,12 +30,14 @@ def tell_apart(
 def make_individuals(point: Point, sites: Sites, memory_budget: int) -> tuple[dict[str, Individual], dict[str, str]]:
     """By name; and the parameters without rule, with the reason. NoCurvature if those are too many."""
     made: dict[str, Individual] = {}
-    uncovered = dict(sites.uncovered)
-    keep = memory_budget // 4 // max(1, len(sites.nodes))
-    for name, some in sites.by_name.items():
-        parameter = point.trainable[name]
+    uncovered, keep = dict(sites.uncovered), memory_budget // 4
+    sizes = {name: math.prod(output_shape(some[0].node)) for name, some in sites.by_name.items()}
+    for name in sorted(sizes, key=sizes.__getitem__):  # small ones first: so the most of them keep their patches
+        parameter, pieces = point.trainable[name], list[Piece]()
         try:
-            pieces = [make_piece(site, parameter, keep) for site in some]
+            for site in sites.by_name[name]:
+                pieces.append(make_piece(site, parameter, keep))
+                keep -= pieces[-1].kept
             one = Individual(pieces, parameter.shape, point.batch_size)
             refuse_repeated(one)
             made[name] = one
@@ -43,4 +48,4 @@ def make_individuals(point: Point, sites: Sites, memory_budget: int) -> tuple[di
     if without > UNCOVERED * total:
         name, why = next(iter(uncovered.items()))
         raise NoCurvature(f"{name}: {why}")
-    return made, uncovered
+    return {name: made[name] for name in sites.by_name if name in made}, uncovered

@@ -54,16 +54,16 @@ class Beside:
 
 def _gradient(roots: Sequence[Tensor], inputs: Sequence[Tensor], seeds: Sequence[Tensor]) -> list[Tensor]:
     with explained():
-        found = torch.autograd.grad(list(roots), list(inputs), list(seeds), retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(p) if f is None else f.detach() for f, p in zip(found, inputs, strict=True)]
+        gradients = torch.autograd.grad(list(roots), list(inputs), list(seeds), retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(p) if f is None else f.detach() for f, p in zip(gradients, inputs, strict=True)]
 
 
 def diagonal_beside(beside: Beside) -> dict[str, Tensor]:
     """What the diagonal of Gauss-Newton has besides that of the network."""
-    found: dict[str, Tensor] = {}
+    diagonals: dict[str, Tensor] = {}
     if beside.penalty is not None:
-        found |= hessian_diagonal(beside.penalty, beside.shared)
-    return found | hessian_diagonal(beside.loss, beside.own)
+        diagonals |= hessian_diagonal(beside.penalty, beside.shared)
+    return diagonals | hessian_diagonal(beside.loss, beside.own)
 
 
 def hessian_diagonal(scalar: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -88,13 +88,13 @@ def hessian_diagonal(scalar: Tensor, parameters: dict[str, Tensor]) -> dict[str,
 
 
 def _one_by_one(slopes: list[Tensor | None], inputs: list[Tensor]) -> list[Tensor]:
-    found = [torch.zeros_like(p) for p in inputs]
+    diagonals = [torch.zeros_like(p) for p in inputs]
     for k, p in enumerate(inputs):
         for j in range(p.numel()):
             unit = [torch.zeros_like(q) for q in inputs]
             unit[k].view(-1)[j] = 1.0
-            found[k].view(-1)[j] = _product(slopes, inputs, unit)[k].reshape(-1)[j]
-    return found
+            diagonals[k].view(-1)[j] = _product(slopes, inputs, unit)[k].reshape(-1)[j]
+    return diagonals
 
 
 def _product(slopes: Sequence[Tensor | None], inputs: Sequence[Tensor], vector: Sequence[Tensor]) -> list[Tensor]:
@@ -103,10 +103,10 @@ def _product(slopes: Sequence[Tensor | None], inputs: Sequence[Tensor], vector: 
     if not pairs:
         return [torch.zeros_like(p) for p in inputs]
     with explained():
-        found = torch.autograd.grad(
+        products = torch.autograd.grad(
             [s for s, _ in pairs], list(inputs), [v.to(s.dtype) for s, v in pairs], retain_graph=True, allow_unused=True
         )
-    return [torch.zeros_like(p) if f is None else f.detach().to(p.dtype) for f, p in zip(found, inputs, strict=True)]
+    return [torch.zeros_like(p) if f is None else f.detach().to(p.dtype) for f, p in zip(products, inputs, strict=True)]
 
 
 class BesideOperator:
@@ -128,25 +128,25 @@ class BesideOperator:
         self._slopes = differentiable_gradient(beside.loss, [*beside.outputs, *beside.own.values()])
 
     def matvec(self, vector: Sequence[Tensor]) -> list[Tensor]:
-        found = self._network.matvec(vector)
+        image = self._network.matvec(vector)
         if self._penalty is not None:
             more = self._penalty.matvec([vector[i] for i in self._shared])
             for i, m in zip(self._shared, more, strict=True):
-                found[i] = found[i] + m
-        return self._with_own(vector, found) if self._own else found
+                image[i] = image[i] + m
+        return self._with_own(vector, image) if self._own else image
 
-    def _with_own(self, vector: Sequence[Tensor], found: list[Tensor]) -> list[Tensor]:
+    def _with_own(self, vector: Sequence[Tensor], image: list[Tensor]) -> list[Tensor]:
         """The blocks of the learned weights: with each other, and with the outputs, there and back."""
         outputs, own = list(self._beside.outputs), list(self._beside.own.values())
         moved = self._pushed(vector, outputs)
         theirs = [vector[i] for i in self._own]
         back = _product(self._slopes, own, [*moved, *theirs])
         for i, b in zip(self._own, back, strict=True):
-            found[i] = found[i] + b
+            image[i] = image[i] + b
         at_outputs = _product(self._slopes[len(outputs) :], outputs, theirs)
         with explained():
             more = torch.autograd.grad(outputs, self.parameters, at_outputs, retain_graph=True, allow_unused=True)
-        return [f if m is None else f + m.detach() for f, m in zip(found, more, strict=True)]
+        return [f if m is None else f + m.detach() for f, m in zip(image, more, strict=True)]
 
     def _pushed(self, vector: Sequence[Tensor], outputs: list[Tensor]) -> list[Tensor]:
         """``J v`` at the outputs, as the derivative of ``J^T u`` by u."""

@@ -23,7 +23,7 @@ from .blocks import Block, choose_cuts, find_blocks
 from .elementwise import SECOND_DERIVATIVES
 from .loss_hessian import LossHessian, Seeds
 from .point import NoCurvature, Point, explained
-from .rules import PIECE, RULES, Sums
+from .rules import PIECE, WAYS, Sums
 
 SMALL = 16 * 2**20  # bytes of gradients up to which several columns at once are faster than one after the other
 
@@ -120,26 +120,26 @@ class Squares:
             return columns
         arrived: Tensor | None = None
         columns = columns.contiguous()  # what left a block does not lie as torch likes it
-        for group in self._groups(nodes, columns) or [[]]:
-            ends = group if last is None else [*group, last]
+        for some in self._passes(nodes, columns) or [[]]:
+            ends = some if last is None else [*some, last]
             gradients = self._send_back(source, columns, ends) if ends else []
             arrived = gradients.pop() if last is not None else None
-            for node in group:
+            for node in some:
                 self._add_node(node, gradients.pop(0), signs)
         return arrived
 
-    def _groups(self, nodes: list[Node], columns: Tensor) -> list[list[Node]]:
-        """Nodes whose output gradients fit their share of the budget together; each group costs a pass of its own."""
-        groups: list[list[Node]] = []
+    def _passes(self, nodes: list[Node], columns: Tensor) -> list[list[Node]]:
+        """Nodes whose output gradients fit their share of the budget together; each list costs a pass of its own."""
+        passes: list[list[Node]] = []
         free = 0
         for node in nodes:
             size = len(columns) * columns.element_size() * _numel(output_shape(node))
-            if not groups or size > free:
-                groups.append([])
+            if not passes or size > free:
+                passes.append([])
                 free = self._share
-            groups[-1].append(node)
+            passes[-1].append(node)
             free -= size
-        return groups
+        return passes
 
     @torch.no_grad()
     def _add_node(self, node: Node, b: Tensor | None, signs: Tensor | None) -> None:
@@ -149,7 +149,7 @@ class Squares:
             if use.node is node:
                 sums = self.sums[use.name]
                 with explained():  # reading what the graph saved may fail: a checkpointed block gives it out once
-                    RULES[use.kind, use.role](use, b.to(sums.squares.dtype), signs, self.point.batch_size, sums)
+                    WAYS[use.kind, use.role](use, b.to(sums.squares.dtype), signs, self.point.batch_size, sums)
 
     def _send_back(self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node]) -> list[Tensor | None]:
         return self._sender.send(source, columns, nodes)

@@ -11,110 +11,21 @@ In this order:
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
-
 import torch
 from torch import Tensor
 
-from cockpit_core.foundation.accelerator import read_numbers
-
 from .autograd_graph import read_network
 from .columns import Squares, add_activation_columns, add_loss_columns, column_count
-from .loss_hessian import LossHessian, Seeds
+from .found import Diagonal, Limits, in_order
+from .loss_hessian import LossHessian
+from .monte_carlo import monte_carlo
 from .operators import Operator, flatten, make_operator, unflatten
-from .point import NoCurvature, Point, explained
+from .point import NoCurvature, Point
 from .split import estimate_in_parts, refuse_fused_attention
 from .symmetry import refuse_asymmetry
 from .trace import estimate_diagonal
 
 KINDS = ("hessian", "ggn", "ggn_mc")
-
-
-@dataclass(frozen=True)
-class Diagonal:
-    """``values``: per parameter, scale of ``point.loss``. With ``exact`` False, the errors are standard errors.
-
-    ``trace_errors`` per parameter and ``trace_error`` of the whole; ``errors`` per element where the method has them
-    (the single elements of an estimate are mostly noise: sums over many are meant to be used).
-    ``note`` says why an exact way was not taken.
-    ``rest``: where the diagonal of the Hessian cannot be had, ``values`` are those of Gauss-Newton (or none, if only traces
-    were asked for), ``elements`` says how they were found, and ``rest`` is what the trace has besides, per parameter.
-    """
-
-    values: dict[str, Tensor]
-    exact: bool
-    method: str
-    kind: str
-    trace_error: float | None = None
-    trace_errors: dict[str, float] = field(default_factory=dict)
-    errors: dict[str, Tensor] | None = None
-    products: int = 0
-    columns: int = 0
-    note: str = ""
-    rest: dict[str, Tensor] = field(default_factory=dict)
-    elements: str = ""
-
-    @property
-    def traces(self) -> dict[str, float]:
-        sums = [v.sum(dtype=torch.float64) for v in self.values.values()]
-        numbers = iter(read_numbers([*sums, *self.rest.values()]))
-        found = {name: next(numbers) for name in self.values}
-        return found | {name: found.get(name, 0.0) + next(numbers) for name in self.rest}
-
-    @property
-    def trace(self) -> float:
-        return sum(self.traces.values())
-
-    @property
-    def names(self) -> list[str]:
-        return sorted({*self.values, *self.rest})
-
-    def scaled(self, factor: float) -> Diagonal:
-        return replace(
-            self,
-            values={name: v * factor for name, v in self.values.items()},
-            rest={name: v * factor for name, v in self.rest.items()},
-            trace_error=None if self.trace_error is None else self.trace_error * abs(factor),
-            trace_errors={name: e * abs(factor) for name, e in self.trace_errors.items()},
-            errors=None if self.errors is None else {name: e * abs(factor) for name, e in self.errors.items()},
-        )
-
-    def plus(self, other: Diagonal) -> Diagonal:
-        """Micro-batches: curvatures of a sum of losses add up, and so do the variances of their estimates."""
-        if not self.names or not other.names:
-            return self if self.names else other
-        same = self.elements == other.elements and set(self.values) == set(other.values)
-        values = {name: v + other.values[name] for name, v in self.values.items()} if same else {}
-        traces = {name: trace + other.traces.get(name, 0.0) for name, trace in self.traces.items()}
-        left = {name: t - float(values[name].sum(dtype=torch.float64)) if values else t for name, t in traces.items()}
-        errors = [e for e in (self.trace_error, other.trace_error) if e is not None]
-        like = next(iter([*self.rest.values(), *self.values.values()]))
-        return replace(
-            self if not self.exact else other,
-            values=values,
-            rest={n: like.new_tensor(t) for n, t in left.items()} if self.rest or not same else {},
-            exact=self.exact and other.exact,
-            trace_error=math.sqrt(sum(e * e for e in errors)) if errors else None,
-            errors=None,
-            trace_errors={},
-        )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the diagonal may cost: bytes beyond the user's own graph, columns, parameters, products, relative error.
-
-    elements: is the diagonal itself looked at, or only its sums?
-    """
-
-    memory_budget: int = 128 * 2**20
-    max_columns: int = 512
-    max_dimension: int = 2000
-    max_products: int = 60
-    max_probes: int = 5
-    target: float = 0.05
-    elements: bool = True
 
 
 def diagonal(
@@ -137,7 +48,7 @@ def diagonal(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     limits = limits or Limits()
     if kind == "ggn_mc":
-        return _monte_carlo(point, generator, limits)
+        return monte_carlo(point, generator, limits)
     try:
         return _by_columns(point, kind, limits)
     except NoCurvature as obstacle:
@@ -166,15 +77,15 @@ def diagonal(
 def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
     if not point.samples_first:
         raise NoCurvature("samples do not lie along the first dimension")
-    loss = LossHessian(point)
     try:
         network = read_network(point)
     except NoCurvature:
         if kind != "ggn" or point.sum_of_squares is None:
             raise
-        return _by_given_squares(point, loss, limits)
+        return _by_given_squares(point, LossHessian(point), limits)
     if kind == "hessian" and network.obstacle:
         raise NoCurvature(network.obstacle)
+    loss = LossHessian(point)  # last: for many outputs it takes as long as a step
     count = column_count(network, loss, point, kind == "hessian")
     _check_count(count, limits)
     squares = Squares(point, network, limits.memory_budget)
@@ -183,17 +94,12 @@ def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
     if kind == "hessian":
         add_activation_columns(squares, chunk)
     found = {name: sums.squares for name, sums in squares.sums.items()}
-    return Diagonal(_in_order(point, found), True, "columns", kind, columns=count)
+    return Diagonal(in_order(point, found), True, "columns", kind, columns=count)
 
 
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.max_columns:
         raise NoCurvature(f"the exact diagonal would take {count} columns, more than {limits.max_columns}")
-
-
-def _in_order(point: Point, found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every trainable parameter, zeros for those that the outputs do not depend on."""
-    return {n: found[n] if n in found else torch.zeros_like(p.detach()) for n, p in point.trainable.items()}
 
 
 def _by_given_squares(point: Point, loss: LossHessian, limits: Limits) -> Diagonal:
@@ -282,65 +188,3 @@ def _by_estimate(
     return Diagonal(
         values, False, made.method, kind, made.trace_error, layers, errors, products=made.products, note=note
     )
-
-
-def _monte_carlo(point: Point, generator: torch.Generator, limits: Limits) -> Diagonal:
-    """One random column S eps per sample, squared: unbiased for Gauss-Newton.
-
-    Its error: the contribution of a sample, ``eps^T A_n eps`` with A_n positive semi-definite, has a variance of at
-    most 2/3 of its mean square, so ``sqrt(2/3 sum_n x_n^2)`` bounds the standard error from one drawn column.
-    """
-    loss = LossHessian(point)
-    assert point.outputs is not None
-    try:
-        network = read_network(point)
-    except NoCurvature as obstacle:
-        return _mixed_signs(point, loss, generator, str(obstacle))
-    squares = Squares(point, network, limits.memory_budget, norms=True)
-    drawn = loss.draw(1, generator)
-    squares.add(point.outputs, Seeds(drawn.columns.to(point.outputs.dtype)))
-    values = _in_order(point, {name: s.squares for name, s in squares.sums.items()})
-    norms = {name: s.norms for name, s in squares.sums.items() if s.norms is not None}
-    bounds = [_error_bound(n) for n in norms.values()]
-    whole = [_error_bound(torch.stack([n.double() for n in norms.values()]).sum(0))] if norms else []
-    *found, error = read_numbers([*bounds, *whole]) or [0.0]
-    layers = {**dict.fromkeys(values, 0.0), **dict(zip(norms, found, strict=True))}
-    return Diagonal(values, False, "Monte-Carlo column", "ggn_mc", error, layers, columns=1)
-
-
-def _error_bound(contributions: Tensor) -> Tensor:
-    return (2 / 3 * contributions.double().square().sum()).sqrt()
-
-
-def _mixed_signs(point: Point, loss: LossHessian, generator: torch.Generator, note: str, count: int = 8) -> Diagonal:
-    """Networks that mix samples or have no rules: ``(J^T S eps)^2`` with signs over the whole batch, several times."""
-    assert point.outputs is not None
-    parameters = point.trainable
-    drawn = loss.draw(count, generator).columns.to(point.outputs.dtype)
-    made: list[dict[str, Tensor]] = []
-    for column in drawn:
-        if point.sum_of_squares is not None:
-            made.append(point.sum_of_squares(column))
-            continue
-        with explained():
-            found = torch.autograd.grad(
-                point.outputs, list(parameters.values()), column, retain_graph=True, allow_unused=True
-            )
-        pairs = zip(parameters.items(), found, strict=True)
-        made.append({n: torch.zeros_like(p) if f is None else f.detach().square() for (n, p), f in pairs})
-    return _mean_of(made, point, note)
-
-
-def _mean_of(made: list[dict[str, Tensor]], point: Point, note: str) -> Diagonal:
-    count = len(made)
-    values, errors, layers = {}, {}, {}
-    totals = torch.zeros(count, dtype=torch.float64)
-    for name, p in point.trainable.items():
-        parts = torch.stack([m[name] if name in m else torch.zeros_like(p.detach()) for m in made])
-        values[name] = parts.mean(0)
-        errors[name] = parts.std(0) / count**0.5
-        sums = parts.flatten(1).sum(1, dtype=torch.float64).cpu()
-        layers[name] = float(sums.std()) / count**0.5
-        totals += sums
-    error = float(totals.std()) / count**0.5
-    return Diagonal(values, False, "Monte-Carlo columns", "ggn_mc", error, layers, errors, columns=count, note=note)

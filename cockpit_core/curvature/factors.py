@@ -61,7 +61,7 @@ class Factors:
 class Outer:
     """Linear maps, convolutions (also transposed, with groups) and embeddings.
 
-    keep: bytes that patches of a convolution's input may take; more are cut anew for every block of samples.
+    keep: bytes that patches of a convolution's input may take; more are cut anew for every block of samples. ``kept``: that do.
     """
 
     def __init__(self, site: Site, parameter: Tensor, keep: int):
@@ -69,6 +69,7 @@ class Outer:
         self._given_left, self._transposed, self._groups = False, False, 1
         self._given: Tensor | None = None
         self._one_hot: OneHot | None = None
+        self.kept = 0
         node: Any = site.node
         if site.kind == "Embedding":
             self._read_embedding(node, parameter.shape[0])
@@ -144,8 +145,12 @@ class Outer:
         self._kernel, self._groups = tuple(node._saved_weight.shape[2:]), node._saved_groups
         self._transposed = self._given_left = bool(node._saved_transposed)
         self._image = self._own_rows(node._saved_input.detach().unsqueeze(0))
-        width = self._image.nbytes if self._transposed else self._image.nbytes * math.prod(self._kernel)
+        width = self._image.nbytes
+        if not self._transposed:
+            images, places = self._image.numel() // self._image[0, 0, 0, 0].numel(), output_shape(node)[2:]
+            width = images * math.prod(self._kernel) * math.prod(places) * self._image.element_size()
         if width <= keep:
+            self.kept = width
             self._given = self._cut_given(slice(None))
 
     def _own_rows(self, b: Tensor) -> Tensor:
@@ -238,6 +243,8 @@ def _signed(value: int) -> int:
 
 class Direct:
     """Biases, weights of normalisations, parameters that are added or multiplied by broadcasting."""
+
+    kept = 0
 
     def __init__(self, site: Site, shape: tuple[int, ...]):
         self.site = site

@@ -74,7 +74,8 @@ class LossHessian:
 
     def _recognise(self) -> None:
         generator = torch.Generator().manual_seed(2021)  # of its own: the form must not depend on the run
-        probes = [torch.randn(self.shape, generator=generator, dtype=torch.float64).to(self._leaf) for _ in range(2)]
+        dtype = self._leaf.dtype
+        probes = [torch.randn(self.shape, generator=generator, dtype=dtype).to(self._leaf.device) for _ in range(2)]
         images = [self._product(v) for v in probes]
         asked = torch.stack([part for i in images for part in (torch.isfinite(i).all(), i.any())])
         first_finite, first_any, second_finite, second_any = asked.tolist()

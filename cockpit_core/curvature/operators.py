@@ -36,10 +36,10 @@ class Operator(Protocol):
     def close(self) -> None: ...
 
 
-Found = list[Tensor | None]
+Gradients = list[Tensor | None]
 
 
-def gradient_of_one(outputs: Found, leaf: Tensor, seeds: Sequence[Tensor], batched: bool = False) -> Tensor:
+def gradient_of_one(outputs: Gradients, leaf: Tensor, seeds: Sequence[Tensor], batched: bool = False) -> Tensor:
     """``J^T seeds`` with respect to a single tensor; zero where it does not matter."""
     (found,) = _gradient(outputs, [leaf], seeds, batched)
     return leaf.new_zeros((seeds[0].shape[:1] if batched else ()) + leaf.shape) if found is None else found
@@ -47,7 +47,7 @@ def gradient_of_one(outputs: Found, leaf: Tensor, seeds: Sequence[Tensor], batch
 
 def _gradient(
     outputs: Sequence[Tensor | None], inputs: Sequence[Any], seeds: Sequence[Tensor], batched: bool = False
-) -> Found:
+) -> Gradients:
     """``J^T seeds``, None where no output depends on an input; the graph survives."""
     pairs = [(o, s) for o, s in zip(outputs, seeds, strict=True) if o is not None and o.requires_grad]
     if not pairs:
@@ -64,7 +64,7 @@ def _gradient(
     return [None if f is None else f.detach() for f in found]
 
 
-def differentiable_gradient(loss: Tensor, inputs: Sequence[Any]) -> Found:
+def differentiable_gradient(loss: Tensor, inputs: Sequence[Any]) -> Gradients:
     """Gradients with a graph of their own. ``autograd.grad``, because ``backward(create_graph=True)`` leaks."""
     with torch.enable_grad(), explained():
         return list(torch.autograd.grad(loss, list(inputs), create_graph=True, allow_unused=True))
@@ -145,7 +145,7 @@ class GGNOperator(_Products):
         with torch.enable_grad(), explained():
             self._ways = Stemmed(point.outputs, self.parameters)
             self._dummy = torch.zeros_like(point.outputs, requires_grad=True)
-            self._pullback: Found = list(
+            self._pullback: Gradients = list(
                 torch.autograd.grad(point.outputs, self._ways.inputs, self._dummy, create_graph=True, allow_unused=True)
             )
             self._leaf = point.outputs.detach().clone().requires_grad_()

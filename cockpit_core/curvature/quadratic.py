@@ -4,18 +4,24 @@ At the outputs ``y0`` of this step, ``l(y) = l(y0) + <g, y - y0> + 1/2 <y - y0, 
 curvature of the loss, and nothing else is asked of it. ``g`` and the products with ``H`` come from the user's own graph
 between the outputs and the loss; the network below is not touched. So the forward pass can be repeated with other
 kernels, or on a part of the batch, and ``l`` put on top of it.
+
+One output may be computed from another: the code of an autoencoder and what it is decoded to. The gradient that autograd gives
+for the lower one then has what the upper one passes on; as functions of the loss they are apart, so nothing is let through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import Function
+from torch.autograd.graph import Node
 
+from .autograd_graph import reachable
 from .point import explained
 
 Product = Callable[[Tensor], Tensor]
@@ -62,6 +68,10 @@ class _HalfSquare(Function):
         return slope * _Linear.apply(d, ctx.product), None
 
 
+def _stop(arrived: Sequence[Tensor | None]) -> tuple[None, ...]:
+    return (None,) * len(arrived)
+
+
 class LossAtOutputs:
     """``loss_of(values)`` of a Point. ``outputs`` are the user's tensors, in whose graph the loss lies; ``values`` has them
     joined as ``join`` does, which is linear, and ``part`` undoes it."""
@@ -80,8 +90,23 @@ class LossAtOutputs:
     def slopes(self) -> list[Tensor | None]:
         """The gradient of the loss at the outputs, with its graph. Made when it is first asked for: it takes as much memory
         as the outputs, several times."""
-        with torch.enable_grad(), explained():
+        with torch.enable_grad(), explained(), self._held_apart():
             return list(torch.autograd.grad(self._loss, self._outputs, create_graph=True, allow_unused=True))
+
+    @cached_property
+    def _upper(self) -> list[Node]:
+        """The nodes of outputs that are computed from other ones."""
+        nodes = list(dict.fromkeys(y.grad_fn for y in self._outputs if y.grad_fn is not None))
+        below = {node: set(reachable([f for f, _ in node.next_functions])) for node in nodes if len(nodes) > 1}
+        return [node for node, others in below.items() if any(other in others for other in nodes if other is not node)]
+
+    @contextmanager
+    def _held_apart(self) -> Iterator[None]:
+        """Inside, what arrives at an output is not passed on to the outputs below it."""
+        with ExitStack() as stack:
+            for node in self._upper:
+                stack.callback(node.register_prehook(_stop).remove)
+            yield
 
     @cached_property
     def _slope(self) -> Tensor:
@@ -98,7 +123,7 @@ class LossAtOutputs:
             bent = [(s, seed) for s, seed in zip(self.slopes, seeds, strict=True) if s is not None and s.requires_grad]
             if not bent:
                 return torch.zeros_like(d)
-            with explained():
+            with explained(), self._held_apart():
                 found = torch.autograd.grad(
                     [s for s, _ in bent], self._outputs, [v for _, v in bent], retain_graph=True, allow_unused=True
                 )

@@ -112,6 +112,7 @@ class RestProbes:
         """Is a weight used many times, each behind the one before? Then sweeps of probes are less noisy (signs.py)."""
         return any(len(self._individuals[name].pieces) >= SWEEP for name in self._again)
 
+    @torch.no_grad()
     def probe(self, generator: torch.Generator, sweep: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
         """One draw, the mean of a sweep of probes: of the covered parameters [P, B], and per element of the others."""
         like = next((s.detach() for s in self._slopes if s is not None), torch.zeros(()))
@@ -203,7 +204,9 @@ def _choose(one: Individual, number: int, most: int, slopes: Sequence[Tensor | N
     again, dense = _needs_further_term(one), bool(outer) and outer[0].one_hot is None
     if alike and again and dense and all(p.site.kind != "Convolution" for p in outer):
         return MixedSigns(one, number, slopes, again)
-    if fits and (not alike or again or positions > outer[0].inputs):
+    # Of the two ways of a convolution, this one is far cheaper to prepare, and about as noisy.
+    many = positions * (2 if outer and outer[0].site.kind == "Convolution" else 1)
+    if fits and (not alike or again or many > outer[0].inputs):
         return ChangeOfParameter(one, number)
     if not alike or again or one.batch_size * outer[0].groups * positions**2 > most:
         return SignsAtOutputs(one, number)

@@ -51,7 +51,7 @@ class Sums:
             self.norms += g2.flatten(2).sum((0, 2))
 
 
-Rule = Callable[[Use, Tensor, "Tensor | None", int, Sums], None]
+AddSquares = Callable[[Use, Tensor, "Tensor | None", int, Sums], None]
 
 
 def _per_sample(b: Tensor, batch_size: int) -> Tensor:
@@ -284,7 +284,7 @@ def _embedding(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums:
             sums.norms.index_add_(0, keys // rows, g2.sum(1))
 
 
-_OWN_RULES: dict[tuple[str, str], Rule] = {
+_OWN_WAYS: dict[tuple[str, str], AddSquares] = {
     ("Addmm", "weight"): _matrix,
     ("Mm", "weight"): _matrix,
     ("Addmm", "bias"): _matrix_bias,
@@ -297,9 +297,9 @@ _OWN_RULES: dict[tuple[str, str], Rule] = {
     ("PreluKernel", "weight"): _prelu,
     ("Embedding", "weight"): _embedding,
 }
-_NORM_RULES: dict[tuple[str, str], Rule] = {
+_NORM_WAYS: dict[tuple[str, str], AddSquares] = {
     (kind, role): rule
     for kind in ("NativeBatchNorm", "NativeLayerNorm", "NativeGroupNorm")
     for role, rule in (("weight", _norm_weight), ("bias", _norm_bias))
 }
-RULES = _OWN_RULES | _NORM_RULES
+WAYS = _OWN_WAYS | _NORM_WAYS

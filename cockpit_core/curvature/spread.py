@@ -3,7 +3,7 @@
 A draw gives one number per sample, and those of different samples are uncorrelated. So the variance of their sum is the sum of
 their variances, each from the draws of one sample: with B samples and k draws that is B (k - 1) degrees of freedom where the
 spread of the k sums alone has k - 1. Where few samples carry the sum there are fewer (Welch and Satterthwaite), and
-the error is widened so that four of it still hold what four of a normal distribution hold.
+the error is widened so that two of it still hold what two of a normal distribution hold: the truth in 95 of 100 cases.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ class Draws:
 
     def add(self, draw: Tensor) -> None:
         self._drawn.append(draw.detach().double())
+
+    def sum_up(self) -> tuple[float, float]:
+        """The sum of all means, and its standard error."""
+        if not self._drawn or not self._drawn[0].numel():
+            return 0.0, 0.0
+        drawn = torch.stack([draw.sum(0) for draw in self._drawn]).cpu()  # [k, B]
+        return float(drawn.mean(0).sum()), _standard_error(drawn)
 
     def finish(self) -> tuple[list[float], list[float], float]:
         """Means and standard errors of the parameters, and the standard error of their sum."""
@@ -49,8 +56,8 @@ def _standard_error(drawn: Tensor) -> float:
 
 
 def widening(freedom: float) -> float:
-    """The quantile of Student's t that belongs to four standard deviations, over four (Cornish and Fisher)."""
-    z = 4.0
+    """The quantile of Student's t that belongs to two standard deviations, over two (Cornish and Fisher)."""
+    z = 2.0
     first, second = (z**2 + 1) / (4 * freedom), (5 * z**4 + 16 * z**2 + 3) / (96 * freedom**2)
     third = (3 * z**6 + 19 * z**4 + 17 * z**2 - 15) / (384 * freedom**3)
     return 1 + first + second + third

@@ -44,8 +44,8 @@ class _Layer:
         """``dz`` [n, *space, channels], from ``da`` and a direction of the parameters."""
         pairs = [(self.image, weight)] if change is None else [(self.image, weight), (change, self.weight)]
         start = weight.new_zeros(self.live.shape) if bias is None else self.live * bias
-        found = gather_columns(pairs, self.block.where, self.block.geometry, self.block.out, start)
-        return found.unflatten(1, self.space)
+        image = gather_columns(pairs, self.block.where, self.block.geometry, self.block.out, start)
+        return image.unflatten(1, self.space)
 
     def weigh(self, slope: Tensor, image: Image) -> tuple[Tensor, Tensor]:
         """``conv_weight(image, slope)`` and the bias's, of slope [n, *space, channels]."""
@@ -59,10 +59,10 @@ class _Layer:
         return _finite(self.block.send_through(columns, where, weight))[0].movedim(1, -1)
 
 
-def _finite(found: Any) -> Any:
-    if found is None:
+def _finite(image: Any) -> Any:
+    if image is None:
         raise NoCurvature("the curvature is not finite at this step")
-    return found
+    return image
 
 
 class Trunk:
@@ -102,12 +102,12 @@ class Trunk:
         rest = iter(vectors)
         directions = [[next(rest) for _ in own] for own in self._own]
         changes: list[Image | None] = []
-        found = vectors[0]
+        image = vectors[0]
         for number, (layer, (weight, *bias)) in enumerate(zip(self._layers, directions, strict=True)):
-            changes.append(Image.channels_last(found, layer.padding) if number else None)
-            found = layer.push(changes[-1], weight, bias[0] if bias else None)
+            changes.append(Image.channels_last(image, layer.padding) if number else None)
+            image = layer.push(changes[-1], weight, bias[0] if bias else None)
         self._pushed.append((changes, directions))
-        return found.movedim(-1, 1)
+        return image.movedim(-1, 1)
 
     def _pull(self, slope: Tensor, number: int) -> list[Tensor]:
         slope, gradients = slope.movedim(1, -1).contiguous(), list[Tensor]()
@@ -127,8 +127,8 @@ class Trunk:
 
 def parameters_of(convolution: Node) -> list[Tensor]:
     """Weight and bias, if they are leaves."""
-    found = [variable_of(below) for below, _ in convolution.next_functions[1:] if below is not None]
-    return [leaf for leaf in found if leaf is not None]
+    leaves = [variable_of(below) for below, _ in convolution.next_functions[1:] if below is not None]
+    return [leaf for leaf in leaves if leaf is not None]
 
 
 def find_trunks(root: Tensor, parameters: Sequence[Tensor]) -> list[Trunk]:
@@ -138,7 +138,7 @@ def find_trunks(root: Tensor, parameters: Sequence[Tensor]) -> list[Trunk]:
     nodes = reachable([root.grad_fn])
     count = Counter(below for node in nodes for below, _ in node.next_functions if below is not None)
     wanted = {id(p) for p in parameters}
-    found = []
+    trunks = []
     blocks = [b for b in find_blocks(root.grad_fn, None, math.inf, DENSE) if _is_trained(b.convolution, wanted, count)]
     above = {block.below[0]: block for block in blocks}
     for block in blocks:
@@ -150,8 +150,8 @@ def find_trunks(root: Tensor, parameters: Sequence[Tensor]) -> list[Trunk]:
         savings = [sum(_saving(b) for b in row[: k + 1]) for k in range(len(row))]
         best = max(savings)
         if best > 0:
-            found.append(Trunk(row[: savings.index(best) + 1]))
-    return found
+            trunks.append(Trunk(row[: savings.index(best) + 1]))
+    return trunks
 
 
 def _saving(block: Block) -> float:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cockpit_core.diagnoses import Diagnosis, Found, all_diagnoses
 from cockpit_core.diagnosis.confidence import confidence_of
+from cockpit_core.diagnosis.contract import Diagnosis, Found
 from cockpit_core.diagnosis.facts import Facts
 from cockpit_core.diagnosis.history import History, Observation
 from cockpit_core.diagnosis.view import View
@@ -25,7 +25,7 @@ class Judge:
     """One for each run; ``see`` takes the tracked steps in order and gives what is new at each."""
 
     def __init__(self, diagnoses: Iterable[Diagnosis] | None = None):
-        rules = [cls() for cls in all_diagnoses().values()] if diagnoses is None else list(diagnoses)
+        rules = make_all() if diagnoses is None else list(diagnoses)
         self.rules = {rule.name: rule for rule in rules}
         self.history = History()
         self.facts: Facts | None = None
@@ -175,6 +175,13 @@ class Judge:
 def allowed_probes(step: int) -> float:
     """Of one kind, up to a step: two, and two more whenever the run has become twice as long."""
     return 2 * (1 + math.log2(step / PROBED_FROM)) if step >= PROBED_FROM else 0
+
+
+def make_all() -> list[Diagnosis]:
+    """Those of the folder, which is read when somebody wants to judge: a judge knows no diagnosis by name."""
+    from cockpit_core.diagnoses import all_diagnoses
+
+    return [cls() for cls in all_diagnoses().values()]
 
 
 def make_finding(rule: Diagnosis, found: Found, since: int, step: int, known: Finding | None) -> Finding:

@@ -8,7 +8,7 @@ kept. Of each activation at most ``MOST`` elements are read, evenly spread over 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cockpit_core.distributed.group import Group
+from cockpit_core.engine.loss.graph import below
 from cockpit_core.quantities.measured import Activations, Attention, Scale, Units
 
 MOST = 2**15
@@ -53,7 +54,7 @@ def read_activations(root: Any, names: Mapping[int, str], wanted: set[str]) -> A
     """Everything that ``wanted`` ("units", "attention") asks for in the graph behind ``root``."""
     found = Activations()
     with torch.no_grad():
-        for node in walk(root):
+        for node in below(root):
             kind = node.name().removesuffix("Backward0")
             try:
                 if "units" in wanted and (kind in OUTPUTS or kind in INPUTS):
@@ -65,17 +66,6 @@ def read_activations(root: Any, names: Mapping[int, str], wanted: set[str]) -> A
             except RuntimeError as error:  # what the graph had kept is gone: overwritten in place, or freed
                 found.reason = f"the graph no longer shows an activation ({str(error).splitlines()[0][:120]})"
     return found
-
-
-def walk(root: Any) -> Iterator[Any]:
-    seen, waiting = {root}, [root]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for child, _ in node.next_functions:
-            if child is not None and child not in seen:
-                seen.add(child)
-                waiting.append(child)
 
 
 def find_layer(node: Any, names: Mapping[int, str]) -> tuple[str, bool]:

@@ -99,9 +99,12 @@ class Again:
 
     def of_pass(self, found: Pass) -> list[Evaluation]:
         """A loss module tells more than the root of the graph, which is its output or made of it."""
-        own = [e for e in self.evaluations if e.task == found.task]
-        modules = [e for e in own if e.call is not None]
-        return modules or own[:1]
+        evaluations: list[Evaluation] = []
+        for task in (found.task, *sorted(found.further)):
+            own = [e for e in self.evaluations if e.task == task]
+            modules = [e for e in own if e.call is not None]
+            evaluations += modules or own[:1]
+        return evaluations
 
     def losses(self, model: nn.Module, loss_fn: nn.Module | None, passes: list[Pass], scale: float) -> Iterator[Tensor]:
         """The loss of each pass with a graph of its own, at the parameters as they are now."""

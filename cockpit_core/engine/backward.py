@@ -11,12 +11,12 @@ from cockpit_core.distributed.joining import join_batches, join_diagonals
 from cockpit_core.engine.activations import join_activations
 from cockpit_core.engine.alpha.alpha import Batch, Taken
 from cockpit_core.engine.broadcast import Entry, pull_entry
-from cockpit_core.engine.capture import Pass, free, keeps_graph
+from cockpit_core.engine.capture import Pass, add_pass, free, keeps_graph
 from cockpit_core.engine.centre import Centre
 from cockpit_core.engine.layer_result import Job, LayerResult, method_of
+from cockpit_core.engine.reducing import drop_formed
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
-from cockpit_core.layers.fallback import gradients_of
 from cockpit_core.layers.registry import Call
 from cockpit_core.quantities.measured import Activations
 from cockpit_core.quantities.norms import measure_norms
@@ -24,6 +24,8 @@ from cockpit_core.quantities.norms import measure_norms
 WAITING = 4
 """This part of the memory budget may be held by layers that are to be checked."""
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
+
+TAKEN = "gradients were taken away inside the backward pass, as by an optimizer that steps in a hook"
 
 
 class BackwardSide(Centre):
@@ -89,6 +91,9 @@ class BackwardSide(Centre):
         found.accumulated = True
         if self.quiet.muted or self.step.passes or not self.step.plan.individual:
             return
+        if p.grad is None:
+            self.step.no_value["individual"] = TAKEN
+            return
         found.arrived.append(self.cover.names[id(p)])
         if self.step.deferred and not self._stops_waiting(found):
             return
@@ -147,7 +152,8 @@ class BackwardSide(Centre):
                 return
             found.read_losses()
             self._settle_pass(found)
-            self.step.passes.append(found)
+            self.step.ended = found
+            self.step.entangled = add_pass(self.step.passes, found) or self.step.entangled
             self._note_gradients()
             if found.is_union:  # what was reduced before the second batch was seen has the scale of the first
                 self.joins_batches, reduced = True, self.step.reduced
@@ -202,7 +208,7 @@ class BackwardSide(Centre):
         plan = self.step.plan
         found = {"gradient": gradient} if plan.measures_individual else {}
         step = self.alpha.direction(name) if plan.alpha_end else None
-        return found if step is None else found | {"step": step}
+        return found if step is None else found | {"step": step.to(gradient.dtype)}  # the model may have been cast
 
     def _take_layers(self, job: Job, results: list[LayerResult]) -> None:
         self.reducer.settle(job, results)
@@ -255,12 +261,12 @@ class BackwardSide(Centre):
 
     def _reduce_rest(self) -> None:
         state = self.step
-        if len(state.passes) > 1 and state.reduced:
+        if state.entangled or (state.backward_passes > 1 and state.reduced):
             # The first pass was reduced as if it were the only one, but more came: its numbers have the wrong scale.
             for part in (state.reduced, state.gram, state.failures):
                 part.clear()
             self.alpha.begin(state.plan)
-            state.no_value["individual"] = CHANGED
+            state.no_value["individual"] = state.entangled or CHANGED
         elif not state.reduced and not state.failures:
             names = [name for name in state.gradients if not self.cover.is_left_out(name)]
             job, results = self._job(state.passes, state.batch_size, state.gradients), list[LayerResult]()
@@ -337,10 +343,3 @@ class BackwardSide(Centre):
     def _batch(self) -> Batch:
         state = self.step
         return Batch(state.losses(), state.why_no_losses(), state.reduced, state.place)
-
-
-def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) -> None:
-    """Gradients that a module without a rule has formed are used by its own parameters only."""
-    last = gradients_of(known[-1].parts[0]) if known and known[-1].parts else None
-    if last is not None and not keep and (not following.parts or last is not gradients_of(following.parts[0])):
-        last.whole = None

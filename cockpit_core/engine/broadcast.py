@@ -75,7 +75,7 @@ def find_broadcasts(
     careful = cover.sharded or (quiet.packed and not TELLS_HOOKS)
     finding = follower.follow(root, origin, batch_dim, places, len(batched), careful, quiet.running)
     entries = [entry for entry, holds in zip(entries, finding.entries, strict=True) if holds]
-    found, expanded = Broadcasts(interacts=finding.interacts), dict[int, Call]()
+    result, expanded = Broadcasts(interacts=finding.interacts), dict[int, Call]()
     for _, entry in entries:
         region = descend(entry.tail.node, batched)
         if not any(mixes_samples(node, B, batch_dim) for node in region):
@@ -83,15 +83,15 @@ def find_broadcasts(
     if (
         not entries or cover.sharded
     ):  # what lies behind entries cannot be pulled back: its parameters are not there any more
-        return found
+        return result
     names = {cover.names.get(id(n.variable)) for n in batched if hasattr(n, "variable")}
     for node, entry in entries:
         entry.leaves = {name: p for name, p in entry.leaves.items() if name not in names}
         if (entry.calls or entry.leaves) and node.metadata.setdefault(f"{TAG} entry", entry) is entry:
             entry.forward = forward
-            found.entries.append((node, entry))
-    found.has_unbatched = bool(expanded)
-    return found
+            result.entries.append((node, entry))
+    result.has_unbatched = bool(expanded)
+    return result
 
 
 def find_entries(root: Any, B: int, batch_dim: int) -> tuple[list[tuple[Any, Entry]], set[Any]]:
@@ -134,10 +134,10 @@ def shared_dim(shape: tuple[int, ...], tail: tuple[int, ...], B: int, batch_dim:
     padded = (1,) * (len(shape) - len(tail)) + tail
     if len(shape) > batch_dim and padded[batch_dim] == B:
         return None  # it has the batch where it belongs, and is repeated over something else of the same size
-    found = [dim for dim, (size, own) in enumerate(zip(shape, padded, strict=True)) if size == B and own == 1]
-    if len(found) != 1 or (max(tail, default=1) == 1 and found[0] != batch_dim):
+    places = [dim for dim, (size, own) in enumerate(zip(shape, padded, strict=True)) if size == B and own == 1]
+    if len(places) != 1 or (max(tail, default=1) == 1 and places[0] != batch_dim):
         return None
-    return found[0]
+    return places[0]
 
 
 def descend(tail: Any, batched: set[Any]) -> set[Any]:
@@ -209,8 +209,8 @@ def pull_entry(entry: Entry, gradient: Tensor, cover: Cover, mute: Callable[[], 
         for (call, names, position, _), b in zip(entry.calls, rows, strict=False)
         if b is not None
     ]
-    found = zip(leaves, rows[len(edges) :], strict=True)
-    return Pulled(outputs, {name: row for name, row in found if row is not None})
+    direct = zip(leaves, rows[len(edges) :], strict=True)
+    return Pulled(outputs, {name: row for name, row in direct if row is not None})
 
 
 def per_sample(gradient: Tensor, batch_dim: int, tail: torch.Size) -> Tensor:
@@ -239,15 +239,15 @@ def pull_back(tail: GradientEdge, seeds: Tensor, targets: list[Any]) -> list[Ten
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                found = torch.autograd.grad(
+                gradients = torch.autograd.grad(
                     [tail], wanted, [seeds], retain_graph=True, allow_unused=True, is_grads_batched=True
                 )
             except RuntimeError:  # no batching rule for one of the nodes
                 singles = [
                     torch.autograd.grad([tail], wanted, [s], retain_graph=True, allow_unused=True) for s in seeds
                 ]
-                found = tuple(stack_rows(column) for column in zip(*singles, strict=True))
-        for k, rows in zip(rest, found, strict=True):
+                gradients = tuple(stack_rows(column) for column in zip(*singles, strict=True))
+        for k, rows in zip(rest, gradients, strict=True):
             done[k] = rows
     return done
 

@@ -38,6 +38,8 @@ class Calls:
 
     def add(self, size: int | None, inputs: list[Tensor]) -> None:
         """The model is called."""
+        if inputs and inputs[0].dim() in self.follower.singles:
+            size = 1
         self.size = size
         self.number += 1
         self.sizes[self.number] = size or 0
@@ -50,7 +52,10 @@ class Calls:
     def count_outputs(self, outputs: list[Tensor], batch_dim: int) -> None:
         """The outputs may count other samples than the inputs: graphs, not nodes."""
         mark_outputs(outputs, self.number)
-        samples = samples_of_outputs(outputs, self.size or 0, batch_dim)
+        self.resize(samples_of_outputs(outputs, self.size or 0, batch_dim))
+
+    def resize(self, samples: int) -> None:
+        """The last call of the model has so many samples, whatever its inputs made believe."""
         if samples != (self.size or 0):
             self.size = self.sizes[self.number] = samples
             self.follower.resize(self.number, samples)

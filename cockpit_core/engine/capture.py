@@ -15,7 +15,7 @@ from cockpit_core.layers import random_state
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.module_state import ModuleState
 from cockpit_core.layers.random_state import RandomState
-from cockpit_core.layers.registry import Call
+from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.layers.seeds import flatten_tensors
 
 
@@ -79,6 +79,8 @@ class Pass:
     """Class of each sample, where the loss was given classes."""
     keeps_graph: bool = True
     """The user may go back through this graph once more (``retain_graph=True``)."""
+    further: set[int] = field(default_factory=set)
+    """Tasks of later backward passes through the same calls, whose gradients were added to these."""
 
     @property
     def is_union(self) -> bool:
@@ -139,6 +141,39 @@ class Pass:
     no_losses_yet: str = ""
     """Why there are none, unless more losses come."""
 
+    @property
+    def count(self) -> int:
+        """How many backward passes it stands for."""
+        return 1 + len(self.further)
+
+    def shares_calls(self, other: Pass) -> bool:
+        return not self.captured.keys().isdisjoint(other.captured)
+
+    def add_pass(self, other: Pass) -> None:
+        """A later pass through the same calls (``retain_graph=True``): the same samples, whose gradients and losses add up."""
+        if self.is_union or other.is_union or self.batch_size != other.batch_size:
+            raise NotCovered("two backward passes share a call of the model, but not their samples")
+        for own in other.captured.values():
+            mine = self.captured.setdefault(id(own.call), own)
+            for position, gradient in own.gradients.items() if mine is not own else ():
+                before = mine.gradients.get(position)
+                mine.gradients[position] = gradient if before is None else before + gradient
+        for name, places in other.by_parameter.items():
+            known = self.by_parameter.setdefault(name, [])
+            known += [(held, local) for held, local in places if self.captured[id(held.call)] is held]
+        for name, rows in other.direct.items():
+            add_up(self.direct.setdefault(name, {}), rows)
+        add_up(self.shared, other.shared)
+        self.sizes |= other.sizes
+        both = self.losses is not None and other.losses is not None
+        self.losses = self.losses + other.losses if both else None  # type: ignore[operator]
+        self.no_losses = self.no_losses or self.no_losses_yet or other.no_losses or other.no_losses_yet
+        self.loss += other.loss
+        self.forwards, self.bytes = [*self.forwards, *other.forwards], self.bytes + other.bytes
+        self.whole, self.curved = self.whole or other.whole, self.curved or other.curved
+        self.keeps_graph = other.keeps_graph
+        self.further |= {other.task, *other.further}
+
     def add(self, call: Call, names: list[str], cover: Cover, position: int, gradient: Tensor) -> None:
         self.note_size(call.forward, call.batch_size)
         held = self.captured.get(id(call))
@@ -148,6 +183,25 @@ class Pass:
                 self.by_parameter.setdefault(cover.name_of(call.module, local), []).append((held, local))
         before = held.gradients.get(position) if call.adds_up else None
         held.gradients[position] = gradient if before is None else before + gradient
+
+
+def add_pass(passes: list[Pass], found: Pass) -> str:
+    """Passes through the same calls become one: the samples are the same. Why they cannot, where they cannot."""
+    known = next((own for own in passes if own.shares_calls(found)), None)
+    try:
+        if known is not None:
+            known.add_pass(found)
+            return ""
+    except NotCovered as reason:
+        passes.append(found)
+        return str(reason)
+    passes.append(found)
+    return ""
+
+
+def add_up(known: dict[Any, Tensor], more: dict[Any, Tensor]) -> None:
+    for key, value in more.items():
+        known[key] = known[key] + value if key in known else value
 
 
 def free(found: Pass, name: str) -> None:
@@ -169,15 +223,21 @@ def keeps_graph() -> bool:
     return asked is None or bool(asked())
 
 
-def find_batch_size(values: Any, batch_dim: int) -> int | None:
-    """The number of samples: the size of the first tensor among the model's inputs that has the batch dimension."""
+def find_batch_size(values: Any, batch_dim: int, depth: int = 0) -> int | None:
+    """The number of samples: the size of the first tensor among the model's inputs that has the batch dimension. ``values``
+    are arguments and keywords, and from two levels on one argument: a list of tensors of different sizes has a sample each.
+    """
     if isinstance(values, Tensor):
         return int(values.shape[batch_dim]) if values.dim() > batch_dim else None
     if isinstance(values, dict) or hasattr(values, "keys"):
         values = list(values.values())
     if isinstance(values, (list, tuple)):
+        tensors = [value for value in values if isinstance(value, Tensor) and value.dim() > batch_dim]
+        several = len({tensor.shape[batch_dim] for tensor in tensors}) > 1
+        if depth > 1 and several and len(tensors) == len(values):
+            return len(values)
         for value in values:
-            size = find_batch_size(value, batch_dim)
+            size = find_batch_size(value, batch_dim, depth + 1)
             if size is not None:
                 return size
     return None

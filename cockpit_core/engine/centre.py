@@ -17,7 +17,7 @@ from cockpit_core.engine.capture import BeforeCall
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.compiled import EagerForAWhile
 from cockpit_core.engine.cover import Cover
-from cockpit_core.engine.curving.measuring import Asked, Curvature, Found
+from cockpit_core.engine.curving.measuring import Asked, Curvature, CurvatureResult
 from cockpit_core.engine.curving.points import Scene, mixes_samples
 from cockpit_core.engine.fallback_costs import FallbackCosts
 from cockpit_core.engine.hooks import Handles, Hook, LayerHook
@@ -151,7 +151,7 @@ class Centre:
 
     def end_step(self, closure: bool, backward_passes: int) -> None:
         """The optimizer has stepped. ``backward_passes`` were counted where none was watched."""
-        measured = len(self.step.passes)
+        measured = self.step.backward_passes
         if closure:  # it may be called again; only its first backward pass counts
             self.passes_per_step = measured or 1
         else:
@@ -279,7 +279,7 @@ class Centre:
         self.take_curvature(found)
         return found.is_done
 
-    def take_curvature(self, found: Found) -> None:
+    def take_curvature(self, found: CurvatureResult) -> None:
         state = self.step
         for kind, diagonal in found.diagonals.items():
             known = state.diagonals.get(kind)

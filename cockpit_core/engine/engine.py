@@ -115,6 +115,8 @@ class Engine(BackwardSide):
 
     def _note_layer(self, call: Call, names: list[str], tensors: list[Tensor]) -> None:
         self.calls.follower.note_call(call, tensors)
+        if self.calls.follower.is_single(call):
+            self.calls.resize(1)
         self._note_scale(self.cover.name_of(call.module, names[0]), tensors)
         if self.step.plan.curvature_kinds:
             for position, tensor in enumerate(tensors):
@@ -300,8 +302,8 @@ class Engine(BackwardSide):
             state.open = None
             if not state.passes:
                 self.discard()
-        elif prepared.plain and state.passes and not is_loss_itself(prepared.root, LOSS, self.calls.loss_key):
-            correct_loss(state.passes[-1], prepared.value / state.loss_scale)
+        elif prepared.plain and state.ended and not is_loss_itself(prepared.root, LOSS, self.calls.loss_key):
+            correct_loss(state.passes, state.ended, prepared.value / state.loss_scale)
 
 
 def has_saved_tensor_hooks() -> bool:

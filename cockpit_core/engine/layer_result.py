@@ -42,9 +42,13 @@ class LayerResult:
     kept: list[Contribution] = field(default_factory=list)
     gram: Tensor | None = None
     norm: float | None = None
+    along: dict[str, Tensor] | None = None
+    """Directions of a small layer that is to be reduced together with others (``small_layers``)."""
 
     @property
     def samples(self) -> int | None:
+        if self.along is not None:
+            return self.parts[0].samples
         return None if self.statistics is None else self.statistics.samples
 
 

@@ -44,8 +44,8 @@ def measure_slope(losses: Losses, parameters: Mapping[str, Tensor], step: Mappin
     """Loss and ``g . s`` at the parameters as they are now."""
     names, loss, slope = list(step), 0.0, 0.0
     for part in losses():
-        found = torch.autograd.grad(part, [parameters[n] for n in names], allow_unused=True)
-        slope += dot({n: g for n, g in zip(names, found, strict=True) if g is not None}, step)
+        gradients = torch.autograd.grad(part, [parameters[n] for n in names], allow_unused=True)
+        slope += dot({n: g for n, g in zip(names, gradients, strict=True) if g is not None}, step)
         loss += float(part.detach())
     return {"loss": loss, "slope": slope}
 
@@ -54,7 +54,7 @@ def measure_curvatures(
     losses: Losses, parameters: Mapping[str, Tensor], directions: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, float]:
     """``v' H v`` by direction, at the parameters as they are now."""
-    found = dict.fromkeys(directions, 0.0)
+    bends = dict.fromkeys(directions, 0.0)
     names = list(next(iter(directions.values())))
     chosen = [parameters[n] for n in names]
     with explained(), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
@@ -66,9 +66,9 @@ def measure_curvatures(
                     continue
                 along = torch.stack([(g * own.to(g.dtype)).sum() for g, own in pairs]).sum()
                 bent = torch.autograd.grad(along, chosen, retain_graph=True, allow_unused=True)
-                found[key] += dot({n: h for n, h in zip(names, bent, strict=True) if h is not None}, v)
+                bends[key] += dot({n: h for n, h in zip(names, bent, strict=True) if h is not None}, v)
             del gradient
-    return found
+    return bends
 
 
 def check_again(line: Line, loss: float, slope: float, scale: float, dtype: torch.dtype) -> None:
@@ -124,22 +124,22 @@ def measure_own_batch(setting: Setting, needs: set[str], check: bool) -> OwnBatc
         mine["bent"] = attempt_at_start(
             setting, partial(measure_curvatures, setting.losses, setting.parameters, directions)
         )
-    found = join_numbers(setting.share(mine))
-    if check and not isinstance(found["start"], str):
+    numbers = join_numbers(setting.share(mine))
+    if check and not isinstance(numbers["start"], str):
         scale = setting.length * setting.gradient_norm
         try:
-            check_again(line, found["start"]["loss"], found["start"]["slope"], scale, setting.dtype)
+            check_again(line, numbers["start"]["loss"], numbers["start"]["slope"], scale, setting.dtype)
         except NotRepeatable as reason:
-            found = dict.fromkeys(found, str(reason))
-    return fill(line, directions, found)
+            numbers = dict.fromkeys(numbers, str(reason))
+    return fill(line, directions, numbers)
 
 
-def fill(line: Line, directions: Mapping[str, Mapping[str, Tensor]], found: dict[str, Numbers | str]) -> OwnBatch:
-    result, start = OwnBatch(), found.get("start")
+def fill(line: Line, directions: Mapping[str, Mapping[str, Tensor]], numbers: dict[str, Numbers | str]) -> OwnBatch:
+    result, start = OwnBatch(), numbers.get("start")
     if isinstance(start, str):
-        found = dict.fromkeys(found, start)
+        numbers = dict.fromkeys(numbers, start)
         result.reasons["preconditioned"] = start
-    end, bent = found.get("end"), found.get("bent")
+    end, bent = numbers.get("end"), numbers.get("bent")
     if isinstance(end, dict):
         line.loss_end, line.slope_end = end["loss"], end["slope"]
         result.line = line

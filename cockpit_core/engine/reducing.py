@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.distributed.group import Group, first_problem, reason_of
+from cockpit_core.engine import small_layers
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.cover import Cover
@@ -38,11 +39,12 @@ class Reducer:
             lend_parameters(self.cover, job.passes)
         for some in self.group.rounds(names):
             results = [result for name in some if (result := self._collect(job, name)) is not None]
-            self._reduce_each(job, results)
+            self._reduce_each(job, results, may_wait=True)
             yield from results
 
     def settle(self, job: Job, results: list[LayerResult]) -> None:
         """Judge all of them at once, over the samples of all processes. What does not add up is tried the next way."""
+        self._reduce_waiting(job, [result for result in results if result.along is not None])
         pending = results
         while pending:
             mine = {r.name: r.reason or vectors_of(r.statistics) for r in pending}
@@ -71,7 +73,17 @@ class Reducer:
             self.group.hold_back(error)
             result.error = error
 
-    def _reduce_each(self, job: Job, results: list[LayerResult]) -> None:
+    def _reduce_waiting(self, job: Job, results: list[LayerResult]) -> None:
+        """All that were too small for a turn of their own."""
+        try:
+            small_layers.reduce_waiting(results, job, self.clock)
+        except Exception as error:
+            for result in results:
+                self._give_up(result, error)
+        for result in results:
+            result.along = None
+
+    def _reduce_each(self, job: Job, results: list[LayerResult], *, may_wait: bool = False) -> None:
         """This process's samples; formed gradients of one module are dropped before the next one's are made."""
         last: ModuleGradients | None = None
         for result in results:
@@ -80,6 +92,9 @@ class Reducer:
             parameter = self.cover.parameters[result.name]
             value = parameter if job.request.spec is None else whole(parameter)
             if result.reason:
+                continue
+            if may_wait and small_layers.may_wait(result, directions, job):
+                result.along = directions
                 continue
             try:
                 reduce_parts(result, directions, job, value, self.clock)
@@ -168,3 +183,10 @@ def lend_parameters(cover: Cover, passes: list[Pass]) -> None:
     for found in passes:
         for held in found.captured.values():
             held.call.parameters = values.get(held.call.module, {})
+
+
+def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) -> None:
+    """Gradients that a module without a rule has formed are used by its own parameters only."""
+    last = gradients_of(known[-1].parts[0]) if known and known[-1].parts else None
+    if last is not None and not keep and (not following.parts or last is not gradients_of(following.parts[0])):
+        last.whole = None

@@ -46,6 +46,8 @@ class StepState:
     """Several backward passes may come: reduce at the step, when the size of the batch is known, not in the pass."""
     passes: list[Pass] = field(default_factory=list)
     open: Pass | None = None
+    ended: Pass | None = None
+    """The pass that ended last, as it was before it was added to another."""
     before: dict[str, Tensor | None] = field(default_factory=dict)
     """``p.grad`` when the step's first backward pass began: what a forgotten ``zero_grad`` left there."""
     reduced: dict[str, LayerStatistics] = field(default_factory=dict)
@@ -71,6 +73,8 @@ class StepState:
     eigenpairs: dict[str, Any] = field(default_factory=dict)
     curvature_part: str = ""
     theta: dict[str, Tensor] = field(default_factory=dict)
+    entangled: str = ""
+    """Why the passes cannot be told apart, where they cannot."""
     measured: bool = False
     place: Place | None = None
     """Where the parameters were at the first backward pass."""
@@ -103,7 +107,8 @@ class StepState:
 
     def discard(self) -> None:
         """The gradients were zeroed before the optimizer stepped: what was captured no longer counts."""
-        self.place = self.elsewhere = None
+        self.place = self.elsewhere = self.ended = None
+        self.entangled = ""
         for part in (
             self.passes,
             self.reduced,
@@ -115,6 +120,11 @@ class StepState:
             self.gram,
         ):
             part.clear()
+
+    @property
+    def backward_passes(self) -> int:
+        """Also those that went through the same calls once more, and were added to the first."""
+        return sum(found.count for found in self.passes)
 
     @property
     def batch_size(self) -> int:
@@ -144,7 +154,7 @@ class StepState:
 
     def batch(self) -> Batch:
         """What all passes of this process have seen together."""
-        return Batch(len(self.passes), self.batch_size, self.loss, self.losses(), self.why_no_losses())
+        return Batch(self.backward_passes, self.batch_size, self.loss, self.losses(), self.why_no_losses())
 
     def why_unmeasured(self) -> str:
         """Why there are no individual gradients, where that is known. The first failure stands for all."""

@@ -33,7 +33,7 @@ def survey(
     """``names`` by id of the parameters, ``hooked``: modules whose calls are tagged. What a checkpointed block hides is
     taken for the model's where the model has been called. ``swapped``: the graph holds other objects than the parameters
     (fully_shard), so that losses which were handed over are taken for the model's; they may be another run's otherwise."""
-    found, seen, waiting = Survey(), set(), [node for node, _ in roots_of(root)]
+    answer, seen, waiting = Survey(), set(), [node for node, _ in roots_of(root)]
     while waiting:
         node = waiting.pop()
         if node in seen:
@@ -41,23 +41,23 @@ def survey(
         seen.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None:
-            found.is_mine |= id(variable) in names
+            answer.is_mine |= id(variable) in names
             continue
         marks = node.metadata
         if marks:
-            _take_marks(found, node, marks, hooked)
-            found.is_mine |= swapped and bool(found.given)
-        found.is_mine |= was_called and node.name() == "CheckpointFunctionBackward"
+            _take_marks(answer, node, marks, hooked)
+            answer.is_mine |= swapped and bool(answer.given)
+        answer.is_mine |= was_called and node.name() == "CheckpointFunctionBackward"
         waiting += [child for child, _ in node.next_functions if child is not None]
-    return found
+    return answer
 
 
-def _take_marks(found: Survey, node: Any, marks: Any, hooked: Container[Any]) -> None:
+def _take_marks(answer: Survey, node: Any, marks: Any, hooked: Container[Any]) -> None:
     for given in marks.get(GIVEN, {}).values():
-        found.given = len(given.losses)
+        answer.given = len(given.losses)
     for call, _, _ in marks.get(TAG, ()):
         if call.module in hooked:
-            found.is_mine = True
-            found.forwards.add(call.forward)
+            answer.is_mine = True
+            answer.forwards.add(call.forward)
             if output_shape(node):
-                found.shapes.append(output_shape(node))
+                answer.shapes.append(output_shape(node))

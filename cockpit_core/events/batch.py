@@ -9,7 +9,7 @@ import numpy as np
 
 from cockpit_core.events.data import RunData
 from cockpit_core.events.heavy import Room
-from cockpit_core.events.table import Rows
+from cockpit_core.events.table import StoredRows
 from cockpit_core.foundation import records
 from cockpit_core.schema import batches, wire
 from cockpit_core.schema.limits import MAX_INFLATED
@@ -174,7 +174,7 @@ def _decimate(column: records.BatchColumn, max_points: int | None) -> records.Ba
     return records.BatchColumn(column.name, column.values[keep], column.layer, column.rows[keep], True)
 
 
-def _choose_rows(columns: list[records.BatchColumn], rows: Rows) -> np.ndarray:
+def _choose_rows(columns: list[records.BatchColumn], rows: StoredRows) -> np.ndarray:
     """Rows to send: all, or after decimation those that are referred to, were triggered, or are the last."""
     if not any(column.decimated for column in columns):
         return np.arange(rows.seq.size)

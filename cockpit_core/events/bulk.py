@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cockpit_core.events.pattern import Pattern, read_numbers, read_small
-from cockpit_core.events.table import KINDS, Rows, Table
+from cockpit_core.events.table import KINDS, StoredRows, Table
 from cockpit_core.foundation import records
 
 FEW = 16  # fewer records alike are not worth a pattern
 MANY_PATTERNS = 64  # a run whose records all differ is read the ordinary way
 
 
-class Group(NamedTuple):
+class Alike(NamedTuple):
     """Records that fit one pattern: their places in the list, and their bytes ``[records, bytes]``."""
 
     pattern: Pattern
@@ -31,15 +31,15 @@ class Group(NamedTuple):
 
 def add_records(table: Table, payloads: Sequence[bytes], add_one: Callable[[bytes], object]) -> None:
     """The same as ``add_one(payload)`` for all of them, in order."""
-    groups = _group(payloads, table.patterns)
+    alike = _find_alike(payloads, table.patterns)
     place, count = 0, len(payloads)
     while place < count:
         usable = np.zeros(count + 1, dtype=bool)
-        for group in groups:
-            if _is_welcome(table, group.pattern.record):
-                usable[group.places] = True
+        for some in alike:
+            if _is_welcome(table, some.pattern.record):
+                usable[some.places] = True
         end = place + int(np.argmin(usable[place:]))  # the first that is not
-        if end > place and _add_stretch(table, groups, place, end):
+        if end > place and _add_stretch(table, alike, place, end):
             place = end
         else:
             last = max(place + 1, end)
@@ -48,27 +48,27 @@ def add_records(table: Table, payloads: Sequence[bytes], add_one: Callable[[byte
             place = last
 
 
-def _group(payloads: Sequence[bytes], known: dict[int, Pattern]) -> list[Group]:
+def _find_alike(payloads: Sequence[bytes], known: dict[int, Pattern]) -> list[Alike]:
     """``known`` keeps the last pattern of each length: a live run is read a few records at a time, and they are alike."""
     by_length: dict[int, list[int]] = {}
     for place, payload in enumerate(payloads):
         by_length.setdefault(len(payload), []).append(place)
-    groups: list[Group] = []
+    alike: list[Alike] = []
     for length, members in by_length.items():
         if not length or len(members) < FEW:
             continue
         places = np.array(members)
         matrix = np.frombuffer(b"".join(payloads[place] for place in members), np.uint8).reshape(-1, length)
-        while places.size >= FEW and len(groups) < MANY_PATTERNS:
+        while places.size >= FEW and len(alike) < MANY_PATTERNS:
             try:
                 pattern = _find_pattern(payloads[places[0]], matrix[:1], known)
             except ValueError:
                 places, matrix = places[1:], matrix[1:]
                 continue
             fits = pattern.fits(matrix)
-            groups.append(Group(pattern, places[fits], matrix[fits]))
+            alike.append(Alike(pattern, places[fits], matrix[fits]))
             places, matrix = places[~fits], matrix[~fits]
-    return groups
+    return alike
 
 
 def _find_pattern(payload: bytes, row: np.ndarray, known: dict[int, Pattern]) -> Pattern:
@@ -88,13 +88,13 @@ def _is_welcome(table: Table, record: records.Record) -> bool:
     return not resumes and fits and table.has_room(record)
 
 
-def _add_stretch(table: Table, groups: list[Group], start: int, end: int) -> bool:
-    """Take the records from ``start`` to ``end``, which all belong to a group; False if they are not in order."""
+def _add_stretch(table: Table, alike: list[Alike], start: int, end: int) -> bool:
+    """Take the records from ``start`` to ``end``, which all have a known pattern; False if they are not in order."""
     parts = []
-    for pattern, places, matrix in groups:
+    for pattern, places, matrix in alike:
         first, last = np.searchsorted(places, (start, end))
         if first < last:
-            parts.append(Group(pattern, places[first:last] - start, matrix[first:last]))
+            parts.append(Alike(pattern, places[first:last] - start, matrix[first:last]))
     rows = _read_rows(parts, end - start)
     if rows.seq[0] < table.next_seq or (np.diff(rows.seq.astype(np.int64)) <= 0).any():
         return False
@@ -116,7 +116,7 @@ def _add_stretch(table: Table, groups: list[Group], start: int, end: int) -> boo
     return True
 
 
-def _has_ordered_fits(table: Table, parts: list[Group]) -> bool:
+def _has_ordered_fits(table: Table, parts: list[Alike]) -> bool:
     """Whether each fit is of a later step than all before it; one that is not replaces them, the ordinary way."""
     places = [places for pattern, places, _ in parts for _ in pattern.alphas]
     steps = [read_small(matrix, at).astype(np.int64) for pattern, _, matrix in parts for at, _ in pattern.alphas]
@@ -127,8 +127,8 @@ def _has_ordered_fits(table: Table, parts: list[Group]) -> bool:
     return ordered[0] > table.alphas.last_step and bool((np.diff(ordered) > 0).all())
 
 
-def _read_rows(parts: list[Group], count: int) -> Rows:
-    rows = Rows(*(np.zeros(count, dtype) for dtype in ("u4", "u4", "f8", "f8", "f8", "u1", "u1")))
+def _read_rows(parts: list[Alike], count: int) -> StoredRows:
+    rows = StoredRows(*(np.zeros(count, dtype) for dtype in ("u4", "u4", "f8", "f8", "f8", "u1", "u1")))
     for pattern, places, matrix in parts:
         rows.seq[places] = read_small(matrix, pattern.small.get("seq"))
         rows.step[places] = read_small(matrix, pattern.small.get("step"))
@@ -144,7 +144,7 @@ def _read_rows(parts: list[Group], count: int) -> Rows:
 Joined = tuple[np.ndarray, np.ndarray, list[str]]
 
 
-def _join(parts: list[Group]) -> dict[str, Joined]:
+def _join(parts: list[Alike]) -> dict[str, Joined]:
     """Places and values of each name, over all patterns, in order of place."""
     pieces: dict[str, list[tuple[np.ndarray, np.ndarray, str]]] = {}
     for pattern, places, matrix in parts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cockpit_core.events.table import MissingValue, Rows
+from cockpit_core.events.table import MissingValue, StoredRows
 from cockpit_core.events.taking import Taking
 from cockpit_core.events.words import check_names, check_step, list_names, plain
 from cockpit_core.foundation import records
@@ -69,11 +69,11 @@ class RunData(Taking):
         return list(dict.fromkeys(first + [name for name in (*self.table.columns, *sorted(known)) if name in known]))
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> StoredRows:
         """seq, step, time, wall_time, epoch, triggered and kind of every record."""
         return self.table.rows()
 
-    def rows_since(self, seq: int) -> Rows:
+    def rows_since(self, seq: int) -> StoredRows:
         """The rows of records with at least this number: what is new to a host that knows all before."""
         return self.table.rows(self.table.find_row(seq))
 

@@ -22,7 +22,7 @@ MAX_NAMES = 100_000  # columns of one run; a page cannot show a hundredth of the
 KINDS = ("step", "log", "start", "end")
 
 
-class Rows(NamedTuple):
+class StoredRows(NamedTuple):
     """One entry per record, in order of ``seq``."""
 
     seq: np.ndarray  # uint32
@@ -240,7 +240,7 @@ class Table:
 
     # ---- many records at once, see bulk.py ----
 
-    def extend_rows(self, rows: Rows, generations: np.ndarray) -> None:
+    def extend_rows(self, rows: StoredRows, generations: np.ndarray) -> None:
         """Rows that belong after all others, of generations that have begun; their values are there already."""
         for target, values in zip(self._rows, rows, strict=True):
             target.frombytes(values.tobytes())
@@ -302,9 +302,9 @@ class Table:
         for matrix in self.layer_columns.values():
             matrix.keep(kept, renumber)
 
-    def rows(self, first: int = 0, last: int | None = None) -> Rows:
+    def rows(self, first: int = 0, last: int | None = None) -> StoredRows:
         """Copies, from row ``first`` on, before row ``last``."""
-        return Rows(*(np.array(rows[first:last], dtype=rows.typecode) for rows in self._rows))
+        return StoredRows(*(np.array(rows[first:last], dtype=rows.typecode) for rows in self._rows))
 
     def generations(self) -> list[int]:
         """Of each row."""

@@ -160,7 +160,7 @@ class EventWriter:
 
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Plain scalars for TensorBoard's own tabs and for whoever syncs its logs."""
-        encoded = [summary.encode_scalar(f"cockpit/{name}", float(value)) for name, value in values.items()]
+        encoded = [summary.encode_scalar(f"{tags.PREFIX}{name}", float(value)) for name, value in values.items()]
         if encoded:
             with self._lock:
                 self._append(summary.encode_event(time.time(), step, encoded))
@@ -274,7 +274,7 @@ class EventWriter:
         self._file = self._begin_file([lost.path, *there])
         lost.close()
         if self._header is not None:
-            self._write_tensor("cockpit/header", "header", *self._header)
+            self._write_tensor(tags.HEADER, "header", *self._header)
         self._tell(f"{lost.path} {reason} while it was written; what follows is in {self.path.name}")
 
     def _tell(self, news: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cockpit_core.foundation.records import Finding
+from cockpit_core.schema import tags
 from cockpit_core.tracking.run import Run
 
 
@@ -33,10 +34,12 @@ def take_latest(run: Run) -> dict[str, float]:
     """Headline scalars of the last record, once, under the names that the library's logger shows."""
     log = run._tracker.log
     latest, log.latest = log.latest, {}
-    return {f"cockpit/{name}": value for name, value in latest.items()}
+    return {f"{tags.PREFIX}{name}": value for name, value in latest.items()}
 
 
 def count_findings(findings: Sequence[Finding]) -> dict[str, float]:
     """How many are broken and likely now, under the names that the library's logger shows; nothing while there is none."""
     active = [finding.severity for finding in findings if not finding.retracted and finding.severity != "advice"]
-    return {f"cockpit/findings_{kind}": float(active.count(kind)) for kind in ("broken", "likely")} if active else {}
+    return (
+        {f"{tags.PREFIX}findings_{kind}": float(active.count(kind)) for kind in ("broken", "likely")} if active else {}
+    )

@@ -35,7 +35,7 @@ PARAMETER_EXTRA = 3  # below, above, not finite
 
 
 @dataclass(frozen=True)
-class Rule:
+class Binning:
     """The rule's constants in the type C in which bins are computed (numpy scalars of that type, and ints)."""
 
     anchor: np.floating
@@ -96,17 +96,17 @@ class Bins:
     def width(self) -> float:
         return (self.high - self.low) / self.count
 
-    def rule(self, double: bool) -> Rule:
+    def binning(self, double: bool) -> Binning:
         """The constants of the rule, in float64 if ``double``, else in float32."""
         kind = np.float64 if double else np.float32
         zero = self.zero_edge
         anchor, offset = (0.0, zero) if zero is not None else (self.low, 0)
         scale = kind(self.count / (self.high - self.low))
-        return Rule(kind(anchor), scale, kind(self.low), kind(self.high), offset, self.count)
+        return Binning(kind(anchor), scale, kind(self.low), kind(self.high), offset, self.count)
 
     def category(self, value: float, double: bool = True) -> int:
         """The category of one value, written to be read: the reference for all kernels."""
-        rule = self.rule(double)
+        rule = self.binning(double)
         x = type(rule.scale)(value)
         if not math.isfinite(x):
             return self.count + (2 if math.isnan(x) else 3 if x > 0 else 4)

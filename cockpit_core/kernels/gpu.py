@@ -147,7 +147,7 @@ def _constants(bins: AnyBins, double: bool, device: torch.device) -> tuple[Tenso
     if isinstance(bins, LogBins):
         limits = [bins.lowest + (1023 if double else 127), bins.steps, *bins.thresholds(double)]
     else:
-        rule = bins.rule(double)
+        rule = bins.binning(double)
         first, last, shift = -rule.offset, bins.count - 1 - rule.offset, rule.offset + 1
         numbers = [float(x) for x in (rule.anchor, rule.scale, rule.low, rule.high, first, last, shift, above)]
     next_to_zero = {bins.category(x, double) for x in (-float(torch.finfo(kind).tiny), 0.0)}

@@ -52,7 +52,7 @@ def categorise_logarithmic(values: Tensor, bins: LogBins) -> Tensor:
 
 
 def categorise_linear(values: Tensor, bins: Bins) -> Tensor:
-    rule = bins.rule(values.dtype == torch.float64)
+    rule = bins.binning(values.dtype == torch.float64)
     first, last = -rule.offset, bins.count - 1 - rule.offset
     if not values.numel():
         return values.to(torch.int32)

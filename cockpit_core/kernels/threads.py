@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
@@ -38,7 +38,7 @@ def cut(length: int, elements: int, alone: int) -> list[tuple[int, int]]:
     return [(length * k // parts, length * (k + 1) // parts) for k in range(parts)]
 
 
-def share(run: Callable[[int, int], Found], bounds: list[tuple[int, int]]) -> list[Found]:
+def share(run: Callable[[int, int], Result], bounds: list[tuple[int, int]]) -> list[Result]:
     """``run(start, stop)`` of each part, the first in this thread; all have ended when one raises."""
     others = [_threads().submit(run, start, stop) for start, stop in bounds[1:]]
     try:

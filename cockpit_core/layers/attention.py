@@ -37,18 +37,21 @@ def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str,
         return None
     sides = [match_dtype(side, like) for side in sides]
     b = match_dtype(outputs[0].transpose(0, 1) if swap else outputs[0], like)
+    same = all(given[side] is given["query"] or is_same(given[side], given["query"]) for side in SIDES)
+    packed = same and module._qkv_same_embed_dim  # one product for all three, forth and back
+    state = call.random_state if call.training and module.dropout > 0 else None
     with torch.enable_grad():
-        maps = zip(sides, split_weights(module, own), split_biases(own), strict=True)
-        projected = [F.linear(x, weight, bias).requires_grad_() for x, weight, bias in maps]
-        with restored(call.random_state and call.random_state[0]):
-            joined, weights = attend(module, projected, given, call.training)
+        projected = project_inputs(module, own, sides, packed=packed)
+        with restored(state and state[0]):
+            joined, weights = attend(
+                module, list(projected[0].chunk(3, -1)) if packed else projected, given, call.training
+            )
         ends, seeds = [joined], [b @ like.detach()]
         if 1 in outputs:
             ends, seeds = [joined, weights], [*seeds, match_dtype(outputs[1], like)]  # type: ignore[list-item]
         at_projections = torch.autograd.grad(ends, projected, seeds)
-    same = all(given[side] is given["query"] or is_same(given[side], given["query"]) for side in SIDES)
-    shapes = [weight.shape for weight in split_weights(module, own)]
-    parts = input_parts(module, [gather(g) for g in at_projections], [gather(x) for x in sides], shapes, same, scale)
+    inputs = [gather(x) for x in (sides[:1] if packed else sides)]
+    parts = input_parts(module, [gather(g) for g in at_projections], inputs, split_weights(module, own), scale)
     b = gather(b)
     parts["out_proj.weight"] = Positions(b, gather(joined.detach()), like.shape, scale)
     if module.out_proj.bias is not None:
@@ -79,25 +82,32 @@ def split_biases(own: dict[str, Tensor]) -> list[Tensor | None]:
     return list(own["in_proj_bias"].detach().chunk(3)) if "in_proj_bias" in own else [None] * 3
 
 
+def project_inputs(
+    module: nn.MultiheadAttention, own: dict[str, Tensor], sides: list[Tensor], *, packed: bool
+) -> list[Tensor]:
+    """Queries, keys and values, [R, S, E] each; ``packed``: all three side by side."""
+    if packed:
+        bias = own["in_proj_bias"].detach() if "in_proj_bias" in own else None
+        return [F.linear(sides[0], own["in_proj_weight"].detach(), bias).requires_grad_()]
+    maps = zip(sides, split_weights(module, own), split_biases(own), strict=True)
+    return [F.linear(x, weight, bias).requires_grad_() for x, weight, bias in maps]
+
+
 def input_parts(
-    module: nn.MultiheadAttention,
-    gradients: list[Tensor],
-    sides: list[Tensor],
-    shapes: list[torch.Size],
-    same: bool,
-    scale: float,
+    module: nn.MultiheadAttention, gradients: list[Tensor], sides: list[Tensor], weights: list[Tensor], scale: float
 ) -> dict[str, Contribution]:
-    """The maps before the heads: one matrix of three blocks, or three matrices where widths differ."""
+    """The maps before the heads: one matrix of three blocks, or three matrices where widths differ. One gradient and one
+    side: those of all three."""
     parts: dict[str, Contribution] = {}
-    triples = zip(gradients, sides, shapes, strict=True)
-    blocks: list[Contribution] = [Positions(b, x, shape, scale) for b, x, shape in triples]
-    if not module._qkv_same_embed_dim:
-        parts |= dict(zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), blocks, strict=True))
-    elif same:
-        whole = torch.cat(gradients, -1)
-        parts["in_proj_weight"] = Positions(whole, sides[0], module.in_proj_weight.shape, scale)
+    if len(gradients) == 1:
+        parts["in_proj_weight"] = Positions(gradients[0], sides[0], module.in_proj_weight.shape, scale)
     else:
-        parts["in_proj_weight"] = Stacked(blocks, module.in_proj_weight.shape)
+        triples = zip(gradients, sides, weights, strict=True)
+        blocks: list[Contribution] = [Positions(b, x, weight.shape, scale) for b, x, weight in triples]
+        if module._qkv_same_embed_dim:
+            parts["in_proj_weight"] = Stacked(blocks, module.in_proj_weight.shape)
+        else:
+            parts |= dict(zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), blocks, strict=True))
     if module.in_proj_bias is not None:
         rows = torch.cat([b.sum(1) for b in gradients], -1)
         parts["in_proj_bias"] = Rows(rows, module.in_proj_bias.shape, scale)

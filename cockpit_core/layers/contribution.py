@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_outer
-from cockpit_core.kernels.native.reducing import Reduced
+from cockpit_core.kernels.native.dense import reduce_positions
+from cockpit_core.kernels.native.reducing import Reduced, can_reduce
+from cockpit_core.layers import ways
 from cockpit_core.layers.scratch import Scratch
 
 SMALL = 2**12
@@ -124,7 +126,7 @@ class Outer(Contribution):
 class Positions(Contribution):
     """``g_n = sum_s b_{n,s} a_{n,s}^T`` with many positions s: tokens of a Linear.
 
-    ``b`` is [B, S, out], ``a`` is [B, S, in]. ``||g_n||^2 = <A_n A_n^T, B_n B_n^T>`` when 2 S^2 < in * out.
+    ``b`` is [B, S, out], ``a`` is [B, S, in]. ``||g_n||^2 = <A_n A_n^T, B_n B_n^T>`` where ``ways`` says so.
     """
 
     makes_anew = True
@@ -137,12 +139,8 @@ class Positions(Contribution):
         formed = scratch.take("gradients", (hi - lo, self.b.shape[2], self.a.shape[2]), self.b)
         return torch.bmm(self.b[lo:hi].transpose(1, 2), self.a[lo:hi], out=formed).view(hi - lo, *self.shape)
 
-    @property
-    def gram_is_cheaper(self) -> bool:
-        return 2 * self.a.shape[1] ** 2 < self.a.shape[2] * self.b.shape[2]
-
     def norms(self) -> Tensor | None:
-        if not self.gram_is_cheaper:
+        if not ways.takes_gram(self.a.shape[1], self.a.shape[2], self.b.shape[2], has_kernel=can_reduce(self.b, 1)):
             return None
         block = max(1, 2**20 // self.a.shape[1] ** 2)  # a few MB of Gram matrices at a time
         parts = []
@@ -150,6 +148,11 @@ class Positions(Contribution):
             A, B = self.a[lo : lo + block], self.b[lo : lo + block]
             parts.append((torch.bmm(A, A.transpose(1, 2)) * torch.bmm(B, B.transpose(1, 2))).sum((1, 2)))
         return torch.cat(parts) * self.scale**2
+
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+        if not can_reduce(self.b, len(directions)) or self.a.dtype != self.b.dtype or not ways.fits(self.a, self.b):
+            return None
+        return reduce_positions(self.b, self.a, self.scale, directions, bins)
 
     def project(self, direction: Tensor) -> Tensor:
         V = direction.reshape(self.b.shape[2], self.a.shape[2])  # [out, in]

@@ -10,16 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cockpit_core.kernels import AnyBins
+from cockpit_core.kernels.native import dense
 from cockpit_core.kernels.native.columns import Image, can_take, square_columns
 from cockpit_core.kernels.native.convolving import can_walk, reduce_convolution
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce
+from cockpit_core.layers import ways
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.registry import Call, match_dtype, rule, samples_first
 from cockpit_core.layers.scratch import Scratch
 
 Sizes = tuple[int, ...]
 LOOKED_AT = 8  # samples, to see how many output gradients are zero
-DENSE = 0.4  # with more nonzero ones than that, patches and a product are faster
 
 
 def view_patches(padded: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes, out: Sizes) -> Tensor:
@@ -69,18 +70,19 @@ class Patches(Contribution):
         return torch.bmm(left, columns.transpose(1, 2), out=formed).view(n, *self.shape)
 
     def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
-        """From the nonzero entries of ``left`` alone, where they are few: behind a ReLU and a pooling one in eight."""
-        if not can_reduce(self.left, len(directions)) or not self._is_sparse():
+        """From the nonzero entries of ``left`` alone, where they are few: behind a ReLU and a pooling one in eight. Else,
+        and where something is not finite, from all."""
+        if not can_reduce(self.left, len(directions)) or not can_walk(self.image, self.left):
             return None
-        return reduce_convolution(
-            self.left, self.image, self.geometry, self.groups, tuple(self.shape), self.scale, directions, bins
-        )
+        sides = (self.left, self.image, self.geometry, self.groups, tuple(self.shape), self.scale, directions, bins)
+        found = reduce_convolution(*sides) if self._is_sparse() else None
+        return dense.reduce_convolution(*sides) if found is None else found
 
     def _is_sparse(self) -> bool:
         if not can_walk(self.image, self.left):
             return False
         some = self.left[:: max(1, self.samples // LOOKED_AT)]
-        return int(torch.count_nonzero(some)) <= DENSE * some.numel()
+        return int(torch.count_nonzero(some)) <= ways.SPARSE * some.numel()
 
     def squares(self) -> Tensor | None:
         """In one pass like ``reduce``."""

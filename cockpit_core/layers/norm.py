@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cockpit_core.foundation.sharded import has_peers
+from cockpit_core.kernels.native.normalised import can_normalise, find_moments, sum_normalised
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.registry import Call, NotCovered, match_dtype, rule, samples_first
 
@@ -46,12 +50,23 @@ if hasattr(nn, "RMSNorm"):  # torch 2.4
         return affine_rows(call, b, x_hat, scale, len(module.normalized_shape))
 
 
-def channel_rows(call: Call, b: Tensor, x_hat: Tensor, scale: float) -> dict[str, Contribution]:
-    """Features are dimension 1, positions all behind it (BatchNorm, GroupNorm, InstanceNorm)."""
+Moments = Callable[[], tuple[Tensor, Tensor]]
+"""Mean and variance, [N or 1, groups] each."""
+
+
+def channel_rows(
+    call: Call, b: Tensor, scale: float, x_hat: Callable[[], Tensor], moments: Moments | None = None
+) -> dict[str, Contribution]:
+    """Features are dimension 1, positions all behind it (BatchNorm, GroupNorm, InstanceNorm). With ``moments`` and a kernel
+    for it nothing of the input's size is written; else ``x_hat`` is."""
     module, B = call.module, call.batch_size
     weight: nn.Parameter = module.weight  # type: ignore[assignment]
-    b, x_hat = match_dtype(b, weight), match_dtype(x_hat, weight)
-    rows = [t.flatten(2).sum(2) if t.dim() > 2 else t for t in (b * x_hat, b)]  # [N, C]
+    b = match_dtype(b, weight)
+    if moments is not None and call.input.dtype == b.dtype and can_normalise(call.input, b):
+        rows = list(sum_normalised(call.input, b, *moments(), module.eps))  # type: ignore[arg-type]
+    else:
+        product = b * match_dtype(x_hat(), weight)
+        rows = [t.flatten(2).sum(2) if t.dim() > 2 else t for t in (product, b)]  # [N, C]
     rows = [samples_first(r, call, 1) for r in rows]
     rows = [r if r.dim() == 2 else r.reshape(B, -1, r.shape[-1]).sum(1) for r in rows]
     parts: dict[str, Contribution] = {"weight": Rows(rows[0], weight.shape, scale)}
@@ -65,7 +80,8 @@ def group_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     module: nn.GroupNorm = call.module  # type: ignore[assignment]
     if module.weight is None:
         return {}
-    return channel_rows(call, b, F.group_norm(call.input, module.num_groups, None, None, module.eps), scale)
+    normalise = partial(F.group_norm, call.input, module.num_groups, None, None, module.eps)
+    return channel_rows(call, b, scale, normalise, partial(find_moments, call.input, module.num_groups, joined=False))
 
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -75,7 +91,8 @@ def instance_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution
         return {}
     own = module.running_mean is None or call.training
     mean, var = (None, None) if own else (module.running_mean, module.running_var)
-    return channel_rows(call, b, F.instance_norm(call.input, mean, var, use_input_stats=own, eps=module.eps), scale)
+    normalise = partial(F.instance_norm, call.input, mean, var, use_input_stats=own, eps=module.eps)
+    return channel_rows(call, b, scale, normalise)
 
 
 @rule(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -89,9 +106,13 @@ def batch_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     if own:
         call.method, call.reason = "contribution", "BatchNorm in training mode mixes samples"
     mean, var = (None, None) if own else (module.running_mean, module.running_var)
+    normalise = partial(F.batch_norm, call.input, mean, var, None, None, training=own, momentum=0.0, eps=module.eps)
+    moments: Moments = partial(find_moments, call.input, module.num_features, joined=True)
+    if mean is not None and var is not None:
+        known = mean[None], var[None]
+        moments = lambda: known  # noqa: E731
     with torch.no_grad():
-        x_hat = F.batch_norm(call.input, mean, var, None, None, training=own, momentum=0.0, eps=module.eps)
-    return channel_rows(call, b, x_hat, scale)
+        return channel_rows(call, b, scale, normalise, moments)
 
 
 @rule(nn.SyncBatchNorm)
@@ -107,7 +128,7 @@ def sync_batch_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contributi
     call.method, call.reason = "contribution", "SyncBatchNorm in training mode mixes samples of all processes"
     channels = (1, -1, *(1,) * (call.input.dim() - 2))
     mean, inverse_deviation = (s.reshape(channels) for s in call.statistics)
-    return channel_rows(call, b, (call.input - mean) * inverse_deviation, scale)
+    return channel_rows(call, b, scale, lambda: (call.input - mean) * inverse_deviation)
 
 
 def is_shared(module: nn.SyncBatchNorm, training: bool) -> bool:

@@ -17,7 +17,7 @@ def list_parts(state: StepState, fit: AlphaFit | None, called: Sequence[str], la
     places = {name: place for place, name in enumerate(layers)}
     parts: list[Part] = [
         ("gradients", lambda: measure_reach(called, state.gradient_norms, places)),
-        ("step", lambda: {"leftover": float(state.stale), "passes": float(len(state.passes))}),
+        ("step", lambda: {"leftover": float(state.stale), "passes": float(state.backward_passes)}),
     ]
     if losses is not None:
         parts.append(("losses", lambda: measure_spread(losses)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-HEADER = "cockpit/header"
-RECORDS = "cockpit/records/"
-HEAVY = "cockpit/heavy/"
+PREFIX = "cockpit/"
+"""Also of headline scalars, here and in the loggers of training libraries."""
+HEADER = f"{PREFIX}header"
+RECORDS = f"{PREFIX}records/"
+HEAVY = f"{PREFIX}heavy/"
 
 
 def records_tag(segment: int) -> str:

@@ -16,6 +16,7 @@ from cockpit_core.distributed.log import open_log
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.engine import Engine
 from cockpit_core.events.resume import Past
+from cockpit_core.foundation.allocator import keep_freed_memory
 from cockpit_core.foundation.faults import Faults
 from cockpit_core.foundation.records import Record
 from cockpit_core.recording.header import describe_quantity, make_header
@@ -73,6 +74,7 @@ def make_engine(
     cover: Cover, loss_fn: Any, settings: Settings, faults: Faults, group: Group, compiled: Sequence[nn.Module],
     *, noticed_loss: Callable[..., None], loss_scale: Callable[[], float], owned: Callable[[], set[int]],
 ) -> Engine:  # fmt: skip
+    keep_freed_memory()
     own_seed = settings.seed + group.rank  # probes of different processes are independent
     return Engine(
         cover, loss_fn, batch_dim=settings.batch_dim, memory_budget=settings.memory_budget, guard=faults.guard,

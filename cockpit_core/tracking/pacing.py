@@ -45,7 +45,7 @@ class Pacer:
 
     def choose(self, due: Sequence[Quantity], step: int) -> list[Quantity]:
         """Of the quantities that are due by their schedules, those to measure now."""
-        waiting = self._group(due)
+        waiting = self._bundle(due)
         if not waiting:
             return []
         if not self.begun:  # the first measurement may go into debt: it shows what a record costs
@@ -95,7 +95,7 @@ class Pacer:
                 chosen.append(unseen)
         return chosen
 
-    def _group(self, due: Sequence[Quantity]) -> list[Bundle]:
+    def _bundle(self, due: Sequence[Quantity]) -> list[Bundle]:
         names = dict.fromkeys(self.bundles.name_of(quantity) for quantity in due)
         return [self.bundles.all[name] for name in names]
 
@@ -128,7 +128,7 @@ class Pacer:
         """A loss is out of line: what is cheap, and what else the account covers."""
         account = self.account
         chosen: list[Bundle] = []
-        for bundle in sorted(self._group(due), key=lambda bundle: bundle.price):
+        for bundle in sorted(self._bundle(due), key=lambda bundle: bundle.price):
             cost = self.bundles.cost_of([*chosen, bundle], account.step_time)
             if bundle.name in AFTER_A_SPIKE or cost <= account.balance:
                 chosen.append(bundle)

@@ -61,37 +61,37 @@ def track(
 ) -> Run:
     """Track an unchanged training loop.
 
-    model, loss_fn, optimizer: as the loop uses them. ``loss_fn`` is an ``nn.Module``, or None for a loss that is a function
-        or comes out of the model: ``track(model, optimizer=optimizer)``. What ``backward`` is called on is measured in
-        either case; docs/loops.md shows many loops, and what to write where a graph does not tell individual losses.
+    model, loss_fn, optimizer: as the loop uses them. ``loss_fn`` is an ``nn.Module``, or None if the loss is a function
+        or the model returns it: ``track(model, optimizer=optimizer)``. In either case the loss is what ``backward`` is
+        called on. docs/loops.md shows many loops, and what to write where the graph does not tell individual losses.
     logdir: where the run is written; ``runs/<time>`` by default. A directory that holds a run is never overwritten.
-    config: "economy", "business", "full", or a list of quantities: measured at every step of the schedule. Without ``config``
-        and ``schedule`` all there are, cheap ones often and dear ones rarely, within ``budget``.
+    config: "economy", "business", "full", or a list of quantities, measured at every step of the schedule. Without ``config``
+        and ``schedule`` everything is measured within ``budget``, cheap quantities often and expensive ones rarely.
     schedule: an interval in steps, or ``cockpit_core.schedules.linear(...)`` / ``logarithmic(...)``. With a config, every
         step by default; alone, it tracks "economy".
     layers: glob patterns over parameter names; default all.
     curvature: "hessian", "ggn" or "ggn_mc".
-    on_error: "warn" records an error of ours and lets training go on; "raise" is for tests.
-    budget: 0.05 spends at most 5 % of the training time, of what config and schedule allow; 0.1 where neither is given.
-        Each quantity has its own pace, by what it was measured to cost; what never fits is named in the header.
+    on_error: "warn" records an error inside Cockpit, and training goes on; "raise" is for tests.
+    budget: 0.05 spends at most 5 % of the training time on what config and schedule ask for. The default is 0.1 if neither is
+        given. Each quantity has its own pace, which follows from its measured cost; the header names what never fits.
     batch_dim: which dimension counts samples.
-    curvature_samples: measure curvature on that many samples of the batch only, marked as an estimate.
-    memory_budget: bytes that a tracked step may work with, and as many for what Alpha keeps of a step until the optimizer
-        has taken it. Beyond them passes are repeated: for Alpha, and on parts of the batch for curvature; the header
-        says so, and what could not be repeated. Copies of the parameters (Distance, UpdateSize) come on top.
+    curvature_samples: measure curvature on only that many samples of the batch, marked as an estimate.
+    memory_budget: bytes that a tracked step may use, and as many again for what Alpha keeps until the optimizer has stepped.
+        Where that is not enough, passes are repeated: for Alpha, and on parts of the batch for curvature. The header says
+        so, and what could not be repeated. Copies of the parameters (Distance, UpdateSize) come on top.
     steps_per_epoch: gives the epoch axis (or log it: ``run.log(epoch=...)``).
     resume: continue the run in ``logdir``; ``step`` says at which step, by default after the last one recorded. A run that
         another process still writes is refused. See docs/resuming.md.
     keep_start: Distance is measured from the parameters at the beginning of the run. They are stored in ``logdir`` for a
         resumed run if they take at most this many bytes; 0 stores none, and a resumed run then has no Distance.
-    seed: of Cockpit's own random generator; torch's is never touched.
+    seed: for Cockpit's own random generator; torch's is never touched.
     on_finding: called with each ``Finding`` (what is wrong, since when, what to try) when it is made, changed or retracted.
-    stop_on: "broken" or "likely": a finding at least as bad sets ``run.should_stop``; by default none does.
+    stop_on: "broken" or "likely": a finding that is at least as bad sets ``run.should_stop``. By default none does.
 
-    Under DistributedDataParallel (or after ``fully_shard``) call it in every process, with the wrapper or the module inside. Every
-    number is then that of the global batch, with each process's mean loss counting alike, also where local batches differ
-    in size (as the gradient is reduced). Process 0 writes; ``schedule`` alone decides which steps are tracked: triggers,
-    stops and the budget are agreed upon at tracked steps and hold from the next step on.
+    Under DistributedDataParallel (or after ``fully_shard``) call it in every process, with the wrapper or the module inside.
+    Every number is then that of the global batch. The mean loss of each process counts equally, even if local batches differ
+    in size, because that is how the gradient is reduced. Process 0 writes. ``schedule`` alone decides which steps are
+    tracked: triggers, stops and the budget are agreed upon at tracked steps and hold from the next step on.
     """
     if optimizer is None or isinstance(loss_fn, torch.optim.Optimizer):
         raise TypeError(

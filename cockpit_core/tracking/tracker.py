@@ -281,8 +281,8 @@ class Tracker:
             self.known_cost = self.engine.clock.spent(start)
         if state.plan.active:
             with self.faults.guard("agreeing with the other processes"):
-                spent = Spent(self.pace.seconds + self.known_cost, self.log.elapsed)
-                self.decisions.settle(self.step, spent, self._follow)
+                so_far = Spent(self.pace.seconds + self.known_cost, self.log.elapsed)
+                self.decisions.settle(self.step, so_far, self._follow)
 
     def _follow(self, agreed: Agreed) -> None:
         self.pace.follow(agreed)

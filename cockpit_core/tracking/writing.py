@@ -58,7 +58,7 @@ class StepWriter:
         fits = self.engine.alpha.fits
         fit = fits[-1] if fits else None
         parts = list_parts(state, fit, list(self.signals.called), self.engine.cover.parameters)
-        if len(state.passes) == 1 and state.loss is not None:  # of several passes parts are seen
+        if state.backward_passes == 1 and state.loss is not None:  # of several passes parts are seen
             own = self.signals.module_loss
             parts.append(("recent losses", partial(read_recent, list(self.losses), own, state.loss)))
         record.scalars |= self.signals.collect(parts)

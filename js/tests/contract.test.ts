@@ -4,7 +4,16 @@ import type { Context, Panel } from "../src/contract/panel.ts";
 import type { Batch, Finding, HistogramData } from "../src/data/wire.ts";
 import { decodeBatch } from "../src/data/wire.ts";
 import { panels } from "../src/panels/index.ts";
-import { type Cockpit, fixture, makeBatch, makeHeader, makeHistogram, open, scalarNames } from "./helpers.ts";
+import {
+  type Cockpit,
+  fixture,
+  makeBatch,
+  makeHeader,
+  makeHistogram,
+  open,
+  quantities,
+  scalarNames,
+} from "./helpers.ts";
 
 let cockpit: Cockpit | null = null;
 afterEach(() => {
@@ -16,8 +25,8 @@ afterEach(() => {
 const size = { width: 420, height: 300 };
 const nan = (seq: number) => [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, -1, 0][seq % 5];
 
-/** Every name that a panel of the folder claims, whatever it is. */
-const claimed = [...new Set(panels.flatMap((panel) => panel.names))];
+/** Every name that a panel of the folder claims, whatever it is, and every quantity there is. */
+const claimed = [...new Set([...panels.flatMap((panel) => panel.names), ...quantities.map((one) => one.name)])];
 const scalars = [...new Set([...scalarNames, ...claimed.filter((name) => name !== "Alpha")])];
 const optimizers = [
   { name: "SGD", groups: [{ lr: "0.1", momentum: "0.9" }] },
@@ -116,7 +125,8 @@ describe("the contract of panels", () => {
     "a run without a record": () => [makeBatch({ to: 0 })],
     "a run without a header": () => [makeBatch({ to: 9, change: { header: null } })],
     "one record": () => [everything("a", () => 1), makeBatch({ run: "b", to: 1 })],
-    "synthetic runs, healthy and sick": () => [fixture("lenet-sgd"), fixture("lenet-sigmoid")].map(decodeBatch),
+    "synthetic runs, healthy, sick and with all quantities": () =>
+      ["lenet-sgd", "lenet-sigmoid", "everything"].map((name) => decodeBatch(fixture(name))),
   };
   it.each(Object.keys(others))("holds for %s", (kind) => {
     cockpit = show(others[kind]());
@@ -125,6 +135,13 @@ describe("the contract of panels", () => {
       panel.shows(ctx);
       checkWords(panel, ctx);
     }
+  });
+
+  it("is tried on all quantities that there are", () => {
+    const { header } = decodeBatch(fixture("everything"));
+    const written = new Set(header?.quantities.map((one) => one.name));
+    const left = quantities.filter((one) => !written.has(one.name)).map((one) => one.name);
+    expect(left, "run: python js/tests/make_fixtures.py").toEqual([]);
   });
 
   it("notices a panel whose words fail, whatever it is called", () => {

@@ -62,7 +62,7 @@ it("a constant learning rate is as the header says, and defaults are folded away
 it("another kind of curvature is named with what has it", () => {
   const header = makeHeader();
   header.quantities[0].options = { curvature: "ggn_mc" };
-  expect(describeHeader(header).get("curvature")).toBe("hessian; Loss: ggn_mc");
+  expect(describeHeader(header).get("curvature")).toBe(`hessian; ${header.quantities[0].name}: ggn_mc`);
 });
 
 it("the module tree is shown where the log has one, with its activations", () => {

@@ -29,38 +29,31 @@ export function seeded(seed: number): () => number {
   };
 }
 
+type Described = Omit<Header["quantities"][number], "schedule" | "options"> & { instrument: boolean };
+
+/** What the Python classes say of themselves; written by scripts/quantity_tables.py. */
+export const quantities: Described[] = JSON.parse(readFileSync("js/tests/fixtures/quantities.json", "utf8"));
+const paper = quantities.filter((one) => !one.instrument);
+const histograms = quantities.filter((one) => one.kind.startsWith("histogram")).map((one) => one.name);
+/** What a run has beside its quantities: by-products, a quantity of the user's own, what was logged, costs, errors. */
+const others = ["GradNormClipped", "TopSampleNorm", "LearningRate", "Custom"];
+const named = ["log/valid_accuracy", "cost/shared", "cost/step", "error/HessMaxEV"];
 export const scalarNames = [
-  ...["Loss", "GradNorm", "GradNormClipped", "TopSampleNorm", "Distance", "UpdateSize", "ParamNorm"],
-  ...["NormTest", "InnerTest", "OrthoTest", "MeanGSNR", "EarlyStopping", "CABS", "HessTrace", "HessMaxEV"],
-  ...[
-    "TICDiag",
-    "TICTrace",
-    "LearningRate",
-    "Custom",
-    "log/valid_accuracy",
-    "cost/shared",
-    "cost/step",
-    "error/HessMaxEV",
-  ],
+  ...paper.filter((one) => one.kind === "scalar" && one.name !== "Time").map((one) => one.name),
+  ...others,
+  ...named,
 ];
 export const layerNames = ["conv.weight", "conv.bias", "fc.weight"];
 
 export function makeHeader(change: Partial<Header> = {}): Header {
-  const quantity = (name: string, kind = "scalar") => ({
-    ...{ name, kind, layerwise: true, unit: "", description: `About ${name}.`, schedule: "every step" },
-    ...{ options: {}, defined_for_sgd: name === "CABS" },
-  });
+  const own = others.map((name) => ({ name, kind: "scalar", unit: "", description: "", defined_for_sgd: false }));
+  const told = [...paper.filter((one) => one.kind !== "parameters"), ...own];
   return {
     ...{ revision: 0, name: "run", created: 1.7e9, model: "Net", num_parameters: 1000, loss: "MSELoss" },
     layers: layerNames.map((name) => ({ name, shape: [10], size: 10, module: "Linear", method: "rule", reason: "" })),
     optimizers: [{ name: "SGD", groups: [{ lr: "0.1" }] }],
     ...{ config: "full", schedule: "every step", curvature: "hessian" },
-    quantities: [
-      ...scalarNames.filter((name) => !/[/]/.test(name)).map((name) => quantity(name)),
-      quantity("Alpha", "alpha"),
-      quantity("GradHist1d", "histogram1d"),
-      quantity("GradHist2d", "histogram2d"),
-    ],
+    quantities: told.map((one) => ({ ...one, layerwise: true, schedule: "every step", options: {} })),
     ...{ versions: { torch: "2.13.0" }, git_commit: "abc", batch_size: 64, covered: 1, notes: [], options: {} },
     steps_per_epoch: 10,
     ...change,
@@ -77,7 +70,7 @@ export function makeFit(step: number, alpha: number | null): AlphaFit {
 }
 
 export function makeHistogram(quantity: string, step: number, layer = ""): HistogramData {
-  const two = quantity === "GradHist2d";
+  const two = quantities.some((one) => one.name === quantity && one.kind === "histogram2d");
   const shape = two ? [4, 5] : [8];
   const cells = shape.reduce((a, b) => a * b);
   const edges = Float64Array.from({ length: shape[0] + 1 }, (_, i) => -1 + (2 * i) / shape[0]);
@@ -133,7 +126,7 @@ export function makeBatch({
     findings: [],
     missing: [],
     top_samples: change?.top_samples ?? Array.from(seq, (s) => ({ seq: s, samples: [3, 1] })),
-    heavy: ["GradHist1d", "GradHist2d"].map((quantity) => ({
+    heavy: histograms.map((quantity) => ({
       quantity,
       steps: Uint32Array.from(count ? [to - 1] : []),
     })),
@@ -182,7 +175,7 @@ export function open(batches: Batch[], options: MountOptions = {}): Cockpit {
   document.body.append(element);
   for (const batch of batches) {
     store.merge(batch);
-    for (const quantity of ["GradHist1d", "GradHist2d"])
+    for (const quantity of histograms)
       for (const layer of ["", ...layerNames])
         if (batch.to_seq)
           store.runs

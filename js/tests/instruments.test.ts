@@ -249,7 +249,7 @@ describe("settings", () => {
     const settings = settingsOf(start(sweep()).app.context());
     const words = settings ? describeBest(settings) : "";
     expect(words).toMatch(
-      /^Best: lr=0\.1 \(valid_accuracy 0\.9\d*, 3 seeds\)\. lr=0\.01 leaves it first in UpdateSize \(0\.0/,
+      /^Best: lr=0\.1 \(valid_accuracy 0\.9\d*, 3 seeds\)\. lr=0\.01 first differs from it in UpdateSize \(0\.0/,
     );
     expect(words).toContain("step 0");
     expect(words).toContain("valid_accuracy separates at step");

@@ -26,7 +26,9 @@ def main() -> None:
         write_run(healthy, steps=60, layers=4, seed=1)
         sick = Path(folder) / "lenet-sigmoid"
         write_run(sick, steps=40, layers=4, seed=2, sick_layer="conv1.weight", finished=False)
-        for path in (healthy, sick):
+        everything = Path(folder) / "everything"
+        write_run(everything, steps=12, layers=2, seed=3, instruments=True)
+        for path in (healthy, sick, everything):
             data = load(path)
             (FOLDER / f"{path.name}.bin").write_bytes(encode_batch(data, run=path.name, histograms=2))
         thinned = encode_batch(load(healthy), run="lenet-sgd", layers=[], max_points=20)

@@ -138,7 +138,7 @@ describe("the map of the network", () => {
     const labels = panel("layer_map")
       .actions?.(ctx)
       .map(({ label }) => label.slice(5));
-    expect(labels).toEqual(["gradient RMS", "update-to-weight ratio", "update size", "param norm", "dead units"]);
+    expect(labels).toEqual(["gradient RMS", "update-to-weight ratio", "param norm", "update size", "dead units"]);
   });
 
   it("has colours of their own for what is exactly zero and what is not finite", () => {

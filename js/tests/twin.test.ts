@@ -78,7 +78,7 @@ describe("the twin", () => {
     const chip = [...own.element.querySelectorAll<HTMLButtonElement>(".ck-findings .ck-chip")][0];
     chip.click();
     own.app.draw();
-    expect(own.text(".ck-twin")).toMatch(/^x leaves it first in GradNorm \S+ against \S+ at step 3[0-4]; Loss/);
+    expect(own.text(".ck-twin")).toMatch(/^x first differs from it in GradNorm \S+ against \S+ at step 3[0-4]; Loss/);
     expect(own.text(".ck-twin")).toContain("One run each");
     own.element.querySelector<HTMLButtonElement>(".ck-twin .ck-link")?.click();
     expect(Math.abs((own.app.state.step ?? 0) - 32)).toBeLessThanOrEqual(2);

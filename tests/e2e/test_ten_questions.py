@@ -154,7 +154,7 @@ def test_how_does_it_differ_from_the_healthy_run(page: Any, folder: Path) -> Non
     visitor = Visitor(page, folder, "healthy", "lr0.003")
     visitor.click(".ck-health")
     visitor.click(".ck-findings .ck-chip", "healthy")
-    assert "leaves it first in" in visitor.read(".ck-twin")
+    assert "first differs from it in" in visitor.read(".ck-twin")
     assert visitor.clicks <= 2
 
 

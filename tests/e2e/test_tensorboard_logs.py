@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page
 
 from cockpit_core.events.data import load
-from cockpit_core.events.table import Rows
+from cockpit_core.events.table import StoredRows
 from cockpit_core.events.writer import EventWriter
 from tests import synthetic
 from tests.e2e.panel_truth import value_at
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.browser
 RELOAD = 1  # TensorBoard's reload interval in these tests, in seconds
 
 
-def delays_of_records(rows: Rows, seen: list[tuple[int, float]]) -> list[float]:
+def delays_of_records(rows: StoredRows, seen: list[tuple[int, float]]) -> list[float]:
     """How long each record that was written while the page was watched took until it, or a later one, was on screen."""
     delays = []
     for step, written in zip(rows.step.tolist(), rows.wall_time.tolist(), strict=True):

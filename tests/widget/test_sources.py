@@ -11,7 +11,7 @@ import pytest
 from cockpit_core.events.batch import encode_batch
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.reader import EventFile
-from cockpit_core.events.table import KINDS, Rows
+from cockpit_core.events.table import KINDS, StoredRows
 from cockpit_core.events.writer import Written
 from cockpit_core.foundation.records import Record
 from cockpit_widget.pace import Pace
@@ -148,7 +148,7 @@ def test_rate_is_that_of_the_steps_and_not_of_what_came_before_the_first() -> No
     kinds, steps = [KINDS.index(kind) for kind in ("start", "step", "log", "step", "step")], [0, 0, 0, 5, 10]
     seconds = [0.0, 17.0, 17.5, 18.0, 19.0]
     none = np.zeros(5)
-    rows = Rows(none, np.array(steps, np.uint32), np.array(seconds), none, none, none, np.array(kinds, np.uint8))
+    rows = StoredRows(none, np.array(steps, np.uint32), np.array(seconds), none, none, none, np.array(kinds, np.uint8))
     assert measure_rate(rows) == 5.0
-    assert measure_rate(Rows(*(column[:3] for column in rows))) is None  # one step has no rate
-    assert measure_rate(Rows(*(column[:0] for column in rows))) is None
+    assert measure_rate(StoredRows(*(column[:3] for column in rows))) is None  # one step has no rate
+    assert measure_rate(StoredRows(*(column[:0] for column in rows))) is None

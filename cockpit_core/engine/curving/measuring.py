@@ -56,7 +56,7 @@ class Asked:
 
 
 @dataclass
-class Found:
+class CurvatureResult:
     """Of one loss: by kind what was measured, or by "need kind" why not; ``part`` of the samples; a ``note`` on costs."""
 
     diagonals: dict[str, Diagonal] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Curvature:
         self.edges: list[tuple[Call, list[str], int, Any]] = []
 
     def forget_step(self, passes: list[Pass]) -> None:
-        gone = {forward for found in passes if not found.keeps_graph for forward in found.sizes}
+        gone = {forward for result in passes if not result.keeps_graph for forward in result.sizes}
         for call, *_ in self.edges:
             if call.forward in gone:
                 call.release()
@@ -104,54 +104,54 @@ class Curvature:
 
     # ---- by which graph -----------------------------------------------------------------------------------------
 
-    def measure(self, asked: Asked, make: Callable[[], Places], samples: int | None) -> Found:
+    def measure(self, asked: Asked, make: Callable[[], Places], samples: int | None) -> CurvatureResult:
         """Of the loss that ``make`` puts in its place.
 
         A graph that hands out its saved tensors only once (checkpointing, offloading) is left alone: the forward is
         repeated instead. So it is where fused attention has no second derivative, with the plain kernels.
         """
-        found = Found()
-        if self._begin(asked, found):
-            with torch.enable_grad(), self._passing(asked, found):
-                self._try_ways(asked, make(), samples, found)
-                found.is_done = True
-        return found
+        result = CurvatureResult()
+        if self._begin(asked, result):
+            with torch.enable_grad(), self._passing(asked, result):
+                self._try_ways(asked, make(), samples, result)
+                result.is_done = True
+        return result
 
     @contextmanager
-    def _passing(self, asked: Asked, found: Found) -> Iterator[None]:
+    def _passing(self, asked: Asked, result: CurvatureResult) -> Iterator[None]:
         """Passes of ours through the user's graph, where they leave no trace; else there is no value."""
         try:
             with self.quiet.mute(), roughly(asked.rough):
                 yield
         except NotRepeatable as reason:
-            self._give_up(asked, found, NoCurvature(f"the backward pass runs code of yours, and {reason}"))
+            self._give_up(asked, result, NoCurvature(f"the backward pass runs code of yours, and {reason}"))
 
     def _names(self, kinds: Kinds) -> list[str]:
         return [f"{need} {kind or self.kind}" for need, own in kinds.items() for kind in own]
 
-    def _give_up(self, asked: Asked, found: Found, reason: NoCurvature) -> None:
-        found.reasons.update(dict.fromkeys(self._names(asked.kinds), str(reason)))
-        self._answer(asked, found, reason)
+    def _give_up(self, asked: Asked, result: CurvatureResult, reason: NoCurvature) -> None:
+        result.reasons.update(dict.fromkeys(self._names(asked.kinds), str(reason)))
+        self._answer(asked, result, reason)
 
-    def _try_ways(self, asked: Asked, places: Places, samples: int | None, found: Found) -> None:
+    def _try_ways(self, asked: Asked, places: Places, samples: int | None, result: CurvatureResult) -> None:
         """On the user's graph; or on a forward pass of our own, if the graph gives its tensors once only, for some of the
         samples, and with the plain kernels where fused attention has no second derivative."""
         apart = self.quiet.packed or (samples is not None and samples < places.B)
         if apart:
-            self._attempt_fill(asked, places.separate, found)
+            self._attempt_fill(asked, places.separate, result)
         else:
-            self._attempt_fill(asked, partial(self._unfused, asked, places), found, places.beside)
-        again = {name for name, reason in found.reasons.items() if "attention" in reason}
+            self._attempt_fill(asked, partial(self._unfused, asked, places), result, places.beside)
+        again = {name for name, reason in result.reasons.items() if "attention" in reason}
         if again and asked.is_first:
             with sdpa_kernel(SDPBackend.MATH):
                 kinds = {
                     need: {k for k in own if f"{need} {k or self.kind}" in again} for need, own in asked.kinds.items()
                 }
                 for name in again:
-                    found.reasons.pop(name)
+                    result.reasons.pop(name)
                 self.due = self._eigenvalues(replace(asked, kinds=kinds))
-                self._attempt_fill(replace(asked, kinds=kinds), places.separate, found)
-        found.part = places.part
+                self._attempt_fill(replace(asked, kinds=kinds), places.separate, result)
+        result.part = places.part
 
     def _unfused(self, asked: Asked, places: Places) -> Point:
         """The user's graph; but where recurrent layers are one node of it, a forward pass of our own, step by step: probes
@@ -167,50 +167,53 @@ class Curvature:
             return point
 
     def _attempt_fill(
-        self, asked: Asked, make: Callable[[], Point], found: Found, beside: FindBeside = lambda: None
+        self, asked: Asked, make: Callable[[], Point], result: CurvatureResult, beside: FindBeside = lambda: None
     ) -> None:
         try:
-            if any(p.dtype in (torch.float16, torch.bfloat16) for p in self.maker.cover.trainable().values()):
+            kinds = {p.dtype for p in self.maker.cover.trainable().values()}
+            if kinds & {torch.float16, torch.bfloat16}:
                 raise NoCurvature("parameters in half precision give second derivatives that are mostly rounding")
+            if any(kind.is_complex for kind in kinds):
+                raise NoCurvature("second derivatives by complex parameters are not measured")
             point = make()
         except NoCurvature as reason:
-            self._give_up(asked, found, reason)
+            self._give_up(asked, result, reason)
             return
-        self._fill(asked, point, found, beside)
+        self._fill(asked, point, result, beside)
 
     # ---- with other processes -----------------------------------------------------------------------------------
 
-    def answer_others(self, asked: Asked, reason: Exception) -> Found:
+    def answer_others(self, asked: Asked, reason: Exception) -> CurvatureResult:
         """Other processes are about to ask this one for products: it answers with the reason why it has none."""
-        found = Found()
-        self._answer(asked, found, reason)
-        return found
+        result = CurvatureResult()
+        self._answer(asked, result, reason)
+        return result
 
-    def _answer(self, asked: Asked, found: Found, reason: Exception) -> None:
+    def _answer(self, asked: Asked, result: CurvatureResult, reason: Exception) -> None:
         if not self.group.expects_answers:
             return
-        if self.due is None and not self._begin(asked, found):
+        if self.due is None and not self._begin(asked, result):
             return
 
         def make() -> Any:
             raise reason
 
         while self.due:
-            self._attempt(found, "eigenvalue", self.due[0], partial(self._ask_all, self.due[0], make, None))
+            self._attempt(result, "eigenvalue", self.due[0], partial(self._ask_all, self.due[0], make, None))
 
     def _ask_all(self, kind: str, make: Callable[[], Any], start: Any, **effort: Any) -> tuple[Eigenpair, Any]:
         if self.due and kind in self.due:
             self.due.remove(kind)
         return find_largest(self.group, make, start, self.generator, **effort)
 
-    def _begin(self, asked: Asked, found: Found) -> bool:
+    def _begin(self, asked: Asked, result: CurvatureResult) -> bool:
         """Is there anything to measure, and if so, what will the processes ask each other for?"""
         self.due = []
         if not asked.kinds:
             return False
         refusal = self.group.refusal(self.maker.cover.model)
         if refusal:
-            found.reasons.update(dict.fromkeys(self._names(asked.kinds), refusal))
+            result.reasons.update(dict.fromkeys(self._names(asked.kinds), refusal))
             return False
         self.due = self._eigenvalues(asked)
         return True
@@ -220,28 +223,30 @@ class Curvature:
 
     # ---- the numbers --------------------------------------------------------------------------------------------
 
-    def _fill(self, asked: Asked, point: Point, found: Found, beside: FindBeside) -> None:
+    def _fill(self, asked: Asked, point: Point, result: CurvatureResult, beside: FindBeside) -> None:
         """Eigenvalue first: a diagonal that needs products too shares its gradient graph."""
         diagonals = {k or self.kind for k in asked.kinds.get("diagonal", ())}
         eigenvalues = {k or self.kind for k in asked.kinds.get("eigenvalue", ())}
         for kind in sorted(diagonals | eigenvalues):
             operator: list[Any] = []
             if kind in eigenvalues and asked.several:
-                found.reasons[f"eigenvalue {kind}"] = SEVERAL
+                result.reasons[f"eigenvalue {kind}"] = SEVERAL
             elif kind in eigenvalues:
-                self._attempt(found, "eigenvalue", kind, partial(self._eigenpair, point, kind, operator, found, beside))
+                self._attempt(
+                    result, "eigenvalue", kind, partial(self._eigenpair, point, kind, operator, result, beside)
+                )
             if kind in diagonals:
-                self._attempt(found, "diagonal", kind, partial(self._diagonal, asked, point, kind, operator, beside))
+                self._attempt(result, "diagonal", kind, partial(self._diagonal, asked, point, kind, operator, beside))
             for made in operator:
                 made.close()
 
-    def _attempt(self, found: Found, need: str, kind: str, compute: Callable[[], Any]) -> None:
-        into: dict[str, Any] = found.eigenpairs if need == "eigenvalue" else found.diagonals
+    def _attempt(self, result: CurvatureResult, need: str, kind: str, compute: Callable[[], Any]) -> None:
+        into: dict[str, Any] = result.eigenpairs if need == "eigenvalue" else result.diagonals
         with self.guard(f"{need} {kind}"):
             try:
                 into[kind] = self.clock.timed(need, compute)
             except NoCurvature as reason:
-                found.reasons[f"{need} {kind}"] = str(reason)
+                result.reasons[f"{need} {kind}"] = str(reason)
 
     def _diagonal(
         self, asked: Asked, point: Point, kind: str, operator: list[Any], find_beside: FindBeside
@@ -250,18 +255,20 @@ class Curvature:
         limits = Limits(memory_budget=self.memory_budget, elements=asked.elements, **once)
         beside = find_beside() if kind != "hessian" and point.outputs is None else None
         if beside is not None:
-            found, more = diagonal(beside.network, kind, self.generator, limits=limits), diagonal_beside(beside)
-            return replace(found, values={n: v + more[n] if n in more else v for n, v in found.values.items()})
+            result, more = diagonal(beside.network, kind, self.generator, limits=limits), diagonal_beside(beside)
+            return replace(result, values={n: v + more[n] if n in more else v for n, v in result.values.items()})
         shared = operator[0] if operator and kind != "ggn_mc" else None
         return diagonal(point, kind, self.generator, operator=shared, limits=limits)
 
-    def _eigenpair(self, point: Point, kind: str, made: list[Any], found: Found, find_beside: FindBeside) -> Eigenpair:
+    def _eigenpair(
+        self, point: Point, kind: str, made: list[Any], result: CurvatureResult, find_beside: FindBeside
+    ) -> Eigenpair:
         def make() -> Any:
             beside = find_beside() if kind != "hessian" and point.outputs is None else None
             operator = make_operator(point, kind, self.memory_budget // 2) if beside is None else BesideOperator(beside)
             made.append(operator)
             if operator.note:
-                found.note = f"the largest eigenvalue takes {operator.note}"
+                result.note = f"the largest eigenvalue takes {operator.note}"
             return operator
 
         names = list(point.trainable)
@@ -293,7 +300,7 @@ class Curvature:
                 own = dict(captured.call.module.named_parameters(remove_duplicate=False))
                 for local, contribution in self.maker.of_call(captured, 1.0).items():
                     parts.setdefault(self.maker.cover.names[id(own[local])], []).append(contribution)
-            joined = {name: found[0] if len(found) == 1 else Summed(found) for name, found in parts.items()}
+            joined = {name: result[0] if len(result) == 1 else Summed(result) for name, result in parts.items()}
             return {name: squares_of(part, self.memory_budget, scratch) for name, part in joined.items()}
         except NotCovered as reason:
             raise NoCurvature(str(reason)) from reason

@@ -45,8 +45,9 @@ def why_not_here(state: StepState, cover: Cover, group: Group, batch_dim: int) -
 
 
 def why_not_one(passes: list[Pass]) -> str:
-    if len(passes) != 1:
-        return f"the step has {len(passes)} backward passes, and BackPACK's values of parts of a batch do not add up"
+    count = sum(found.count for found in passes)
+    if count != 1:
+        return f"the step has {count} backward passes, and BackPACK's values of parts of a batch do not add up"
     calls = len(passes[0].forwards)
     if calls != 1:
         return "the model itself was not called" if not calls else f"the loss looks at {calls} calls of the model"

@@ -68,25 +68,25 @@ def run_extensions(extensions: Mapping[str, Any], samples: Samples) -> BackpackV
 
 
 def _attempt(
-    group: Mapping[str, Any],
+    wanted: Mapping[str, Any],
     samples: Samples,
     loss: LossCall | None,
     values: dict[str, dict[str, Any]],
     reasons: dict[str, str],
 ) -> None:
     try:
-        found, missing = run_pass(group, samples, loss)
+        found, missing = run_pass(wanted, samples, loss)
         values.update(found)
         reasons.update(missing)
     except (NotRepeatable, CannotRun) as reason:
-        reasons.update(dict.fromkeys(group, str(reason)))
+        reasons.update(dict.fromkeys(wanted, str(reason)))
     except Exception as error:
-        if len(group) > 1:
-            for name, extension in group.items():
+        if len(wanted) > 1:
+            for name, extension in wanted.items():
                 _attempt({name: extension}, samples, loss, values, reasons)
         else:
             text = " ".join(str(error).split())[:200]
-            reasons.update(dict.fromkeys(group, f"BackPACK cannot: {type(error).__name__}: {text}"))
+            reasons.update(dict.fromkeys(wanted, f"BackPACK cannot: {type(error).__name__}: {text}"))
 
 
 def why_not(loss: LossCall) -> str:
@@ -105,11 +105,11 @@ def why_not(loss: LossCall) -> str:
 
 
 def run_pass(
-    group: Mapping[str, Any], samples: Samples, loss: LossCall | None
+    wanted: Mapping[str, Any], samples: Samples, loss: LossCall | None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     from backpack import backpack
 
-    watch, fresh = Watch(samples.model), [renew(extension) for extension in group.values()]
+    watch, fresh = Watch(samples.model), [renew(extension) for extension in wanted.values()]
     with ExitStack() as stack:
         inputs, named = stack.enter_context(samples.forward.setting(samples.model))
         stack.enter_context(unmarked(samples.parameters.values()))
@@ -124,7 +124,7 @@ def run_pass(
             else:
                 refuse(watch.find_gap(result[loss.position]))
                 differentiate_loss(result, samples, loss)
-        return collect(group, samples.parameters, watch)
+        return collect(wanted, samples.parameters, watch)
 
 
 def differentiate_seeded(result: list[Tensor], samples: Samples) -> None:
@@ -150,12 +150,12 @@ def differentiate_loss(result: list[Tensor], samples: Samples, loss: LossCall) -
 
 
 def collect(
-    group: Mapping[str, Any], parameters: Mapping[str, Tensor], watch: Watch
+    wanted: Mapping[str, Any], parameters: Mapping[str, Tensor], watch: Watch
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     values: dict[str, dict[str, Any]] = {}
     reasons: dict[str, str] = {}
     wrong = watch.find_owners(parameters)
-    for name, extension in group.items():
+    for name, extension in wanted.items():
         own = {n: detach(vars(p)[name]) for n, p in parameters.items() if name in vars(p) and n not in wrong}
         values[name] = own
         lacking = [n for n in parameters if n not in own]

@@ -65,15 +65,15 @@ def read_root(root: Root, origin: tuple[int, int], batch_dim: int, verified: Ver
     """``origin``: the call of the model that the loss belongs to, and its samples, as far as its graph does not tell."""
     reading = Reading()
     try:
-        found = find_terms(root, origin[1], batch_dim)
-        reading.terms = found.terms
-        ends = [t.edge for t in found.terms] + [e for e, _ in found.given] + found.factors
-        weights = weigh_linear(root, len(ends), ends + [e for _, e in found.constants])
-        for term, weight in zip(found.terms, weights, strict=False):
+        parts = find_terms(root, origin[1], batch_dim)
+        reading.terms = parts.terms
+        ends = [t.edge for t in parts.terms] + [e for e, _ in parts.given] + parts.factors
+        weights = weigh_linear(root, len(ends), ends + [e for _, e in parts.constants])
+        for term, weight in zip(parts.terms, weights, strict=False):
             term.weight = weight
         if not origin[1]:
             raise NoIndividualLosses("the number of samples is not known: the model itself was not called")
-        reading.losses = _Sum(root, origin, batch_dim, verified).add_all(found, weights[len(found.terms) :])
+        reading.losses = _Sum(root, origin, batch_dim, verified).add_all(parts, weights[len(parts.terms) :])
     except (NoIndividualLosses, Unreadable) as reason:
         text = str(reason)
         reading.reason = text if REMEDY in text else f"{text}; {REMEDY}"
@@ -91,14 +91,14 @@ class _Sum:
         self.shared, self.scale = 0.0, abs(root.value)
         self.precision = max(PRECISION.get(t.dtype, 3e-2) for t in root.tensors)
 
-    def add_all(self, found: Terms, rest: list[Tensor | None]) -> dict[int, Tensor]:
-        for term in found.terms:
+    def add_all(self, parts: Terms, rest: list[Tensor | None]) -> dict[int, Tensor]:
+        for term in parts.terms:
             if term.weight is not None:
                 self._add(term)
-        for (_, given), weight in zip(found.given, rest, strict=False):
+        for (_, given), weight in zip(parts.given, rest, strict=False):
             if weight is not None:
                 self._add_given(given, weight)
-        self._add_constants(found.constants, rest[len(found.given) + len(found.factors) :])
+        self._add_constants(parts.constants, rest[len(parts.given) + len(parts.factors) :])
         return self._finish()
 
     def _add(self, term: Term) -> None:
@@ -131,9 +131,9 @@ class _Sum:
         else:
             apart = stays_apart(entries, B, dim, boundary)
         if apart or (apart is None and one_each):
-            found = add_by_shape(values, B, dim)
-            assert found is not None
-            return found
+            rows = add_by_shape(values, B, dim)
+            assert rows is not None
+            return rows
         self.verified.forget(key)
         if values.dim() == 0:
             raise NoIndividualLosses(
@@ -166,11 +166,11 @@ class _Sum:
             if weight is None or weight.dim() == 0 or kind_of(node) not in ("Add", "Sub", "Rsub"):
                 continue
             known = constant_of_divergence(node)
-            found = None if known is None else add_by_shape(weight * known, self.origin[1], self.batch_dim)
-            if found is None:
+            rows = None if known is None else add_by_shape(weight * known, self.origin[1], self.batch_dim)
+            if rows is None:
                 unknown.append(weight)
             else:
-                self._put(self.origin[0], found)
+                self._put(self.origin[0], rows)
         if unknown and not (len(unknown) == 1 and self._add_one(unknown[0])):
             raise NoIndividualLosses("a constant is added to the losses of the samples, and the graph does not keep it")
 
@@ -179,10 +179,10 @@ class _Sum:
         total, left = float(weight.double().sum()), self._left()
         if not self._is_small(abs(left) - abs(total)) or self._is_small(total):
             return False
-        found = add_by_shape(weight.double() * (left / total), self.origin[1], self.batch_dim)
-        if found is not None:
-            self._put(self.origin[0], found)
-        return found is not None
+        rows = add_by_shape(weight.double() * (left / total), self.origin[1], self.batch_dim)
+        if rows is not None:
+            self._put(self.origin[0], rows)
+        return rows is not None
 
     def _finish(self) -> dict[int, Tensor]:
         left = self._left()

@@ -76,8 +76,8 @@ class Term:
         if known is not None and known.values is not None:
             return Entries((self.weight * known.values).detach(), self.edge, self.weight)
         with torch.enable_grad():
-            found = self.weight * self._elements()
-        return Entries(found.detach(), found if found.requires_grad else None, torch.ones_like(found))
+            entries = self.weight * self._elements()
+        return Entries(entries.detach(), entries if entries.requires_grad else None, torch.ones_like(entries))
 
     def _elements(self) -> Tensor:
         """Values, or the addends of a loss that was reduced in its node; with their graph where torch keeps it."""
@@ -119,7 +119,7 @@ def children_of(node: Any, number: int) -> list[tuple[Any, int]]:
 
 def find_terms(root: Root, B: int, batch_dim: int) -> Terms:
     """Walk from the root through what is linear, to the first nodes that are not."""
-    found, seen, waiting = Terms(), set(), roots_of(root)
+    terms, seen, waiting = Terms(), set(), roots_of(root)
     while waiting:
         node, number = waiting.pop()
         if (node, number) in seen:
@@ -128,17 +128,17 @@ def find_terms(root: Root, B: int, batch_dim: int) -> Terms:
         edge = GradientEdge(node, number)
         given = marked(node, GIVEN, number)
         if given is not None:
-            found.given.append((edge, given))
+            terms.given.append((edge, given))
         elif passes_on(node, number):
             if adds_constant(node):
-                found.constants.append((node, edge))
+                terms.constants.append((node, edge))
             waiting += children_of(node, number)
         elif (split := scaled_by_parameters(node, B, batch_dim)) is not None:
             waiting.append(split[0])
-            found.factors.append(GradientEdge(*split[1]))
+            terms.factors.append(GradientEdge(*split[1]))
         else:
-            found.terms.append(Term(edge, is_shared(node, B, batch_dim)))
-    return found
+            terms.terms.append(Term(edge, is_shared(node, B, batch_dim)))
+    return terms
 
 
 def passes_on(node: Any, number: int) -> bool:
@@ -171,6 +171,7 @@ def scaled_by_parameters(node: Any, B: int, batch_dim: int) -> list[tuple[Any, i
 
 
 def below(node: Any) -> Iterator[Any]:
+    """The node itself, and everything that its value was made of."""
     seen, waiting = {node}, [node]
     while waiting:
         current = waiting.pop()
@@ -213,10 +214,10 @@ def weigh(root: Root, edges: list[GradientEdge]) -> list[Tensor | None]:
     pairs = [(t, s) for t, s in zip(root.tensors, root.seeds, strict=True) if t.requires_grad]
     if len(pairs) == len(edges) == 1 and pairs[0][0].grad_fn is edges[0].node:
         return [pairs[0][1]]  # the root itself: nothing to compute, and no hook of the user's to disturb
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         [t for t, _ in pairs], edges, [s for _, s in pairs], retain_graph=True, allow_unused=True
     )
-    return [None if f is None else f.detach() for f in found]
+    return [None if f is None else f.detach() for f in gradients]
 
 
 def weigh_linear(root: Root, ends: int, edges: list[GradientEdge]) -> list[Tensor | None]:
@@ -228,8 +229,10 @@ def weigh_linear(root: Root, ends: int, edges: list[GradientEdge]) -> list[Tenso
         weight, inner = weights[k], nested[k]
         if weight is None or not inner:
             continue
-        found = torch.autograd.grad(edges[k], [edges[j] for j in inner], weight, retain_graph=True, allow_unused=True)
-        for j, passed in zip(inner, found, strict=True):
+        gradients = torch.autograd.grad(
+            edges[k], [edges[j] for j in inner], weight, retain_graph=True, allow_unused=True
+        )
+        for j, passed in zip(inner, gradients, strict=True):
             before = weights[j]
             if passed is not None and before is not None:
                 weights[j] = before - passed.detach()
@@ -249,10 +252,10 @@ def shared_gradients(terms: list[Term], parameters: dict[str, Tensor]) -> dict[s
         return {}
     wanted = {name: p for name, p in parameters.items() if p.requires_grad}
     edges = [t.edge for t in chosen]
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         edges, list(wanted.values()), [t.weight for t in chosen], retain_graph=True, allow_unused=True
     )
-    return {name: g.detach() for name, g in zip(wanted, found, strict=True) if g is not None}
+    return {name: g.detach() for name, g in zip(wanted, gradients, strict=True) if g is not None}
 
 
 def is_loss_itself(root: Root, key: str, owner: Any) -> bool:
@@ -263,16 +266,16 @@ def is_loss_itself(root: Root, key: str, owner: Any) -> bool:
 
 def covered_by_losses(root: Root, key: str, owner: Any) -> bool | None:
     """Is the root a sum of losses of the tracked loss module, with constant factors, and nothing else? None: of none."""
-    found, other, seen, waiting = False, False, set(), roots_of(root)
+    present, other, seen, waiting = False, False, set(), roots_of(root)
     while waiting:
         node, number = waiting.pop()
         if node in seen:
             continue
         seen.add(node)
         if marked(node, key, number) is owner:
-            found = True
+            present = True
         elif is_sink(node) or (kind_of(node) in SCALED and is_linear(node)):
             waiting += children_of(node, number)
         else:
             other = True
-    return (not other) if found else None
+    return (not other) if present else None

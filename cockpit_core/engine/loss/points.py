@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge
 
 from cockpit_core.curvature import NoCurvature
 from cockpit_core.curvature.autograd_graph import reachable
-from cockpit_core.engine.loss.graph import Term, below, children_of, is_sink, roots_of, weigh
+from cockpit_core.engine.loss.graph import Term, children_of, is_sink, roots_of, weigh
 from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.loss.samples import spread
 from cockpit_core.engine.loss.terms import is_linear
@@ -48,14 +48,7 @@ def choose_outputs(root: Root, outputs: Sequence[Given], B: int, batch_dim: int)
             found[place] = known[place]
         else:
             waiting += children_of(*place)
-    chosen = sorted(found.values(), key=lambda o: o.position)
-    return [] if len(chosen) > 1 and are_nested(chosen) else chosen
-
-
-def are_nested(chosen: Sequence[Given]) -> bool:
-    """Is one output computed from another? The loss as a function of both is then not what its gradients tell."""
-    nodes = {o.tensor.grad_fn for o in chosen}
-    return any(child in nodes for o in chosen for child in below(o.tensor.grad_fn) if child is not o.tensor.grad_fn)
+    return sorted(found.values(), key=lambda o: o.position)
 
 
 def has_samples(tensor: Tensor, B: int, batch_dim: int) -> bool:

@@ -47,10 +47,12 @@ class Prepared:
         return self.root.value
 
 
-def correct_loss(found: Pass, value: float) -> None:
-    """The loss module's part is not all: a constant was added to it, which belongs to no sample in particular."""
-    if abs(found.loss - value) <= 1e-6 * max(abs(value), abs(found.loss)):
+def correct_loss(passes: list[Pass], ended: Pass, value: float) -> None:
+    """The loss module's part is not all: a constant was added to it, which belongs to no sample in particular. ``ended`` is
+    one of the passes, or was added to one."""
+    if abs(ended.loss - value) <= 1e-6 * max(abs(value), abs(ended.loss)):
         return
-    found.loss = value
-    if found.losses is not None:
-        found.losses, found.no_losses = None, "a constant is added to the loss, and no graph tells to which samples"
+    for found in (own for own in passes if own is ended or ended.task in own.further):
+        found.loss = value if found is ended else found.loss - ended.loss + value
+        if found.losses is not None:
+            found.losses, found.no_losses = None, "a constant is added to the loss, and no graph tells to which samples"

@@ -1,8 +1,8 @@
 """Which entry of a loss belongs to which sample: by shape, checked on the graph, or found on the graph itself.
 
-The check: entries that belong to sample n may depend on sample n's part of the network's outputs alone. With random signs
-per sample, ``J^T (signs * entries)`` must be the sign-weighted ``J^T entries``, row by row. It takes two backward passes through
-the few nodes between the outputs and the loss.
+The check: entries that belong to sample n may depend on sample n's part of the network's outputs alone. With a random weight
+for each sample, ``J^T (weights * entries)`` must be the weighted ``J^T entries``, row by row. It takes two backward passes
+through the few nodes between the outputs and the loss.
 """
 
 from __future__ import annotations
@@ -125,12 +125,17 @@ def keeps_rows(node: Any, B: int) -> bool:
     return (kind in ROW_BY_ROW or kind in FREE) and all(tuple(s) == shape for s in before)
 
 
+def draw_weights(B: int) -> Tensor:
+    """[B] with random signs, and no two alike: of signs alone, two samples that are taken for each other have often the same."""
+    generator = torch.Generator().manual_seed(1)
+    signs = 2 * torch.randint(0, 2, (B,), generator=generator) - 1
+    return signs * (1 + torch.randperm(B, generator=generator) / B).double()
+
+
 def stays_apart(entries: Entries, B: int, batch_dim: int, boundary: list[Boundary]) -> bool | None:
     """Do the entries of each sample depend on its part of the outputs alone? None where that cannot be asked."""
-    generator = torch.Generator().manual_seed(1)
-    signs = (2 * torch.randint(0, 2, (B,), generator=generator) - 1).to(entries.values)
-    signs[0], signs[-1] = 1, -1
-    mine = spread(signs, tuple(entries.values.shape), batch_dim)
+    weights = draw_weights(B)
+    mine = spread(weights.to(entries.values), tuple(entries.values.shape), batch_dim)
     if mine is None:
         return False
     edges, source, unit = [b.edge for b in boundary], entries.source, entries.unit
@@ -140,7 +145,7 @@ def stays_apart(entries: Entries, B: int, batch_dim: int, boundary: list[Boundar
     turned = torch.autograd.grad(source, edges, unit * mine, retain_graph=True, allow_unused=True)
     asked = False
     for place, g, after in zip(boundary, plain, turned, strict=True):
-        theirs = None if g is None else spread(signs.to(g), tuple(g.shape), place.batch_dim)
+        theirs = None if g is None else spread(weights.to(g), tuple(g.shape), place.batch_dim)
         if g is None or after is None or theirs is None:
             continue
         asked = True

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cockpit_core.engine.samples.behind import CALLED, GIVEN, reachable
 from cockpit_core.engine.samples.layout import Layout, is_in_order
@@ -34,6 +34,8 @@ class Follower:
     """Those of the step so far."""
     inputs: set[tuple] = field(default_factory=set)
     """Places of the model's inputs: a call on one of them knows its samples."""
+    singles: set[int] = field(default_factory=set)
+    """Inputs of the model with so many dimensions were seen to be single samples, by a layer that may not be asked again."""
     known: dict[Any, Finding] = field(default_factory=dict)
     told: dict[int, list[tuple]] = field(default_factory=dict)
     """By call of the model: what each call in it was told, for a repetition."""
@@ -62,6 +64,16 @@ class Follower:
             if output.grad_fn is not None:
                 marks: Any = output.grad_fn.metadata
                 marks.setdefault(CALLED, []).append((call, position, output.output_nr))
+
+    def is_single(self, call: Call) -> bool:
+        """Does this layer see an input of the model as one sample without a batch: a vector, one image, one sequence?"""
+        given = next((tensor for tensor in given_tensors(call)), None)
+        if given is None or not is_without_batch(call.module, given):
+            return False
+        if call.from_data or any(len(place) > 1 and place[1] == given.shape for place in self.inputs):
+            self.singles.add(given.dim())
+            return True
+        return False
 
     def follow(
         self,
@@ -123,6 +135,15 @@ def reading_of(root: Any, samples: int, careful: bool, room: Room) -> Iterator[R
             except NotRepeatable as reason:
                 closed = str(reason)
         yield Reading(careful, closed, samples)
+
+
+def is_without_batch(module: nn.Module, given: Tensor) -> bool:
+    """Layers of torch's that take an input with one dimension less as a single sample."""
+    if isinstance(module, nn.Linear):
+        return given.dim() == 1
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return given.dim() == len(module.kernel_size) + 1
+    return isinstance(module, (nn.RNNBase, nn.MultiheadAttention)) and given.dim() == 2
 
 
 def place_of(tensor: Tensor) -> tuple:

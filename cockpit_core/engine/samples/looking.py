@@ -18,14 +18,19 @@ from cockpit_core.engine.samples.behind import (
     is_nested,
     reachable,
 )
-from cockpit_core.engine.samples.layout import Layout, find_layout, is_in_order, weigh
+from cockpit_core.engine.samples.layout import Layout, find_layout, is_in_order, weigh, weights_of
 from cockpit_core.engine.samples.replay import Pair, Places, Reading, pull, shape_of, uneven
 from cockpit_core.engine.samples.separability import (
+    SEVERAL,
     Curved,
     Unknown,
+    curved,
     find_sums,
+    is_along,
     is_scalar,
+    owners_of,
     places_of_samples,
+    rows_of,
     why_not_a_sum,
 )
 from cockpit_core.layers.registry import RULES, Call, Repeating
@@ -91,11 +96,13 @@ def look(
         if agrees(seen.layouts, calls, samples):
             break
     if best is None:
-        best = from_the_loss(root, wanted, Seen(samples, batch_dim, dict(entries)), reading)
-    if best is None:
-        return Finding([{} for _ in calls], [("", "") for _ in calls], [True for _ in entries])
-    dims, seen = best
-    reason = why_not_a_sum(root, dims, samples, batch_dim, reading) if dims else ""
+        seen = Seen(samples, batch_dim, dict(entries))
+        reason = from_the_loss(root, wanted, seen, reading)
+        if not seen.layouts and not seen.entries:
+            return Finding([{} for _ in calls], [("", "") for _ in calls], [True for _ in entries], reason)
+    else:
+        dims, seen = best
+        reason = why_not_a_sum(root, dims, samples, batch_dim, reading)
     nested = NESTED if others and is_nested(nodes, calls) else ""
     finding = Finding(interacts=reason or nested or doubt_inside(reading.doubts))
     normalised, doubted = below_batch_norm(nodes), below_doubts(reading.doubts)
@@ -197,24 +204,61 @@ def judge(call: Call, layouts: dict[int, Layout], samples: int, targets: set[Any
     return MIXED, ""
 
 
-def from_the_loss(
-    root: Any, wanted: set[Any], seen: Seen, reading: Reading
-) -> tuple[dict[Any, dict[int, int]], Seen] | None:
-    """Where the model was not called as a whole: samples as the terms of the loss count them."""
+def from_the_loss(root: Any, wanted: set[Any], seen: Seen, reading: Reading) -> str:
+    """Where the model was not called as a whole: samples as the terms of the loss count them. Why it is no sum over them."""
     region = find_region([root], wanted)
     if root not in region or not is_scalar(root):
-        return None
+        return ""
     try:
         with torch.no_grad():
             sums = list(find_sums(root, region))
-    except (Curved, Unknown):
-        return None
-    seeds: Places = {}
+    except Unknown:
+        return ""
+    except Curved as function:
+        return curved(function)
+    first = first_rows(region & wanted, seen)
+    seeds, reason = dict[Any, dict[int, Any]](), ""
     for node, index, gradient in sums:
-        likely = places_of_samples(gradient.shape, seen.samples, seen.batch_dim)
-        if likely:
-            seeds.setdefault(node, {})[index] = (gradient, weigh(gradient, likely[0], seen.samples))
-    if not seeds:
-        return None
-    pull(seeds, wanted, seen.visit, reading)
-    return {}, seen
+        weighted = weigh_by_rows(node, index, gradient, first, seen, reading)
+        if weighted is None:
+            reason = SEVERAL if first else ""
+        else:
+            seeds.setdefault(node, {})[index] = (gradient, weighted)
+    if seeds and not reason:
+        pull(seeds, wanted, seen.visit, reading)
+    return reason
+
+
+def weigh_by_rows(
+    node: Any, index: int, gradient: Tensor, first: dict[Any, dict[int, int]], seen: Seen, reading: Reading
+) -> Tensor | None:
+    """A term of the loss with each sample's part times its weight: as the ``first`` rows below say whose it is. A dimension
+    of the right size may count anything. None, where a part belongs to several samples."""
+    samples = seen.samples
+    for dim in places_of_samples(gradient.shape, samples, seen.batch_dim):
+        weighted = weigh(gradient, dim, samples)
+        if not first or any(
+            is_along({node: {index: (gradient, weighted)}}, {own: rows}, samples, reading)
+            for own, rows in first.items()
+        ):
+            return weighted
+    for own, rows in first.items():
+        owners = [owners_of(node, index, part, {own: rows}, reading) for part in rows_of(gradient)]
+        if len(owners) == len(gradient) and all(len(some) < 2 for some in owners) and any(owners):
+            whose = torch.tensor([min(some, default=0) for some in owners], device=gradient.device)
+            weights = weights_of(samples).to(gradient)[whose]
+            return gradient * weights.reshape(-1, *(1,) * (gradient.dim() - 1))
+    return None
+
+
+def first_rows(targets: set[Any], seen: Seen) -> dict[Any, dict[int, int]]:
+    """Outputs of the calls nearest to the data that have a row for each sample, with the dimension of the rows."""
+    rows: dict[Any, dict[int, int]] = {}
+    for node in targets:
+        below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
+        for _, _, nr in node.metadata.get(CALLED, ()) if not below & targets else ():
+            shape = shape_of(node, nr)
+            exact = [d for d in places_of_samples(shape, seen.samples, seen.batch_dim) if shape[d] == seen.samples]
+            if exact:
+                rows.setdefault(node, {})[nr] = exact[0]
+    return rows

@@ -40,6 +40,7 @@ SHAPES = (
 )
 
 
+SEVERAL = "a term of the loss depends on the outputs of several samples"
 MOST_ROWS = 64
 """Of a term whose samples no dimension counts: so many are looked at one by one."""
 
@@ -106,12 +107,16 @@ def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, b
         with torch.no_grad():
             for node, index, gradient in find_sums(root, region):
                 if not is_sum_over_samples(node, index, gradient, outputs, samples, batch_dim, reading):
-                    return "a term of the loss depends on the outputs of several samples"
+                    return SEVERAL
     except Unknown:
         return ""
     except Curved as function:
-        return f"the loss is a curved function ({function}) of a sum over samples"
+        return curved(function)
     return ""
+
+
+def curved(function: Curved) -> str:
+    return f"the loss is a curved function ({function}) of a sum over samples"
 
 
 def is_sum_over_samples(
@@ -124,17 +129,21 @@ def is_sum_over_samples(
     reading: Reading,
 ) -> bool:
     for dim in places_of_samples(gradient.shape, samples, batch_dim):
-        seeds: Places = {node: {index: (gradient, weigh(gradient, dim, samples))}}
-        apart: list[bool] = []
-
-        def visit(z: Any, pairs: dict[int, Pair], apart: list[bool] = apart) -> None:
-            known = [(pair, outputs[z][nr]) for nr, pair in pairs.items() if nr in outputs[z]]
-            apart.extend(lies_along(pair, place, samples) for pair, place in known)
-
-        pull(seeds, set(outputs), visit, reading, stop=set(outputs))
-        if all(apart):
+        if is_along({node: {index: (gradient, weigh(gradient, dim, samples))}}, outputs, samples, reading):
             return True
-    return all(has_one_owner(node, index, part, outputs, reading) for part in rows_of(gradient))
+    return all(len(owners_of(node, index, part, outputs, reading)) < 2 for part in rows_of(gradient))
+
+
+def is_along(seeds: Places, outputs: dict[Any, dict[int, int]], samples: int, reading: Reading) -> bool:
+    """Do these seeds, one weight for each sample, arrive along the dimensions that count samples in ``outputs``?"""
+    apart: list[bool] = []
+
+    def visit(z: Any, pairs: dict[int, Pair]) -> None:
+        known = [(pair, outputs[z][nr]) for nr, pair in pairs.items() if nr in outputs[z]]
+        apart.extend(lies_along(pair, place, samples) for pair, place in known)
+
+    pull(seeds, set(outputs), visit, reading, stop=set(outputs))
+    return all(apart)
 
 
 def rows_of(gradient: Tensor) -> Iterator[Tensor]:
@@ -148,17 +157,18 @@ def rows_of(gradient: Tensor) -> Iterator[Tensor]:
         yield only
 
 
-def has_one_owner(
+def owners_of(
     node: Any, index: int, gradient: Tensor, outputs: dict[Any, dict[int, int]], reading: Reading
-) -> bool:
-    """Does this part of a sum depend on the outputs of one sample alone, or of none?"""
+) -> set[int]:
+    """On the outputs of which samples does this part of a sum depend?"""
     owners: set[int] = set()
 
     def visit(place: Any, pairs: dict[int, Pair]) -> None:
         for nr, (c, _) in pairs.items():
             if nr in outputs[place]:
-                touched = c.movedim(outputs[place][nr], 0).flatten(1).any(1)
+                first = c.movedim(outputs[place][nr], 0)
+                touched = first.reshape(len(first), -1).any(1)
                 owners.update(torch.nonzero(touched).flatten().tolist())
 
     pull({node: {index: (gradient, gradient)}}, set(outputs), visit, reading, stop=set(outputs))
-    return len(owners) < 2
+    return owners

@@ -30,11 +30,18 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
         None,
         [_POINTER, _LONG, _LONG, _LONG, _REAL, _POINTER, _LONG, _INT, *_COUNTED, _POINTER, _POINTER],
     ),
+    "reduce_blocks": (None, [_POINTER, _POINTER, _LONG, *_COUNTED, _POINTER, _POINTER]),
     "reduce_convolution": (
         _INT,
         [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER, _REAL, _POINTER, _LONG, _INT, *_COUNTED]
         + [_POINTER] * 4,
     ),
+    "reduce_dense": (
+        None,
+        [*[_POINTER] * 2, _LONG, *[_POINTER] * 4, _REAL, _POINTER, _LONG, _INT, *_COUNTED, *[_POINTER] * 2],
+    ),
+    "find_moments": (None, [_POINTER, _LONG, _LONG, _LONG, _INT, _POINTER, _POINTER]),
+    "sum_normalised": (None, [_POINTER, _POINTER, *[_LONG] * 4, _INT, *[_POINTER] * 4]),
     "square_convolution": (_INT, [*[_POINTER] * 3, _LONG, _INT, *[_POINTER] * 10]),
     "gather_convolution": (None, [*[_POINTER] * 3, _LONG, *[_POINTER] * 4]),
     "send_convolution": (None, [_POINTER, _POINTER, _LONG, _INT, *[_POINTER] * 9]),

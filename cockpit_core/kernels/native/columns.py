@@ -78,7 +78,7 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Rows:
+class PatchRows:
     """How a kernel walks over patches: ``lay_out``, and how long rows are with the zeros behind them."""
 
     places: np.ndarray
@@ -88,9 +88,9 @@ class Rows:
     length: int
 
     @staticmethod
-    def of(image: Image, geometry: Geometry, out: Sizes) -> Rows:
+    def of(image: Image, geometry: Geometry, out: Sizes) -> PatchRows:
         places, starts, sizes = lay_out(geometry, image.space, out, image.channels // image.groups)
-        return Rows(places, starts, *sizes)
+        return PatchRows(places, starts, *sizes)
 
     @property
     def padded(self) -> int:
@@ -180,7 +180,7 @@ def _walk(
         return None
     flat, apart = _flat(columns)
     number, samples, channels, places = flat.shape
-    rows = Rows.of(image, geometry, out)
+    rows = PatchRows.of(image, geometry, out)
     sizes = rows.describe(image, channels, places)
     signs = None if signs is None else signs.T.to(flat.dtype).contiguous()
     sums, norms = flat.new_zeros(samples, channels, number), torch.zeros(samples, dtype=torch.float64)
@@ -225,14 +225,14 @@ def gather_columns(
         image.check(like, geometry, out, tuple(weight.shape))
         if image.groups != 1 or found.dtype != weight.dtype or image.size > LARGEST:
             raise ValueError("only one group, one dtype and images of less than two billion numbers are known")
-        rows = Rows.of(image, geometry, out)
+        rows = PatchRows.of(image, geometry, out)
         filters = weight.new_zeros(channels, len(rows.starts) * rows.rows, rows.padded)
         filters[..., : rows.length] = weight.movedim(1, -1).reshape(channels, -1, rows.length)
         _gather(image, filters, rows, where, found)
     return found
 
 
-def _gather(image: Image, filters: Tensor, rows: Rows, where: Tensor, found: Tensor) -> None:
+def _gather(image: Image, filters: Tensor, rows: PatchRows, where: Tensor, found: Tensor) -> None:
     samples, places, channels = where.shape
     sizes, each = rows.describe(image, channels, places), filters.element_size()
     kernel = _kernel("gather_convolution", filters.dtype)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +40,7 @@ def describe_rule(bins: AnyBins, double: bool) -> Tensor:
         shape = [bins.per_octave, bins.lowest, bins.steps, *limits, *[0] * (8 - len(limits))]
         numbers = [1.0, *[0.0] * 5, bins.count, 0.0, *shape]
     else:
-        rule = bins.rule(double)
+        rule = bins.binning(double)
         inner = bins.zero_edge is not None and 2 <= rule.offset <= rule.count - 2
         bounds = [float(x) for x in (rule.anchor, rule.scale, rule.low, rule.high)]
         numbers = [0.0, *bounds, rule.offset, rule.count, 1.0 if inner else 0.0, *[0.0] * 11]
@@ -111,3 +112,32 @@ def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: AnyBi
     if not G.numel():
         return add_up([Share(rows, bins is not None, size)])
     return add_up(share(run, cut(rows if by_rows else columns, G.numel(), ALONE)))
+
+
+def reduce_blocks(
+    blocks: Sequence[Tensor], directions: Sequence[Sequence[Tensor]], scales: Sequence[float], bins: AnyBins | None
+) -> list[Reduced]:
+    """``reduce_block`` of many small ones of one dtype with one call: a bias is reduced in less time than it takes to ask."""
+    library = find_library()
+    assert library is not None
+    like, jobs, held, first = blocks[0], [], list[Tensor](), 0
+    for G, along in zip(blocks, directions, strict=True):
+        if any(direction.numel() != G.shape[1] for direction in along):
+            raise ValueError(f"gradients of {G.shape[1]} elements cannot be projected on a direction of other size")
+        G = G if G.shape[1] < 2 or G.stride(1) == 1 else G.contiguous()
+        flat = [d if d.is_contiguous() else d.contiguous() for d in along]
+        held += [G, *flat]
+        pointers = [d.data_ptr() for d in flat] + [0] * (MOST_DIRECTIONS - len(flat))
+        jobs.append([G.data_ptr(), G.stride(0), *G.shape, *pointers, first])
+        first += len(G)
+    (rule, size), each = find_rule(bins, like.dtype), np.array(jobs, np.int64)
+    found, factors = Share(first, False, 0), np.array(scales, np.float64)
+    table = None if bins is None else torch.zeros(len(blocks), TABLES, size, dtype=torch.int64)
+    library.function("reduce_blocks", like.dtype)(
+        each.ctypes.data, factors.ctypes.data, len(blocks), rule, 0 if table is None else table.data_ptr(), size,
+        found.norms.data_ptr(), found.dots.data_ptr(),
+    )  # fmt: skip
+    sizes = [len(G) for G in blocks]
+    tables = [None] * len(blocks) if table is None else table.sum(1).unbind()
+    pairs = zip(found.norms.split(sizes), found.dots.split(sizes), tables, strict=True)
+    return [Reduced(norms, dots, counts) for norms, dots, counts in pairs]

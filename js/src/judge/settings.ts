@@ -98,14 +98,14 @@ export function describeBest(settings: Settings): string {
   const head = `Best: ${shorten(best.name, 60)} (${metric.title} ${formatNumber(best.final)}${seeds}).`;
   if (!next) return head;
   const found = firstOf(best, next);
-  if (!found.length) return `${head} ${shorten(next.name, 60)} does not leave it by more than seeds do.`;
+  if (!found.length) return `${head} ${shorten(next.name, 60)} does not differ from it by more than seeds do.`;
   const outcomes = [metric.title, "Loss", "valid_loss"];
   const causes = found.filter(({ name }) => !outcomes.includes(title(name)));
   const outcome = found.find(({ name }) => outcomes.includes(title(name)));
   const few = causes.slice(0, 2).map(inWords).join("; ");
   const end = outcome && few ? ` ${title(outcome.name)} separates at step ${formatNumber(outcome.step)}.` : "";
   const weak = found.some(({ alone }) => alone) ? " One run each: weak evidence." : "";
-  return `${head} ${shorten(next.name, 60)} leaves it first in ${few || inWords(found[0])}.${end}${weak}`;
+  return `${head} ${shorten(next.name, 60)} first differs from it in ${few || inWords(found[0])}.${end}${weak}`;
 }
 
 const title = (name: string) => name.replace("log/", "");

@@ -85,7 +85,7 @@ function layerWords(ctx: Context, spec: CurvesSpec): string {
   const { layer } = ctx.state;
   if (!layer || ctx.state.split[spec.id]) return "";
   const own = ctx.runs.filter((run) => spec.shown.some(({ name }) => layerName(ctx, run, name)));
-  if (!own.length) return "Whole network: it has no values per layer.";
+  if (!own.length) return "Whole network: there are no values per layer.";
   const left = spec.shown.filter(
     ({ name }) => own.some(({ data }) => data.has(name)) && !own.some((run) => layerName(ctx, run, name)),
   );

@@ -12,7 +12,7 @@ function whyNot(ctx: Context, { needs }: Panel): string {
   if (reason) return `${reason[0].toUpperCase()}${reason.slice(1)}.`;
   const budgets = ctx.runs.flatMap((run) => trackingBudget(run) ?? []);
   if (!budgets.length) return "The run ended before the first one was due.";
-  return `The run ended first: tracking kept to ${formatShare(Math.max(...budgets))} of the time. A longer run has them, or a larger budget=, or schedule=10 (every tenth step).`;
+  return `The run ended first: tracking kept to ${formatShare(Math.max(...budgets))} of the time. A longer run, a larger budget= or schedule=10 (every tenth step) would measure it.`;
 }
 
 /** Titles with one reason stand together. */
@@ -34,8 +34,8 @@ export function unmeasuredPanel(idle: () => Panel[]): Panel {
     height: 240,
     names: [],
     help: [
-      "What was to be measured and has no value, with the reason. These panels have nothing to show, so they are not shown.",
-      "What no run of this kind can have (Adam's denominators in a run of SGD, attention in a network without it) is here too.",
+      "Quantities that were asked for and have no value, with the reason. Their panels have nothing to show and are left out.",
+      "Quantities that this kind of run cannot have (Adam's denominators in a run of SGD, attention in a network without it) are listed too.",
     ],
     shows: (ctx) => isOver(ctx) && idle().length > 0,
     readings: () => [],

@@ -49,7 +49,7 @@ const panel: Panel = {
   height: 250,
   names: [],
   help: [
-    "With several runs: everything that is not the same in all of them - hyperparameters, versions, commit, options. What is missing here is equal.",
+    "With several runs: everything that differs between them - hyperparameters, versions, commit, options. What is not listed is the same in all.",
     "With one run: what was recorded about it when tracking began, and which parameters could not be measured.",
   ],
   shows: (ctx) => ctx.runs.some(({ data }) => data.header),
@@ -64,7 +64,7 @@ const panel: Panel = {
     ]);
     refill(element, key, () => {
       const rows = differences(ctx);
-      if (!rows.length) return [ctx.runs.length > 1 ? "These runs were made alike." : ""];
+      if (!rows.length) return [ctx.runs.length > 1 ? "These runs have the same settings." : ""];
       const names = ctx.runs.map(({ label, color }) => {
         const swatch = h("i", { class: "ck-swatch" });
         swatch.style.setProperty("--c", color);
@@ -79,7 +79,7 @@ const panel: Panel = {
         );
       const usual = ctx.runs.length === 1 ? rows.filter(([, [value]]) => isDefault(value)) : [];
       const folded = h("tbody", { hidden: true }, ...usual.map(line));
-      const more = h("button", { type: "button", class: "ck-link" }, `${usual.length} more as they come by default`);
+      const more = h("button", { type: "button", class: "ck-link" }, `${usual.length} more with their default values`);
       more.addEventListener("click", () => (folded.hidden = !folded.hidden));
       const body = h("tbody", {}, ...rows.filter((row) => !usual.includes(row)).map(line));
       const head = h("thead", {}, h("tr", {}, h("th", {}, ""), ...names));

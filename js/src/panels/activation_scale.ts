@@ -14,6 +14,6 @@ export default curvePanel({
   split: true,
   help: [
     "How large the outputs of the network are: their root mean square, and the largest of them. One line per layer (⋯ menu) shows the outputs of each layer.",
-    "Healthy: of similar size in all layers, from the beginning. Falling from layer to layer: the signal fades on its way. Growing from step to step: outputs or logits run away, which precision lower than float32 does not survive.",
+    "Healthy: of similar size in all layers, from the beginning. Falling from layer to layer: the signal fades on its way. Growing from step to step: outputs or logits run away, and precision below float32 overflows.",
   ],
 });

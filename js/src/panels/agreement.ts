@@ -16,6 +16,6 @@ export default curvePanel({
     runs.some(({ data }) => data.has("ConflictShare")) ? [{ value: 0.5, label: "half of the pairs" }] : [],
   help: [
     "Coherence: 1 where all individual gradients are the same, 1 / batch size where they are orthogonal, 0 where they cancel. Conflicting pairs: share of pairs of samples whose gradients point against each other.",
-    "Agreement falls in training, as what is common is learned first. With wrong labels it is low from the beginning, and about half of the pairs conflict.",
+    "Agreement falls during training, because what samples have in common is learned first. With wrong labels it is low from the beginning, and about half of the pairs conflict.",
   ],
 });

@@ -21,7 +21,7 @@ export default curvePanel({
   zero: () => true,
   note,
   help: [
-    "The mean entropy of the attention weights: 0 where each place looks at one other place only, ln of the number of places where it looks at all alike. The sentence has the largest logit, before the softmax.",
-    "Healthy: falls slowly, and stays well above 0. A fall to 0 while logits grow is a collapse of attention, after which training is often unstable (Zhai et al. 2023). A lower learning rate, or queries and keys that are normalised, help.",
+    "The mean entropy of the attention weights: 0 where each position looks at a single position, ln of the number of positions where it looks at all of them equally. The sentence names the largest logit, before the softmax.",
+    "Healthy: falls slowly, and stays well above 0. A fall to 0 while logits grow is a collapse of attention, after which training is often unstable (Zhai et al. 2023). A lower learning rate helps, and so does normalising queries and keys.",
   ],
 });

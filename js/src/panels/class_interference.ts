@@ -23,7 +23,7 @@ const spec: CurvesSpec = {
   ylabel: "cosine",
   rules: () => [{ value: 0, label: "no effect" }],
   help: [
-    "Mean cosine of the gradients of two samples: of different classes, of the same class, and of the pair of classes that disagrees most. The square has every pair of classes, averaged over the last tracked steps (about ten count): orange helps, blue harms, grey was not seen.",
+    "The mean cosine between the gradients of two samples: for different classes, for the same class, and for the two classes that disagree most. The square shows every pair of classes, averaged over about ten tracked steps: orange helps, blue harms, grey was not seen.",
     "Above 0 a step for one helps the other, below 0 it harms it. Classes that are confused harm each other. A class that disagrees with itself (the diagonal) has wrong labels, or is several classes.",
   ],
 };

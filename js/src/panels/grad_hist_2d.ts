@@ -185,7 +185,7 @@ const panel: Panel = {
   needs: [NAME],
   timeless: true,
   help: [
-    "Every element of every sample's gradient, placed by its own value (up) and by the value of its parameter (right). Colour is the number of elements, on a log scale; the bars are the two histograms by themselves. Axes are fixed, so steps, layers and runs compare.",
+    "Every element of every sample's gradient, placed by its own value (up) and by the value of its parameter (right). Colour is the number of elements, on a log scale; the bars are the two histograms by themselves. Axes are fixed, so that steps, layers and runs can be compared.",
     "The dashed rim sets the outermost bins apart: they also hold everything beyond the range, and turn red when something is there.",
     "Healthy: one cloud around the middle. A thin horizontal line: gradients of this layer vanish. A cloud pressed against the upper and lower rim: gradients explode or the data is not scaled. With two runs, the ⋯ menu shows their difference.",
   ],

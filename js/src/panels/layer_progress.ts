@@ -33,7 +33,7 @@ export default curvePanel({
   rules: () => [{ value: 0, label: "no progress" }],
   note,
   help: [
-    "How much the loss of the batch should fall by this step, as its gradient tells: the step times the negative gradient. One line per layer (⋯ menu), or the map of the network, shows which layer does the work.",
+    "How much the loss of the batch should fall in this step, according to its gradient: the step times the negative gradient. One line per layer (⋯ menu), or the map of the network, shows which layer does the work.",
     "Healthy: above 0, and shared by many layers. Below 0 the step goes uphill (momentum, weight decay). Far more than the loss falls: the valley is curved, and the step too long for it.",
   ],
 });

@@ -38,7 +38,7 @@ const spec = (logged: string[]): CurvesSpec => ({
   help: [
     "The mean loss of each tracked mini-batch, before the step that followed it, with what run.log() sent as valid_loss, val_loss, test_loss or train_loss.",
     "Dashed: what a network that only guesses would reach, where that is known. A loss that stays there is not learning.",
-    "Healthy: falls fast, then slowly, with noise. A validation loss that rises while the other falls: it memorises. A cross at the upper edge is a value that was NaN or infinite; a bar is a stretch of them.",
+    "Healthy: falls fast, then slowly, with noise. If the validation loss rises while the training loss falls, the network memorises. A cross at the upper edge is a value that was NaN or infinite; a bar is a stretch of them.",
   ],
 });
 

@@ -42,6 +42,6 @@ export default curvePanel({
   help: [
     "Noise of the individual gradients over their signal, in samples, averaged over the tracked steps; the band is its standard error. The dashed line is the batch size in use.",
     "Far above the dashed line, doubling the batch nearly halves the steps to the same loss. Far below it, a larger batch costs samples and saves hardly any step.",
-    "It normally grows by orders of magnitude as the loss falls. It takes the curvature for the same in all directions: a guide to the order of magnitude.",
+    "It normally grows by orders of magnitude as the loss falls. It assumes the same curvature in all directions, so trust its order of magnitude only.",
   ],
 });

@@ -13,7 +13,7 @@ export default curvePanel({
   split: true,
   zero: () => true,
   help: [
-    "For Adam and its like: how much of the denominator √v + eps is eps, averaged over the parameters, and the root mean square of the step in units of the learning rate.",
-    "Healthy: little eps, and steps of 0.1 to 1 learning rates. Near 1, eps decides: Adam does not adapt any more but is SGD with the rate lr / eps (gradients below eps: a scaled loss, vanishing gradients). A step far below the learning rate: gradients change their sign from step to step.",
+    "For Adam and similar optimizers: how much of the denominator √v + eps is eps, averaged over the parameters, and the root mean square of the step in units of the learning rate.",
+    "Healthy: little eps, and steps of 0.1 to 1 learning rates. Near 1, eps decides: Adam no longer adapts and acts like SGD with the rate lr / eps, because gradients are below eps (the loss is scaled down, or gradients vanish). A step far below the learning rate: gradients change their sign from step to step.",
   ],
 });

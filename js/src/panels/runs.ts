@@ -165,9 +165,9 @@ const panel: Panel = {
   height: 180,
   names: [],
   help: [
-    "One line per chosen run: its worst finding, its last and best loss and score, what differs in how it was made, what tracking cost, how it ended. A click on a heading sorts; a click on a name shows that run alone; the box hides it.",
+    "One line per chosen run: its worst finding, its last and best loss and score, the settings that differ, what tracking cost, and how it ended. Click a heading to sort, a name to show that run alone, or the box to hide it.",
     "“colour by” gives all pictures colours from dark to light along a number, such as the learning rate. “seeds as one” shows runs that differ only in their seed as one curve, their median, with a band from the lowest to the highest.",
-    "With two chosen runs the panel “Runs and their differences” tells more.",
+    "With two chosen runs, the panel “Runs and their differences” shows more.",
   ],
   shows: (ctx) => ctx.names.length >= FEWEST,
   readings: (ctx) => [

@@ -68,7 +68,7 @@ function draw(ctx: Context, size: Size): Scene {
   const settings = settingsOf(ctx);
   const axis = settings && axisName(settings, ctx.state.settings);
   if (!settings || axis === null)
-    return messageScene(size.width, size.height, "These runs were made alike.", ctx.theme.quiet);
+    return messageScene(size.width, size.height, "These runs have the same settings.", ctx.theme.quiet);
   const { title, least } = settings.metric;
   const dots = dotsOf(ctx, settings, axis, (run) => endsOf(run, settings.metric)[0]);
   if (!dots.length) return messageScene(size.width, size.height, `No ${title} yet.`, ctx.theme.quiet);
@@ -95,9 +95,9 @@ const panel: Panel = {
   names: [],
   timeless: true,
   help: [
-    "The hyperparameter that differs (the ⋯ menu chooses another) against the final score: one dot per run, so one per seed; the line goes through the medians. Runs that differ in more have a colour for the rest. A cross at the upper edge is a run that ended as NaN. A click on a dot shows that run alone.",
-    "Below on the same axis what the instruments said in the last tenth of each run: alpha on its own batch (+1 is the edge of stability), the share of signal in the gradient, the step relative to the weights, and the learning rate times the largest eigenvalue over 2 (1 is where SGD without momentum becomes unstable).",
-    "The sentence names the best setting, and in what the next one leaves it first: for every quantity the first step at which they are further apart than seeds of one setting are. What comes first is a candidate for the cause, not a proof. `cockpit compare` says it of all settings.",
+    "The hyperparameter that differs (the ⋯ menu chooses another) against the final score: one dot per run, so one per seed; the line goes through the medians. If something else differs too, it has a colour. A cross at the upper edge is a run that ended as NaN. A click on a dot shows that run alone.",
+    "Below, on the same axis, are the instruments in the last tenth of each run: alpha on its own batch (+1 is the edge of stability), the share of signal in the gradient, the step relative to the weights, and the learning rate times the largest eigenvalue over 2 (1 is where SGD without momentum becomes unstable).",
+    "The sentence names the best setting, and the quantity in which the next best one first differs from it: the first step at which the two are further apart than seeds of one setting. What differs first may be the cause; it is no proof. `cockpit compare` does this for all settings.",
   ],
   shows: (ctx) => {
     const settings = ctx.runs.length >= FEWEST ? settingsOf(ctx) : null;

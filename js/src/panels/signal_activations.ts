@@ -14,7 +14,7 @@ export default curvePanel({
   ],
   also: ["signal/dead_where", "signal/saturated_where"],
   help: [
-    "What activations do: the share of units that give the same for every sample of the batch and of outputs at the flat ends of sigmoid or tanh, each in the worst module; and the root mean square of the first and of the last activation.",
+    "What the activations do: the share of units with the same output for every sample of the batch, and the share of outputs at the flat ends of sigmoid or tanh, each in the worst module; and the root mean square of the first and the last activation.",
     "A share near 1 in one module: nothing passes it, neither forward nor back. A last scale far below the first: the signal fades on its way.",
   ],
 });

@@ -17,6 +17,6 @@ export default curvePanel({
   rules: () => [{ value: 1, label: "1, what initialisation expects" }],
   help: [
     "What goes into the network: the root mean square of the inputs, the scale of the largest feature relative to the median one, and the length of the longest sample relative to the median one.",
-    "Initialisation and learning rates are made for inputs of root mean square about 1. Raw pixels (0 to 255) are a hundred times larger. One feature far above the others decides everything; one sample far above the others is an outlier.",
+    "Initialisations and learning rates are made for inputs with a root mean square of about 1. Raw pixels (0 to 255) are a hundred times larger. One feature far above the others decides everything; one sample far above the others is an outlier.",
   ],
 });

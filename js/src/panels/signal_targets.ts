@@ -7,7 +7,7 @@ export default curvePanel({
   order: 71,
   aside: true,
   shown: [
-    { name: "signal/label_top_share", label: "share of the commonest label" },
+    { name: "signal/label_top_share", label: "share of the most common label" },
     { name: "signal/label_entropy", label: "entropy of the labels" },
     { name: "signal/target_scale", label: "scale of the targets" },
     { name: "signal/target_std", label: "their standard deviation" },
@@ -16,7 +16,7 @@ export default curvePanel({
     (name) => `signal/${name}`,
   ),
   help: [
-    "What the loss was given: for classes the share of the commonest label in each batch and the entropy of the labels in nats; for numbers their usual size and standard deviation.",
-    "A share near 1 and an entropy near 0: a batch of one class; the data are sorted, or not shuffled. Entropy far below ln of the number of classes: classes are unbalanced. Targets far from 1 in size make gradients large or small with them.",
+    "The targets of the loss. For classes: the share of the most common label in each batch, and the entropy of the labels in nats. For numbers: their usual size and standard deviation.",
+    "A share near 1 and an entropy near 0: a batch of one class; the data are sorted or not shuffled. Entropy far below ln of the number of classes: classes are unbalanced. Targets much larger or smaller than 1 make gradients equally large or small.",
   ],
 });

@@ -15,6 +15,6 @@ export default curvePanel({
   rules: () => [{ value: 0, label: "across" }],
   help: [
     "The cosine between the step and the negative gradient: 1 for plain SGD, less with momentum, Adam or weight decay. Below 0 the step goes uphill on this batch.",
-    "With the step before (where that one was tracked too): near 1 the steps add up, near −1 each undoes the last, bouncing between two walls.",
+    "Cosine with the step before (if that one was tracked too): near 1 the steps add up; near −1 each step undoes the last one and bounces between two walls.",
   ],
 });

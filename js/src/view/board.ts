@@ -207,7 +207,7 @@ function showEmpty(element: HTMLElement, ctx: Context, hidden: number): void {
   const none = ctx.state.runs?.length === 0 || (ctx.state.runs !== null && !ctx.runs.length);
   if (hidden) refill(element, "hidden", () => ["All panels are hidden. The View menu brings them back."]);
   else if (ctx.runs.length) refill(element, "first", () => ["Waiting for the first record."]);
-  else if (none) refill(element, "none", () => ["No run is chosen. The list of runs, in the bar above, has them all."]);
+  else if (none) refill(element, "none", () => ["No run is chosen. The bar above lists all runs."]);
   else
     refill(element, "nothing", () => [
       h("p", {}, h("strong", {}, "No run here yet.")),

@@ -97,7 +97,7 @@ export class HealthLine {
     setAttribute(
       this.toggle,
       "title",
-      this.open ? "Close the list of findings" : "What was found, since when, where, what to try",
+      this.open ? "Close the list of findings" : "What was found, since when, where, and what to try",
     );
     setHidden(this.list, !this.open);
     if (!this.open) return;
@@ -132,8 +132,8 @@ export class HealthLine {
       ? " One run each: seeds of one setting may come apart like this."
       : "";
     const text = few.length
-      ? ["leaves it first in ", ...few.slice(0, -1), `.${weak}`]
-      : ["does not leave it by more than seeds do."];
+      ? ["first differs from it in ", ...few.slice(0, -1), `.${weak}`]
+      : ["does not differ from it by more than seeds do."];
     const label = ctx.runs.length > 1 ? h("strong", {}, `${run.label} `) : null;
     return h("p", { class: "ck-fine ck-twin" }, swatch(run.color), label, ...text);
   }

@@ -65,7 +65,7 @@ export function viewMenu(host: BarHost, signal: AbortSignal): HTMLElement {
       check("colour-blind safe run colours", state.safe, (safe) => host.set({ safe })),
       h("h4", {}, "Panels"),
       ...host.panelTitles().map(({ id, title, shown, aside }) => check(shorten(title, 34), shown, toggle(id, aside))),
-      button("Reset arrangement", "Panels back to their places", () =>
+      button("Reset arrangement", "Put all panels back in their places", () =>
         host.set({ order: defaults.order, hidden: [], shown: [], enlarged: "", split: {}, ylog: {} }),
       ),
     ];

@@ -51,7 +51,7 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   const words: Summary["words"] = [];
   const run = ctx.runs.find(({ data }) => data.status.state === "running") ?? ctx.runs[0];
   if (status.connection === "disconnected")
-    words.push({ text: status.message ?? "disconnected", title: "No connection to the host; it is tried again." });
+    words.push({ text: status.message ?? "disconnected", title: "No connection to the host; trying again." });
   if (!run) {
     if (!words.length) words.push({ text: status.message ?? "no run yet" });
     return { tone: status.connection === "disconnected" ? "bad" : "wait", words };
@@ -80,7 +80,7 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   if (share !== null)
     words.push({
       text: `tracking ${formatShare(share)}${budget === null ? "" : ` (budget ${formatShare(budget)})`}`,
-      title: `share of the time of training that measuring took${budget === null ? "" : ", and the budget for it"}`,
+      title: `share of the training time that measuring took${budget === null ? "" : ", and the budget for it"}`,
     });
   if (status.message && status.connection !== "disconnected")
     words.push({ text: status.message.slice(0, 80), title: status.message });
@@ -96,12 +96,12 @@ function gaps(ctx: Context, run: ShownRun, status: SourceStatus, broken: number)
   if (covered < 0.9995)
     words.push({
       text: `${formatShare(covered)} of parameters covered`,
-      title: "The others have no individual gradients that can be measured; see About the run.",
+      title: "Individual gradients of the others cannot be measured; see “Runs and their differences”.",
     });
   if (records < expected)
     words.push({
       text: `${formatNumber(records)} of ${formatNumber(expected)} records`,
-      title: "The host does not have them all.",
+      title: "The host does not have all of them.",
     });
   const [drawn, inSight] = data.decimated.size ? drawnRecords(ctx, run) : [0, 0];
   const there = ctx.state.zoom ? Math.min(inSight, records) : records;
@@ -109,7 +109,7 @@ function gaps(ctx: Context, run: ShownRun, status: SourceStatus, broken: number)
     // start and end of a run have no values
     words.push({
       text: `${formatNumber(drawn)} of ${formatNumber(there)} records drawn`,
-      title: `A long run is thinned for the screen; every extreme is among what is drawn.${ctx.source.detail ? " Zoom in to see them all." : ""}`,
+      title: `A long run is thinned for the screen; every extreme is drawn.${ctx.source.detail ? " Zoom in to see them all." : ""}`,
     });
   if (data.noticesLost)
     words.push({

@@ -135,7 +135,7 @@ def test_a_node_that_hides_what_it_saved_is_left_to_products(monkeypatch) -> Non
     def hidden(*_) -> None:
         raise AttributeError("'AddmmBackward0' object has no attribute '_saved_mat1'")
 
-    monkeypatch.setitem(columns.RULES, ("Addmm", "weight"), hidden)
+    monkeypatch.setitem(columns.WAYS, ("Addmm", "weight"), hidden)
     assert_right(make_point("mlp"), "hessian", "products")
 
 

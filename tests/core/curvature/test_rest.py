@@ -126,3 +126,32 @@ def test_probes_of_a_convolution_are_little_noise() -> None:
             rest.probe(torch.Generator().manual_seed(rest.draws))
         spreads.append(rest.traces().errors["0.weight"])
     assert spreads[1] > 3 * spreads[0]
+
+
+def test_signs_of_a_convolution_are_those_of_another_basis() -> None:
+    """An orthogonal one, for each sample, or the mean of the probes would not be the trace."""
+    probes = make_probes(make_point("cnn"))
+    for name in ("0.weight", "3.weight"):  # with groups, and transposed
+        one = ChangeOfParameter(probes._individuals[name], 0)
+        assert one._turn is not None
+        size = one._one.elements
+        units = torch.eye(size, dtype=torch.float64).unsqueeze(1).expand(size, B, size)
+        made = torch.stack([one._turn(unit.reshape(B, *one._one.shape)).reshape(B, size) for unit in units], 1)
+        torch.testing.assert_close(made @ made.mT, torch.eye(size, dtype=torch.float64).expand(B, size, size))
+        assert not torch.allclose(made[0], made[1])
+
+
+def test_what_positions_have_in_common_is_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a ReLU what a convolution sees is positive, and R is largest along its mean."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(1, 4), nn.Tanh(), nn.Flatten(), nn.Linear(144, CLASSES))
+    point = point_of(model.double(), 1 + torch.rand(B, 3, 8, 8).double(), lambda o: F.cross_entropy(o, LABELS))
+
+    def spread() -> float:
+        probes, generator = make_probes(point), torch.Generator().manual_seed(1)
+        row = list(probes._individuals).index("0.weight")
+        return float(torch.stack([probes.probe(generator)[0][row] for _ in range(40)]).var(0).sum())
+
+    turned = spread()
+    monkeypatch.setattr("cockpit_core.curvature.pushing._Turn.__call__", lambda self, signs: signs)
+    assert turned < 0.75 * spread()

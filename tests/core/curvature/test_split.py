@@ -12,10 +12,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cockpit_core.curvature import Limits, NoCurvature, Point, diagonal
 from cockpit_core.curvature.apart import make_individuals
+from cockpit_core.curvature.gauss_newton import GaussNewton
 from cockpit_core.curvature.loss_hessian import LossHessian
 from cockpit_core.curvature.signs import random_signs
 from cockpit_core.curvature.sites import find_sites
-from cockpit_core.curvature.split import _Estimate, _Rest, estimate_split
+from cockpit_core.curvature.split import _Rest, estimate_split
 from cockpit_core.curvature.spread import Draws, widening
 from tests.core.curvature.points import full_ggn, full_hessian
 
@@ -113,8 +114,8 @@ def by_parameter(point: Point, matrix: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn", "transformer", "lstm"])
-def test_two_hundred_draws_lie_within_four_standard_errors(network: str) -> None:
-    """Each of its parameters too; and the errors are not too large either."""
+def test_of_two_hundred_draws_95_in_100_lie_within_two_standard_errors(network: str) -> None:
+    """Errors that are too small leave more of them out, errors that are too large none. No parameter has a bias."""
     torch.manual_seed(4)
     point = make_point(network)
     truth = {name: float(part.sum()) for name, part in by_parameter(point, full_hessian(point)).items()}
@@ -125,9 +126,10 @@ def test_two_hundred_draws_lie_within_four_standard_errors(network: str) -> None
         scores.append((sum(made.traces.values()) - sum(truth.values())) / (made.trace_error + rounding))
         layers.append([(made.traces[n] - truth[n]) / (made.errors[n] + rounding) for n in truth])
     found, each = torch.tensor(scores), torch.tensor(layers)
-    assert float(found.abs().max()) <= 4
+    within = float((found.abs() <= 2).double().mean())
+    assert 0.92 <= within <= 0.998, within  # 0.954 is meant, with a standard deviation of 0.015
     assert float(each.mean(0).abs().max()) <= 5 / 200**0.5 * max(1.0, float(each.std(0).max()))
-    assert 0.3 <= float(found.std()) <= 1.3
+    assert 0.6 <= float(found.std()) <= 1.15
 
 
 @pytest.mark.parametrize("network", ["gru", "tied table", "twice"])
@@ -136,7 +138,7 @@ def test_weights_that_are_used_again_have_their_further_term(network: str) -> No
     torch.manual_seed(3)
     point = make_point(network)
     truth = {name: float(part.sum()) for name, part in by_parameter(point, full_hessian(point)).items()}
-    ggn = _Estimate(point, torch.Generator().manual_seed(1), 2**27, elements=False)
+    ggn = GaussNewton(point, torch.Generator().manual_seed(1), 2**27, elements=False)
     ggn.add_fixed_columns()
     rest = _Rest(point, ggn.individuals, ggn.leaves, 2**27)
     for _ in range(300):
@@ -299,5 +301,5 @@ def test_errors_are_wide_where_one_sample_carries_everything() -> None:
         even.add(draw)
         alone.add(draw * (torch.arange(400) == 0))
     assert even.finish()[2] == pytest.approx((400 / 3) ** 0.5, rel=0.15)
-    assert widening(2.0) > 4 > 1.05 > widening(1000.0) > 1
+    assert widening(2.0) > 2 > 1.01 > widening(1000.0) > 1
     assert alone.finish()[2] > widening(2.0) * 0.05

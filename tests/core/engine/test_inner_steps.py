@@ -76,3 +76,25 @@ def test_a_penalty_on_the_gradient_of_the_inputs_is_exact_or_refused(tmp_path: P
         each = [row[names.index(name)] for row in rows]
         G = np.stack([np.zeros(parameters[names.index(name)].numel()) if g is None else g.flatten() for g in each])
         assert data.scalars("NormTest", name)[1] == pytest.approx(slow_truth.norm_test(G), rel=1e-6)
+
+
+class Forces(nn.Module):
+    """Samples meet before an energy is formed, and what counts is its derivative: they meet in its second one only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.high = nn.Linear(5, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.low(x)
+        hidden = hidden - hidden.mean(0)
+        energy = self.high(torch.tanh(hidden)).sum()
+        return torch.autograd.grad(energy, hidden, create_graph=True)[0]
+
+
+@pytest.mark.filterwarnings("ignore:Cockpit. individual gradients of")
+def test_samples_that_meet_below_a_derivative_are_seen(tmp_path: Path) -> None:
+    """The derivative of a derivative was taken for the function that its name begins with, and its way back was lost."""
+    data = track_steps(Forces().double(), lambda model: model(INPUTS).square().sum(1), tmp_path / "run")
+    methods = {layer.name: layer.method for layer in data.header.layers}
+    assert {methods["low.weight"], methods["low.bias"]} <= {"contribution", "not covered"}

@@ -14,9 +14,9 @@ INPUTS = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
 LABELS = torch.tensor([0, 1, 2, 2, 0, 1])
 
 
-def track(model: nn.Module, folder: Path) -> cockpit_core.RunData:
+def track(model: nn.Module, folder: Path, config: str = "economy") -> cockpit_core.RunData:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with cockpit_core.track(model, None, optimizer, folder, config="economy", on_error="raise") as run:
+    with cockpit_core.track(model, None, optimizer, folder, config=config, on_error="raise") as run:
         for _ in range(3):
             optimizer.zero_grad()
             F.cross_entropy(model(INPUTS), LABELS).backward()
@@ -43,6 +43,13 @@ def test_complex_parameters_are_left_out_and_the_rest_is_measured(tmp_path: Path
     assert len(data.scalars("NormTest", "head.weight")[1]) == 3
     assert len(data.scalars("ParamNorm", "filter")[1]) == 3
     assert not data.notices
+
+
+def test_complex_parameters_have_no_curvature(tmp_path: Path) -> None:
+    data = track(Waves(), tmp_path / "run", "full")
+    reasons = {missing.name: missing.reason for missing in data.missing}
+    assert all("complex" in reasons[name] for name in ("HessTrace", "HessMaxEV", "TICDiag"))
+    assert not {"HessTrace", "HessMaxEV", "TICDiag"} & set(data.names)
 
 
 def test_gradients_that_were_never_zeroed_are_still_covered(tmp_path: Path) -> None:

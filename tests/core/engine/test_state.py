@@ -175,13 +175,16 @@ def test_a_tracked_model_and_its_loss_can_be_scripted_and_traced(schedule: int, 
         assert model[0]._forward_hooks or schedule == 100, "the hooks are back after scripting"
 
 
-def test_a_function_over_model_and_loss_compiles_as_one_graph(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schedule", [1, 100])
+def test_a_function_over_model_and_loss_compiles_as_one_graph(schedule: int, tmp_path: Path) -> None:
+    """Idle steps too: the hook on the loss is there at all of them."""
     model, loss_fn, batches = network_with("KeepsOutput", nn.CrossEntropyLoss())
     model = nn.Sequential(model[0], model[3])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with cockpit_core.track(model, loss_fn, optimizer, logdir=tmp_path / "run", on_error="raise", config="economy"):
+    with cockpit_core.track(model, loss_fn, optimizer, logdir=tmp_path / "run", on_error="raise", schedule=schedule):
         compiled = torch.compile(lambda x, y: loss_fn(model(x), y), fullgraph=True, backend="eager")
-        inputs, target = batches[0]
-        compiled(inputs, target).backward()
-        optimizer.step()
+        for inputs, target in batches[:3]:
+            optimizer.zero_grad()
+            compiled(inputs, target).backward()
+            optimizer.step()
     torch._dynamo.reset()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import cockpit_core
 from cockpit_core.kernels import Bins, Counts, Spec, count_values, door, native
-from cockpit_core.kernels.native import columns, convolving, counting, reducing
+from cockpit_core.kernels.native import columns, convolving, counting, dense, reducing
 from cockpit_core.layers.conv import Patches
 from cockpit_core.layers.scratch import Scratch
 from tests.core.kernels.cases import (
@@ -40,7 +40,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 @pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    for module in (reducing, convolving, counting, columns):
+    for module in (reducing, convolving, dense, counting, columns):
         monkeypatch.setattr(module, "find_library", lambda: native.open_level(request.param))
     return request.param
 
@@ -198,10 +198,11 @@ def test_skipped_zeros_do_not_hide_what_is_not_finite(where: str, what: float) -
     part, directions = make_patches("three by three", torch.float32)
     part.left[1] = 0
     getattr(part, where)[1].view(-1)[5] = what
-    assert part.reduce(directions, Bins(-2, 2, 100)) is None
+    sides = part.left, part.image, part.geometry, part.groups, tuple(part.shape), part.scale
+    assert convolving.reduce_convolution(*sides, directions, Bins(-2, 2, 100)) is None
     squares = part.squares()
-    dense = part.form(0, part.samples).square().sum(0)
-    assert squares is None or torch.equal(torch.isfinite(squares), torch.isfinite(dense))
+    truth = part.form(0, part.samples).square().sum(0)
+    assert squares is None or torch.equal(torch.isfinite(squares), torch.isfinite(truth))
 
 
 def test_squares_of_tiny_gradients_do_not_vanish() -> None:
@@ -211,13 +212,6 @@ def test_squares_of_tiny_gradients_do_not_vanish() -> None:
     truth = part.form(0, part.samples).square().sum(0)
     assert float(truth.max()) > 0
     torch.testing.assert_close(part.squares(), truth, rtol=0, atol=1e-5 * float(truth.max()))
-
-
-def test_dense_output_gradients_are_not_walked_over() -> None:
-    part, directions = make_patches("three by three", torch.float32)
-    part.left = torch.randn_like(part.left)
-    assert part.reduce(directions, Bins(-2, 2, 100)) is None
-    assert part.squares() is None
 
 
 @pytest.mark.usefixtures("level")

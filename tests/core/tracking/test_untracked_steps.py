@@ -110,7 +110,8 @@ def test_step_that_is_skipped_counts_its_next_batch(tmp_path: Path) -> None:
     assert by_step(run.data, "Loss") == {0: pytest.approx(loss)}
 
 
-def test_optimizers_that_step_inside_the_backward_pass_are_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [True, False], ids=["their hooks first", "ours first"])
+def test_optimizers_that_step_inside_the_backward_pass_are_said(first: bool, tmp_path: Path) -> None:
     training = start("mlp")
     optimizers = {p: SGD([p], lr=0.1) for p in training.model.parameters()}
 
@@ -118,10 +119,13 @@ def test_optimizers_that_step_inside_the_backward_pass_are_said(tmp_path: Path) 
         optimizers[p].step()
         optimizers[p].zero_grad()
 
+    for p in optimizers if first else ():
+        p.register_post_accumulate_grad_hook(step)
+    options: dict[str, Any] = {"config": "economy", "on_error": "raise"}
     with cockpit_core.track(
-        training.model, training.loss_fn, list(optimizers.values()), tmp_path / "run", config="economy"
+        training.model, training.loss_fn, list(optimizers.values()), tmp_path / "run", **options
     ) as run:
-        for p in optimizers:
+        for p in () if first else optimizers:
             p.register_post_accumulate_grad_hook(step)
         with pytest.warns(UserWarning, match="runs inside the backward pass"):
             repeat(3, backward_alone, training, None, run)

@@ -205,10 +205,26 @@ EXPORT void NAME(reduce_block)(const REAL *G, int64_t stride, int64_t rows, int6
     if (given) NAME(flush)(&tally, rows * piece);
   }
 }
+
+// Several small blocks: jobs [count, 7] are the address of G, its stride, rows and columns, the addresses of up to two
+// directions (0: none), and the first of its rows in norms and dots; each has a table [TABLES, size] of its own.
+EXPORT void NAME(reduce_blocks)(const int64_t *jobs, const double *scales, int64_t count, const double *given,
+                                int64_t *table, int64_t size, double *norms, double *dots) {
+  for (int64_t k = 0; k < count; k++, jobs += 7) {
+    const REAL *G = (const REAL *)(intptr_t)jobs[0], *D = (const REAL *)(intptr_t)jobs[4];
+    int directions = (jobs[4] != 0) + (jobs[5] != 0);
+    int64_t apart = (jobs[5] - jobs[4]) / (int64_t)sizeof(REAL);
+    NAME(reduce_block)(G, jobs[1], jobs[2], jobs[3], scales[k], D, apart, directions, given,
+                       given ? table + k * TABLES * size : 0, size, norms + jobs[6], dots + 2 * jobs[6]);
+  }
+}
 #include "convolution.h"
+#include "dense.h"
+#include "normalised.h"
 #include "columns.h"
 #include "counting.h"
 #undef Shape
+#undef Sums
 #undef PIECE
 #undef ALL_LANES
 #undef Tally

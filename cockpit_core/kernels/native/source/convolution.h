@@ -177,4 +177,3 @@ EXPORT int NAME(reduce_convolution)(const REAL *image, const REAL *left, int64_t
   }
   return 0;
 }
-#undef Sums

@@ -1,0 +1,66 @@
+"""Biases and scales of normalisations: their individual gradients are small and there already, and reducing them one after
+the other takes longer to ask for than to do. They wait for the end of the pass, and are reduced together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cockpit_core.engine.clock import Clock
+from cockpit_core.engine.layer_result import Job, LayerResult
+from cockpit_core.engine.statistics import LayerStatistics, Request
+from cockpit_core.kernels import Counts
+from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_blocks
+from cockpit_core.layers.contribution import Contribution, Rows, Tried
+
+MOST = 2**16
+"""Elements of what waits: more is worth a call of its own, in which threads share the work."""
+
+
+def rows_of(part: Contribution) -> Rows | None:
+    inner = part.part if isinstance(part, Tried) else part
+    return inner if type(inner) is Rows else None
+
+
+def may_wait(result: LayerResult, directions: dict[str, Tensor], job: Job) -> bool:
+    """Is there nothing to do for this layer but one pass over a small block?"""
+    if len(result.parts) != 1 or job.gram or not asks_little(job.request):
+        return False
+    part = rows_of(result.parts[0])
+    if part is None or not 0 < part.rows.numel() <= MOST or not can_reduce(part.rows, len(directions)):
+        return False
+    alike = all(d.dtype == part.rows.dtype and d.numel() == part.shape.numel() for d in directions.values())
+    return alike and part.rows.numel() == part.samples * part.shape.numel()
+
+
+def asks_little(request: Request) -> bool:
+    return request.norms and not request.squares and (request.spec is None or request.spec.joint is None)
+
+
+def reduce_waiting(waiting: Sequence[LayerResult], job: Job, clock: Clock) -> None:
+    """Into the results, which hold their directions."""
+    by_dtype: dict[torch.dtype, list[tuple[LayerResult, dict[str, Tensor], Rows]]] = {}
+    for result in waiting:
+        part = rows_of(result.parts[0])
+        assert part is not None
+        assert result.along is not None
+        by_dtype.setdefault(part.rows.dtype, []).append((result, result.along, part))
+    bins = None if job.request.spec is None else job.request.spec.gradient
+    for some in by_dtype.values():
+        blocks = [part.rows.reshape(part.samples, -1) for _, _, part in some]
+        along = [list(directions.values()) for _, directions, _ in some]
+        names = ["norms", *(["histogram"] if bins is not None else []), *(f"project {name}" for name in some[0][1])]
+        shares = {name: 1 / len(names) for name in names}
+        found = clock.timed_shares(shares, reduce_blocks, blocks, along, [part.scale for *_, part in some], bins)
+        for (result, directions, _), own in zip(some, found, strict=True):
+            result.statistics = as_statistics(own, list(directions), job.request)
+            result.kept = list(result.parts)
+
+
+def as_statistics(found: Reduced, names: list[str], request: Request) -> LayerStatistics:
+    dots = dict(zip(names, found.dots.unbind(1), strict=False))
+    counts = None if request.spec is None else Counts(request.spec, found.counts, None)
+    return LayerStatistics(len(found.norms), found.norms, dots, None, counts)

@@ -1,0 +1,59 @@
+"""What a normalisation over channels contributes to its weight and bias, sample by sample, in one pass over its input and
+the gradient of its output."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cockpit_core.kernels.native import find_library
+from cockpit_core.kernels.native.reducing import can_reduce
+from cockpit_core.kernels.threads import cut, share
+
+ALONE = 1 << 17  # elements: less work than this is not worth waking a thread
+LEAST = 1 << 13  # elements: below that the number of calls counts, and torch has fewer
+
+
+def can_normalise(x: Tensor, b: Tensor) -> bool:
+    alike = x.shape == b.shape and x.dtype == b.dtype and x.dim() >= 2 and b.device == x.device
+    return alike and x.numel() >= LEAST and can_reduce(x, 0)
+
+
+def find_moments(x: Tensor, groups: int, *, joined: bool) -> tuple[Tensor, Tensor]:
+    """Mean and variance (both float64) of ``x`` [N, C, *space] for each sample and group of channels [N, groups], or for
+    each group over all samples [1, groups]. The variance is divided by the number of elements."""
+    library = find_library()
+    assert library is not None
+    x, samples = x.contiguous(), len(x)
+    size = x[0].numel() // groups
+    mean = torch.empty(1 if joined else samples, groups, dtype=torch.float64)
+    variance = torch.empty_like(mean)
+    kernel = library.function("find_moments", x.dtype)
+    kernel(x.data_ptr(), samples, groups, size, int(joined), mean.data_ptr(), variance.data_ptr())
+    return mean, variance
+
+
+def sum_normalised(x: Tensor, b: Tensor, mean: Tensor, variance: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Sums over positions of ``b x_hat`` and of ``b``, [N, C] each: ``x_hat = (x - mean) / sqrt(variance + eps)``, with
+    mean and variance [N or 1, groups]."""
+    library = find_library()
+    assert library is not None
+    x, b = x.contiguous(), b.contiguous()
+    samples, channels = x.shape[:2]
+    size = x[0, 0].numel()
+    mean, inverse = mean.double().contiguous(), (variance.double() + eps).rsqrt().contiguous()
+    products, sums = x.new_empty(samples, channels), x.new_empty(samples, channels)
+    joined, groups = len(mean) == 1 < samples, mean.shape[1]
+    kernel = library.function("sum_normalised", x.dtype)
+
+    def run(low: int, high: int) -> None:
+        own, each = low * channels, x.element_size()
+        shift = 0 if joined else 8 * low * groups
+        kernel(
+            x.data_ptr() + own * size * each, b.data_ptr() + own * size * each, high - low, channels, size, groups,
+            int(joined), mean.data_ptr() + shift, inverse.data_ptr() + shift, products.data_ptr() + own * each,
+            sums.data_ptr() + own * each,
+        )  # fmt: skip
+
+    share(run, cut(samples, x.numel(), ALONE))
+    return products, sums
