@@ -18,6 +18,9 @@ class AdamEpsTooLarge(Diagnosis):
     hold, after, least = 1, 3, 2
     confidence = 0.8
     explains = ("learning_rate_too_low", "not_learning", "labels_random", "label_noise")
+    rivals = {  # noqa: RUF012
+        "clipping_too_hard": "a run with eps = 1e-8. Adam is indifferent to clipping, unless eps outweighs the gradients.",
+    }
 
     def test(self, view: View) -> Found | None:
         eps = view.facts.eps

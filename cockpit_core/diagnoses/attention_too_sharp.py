@@ -19,6 +19,9 @@ class AttentionTooSharp(Diagnosis):
     hold, after, least = 2, 0, 3
     confidence = 0.7
     explains = ("vanishing_gradients", "not_learning", "labels_random", "label_noise")
+    rivals = {  # noqa: RUF012
+        "learning_rate_too_high": "the first step. If attention is as sharp before anything was learned, it is not the rate.",
+    }
 
     def test(self, view: View) -> Found | None:
         logit, entropy = (
@@ -33,7 +36,7 @@ class AttentionTooSharp(Diagnosis):
         remedy = (
             "Divide the products by sqrt(d) of a head, initialise smaller projections, or normalise queries and keys."
         )
-        harmful = view.t >= 20 and not view.thrives
+        harmful = view.struggles
         found = [evidence("attention_logit", logit), evidence("attention_entropy", entropy)]
         found = [item for item in found if item.value == item.value]
         return Found(text, remedy, found, severity="likely" if harmful else "advice")

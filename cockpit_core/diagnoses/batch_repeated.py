@@ -29,9 +29,11 @@ class BatchRepeated(Diagnosis):
             "Take the next batch of the loader inside the loop (not once before it). If these samples are all "
             "there are, this is full-batch training and right."
         )
+        found = [evidence("tracked batches that are the same", len(sums))]
+        found.append(evidence("fluctuation", view.fluctuation, limit="fluctuation_low"))
         return Found(
             text,
             remedy,
-            [evidence("fluctuation", view.fluctuation, limit="fluctuation_low")],
+            [item for item in found if item.value == item.value],
             severity="likely" if usual else "advice",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, fallen, number
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -22,20 +22,26 @@ class BatchTooSmall(Diagnosis):
         "label_noise",
         "labels_random",
     )
+    rivals = {  # noqa: RUF012
+        "learning_rate_too_high": "a run with a fifth of the learning rate. If its loss falls smoothly, it was the rate; if it "
+        "falls slowly and is as rough, the batch.",
+    }
 
     def test(self, view: View) -> Found | None:
         few = view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > view.batch
         poor = view.level > 0.3 or (view.level != view.level and view.drop < 0.3)
         if not few or not view.noise > 0.6 * view.batch / 2 or not poor or view.drop > 0.6:
             return None
-        harmful = view.drop < 0.15 or view.level > 1
+        harmful = view.drop < 0.15 or view.level > 1 or view.struggles
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
         text = (
-            f"The batch of {view.batch} is too small: the noise in its gradient is {number(view.noise)} times as "
-            "strong as what its samples agree on."
+            f"The batch of {view.batch} is too small: {number(100 * min(1.0, view.noise))} % of its gradient (squared) are noise, "
+            f"and {fallen(view.drop)}."
         )
         remedy = (
             f"Use batches of about {size} (or accumulate gradients), or divide the learning rate by "
             f"{number(max(2.0, math.sqrt(view.noise)))}."
         )
-        return Found(text, remedy, [evidence("noise", view.noise)], severity="likely" if harmful else "advice")
+        found = [evidence("noise over batch size", view.noise), evidence("level", view.level)]
+        found = [item for item in found if item.value == item.value]
+        return Found(text, remedy, found, severity="likely" if harmful else "advice")

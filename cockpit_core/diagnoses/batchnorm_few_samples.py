@@ -17,6 +17,9 @@ class BatchnormFewSamples(Diagnosis):
     hold, after, least = 3, 5, 4
     confidence = 0.7
     explains = ("batch_too_small", "data_not_shuffled")
+    rivals = {  # noqa: RUF012
+        "learning_rate_too_high": "a run with a fifth of the learning rate. If it is as bad, it is BatchNorm.",
+    }
 
     def test(self, view: View) -> Found | None:
         passes = max(1.0, view.now("passes"))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
 from cockpit_core.diagnosis.limits import limit
+from cockpit_core.diagnosis.reading import mean
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -20,12 +21,24 @@ class ClassImbalance(Diagnosis):
     confidence = 0.7
 
     def test(self, view: View) -> Found | None:
-        share, guesses = view.typical("label_top_share"), view.typical("guess_top_share")
-        if not share > limit("label_top_share") or not guesses > 0.99 or not view.batch >= 16:
+        share, classes = mean(view.every("label_top_share", 12)), view.last("signal/classes")
+        odds = share * (classes - 1) / max(1e-9, 1 - share)  # of the commonest class against one of the others
+        right = mean(view.every("accuracy", 12))
+        rest = (right - share) / max(1e-9, 1 - share)  # of the others' samples, if all of the commonest are right
+        guesses = view.typical("guess_top_share")
+        always = share > limit("label_top_share") and guesses > 0.99
+        lost = share > 0.5 and odds > limit("class_odds") and rest < 0.3 and view.typical("label_count") == view.batch
+        if not (always or lost) or not view.batch >= 16:
             return None
-        text = f"{number(100 * share)} % of the labels are the same, and the network always gives that one."
+        text = (
+            f"{number(100 * share)} % of the labels are the same, and the network gives that one to "
+            f"{number(100 * guesses)} % of the samples: it has not learned the other classes."
+        )
         remedy = (
             "Weight the classes in the loss (weight=1 / share), or draw batches that are balanced; look at "
             "recall, not accuracy."
         )
-        return Found(text, remedy, [evidence("label_top_share", share)])
+        # Every network finds the commonest class first. Of two classes one is often rare by nature.
+        harmful = lost and classes > 2 and view.t >= 80
+        found = [evidence("label_top_share", share), evidence("class_odds", odds)]
+        return Found(text, remedy, found, severity="likely" if harmful else "advice")

@@ -24,6 +24,7 @@ class ClippingTooHard(Diagnosis):
         hard = (view.clipped < limit("clipped") and not view.learns and short) or (
             view.clipped < 0.1 and view.drop < 0.1 and view.t > 20 and short
         )
+        hard = hard or (view.clipped < 0.3 and view.creeps and not view.learns)  # trial steps say so
         indifferent = view.facts.adaptive and not (view.stuck and view.t >= 60)  # to a factor on all gradients
         if not hard or indifferent or self.now_scaled(view):
             return None

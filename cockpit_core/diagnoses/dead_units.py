@@ -45,6 +45,8 @@ class DeadUnits(Diagnosis):
             else ("Lower the learning rate and start again; LeakyReLU or GELU cannot die.")
         )
         severity = "broken" if dead >= 0.999 and view.batch >= 8 else "likely"
+        if not now and not view.suffers:  # those that are left may do
+            severity = "advice"
         return Found(
             text,
             remedy,

@@ -29,15 +29,25 @@ class DropoutTooHigh(Diagnosis):
         "dead_units",
     )
 
+    probe = "mode"
+
+    def suspects(self, view: View) -> bool:
+        return view.static("static_dropout") >= limit("dropout") and view.t >= 15 and not view.level < 0.25
+
     def test(self, view: View) -> Found | None:
         p = view.static("static_dropout")
         if not p >= limit("dropout") or view.now("eval_dropout") > 0 or view.level < 0.25:
             return None
         if p < 0.95 and (view.t < 40 or view.thrives):
             return None
+        without = view.eval_level
+        rest = f", and without dropout it is {number(100 * without)} %" if without == without else ""
         text = (
             f"Dropout of {p:g} is too high: {number(100 * p)} % of a layer are missing at every step, and the "
-            f"loss is still {number(100 * view.level)} % of what ignoring the input gives."
+            f"loss is still {number(100 * view.level)} % of what ignoring the input gives{rest}."
         )
         remedy = "Use 0.1 to 0.5."
-        return Found(text, remedy, [evidence("dropout", p), evidence("level", view.level)])
+        # The loss of training is high by the noise alone; what counts is the loss without it.
+        harmful = p >= 0.95 or view.struggles if without != without else view.is_behind(without)
+        found = [evidence("dropout", p), evidence("level", view.level)]
+        return Found(text, remedy, found, severity="likely" if harmful else "advice")

@@ -17,6 +17,9 @@ class EvalMode(Diagnosis):
     hold, after, least = 1, 0, 1
     confidence = 0.95
     explains = ("data_not_shuffled",)
+    rivals = {  # noqa: RUF012
+        "learning_rate_too_high": "model.train(): it is wrong in any case. If the loss still rises, it is the rate as well.",
+    }
 
     def test(self, view: View) -> Found | None:
         modes = view.every("training", 2)

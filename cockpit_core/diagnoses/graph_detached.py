@@ -39,8 +39,10 @@ class GraphDetached(Diagnosis):
             f"No gradient reaches the first {number(cut[-1])} tensors, up to {where}: they are used, but the "
             "graph is cut behind them."
         )
-        # A trained backbone may run under no_grad: then training goes well.
-        harmful = view.are_fresh(behind) or view.struggles
+        # A trained backbone may run under no_grad: then training goes well. So it does behind a small layer of random
+        # weights, mostly.
+        whole = view.weight_share(behind) > limit("lost_weights")
+        harmful = view.struggles or (view.are_fresh(behind) and (whole or view.suffers))
         remedy = (
             f"Look behind {where} for .detach(), .data, .item(), numpy(), torch.no_grad() or an argmax; if the "
             "layers shall stay as they are, freeze them with requires_grad_(False)."

@@ -32,7 +32,11 @@ class InitTooLarge(Diagnosis):
             return None
         if view.first("passes") > 1:
             return None
-        start, large = view.level0, view.weight_scale > 4  # of the usual size: then little else need be wrong
+        start, shown, large = (
+            view.level0,
+            "level0",
+            view.weight_scale > 4,
+        )  # of the usual size: then little else need be wrong
         size, scale = view.first("output_spread"), max(view.first("target_std"), view.first("target_scale"))
         far = size > (8 if view.level0 != view.level0 else 1.5 if large else 4) * scale
         if (
@@ -40,14 +44,14 @@ class InitTooLarge(Diagnosis):
             and far
             and view.first("target_scale") < limit("target_scale")
         ):
-            start = size / scale
+            start, shown = size / scale, "output spread over that of the targets"
             what = f"the outputs of the fresh network spread {number(start)} times as far as the targets"
         elif not view.facts.is_value and start > (1.5 if large else limit("level0")):
             what = f"the first loss is {number(start)} times that of a guess"
         elif (large and start > 2) or (view.weight_scale > 2.8 and start > 8):
             what = f"the first loss is {number(start)} times that of always giving the mean"
         elif start != start and view.weight_scale > 5 and view.struggles:
-            start, what = view.weight_scale, "nothing is learned"
+            start, shown, what = view.weight_scale, "weight_scale", "nothing is learned"
         else:
             return None
         if large:
@@ -59,4 +63,4 @@ class InitTooLarge(Diagnosis):
         )
         # A few times too large is forgotten in some steps, mostly.
         harmful = start > 10 or (large and start > 4) or view.struggles
-        return Found(text, remedy, [evidence("level0", start)], severity="likely" if harmful else "advice")
+        return Found(text, remedy, [evidence(shown, start)], severity="likely" if harmful else "advice")

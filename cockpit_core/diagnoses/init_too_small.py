@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, fallen, number
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -39,18 +39,19 @@ class InitTooSmall(Diagnosis):
         # Weights of the usual size whose signal fades are too many layers: vanishing_gradients says so.
         if view.static("static_constant") > 0.7 * view.static("static_matrices") or not view.weight_scale < 0.4:
             return None
-        if view.t < regrowth(view) or not (view.lags if view.weight_scale < 0.1 else view.struggles):
-            return None
+        harmful = view.t >= regrowth(view) and (view.lags if view.weight_scale < 0.1 else view.struggles)
         text = (
-            "The initialisation is too small: at the first step the outputs of different samples differ by "
-            f"{number(spread)} only, and the loss has hardly moved since."
+            "The initialisation is too small: the weights are "
+            f"{number(view.weight_scale)} times as long as torch makes them, at the first step the outputs of different "
+            f"samples differ by {number(spread)} only, and {fallen(view.drop) if view.t else 'signals must grow first'}."
         )
         remedy = (
             "Initialise with the scale of Kaiming or Xavier, 1 / sqrt(inputs of a unit); in deep networks add "
             "normalisation or skip connections."
         )
         found = [evidence("weight_scale", view.weight_scale), evidence("output_spread", spread)]
-        return Found(text, remedy, [*found, evidence("output_rms", size)])
+        found.append(evidence("output_rms", size))
+        return Found(text, remedy, found, severity="likely" if harmful else "advice")
 
 
 def regrowth(view: View) -> float:

@@ -44,6 +44,7 @@ class InputOutliers(Diagnosis):
             and seen.get("signal/loss_max") > 8 * abs(seen.get("signal/loss_median"))
         ]
         heavy = [value for value in pull if value > 3 * abs(view.loss0)]  # they cost more than anything at the start
+        alone = [value for value in heavy if value > 0.5 * view.batch * abs(view.loss)]  # than all others of a batch
         suffers = view.struggles if view.level == view.level else view.t >= 40 and not view.thrives
         text = (
             f"Some inputs are outliers: in {len(far)} of the last {len(tails)} tracked batches one sample is more "
@@ -53,5 +54,5 @@ class InputOutliers(Diagnosis):
         remedy = (
             "Look at those samples (the panel of largest individual gradients names them); correct, clip or drop them."
         )
-        severity = "likely" if extreme or (len(heavy) >= 2 and suffers) else "advice"
+        severity = "likely" if extreme or (len(heavy) >= 2 and suffers) or len(alone) >= 3 else "advice"
         return Found(text, remedy, [evidence("input_tail", max(far))], severity=severity)

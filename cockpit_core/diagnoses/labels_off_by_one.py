@@ -15,7 +15,7 @@ class LabelsOffByOne(Diagnosis):
     title = "labels seem to count from one"
     severity = "advice"
     needs = ("label_min",)
-    hold, after, least = 3, 20, 10
+    hold, after, least = 1, 0, 2
     confidence = 0.6
 
     def test(self, view: View) -> Found | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -13,10 +14,14 @@ if TYPE_CHECKING:
 class LabelsRandom(Diagnosis):
     name = "labels_random"
     title = "labels do not belong to the inputs"
-    needs = ("NormTest",)
-    hold, after, least = 4, 100, 18
+    needs = ("NormTest", "probe/line")
+    hold, after, least = 3, 80, 14
     confidence = 0.5
     explains = ("not_learning", "label_noise")
+    probe = "line"
+
+    def suspects(self, view: View) -> bool:
+        return view.t >= 15 and view.stuck
 
     def test(self, view: View) -> Found | None:
         if (
@@ -28,18 +33,36 @@ class LabelsRandom(Diagnosis):
             or view.now("target_like_input") == 1
         ):
             return None
-        moved = view.travelled > 0.15 or view.edge > 0.01
+        moved = view.travelled > 0.15 or view.edge > 0.01 or view.straight < limit("straight")
+        # Each step helps its own batch, and no other: where samples have something in common, the loss falls.
+        own = view.gain_by_step * view.t > limit("own_gain") and view.bent > 0.5
         healthy_step = not view.edge > 1.2 and view.rate_fall > 0.4 and not view.clipped < 0.5 and not view.silent
-        if not moved or not healthy_step or not view.noise > 0.7 or view.typical("dead") > 0.6 or view.level > 1.15:
+        if (
+            not moved
+            or not healthy_step
+            or not (view.noise > 0.7 or own)
+            or view.typical("dead") > 0.6
+            or view.level > 1.15
+        ):
             return None
         text = (
             f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(100 * view.level)} % of "
-            "what ignoring the input gives, though the steps are neither too long nor too short, and the samples never "
-            f"agree (noise {number(view.noise)} times the signal)."
+            "what ignoring the input gives, though the steps are neither too long nor too short, and "
+            + (
+                f"the samples never agree (noise {number(view.noise)} times the signal)."
+                if view.noise > 0.7
+                else f"each takes {number(100 * view.gain_by_step)} % off the loss of its own batch and nothing off that "
+                "of others."
+            )
         )
         remedy = (
             "Look at twenty samples with their labels as the loop sees them; look for inputs and labels that are "
             "shuffled apart. Either that, or the inputs do not tell the label: training on 20 samples until they "
             "are known by heart decides."
         )
-        return Found(text, remedy, [evidence("level", view.level), evidence("noise", view.noise)], severity="likely")
+        found = [
+            evidence("level", view.level),
+            evidence("noise", view.noise),
+            evidence("gain of all steps on their own batches", view.gain_by_step * view.t),
+        ]
+        return Found(text, remedy, [item for item in found if item.value == item.value], severity="likely")

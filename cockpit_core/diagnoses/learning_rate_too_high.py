@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class LearningRateTooHigh(Diagnosis):
     name = "learning_rate_too_high"
     title = "the learning rate is too high"
-    needs = ("UpdateSize", "HessMaxEV", "Alpha")
+    needs = ("UpdateSize", "HessMaxEV", "Alpha", "probe/line")
     hold, after, least = 1, 0, 2
     confidence = 0.9
     explains = (
@@ -28,6 +28,10 @@ class LearningRateTooHigh(Diagnosis):
         "vanishing_gradients",
         "saturated_units",
     )
+    probe = "line"
+
+    def suspects(self, view: View) -> bool:
+        return (view.update > 0.05 and not view.thrives) or view.spike > 1.5 or view.struggles
 
     def test(self, view: View) -> Found | None:
         seen = self._signs(view)
@@ -55,14 +59,19 @@ class LearningRateTooHigh(Diagnosis):
             signs.append(
                 (f"the loss rose to {number(view.spike)} times its first value", evidence("spike", view.spike))
             )
-        if LearningRateTooHigh._is_long(view):
+        if view.is_long:
             worst = max(view.update_max, view.update)
             signs.append(
                 (f"a step was {number(100 * worst)} % of the length of all weights", evidence("update", worst))
             )
         if view.travelled > limit("travelled") and none and view.update > 0.02 and not view.starts_small:
-            far = f"the weights are {number(view.travelled)} times their first length away"
-            words = far if math.isfinite(view.travelled) else "the weights are not finite any more"
+            away = f"the weights are {number(view.travelled)} times their first length away"
+            words = away if math.isfinite(view.travelled) else "the weights are not finite any more"
+            signs.append((words, evidence("travelled", view.travelled)))
+        far, lost = view.travelled > 3 and view.weight_fall > 2, view.was_good and not view.facts.loss.startswith("BCE")
+        if far and (lost or not view.learns) and view.level > 0.97 and view.struggles and not view.starts_small:
+            before = "no longer better than chance" if lost else "no better than chance"
+            words = f"the weights are {number(view.travelled)} times their first length away, and the loss is {before}"
             signs.append((words, evidence("travelled", view.travelled)))
         if view.edge > limit("edge") and view.drop < 0.15 and view.has_seen(4) and view.t >= 25:
             words = f"the largest eigenvalue is {number(view.edge)} times the limit at which steps grow"
@@ -76,24 +85,14 @@ class LearningRateTooHigh(Diagnosis):
                     evidence("alpha", view.alpha),
                 )
             )
+        if view.goes_beyond:
+            words = (
+                "trial steps of a quarter of the length take more off the loss of their batch than whole ones do"
+                if view.bent < 0.25
+                else "steps only a little longer raise the loss of their own batch, and nothing is learned"
+            )
+            signs.append((words, evidence("bent", view.bent)))
         return signs
-
-    @staticmethod
-    def _is_long(view: View) -> bool:
-        """Steps as long as the weights. Longer than all of them: at once. Half as long: where little is learned by it."""
-        if view.starts_small or view.thrives:
-            return False
-        rises = not sum(view.finite[-2:]) < 1.8 * view.very_first
-        if view.update_max > 4 * limit("update"):
-            return True
-        if (
-            view.update_max > 2 * limit("update") and rises and view.update > limit("update")
-        ):  # not the first step alone
-            return True
-        if view.drop != view.drop:  # a loss around zero says nothing of progress
-            return view.update_max > limit("update") and view.update > 0.02 and view.t >= 20
-        once = view.update_max > limit("update") and view.drop < 0.15 and view.struggles and not view.improves
-        return once or (view.update > 0.3 * limit("update") and view.drop < 0.3 and view.t >= 20)
 
     @staticmethod
     def _suggest(view: View) -> tuple[float, str]:

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 class LearningRateTooLow(Diagnosis):
     name = "learning_rate_too_low"
     title = "the learning rate is too low"
-    needs = ("Alpha", "HessMaxEV")
+    needs = ("Alpha", "HessMaxEV", "probe/line")
     hold, after, least = 1, 4, 2
     confidence = 0.9
     explains = ("not_learning", "labels_random", "label_noise")
+    probe = "line"
+
+    def suspects(self, view: View) -> bool:
+        return not view.learns and (view.update < 2 * limit("update_low") or view.struggles)
 
     def test(self, view: View) -> Found | None:
         held_back = view.rate_fall < 0.5 or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
@@ -31,7 +35,14 @@ class LearningRateTooLow(Diagnosis):
         known = view.level == view.level or view.steps_to_go_min > 0  # else it may be a network that is good already
         short = (late and known and view.update < limit("update_low") and view.stuck and view.noise < 1.5) or tiny
         short = short and not view.steps_to_go_min < 200
-        if long_way:
+        # Where chance is not known, it may be a network that is good already.
+        if view.creeps and view.level == view.level and not view.gain > 0.1:
+            factor = 16.0
+            why = (
+                f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch, "
+                f"and a step takes {number(100 * view.gain_by_step)} % off it"
+            )
+        elif long_way:
             factor, why = (
                 view.steps_to_go_min / 100,
                 f"at this slope it needs {number(view.steps_to_go_min)} more steps",
@@ -52,5 +63,7 @@ class LearningRateTooLow(Diagnosis):
             evidence("steps_to_go", view.steps_to_go_min),
             evidence("edge", view.edge, limit="edge_low"),
             evidence("update", view.update, limit="update_low"),
+            evidence("gain_by_step", view.gain_by_step),
+            evidence("straight", view.straight),
         ]
         return Found(text, remedy, [item for item in found if item.value == item.value])

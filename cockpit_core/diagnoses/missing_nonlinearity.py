@@ -18,14 +18,23 @@ class MissingNonlinearity(Diagnosis):
     hold, after = 1, 0
     confidence = 0.7
     before_training = True
+    rivals = {  # noqa: RUF012
+        "labels_random": "an activation function between the layers. If nothing is learned then either, look at the labels.",
+    }
 
     def test(self, view: View) -> Found | None:
-        if not view.static("static_linear_pairs") > 0:
+        linear = view.static("static_linear") == 1
+        if not view.static("static_linear_pairs") > 0 and not linear:
             return None
         names = view.facts.names("linear pairs")
         text = (
             f"Two linear layers stand directly behind one another (before {listed(names)}): without a "
             "non-linearity between them they are one."
         )
+        if linear:
+            text = "The network is linear: between its layers there is no function that bends, so that all of them are one."
         remedy = "Put an activation function between them, or leave one out."
-        return Found(text, remedy, [evidence("linear pairs", view.static("static_linear_pairs"))], names)
+        # A bottleneck of two linear layers is meant. A network without any non-linearity is a linear one: that shows.
+        harmful = linear and view.t >= 60 and view.struggles
+        return Found(text, remedy, [evidence("linear pairs", view.static("static_linear_pairs"))], names,
+                     severity="likely" if harmful else "advice")  # fmt: skip

@@ -19,17 +19,25 @@ class MomentumTooHigh(Diagnosis):
     confidence = 0.8
     explains = ("learning_rate_too_high", "data_not_shuffled", "not_finite", "dead_units")
 
+    probe = "line"
+
+    def suspects(self, view: View) -> bool:
+        return view.facts.inertia >= limit("momentum") and view.t >= 20 and not view.level < 0.2
+
     def test(self, view: View) -> Found | None:
         inertia = view.facts.inertia
         high = inertia >= limit("momentum") and view.t < 10 / max(1e-9, 1 - inertia)
         piled = inertia >= 0.97 and view.amplification > limit("amplification")
-        if not (high or piled) or (view.thrives and not view.spike > 1.5):
+        # Steps that are long enough and take nothing off the loss of their own batch follow where the slope once was.
+        stale = view.gain_by_step < 0.003 and view.straight < limit("straight") and not view.level < 0.25
+        stale = stale and len(view.trials) >= 3
+        if not (high or piled) or (view.thrives and not view.spike > 1.5 and not stale):
             return None
         # Adam divides by the gradient's own size: its steps do not grow, they only follow where the slope once was.
         swings = view.spike > (3 if view.facts.adaptive else 1.5)
         slow = view.struggles and view.t >= (60 if view.facts.adaptive else 40)
         slow = slow or (inertia >= 0.995 and view.lags and view.t >= 40)  # it remembers more than the run is old
-        harmful = slow or swings or view.broken or (piled and not view.drop > 0.5)
+        harmful = slow or swings or stale or view.broken or (piled and not view.drop > 0.5)
         text = (
             f"Momentum {inertia:g} is too high: it adds up about {number(1 / max(1e-9, 1 - inertia))} steps, and "
             f"the run has {view.t} so far."
@@ -38,4 +46,6 @@ class MomentumTooHigh(Diagnosis):
         found = [evidence("momentum", inertia)]
         if view.amplification == view.amplification:
             found.append(evidence("amplification", view.amplification))
+        if stale:
+            found.append(evidence("gain_by_step", view.gain_by_step))
         return Found(text, remedy, found, severity="likely" if harmful else "advice")

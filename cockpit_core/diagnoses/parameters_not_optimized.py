@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed
+from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -38,6 +39,8 @@ class ParametersNotOptimized(Diagnosis):
         lost = view.gradient_share(still)
         found = [evidence("UpdateSize", 0.0, "length of the step of these tensors", layer=still[0])]
         found.append(evidence("lost gradient", lost, "share of the squared gradient that is not followed"))
-        # Layers that were trained before may stay as they are: then training goes well.
-        harmful = foreign or view.are_fresh(still) or view.struggles
+        # Layers that were trained before may stay as they are: then training goes well. So it does around a small layer
+        # of random weights, mostly.
+        whole = view.weight_share(still) > limit("lost_weights")
+        harmful = view.struggles or ((foreign or view.are_fresh(still)) and (whole or view.suffers))
         return Found(text, remedy, found, still, severity="broken" if harmful else "advice")

@@ -29,7 +29,7 @@ class VanishingGradients(Diagnosis):
             or view.typical("dead") >= limit("dead")
         ):
             return None
-        small = 0 < ratio < (0.01 if view.t < 20 else 1) * limit("vanishing")
+        small = 0 < ratio < limit("vanishing") and view.lags  # where normalisation follows, small gradients are enough
         # The output hardly depends on the input though the weights are as usual: what shrinks it shrinks gradients too.
         fades = 0 < view.first("output_spread") < 1e-4 and view.weight_scale > 0.4 and view.struggles and ratio < 1
         if not (small or fades):

@@ -27,6 +27,10 @@ class WeightDecayTooHigh(Diagnosis):
         "dead_units",
         "init_too_small",
     )
+    rivals = {  # noqa: RUF012
+        "schedule_too_fast": "a run of 50 steps with weight_decay=0. If it is as slow, it is the schedule.",
+        "clipping_too_hard": "a run of 50 steps with weight_decay=0. If it is as slow, it is the clipping.",
+    }
 
     def test(self, view: View) -> Found | None:
         share = view.decay_share

@@ -46,7 +46,13 @@ class Diagnosis:
     sticky: ClassVar[bool] = False
     confidence: ClassVar[float] = 0.8
     explains: ClassVar[tuple[str, ...]] = ()
+    rivals: ClassVar[dict[str, str]] = {}  # other causes that the same evidence fits: what would decide between the two
     before_training: ClassVar[bool] = False  # also asked when track() is called, before the first step
+    probe: ClassVar[str] = ""  # a dear look that would decide, made at a tracked step while ``suspects`` holds
+
+    def suspects(self, view: View) -> bool:
+        """Is it worth a probe?"""
+        return False
 
     def test(self, view: View) -> Found | None:
         raise NotImplementedError  # each diagnosis has its own

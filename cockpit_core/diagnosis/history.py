@@ -12,6 +12,7 @@ import numpy as np
 EARLY, LATE, LAYERS = 4, 48, 6
 FRESH = 10  # training steps within which a value is one of the start
 SIGNAL = "signal/"
+PROBE, PROBES = "signal/probe/", ("line", "mode")
 CARRIED = ("ParamNorm", "LearningRate")  # change slowly: where a step has none, the last one stands in
 
 
@@ -55,6 +56,7 @@ class History:
         self.classes_seen = [math.inf, -math.inf]  # smallest and largest label
         self.target_mean = math.nan  # of the last batch whose targets are known
         self.rate_seen = (-1, math.nan)  # the last learning rate, with its step
+        self.probes: dict[str, int] = {}  # how often each was tried
         self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
 
     def start(self, scalars: Mapping[str, float], step: int, generation: int) -> None:
@@ -82,6 +84,9 @@ class History:
         self._pool("target_variance", seen.get(SIGNAL + "target_variance"))
         self._pool("target_jump", mean - before)
         self._pool_rate(seen.step, seen.get("LearningRate"))
+        for name in PROBES:
+            if PROBE + name in seen.scalars:
+                self.probes[name] = self.probes.get(name, 0) + 1
         checksum = seen.get(SIGNAL + "batch_checksum")
         if not math.isnan(checksum):
             self.checksums.append(checksum)

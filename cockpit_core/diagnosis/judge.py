@@ -17,6 +17,8 @@ from cockpit_core.schema.findings import SEVERITIES
 PATIENCE = 20  # tracked steps in a row at which a rule does not hold any more, before its finding is retracted
 FIRST, EVERY = 100, 4
 """So many tracked steps are judged each, then every few: all rules together take longer than a step of a tiny network."""
+PROBED_FROM = 4  # steps
+EITHER, DECIDES = " Either this, or ", " What decides: "
 
 
 class Judge:
@@ -31,6 +33,8 @@ class Judge:
         self.absent: dict[str, int] = {}
         self.found: dict[str, Finding] = {}
         self.failed: dict[str, str] = {}
+        self.probing = False  # a run goes on: rules may ask for a dear look
+        self.probe = ""  # what they would like to have at the next tracked step
         self.passed = 0  # tracked steps since the last that was judged, this one included
 
     def know(self, header: Header) -> None:
@@ -54,6 +58,23 @@ class Judge:
         self.passed = 0
         return found
 
+    def _choose_probe(self, view: View) -> str:
+        """One at a time: what was looked at least often is next, and more seldom as the run grows older."""
+        most, tried = allowed_probes(view.t), self.history.probes
+        waiting: dict[str, int] = {}
+        for rule in self.rules.values() if most else ():
+            name = rule.probe
+            if name and name not in waiting and tried.get(name, 0) < most and self._suspects(rule, view):
+                waiting[name] = tried.get(name, 0)
+        return min(waiting, key=lambda name: (waiting[name], name)) if waiting else ""
+
+    def _suspects(self, rule: Diagnosis, view: View) -> bool:
+        try:
+            return rule.suspects(view)
+        except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as error:
+            self.failed.setdefault(rule.name, f"{type(error).__name__}: {error}")
+            return False
+
     def _judge(self, step: int, rules: Iterable[Diagnosis]) -> list[Finding]:
         if self.facts is None:
             return []
@@ -62,6 +83,7 @@ class Judge:
         for rule in rules:
             self._ask(rule, view, step)
         self._fold(step)
+        self.probe = self._choose_probe(view) if self.probing else ""
         return [finding for name, finding in self.found.items() if is_news(before.get(name), finding)]
 
     def _ask(self, rule: Diagnosis, view: View, step: int) -> None:
@@ -98,14 +120,36 @@ class Judge:
             self.found[rule.name] = replace(known, retracted=True, step=step)
 
     def _fold(self, step: int) -> None:
-        """Each finding names the others that follow from it. What made the loss NaN has broken the run."""
+        """Each finding names the others that follow from it. What made the loss NaN has broken the run, and a fact whose
+        consequence is an alarm does harm."""
         active = {name for name, finding in self.found.items() if not finding.retracted}
         for name in active:
             known = self.found[name]
             follows = [other for other in self._consequences(name) if other in active]
-            if follows != known.explains:
-                severity = "broken" if "not_finite" in follows and known.severity == "likely" else known.severity
+            alarms = known.severity == "advice" and any(self.found[other].severity != "advice" for other in follows)
+            if follows != known.explains or alarms:
+                severity = "likely" if alarms else known.severity
+                severity = "broken" if "not_finite" in follows and severity == "likely" else severity
                 self.found[name] = replace(known, explains=follows, severity=severity, step=step)
+        self._name_rivals(step)
+
+    def _name_rivals(self, step: int) -> None:
+        """Two causes that the evidence does not separate name one another, with what would decide."""
+        if len(self.found) < 2:
+            return
+        alarms = {n: f for n, f in self.found.items() if not f.retracted and f.severity != "advice"}
+        explained = {other for finding in alarms.values() for other in finding.explains}
+        open_ = {name for name in alarms if name not in explained and name in self.rules}
+        said: dict[str, tuple[str, str]] = {}
+        for name in open_:
+            for other, decides in self.rules[name].rivals.items():
+                if other in open_:
+                    said.setdefault(name, (self.rules[other].title, decides))
+                    said.setdefault(other, (self.rules[name].title, decides))
+        for name, known in self.found.items():
+            if name in said or EITHER in known.text:
+                told = say_either(known, said.get(name))
+                self.found[name] = replace(told, step=step) if told.text != known.text else known
 
     def _consequences(self, name: str) -> list[str]:
         """All that a diagnosis explains, directly or by way of others."""
@@ -128,6 +172,11 @@ class Judge:
         }  # fmt: skip
 
 
+def allowed_probes(step: int) -> float:
+    """Of one kind, up to a step: two, and two more whenever the run has become twice as long."""
+    return 2 * (1 + math.log2(step / PROBED_FROM)) if step >= PROBED_FROM else 0
+
+
 def make_all() -> list[Diagnosis]:
     """Those of the folder, which is read when somebody wants to judge: a judge knows no diagnosis by name."""
     from cockpit_core.diagnoses import all_diagnoses
@@ -146,6 +195,14 @@ def make_finding(rule: Diagnosis, found: Found, since: int, step: int, known: Fi
     if known is None or known.retracted or SEVERITIES.index(severity) < SEVERITIES.index(known.severity):
         return made
     return known
+
+
+def say_either(finding: Finding, rival: tuple[str, str] | None) -> Finding:
+    """With the other cause, by its title, and what would decide; without one that no longer holds."""
+    text, remedy = finding.text.partition(EITHER)[0], finding.remedy.partition(DECIDES)[0]
+    if rival is not None:
+        text, remedy = f"{text}{EITHER}{rival[0]}.", f"{remedy}{DECIDES}{rival[1]}"
+    return replace(finding, text=text, remedy=remedy)
 
 
 def is_news(before: Finding | None, now: Finding) -> bool:

@@ -63,6 +63,28 @@ LIMITS: dict[str, Limit] = {
         "largest eigenvalue over 2 (1 + momentum) / lr",
         "far longer steps would be stable",
     ),
+    "gain_by_step": Limit(
+        0.002, 0.003, 0.6, "", "share of its batch's loss that a step takes off", "hundreds of steps for any progress"
+    ),
+    "own_gain": Limit(
+        0.1,
+        0,
+        0.1,
+        "",
+        "share that all steps so far took off their own batches' losses",
+        "so much shows, if batches have anything in common",
+    ),
+    "straight": Limit(
+        0.85,
+        -10,
+        0.85,
+        "",
+        "what a step 16 times as long gains, over 16 times as much",
+        "1 = far longer steps do as well",
+    ),
+    "bent": Limit(
+        0.3, 0.3, 1.1, "", "what a step gains over four times a quarter of it", "below 0 it ends beyond the valley"
+    ),
     "rate_fall": Limit(0.15, 0.15, 1, "", "learning rate over its maximum", "below a seventh little happens any more"),
     "rate_mean": Limit(
         0.4,
@@ -146,6 +168,9 @@ LIMITS: dict[str, Limit] = {
     "dead0": Limit(
         0.6, 0, 0.3, "", "units that answer to no sample, at the first step", "a fresh layer has almost none"
     ),
+    "lost_weights": Limit(
+        0.1, 0, 0.1, "", "share of all weights that do not learn", "the others make up for a small layer, mostly"
+    ),
     "vanishing": Limit(
         1e-3,
         0.01,
@@ -171,6 +196,9 @@ LIMITS: dict[str, Limit] = {
     "attention_entropy": Limit(0.2, 0.2, _inf, "nats", "entropy of the attention weights, first step", "1.2 keys"),
     "input_target": Limit(0.9999, 0, 0.9999, "", "largest correlation of a feature with the target", "1 = the same"),
     "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
+    "class_odds": Limit(
+        20, 1, 12, "to 1", "commonest class against one of the others", "a batch has hardly one sample of such a class"
+    ),
     "label_top_share": Limit(0.9, 0, 0.8, "", "share of the commonest label", "always giving it is right so often"),
 }
 

@@ -222,9 +222,16 @@ class Progress(Reading):
     @cached_property
     def lags(self) -> bool:
         """Worse than three of four healthy runs: enough where the fact beside it is a strong one."""
-        if self.t < PATIENT or self.level != self.level:
-            return self.struggles
-        return self.level > max(0.5, 0.97 - 0.2 * math.log2(self.t / PATIENT))
+        return self.is_behind(self.level) if self.t >= PATIENT and self.level == self.level else self.struggles
+
+    @cached_property
+    def suffers(self) -> bool:
+        """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
+        return self.t >= 2 * PATIENT and self.lags
+
+    def is_behind(self, level: float) -> bool:
+        """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""
+        return level > max(0.5, 0.97 - 0.2 * math.log2(max(self.t, PATIENT) / PATIENT))
 
     @cached_property
     def improves(self) -> bool:

@@ -24,6 +24,11 @@ class Tensors(Progress):
         own = squares[:, [i for i, layer in enumerate(self.facts.layers) if layer in chosen]].sum(1)
         return median(ratio(float(a), float(b)) for a, b in zip(own, squares.sum(1), strict=True))
 
+    def weight_share(self, names: Iterable[str]) -> float:
+        """Share of all weights that belong to these tensors."""
+        chosen, sizes = set(names), dict(zip(self.facts.layers, self.facts.sizes, strict=True))
+        return ratio(sum(size for name, size in sizes.items() if name in chosen), sum(sizes.values()))
+
     @cached_property
     def weight_scale(self) -> float:
         """Median over the matrices: length of the first weights over that of torch's default initialisation."""

@@ -9,10 +9,24 @@ from __future__ import annotations
 import math
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
-from cockpit_core.diagnosis.history import SIGNAL
-from cockpit_core.diagnosis.reading import median, nan, ratio
+from cockpit_core.diagnosis.history import PROBE, SIGNAL
+from cockpit_core.diagnosis.limits import limit
+from cockpit_core.diagnosis.reading import RECENT, median, nan, ratio
 from cockpit_core.diagnosis.tensors import Tensors
+
+TRIED = ("quarter", "whole", "four", "sixteen")
+
+
+class Trial(NamedTuple):
+    """What steps of other lengths take off the loss of their own batch; ``gain``: a whole one, over the loss."""
+
+    gain: float
+    quarter: float
+    whole: float
+    four: float
+    sixteen: float
 
 
 class View(Tensors):
@@ -33,6 +47,23 @@ class View(Tensors):
     @cached_property
     def update_max(self) -> float:
         return self.history.highest.get("update", nan)
+
+    @cached_property
+    def is_long(self) -> bool:
+        """Steps as long as the weights. Longer than all of them: at once. Half as long: where little is learned by it."""
+        if self.starts_small or self.thrives:
+            return False
+        rises = not sum(self.finite[-2:]) < 1.8 * self.very_first
+        if self.update_max > 4 * limit("update"):
+            return True
+        if (
+            self.update_max > 2 * limit("update") and rises and self.update > limit("update")
+        ):  # not the first step alone
+            return True
+        if self.drop != self.drop:  # a loss around zero says nothing of progress
+            return self.update_max > limit("update") and self.update > 0.02 and self.t >= 20
+        once = self.update_max > limit("update") and self.drop < 0.15 and self.struggles and not self.improves
+        return once or (self.update > 0.3 * limit("update") and self.drop < 0.3 and self.t >= 20)
 
     @cached_property
     def starts_small(self) -> bool:
@@ -117,6 +148,66 @@ class View(Tensors):
             return min(measured)
         bounds = [ratio(abs(o.get("Loss")), o.get("GradNorm") * o.get("UpdateSize")) for o in self.late]
         return min((v for v in bounds if v == v), default=nan)
+
+    # ---- probes: what trial steps and evaluation would give ----
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """The last probes along the line of a step."""
+        found: list[Trial] = []
+        for seen in self.late if "line" in self.history.probes else ():
+            loss = seen.get(PROBE + "loss")
+            if seen.get(PROBE + "line") == 1 and math.isfinite(loss) and loss:
+                quarter, whole, four, sixteen = (loss - seen.get(PROBE + name) for name in TRIED)
+                found.append(Trial(whole / abs(loss), quarter, whole, four, sixteen))
+        return found[-RECENT:]
+
+    @cached_property
+    def gain_by_step(self) -> float:
+        """Share of a batch's loss that one step takes off it."""
+        return median(trial.gain for trial in self.trials)
+
+    @cached_property
+    def straight(self) -> float:
+        """What a step 16 times as long would take off its batch's loss, over 16 times what the step does: 1 = the loss is a
+        straight line so far, and the steps could be many times longer."""
+        found = [trial.sixteen / (16 * trial.whole) if trial.whole > 0 else -1.0 for trial in self.trials]
+        return median(found) if len(found) >= 2 else nan
+
+    @cached_property
+    def bent(self) -> float:
+        """The same of a whole step over a quarter of it: 1 = straight, below 0 = the step goes beyond the valley."""
+        found = [trial.whole / (4 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
+        return median(found) if len(found) >= (2 if self.sparse else 3) else nan
+
+    @cached_property
+    def bent_four(self) -> float:
+        """The same of a step four times as long."""
+        found = [trial.four / (16 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
+        return median(found) if len(found) >= (2 if self.sparse else 3) else nan
+
+    @cached_property
+    def creeps(self) -> bool:
+        """Trial steps say so: each takes next to nothing off the loss of its own batch, and 16 times as long ones take 16
+        times as much."""
+        return 0 < self.gain_by_step < limit("gain_by_step") and 0.85 < self.straight < 1.2
+
+    @cached_property
+    def goes_beyond(self) -> bool:
+        """By trial steps on the same batch, where nothing comes of them: at the edge of stability good runs do so too."""
+        if self.t < 30 or (self.facts.adaptive and self.update < 1e-3):
+            return False
+        if self.bent < 0.25 and self.struggles and self.drop < 0.15 and not self.improves:
+            return True
+        return self.bent_four < limit("bent") and self.stuck and self.update > 3e-3
+
+    @cached_property
+    def eval_level(self) -> float:
+        """The loss in evaluation mode, without dropout, over that of chance."""
+        if "mode" not in self.history.probes:
+            return nan
+        known = [v for seen in self.late[-12:] if math.isfinite(v := seen.get(PROBE + "eval"))]
+        return ratio(median(known), self.chance * self.summed * self.undivided)
 
     # ---- noise and curvature ----
 

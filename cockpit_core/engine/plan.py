@@ -18,7 +18,8 @@ EVERY_SAMPLE = 2**31
 
 @dataclass
 class Plan:
-    """``record``: write a record at this step. ``alpha_end``: only finish the Alpha of the step before.
+    """``record``: write a record at this step. ``alpha_end``: only finish the Alpha of the step before. ``probe``: a dear look
+    that a diagnosis has asked for, by its name.
 
     Nothing in it changes once it is made: what every layer asks for is found once.
     """
@@ -30,11 +31,14 @@ class Plan:
     triggered: bool = False
     by_products_only: bool = False
     memory_budget: int = 256 * 2**20
+    probe: str = ""
 
     def __post_init__(self) -> None:
         self.needs = {need for quantity in self.quantities for need in quantity.needs}
         if self.record and not self.by_products_only:
             self.needs.add("losses")
+        if self.probe:
+            self.needs.add("update")
         self.extensions = find_extensions(self.quantities) if self.record and not self.by_products_only else {}
         self.spec = self._make_spec()
         self.active = self.record or self.alpha_end  # an attribute, because every idle step asks
@@ -75,7 +79,7 @@ class Plan:
     @cached_property
     def keeps_calls(self) -> bool:
         """Are the calls of the model and of the loss noted, so that they can be repeated?"""
-        return self.repeats or bool(self.extensions)
+        return self.repeats or bool(self.extensions) or bool(self.probe)
 
     @cached_property
     def gram_samples(self) -> int:

@@ -27,6 +27,7 @@ from cockpit_core.quantities.measured import OwnBatch, ParameterState
 from cockpit_core.quantities.needs import Moment, is_individual
 from cockpit_core.quantities.norms import ask_norms
 from cockpit_core.recording.by_products import ask_clipped, find_top_samples, name_rates, read_rates
+from cockpit_core.recording.probes import run_probe
 from cockpit_core.recording.second_look import find_preconditioned, look_again
 from cockpit_core.recording.statistics import copy_before, find_update, gather_statistics, show_whole
 from cockpit_core.recording.values import Heavy, Taken, add_to_record, layers_alone, take_value, why_partly
@@ -162,6 +163,15 @@ class Measurement:
             statistics = self._gather(update=update, **self._look_again(update))
             for quantity in self.plan.measured_at(Moment.AFTER):
                 self._measure(quantity, statistics)
+        if self.plan.probe:
+            with self.instruments.guard("probe"):
+                self.record.scalars |= self.engine.clock.timed("probe", self._probe, update)
+
+    def _probe(self, update: dict[str, Tensor]) -> dict[str, float]:
+        engine, loss_fn = self.engine, self.instruments.loss_fn
+        return run_probe(
+            self.plan.probe, self.state, self.cover, loss_fn, update, group=engine.group, quietly=engine.mute
+        )
 
     def _norms_of(self, update: dict[str, Tensor]) -> dict[str, float]:
         if "update" not in self.norms:

@@ -15,6 +15,7 @@ MATRICES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.C
 _DROPOUT = nn.modules.dropout._DropoutNd
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _NORMS = (_BATCH_NORM, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+_MEANS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
 _CONSTANT_LIMIT = 4_000_000  # elements; larger matrices are looked at in part
 
 
@@ -65,18 +66,34 @@ def find_linear_pairs(model: nn.Module) -> list[str]:
     return found
 
 
+def is_linear(model: nn.Module) -> bool:
+    """Two layers or more, one behind the other, and nothing between them that bends."""
+    inner = [m for m in model.modules() if any(True for _ in m.children())]
+    leaves = [m for m in model.modules() if not any(True for _ in m.children())]
+    layers = [m for m in leaves if isinstance(m, MATRICES)]
+    plain = (*MATRICES, nn.Identity, nn.Flatten, nn.Unflatten, _DROPOUT, *_MEANS)
+    return (
+        len(layers) > 1 and all(type(m) is nn.Sequential for m in inner) and all(isinstance(m, plain) for m in leaves)
+    )
+
+
 def find_copies(model: nn.Module) -> list[str]:
-    """Embeddings and linear layers of the same shape and numbers that are different parameters: a tie that is none.
+    """An embedding and a layer of the same shape and numbers that are different parameters: a tie that is none.
     Matrices whose elements are all equal are not copies of one another."""
-    seen: dict[tuple[int, ...], tuple[str, Tensor]] = {}
+    seen: dict[tuple[int, ...], tuple[str, Tensor, bool]] = {}
     for path, module in model.named_modules():
         weight = module._parameters.get("weight")
         if not isinstance(module, (nn.Embedding, nn.Linear)) or not isinstance(weight, Tensor) or weight.numel() < 16:
             continue
         if hasattr(weight, "full_tensor") or not weight.requires_grad or weight.device.type == "meta":
             continue
-        first, one = seen.setdefault(tuple(weight.shape), (f"{path}.weight", weight))
-        if one is not weight and one.device == weight.device and is_copy(one.detach(), weight.detach()):
+        first, one, embeds = seen.setdefault(
+            tuple(weight.shape), (f"{path}.weight", weight, isinstance(module, nn.Embedding))
+        )
+        tie = embeds or isinstance(
+            module, nn.Embedding
+        )  # blocks of a transformer are often copies of one, and meant so
+        if tie and one is not weight and one.device == weight.device and is_copy(one.detach(), weight.detach()):
             return [first, f"{path}.weight"]
     return []
 
@@ -136,6 +153,7 @@ def check_wiring(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.opti
         "static_matrices": matrices,
         "static_softmax_last": ends_in_softmax(model),
         "static_linear_pairs": len(find_linear_pairs(model)),
+        "static_linear": is_linear(model),
         "static_norm_first": bool(leaves) and isinstance(leaves[0], _NORMS),
         "static_mode_dependent": len(find_mode_dependent(model)),
         "static_training": model.training,

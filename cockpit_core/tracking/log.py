@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cockpit_core.diagnosis.live import Live
 from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.plan import Plan
 from cockpit_core.foundation.faults import Faults, is_interruption
 from cockpit_core.foundation.records import AlphaFit, Finding, Header, Notice, Record
 from cockpit_core.quantities import HEADLINES
@@ -121,6 +123,11 @@ class Log:
             self.writer.write_record(record)
             self.tell()
         self.writer.close()
+
+    def add_probe(self, plan: Plan) -> Plan:
+        """The plan of the coming step, with the dear look that a diagnosis would like to have, if it is on record."""
+        probe = self.live.judge.probe if plan.record else ""
+        return replace(plan, probe=probe) if probe else plan
 
     # ---- telling ------------------------------------------------------------------------------------------------
 

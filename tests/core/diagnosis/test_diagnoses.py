@@ -148,7 +148,7 @@ CASES = {
 }
 CASES["adam_eps_too_large"]["header"].optimizers[0].groups[0]["eps"] = "0.1"
 ADVICE = {
-    "label_noise", "class_imbalance", "constant_feature", "missing_nonlinearity", "batchnorm_momentum",
+    "label_noise", "constant_feature", "missing_nonlinearity", "batchnorm_momentum",
     "batch_too_large", "optimizer_holds_others", "weights_not_tied", "schedule_before_step",
 }  # fmt: skip
 
@@ -206,6 +206,56 @@ HARMLESS = {
 def test_a_fact_without_harm_is_no_alarm(name: str) -> None:
     case = dict(HARMLESS[name])
     assert [f.name for f in find(case.pop("change", None), **case).values() if f.severity != "advice"] == []
+
+
+def tried(quarter, whole, four, sixteen, loss=2.3, **more):
+    """A probe along the line at every tracked step from the third on: what trial steps take off the loss of their batch."""
+
+    def change(i, scalars):
+        put(**more)(i, scalars)
+        if i >= 2:
+            taken = {"quarter": quarter, "whole": whole, "four": four, "sixteen": sixteen}
+            scalars.update({f"signal/probe/{key}": loss - value for key, value in taken.items()})
+            scalars.update({"signal/probe/line": 1.0, "signal/probe/loss": loss})
+
+    return change
+
+
+SILENT = {"steps_to_go": 150, "HessMaxEV": 0.5, "UpdateSize": 0.04, "Distance": 0.05}
+PROBED = {  # what only a probe gives away
+    "learning_rate_too_low": tried(2e-4, 8e-4, 3.2e-3, 1.25e-2, **(FLAT | SILENT)),
+    "learning_rate_too_high": tried(0.05, 0.01, -0.5, -9.0, **(STUCK | SILENT | {"Distance": 8.0, "UpdateSize": 0.1})),
+    "labels_random": tried(0.005, 0.02, 0.07, 0.2, **(FLAT | SILENT | {"NormTest": math.nan, "Distance": 0.5})),
+    "clipping_too_hard": tried(
+        2e-4, 8e-4, 3.2e-3, 1.25e-2, **(FLAT | SILENT | {"GradNormClipped": 0.1, "UpdateSize": 0.01})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PROBED))
+def test_a_probe_decides(name: str) -> None:
+    found = find(PROBED[name], n=130 if name == "labels_random" else 40)
+    alarms = [finding.name for finding in found.values() if finding.severity != "advice"]
+    assert alarms == [name]
+
+
+@pytest.mark.parametrize("name", sorted(PROBED))
+def test_without_it_nothing_is_said(name: str) -> None:
+    def change(i, scalars):
+        PROBED[name](i, scalars)
+        for key in [key for key in scalars if key.startswith("signal/probe/")]:
+            del scalars[key]
+
+    found = find(change, n=130 if name == "labels_random" else 40)
+    assert name not in [finding.name for finding in found.values() if finding.severity != "advice"]
+
+
+@pytest.mark.parametrize(("evaluated", "severity"), [(0.5, "advice"), (2.2, "likely")])
+def test_dropout_is_judged_without_its_noise(evaluated: float, severity: str) -> None:
+    slow = put(Loss=lambda i: 1.5 + noise(i), accuracy=0.3)
+    probe = {"signal/probe/mode": 1.0, "signal/probe/loss": 1.5, "signal/probe/eval": evaluated}
+    found = find(both(slow, lambda i, scalars: scalars.update(probe)), static={"static_dropout": 0.85}, n=60)
+    assert found["dropout_too_high"].severity == severity
 
 
 FIRST = sorted(set(CASES) - {"not_finite", "batch_too_small", "saturated_units"})

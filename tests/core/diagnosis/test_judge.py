@@ -47,6 +47,56 @@ def test_a_rule_must_hold_for_some_steps_in_a_row() -> None:
     assert see(judge, 2, 2) == [[], []], "said once"
 
 
+def test_two_causes_that_nothing_separates_name_one_another() -> None:
+    one = make("one", hold=1, title="one is wrong", rivals={"two": "a run without the other."})
+    two = make("two", hold=1, title="two is wrong")
+    two.test = lambda view: Found("y is high.", "Lower it.") if view.last("y") > 1 else None  # type: ignore[method-assign]
+    judge = judge_of(one, two)
+    see(judge, 2, 2)
+    assert judge.found["one"].text == "x is high."
+    judge.see(Observation(2, {"x": 2.0, "y": 2.0}))
+    assert judge.found["one"].text == "x is high. Either this, or two is wrong."
+    assert judge.found["two"].text == "y is high. Either this, or one is wrong."
+    assert judge.found["one"].remedy == judge.found["two"].remedy == "Lower it. What decides: a run without the other."
+    for step in range(3, 4 + PATIENCE):
+        judge.see(Observation(step, {"x": 2.0, "y": 0.0}))
+    assert judge.found["two"].retracted
+    assert judge.found["one"].text == "x is high."
+    assert judge.found["one"].remedy == "Lower it."
+
+
+def test_a_cause_and_its_consequence_are_no_rivals() -> None:
+    one = make("one", hold=1, title="one is wrong", rivals={"two": "a run."}, explains=("two",))
+    judge = judge_of(one, make("two", hold=1, title="two is wrong"))
+    see(judge, 2, 2)
+    assert judge.found["one"].text == "x is high."
+
+
+def test_a_fact_whose_consequence_is_an_alarm_does_harm() -> None:
+    fact = make("fact", hold=1, severity="advice", explains=("symptom",))
+    symptom = make("symptom", hold=1)
+    symptom.test = lambda view: Found("y is high.", "Lower it.") if view.last("y") > 1 else None  # type: ignore[method-assign]
+    judge = judge_of(fact, symptom)
+    see(judge, 2)
+    assert [(f.name, f.severity) for f in rank(judge.found.values())] == [("fact", "advice")]
+    judge.see(Observation(1, {"x": 2.0, "y": 2.0}))
+    assert [(f.name, f.severity) for f in rank(judge.found.values())] == [("fact", "likely")]
+
+
+def test_probes_are_asked_for_on_suspicion_one_at_a_time() -> None:
+    rules = [make(name, probe=name, suspects=lambda view: view.last("x") > 1) for name in ("line", "mode")]
+    judge = judge_of(*rules)
+    see(judge, 2, 2, 2, 2, 2)
+    assert judge.probe == "", "nobody who only reads a log asks"
+    judge.probing = True
+    see(judge, 2)
+    assert judge.probe == "line"
+    judge.see(Observation(6, {"x": 2.0, "signal/probe/line": 1.0}))
+    assert judge.probe == "mode", "what was looked at least often"
+    see(judge, 0)
+    assert judge.probe == ""
+
+
 def test_a_finding_is_taken_back_and_comes_again() -> None:
     judge = judge_of(make("high"))
     see(judge, *[2] * 3)

@@ -22,6 +22,7 @@ from cockpit_core.signals.wiring import (
     find_copies,
     find_linear_pairs,
     find_unoptimised,
+    is_linear,
     read_rate,
 )
 
@@ -208,6 +209,9 @@ def test_the_wiring_of_a_network() -> None:
     assert find_unoptimised(net, [optimizer])[0] == "1.weight"
     assert find_constant(net) == (["4.weight"], 3)
     assert find_linear_pairs(nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 64))) == [], "a low-rank factor"
+    assert is_linear(nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Dropout(0.1), nn.Linear(8, 2)))
+    assert not is_linear(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)))
+    assert not is_linear(nn.Linear(4, 2)), "logistic regression is meant so"
 
 
 def test_a_feature_that_is_the_target() -> None:
@@ -236,6 +240,8 @@ def test_a_tie_that_is_a_copy() -> None:
     for p in zeros.parameters():
         nn.init.zeros_(p)
     assert find_copies(zeros) == []
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False)
+    assert find_copies(encoder) == [], "torch makes blocks as copies of one"
 
 
 def test_the_rate_before_the_first_step() -> None:

@@ -1,0 +1,107 @@
+"""Dear looks on suspicion: the samples of a tracked step once more, at other places or in another mode.
+
+A diagnosis names the probe that would decide it (``Diagnosis.probe``); the judge asks for one, and the next tracked step that
+has its forward pass on record carries it out. Its numbers are signals of that step, ``signal/probe/...``. Passes run on
+copies, hooks silent, random numbers as they were, so that training goes on as if nothing had been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit_core.distributed.group import Group
+from cockpit_core.engine.again import Again
+from cockpit_core.engine.cover import Cover
+from cockpit_core.engine.forward import at
+from cockpit_core.engine.own_batch import AGREES, Losses, why_not_again
+from cockpit_core.engine.step import StepState
+from cockpit_core.recording.second_look import losses_again
+
+PREFIX = "signal/probe/"
+FACTORS = {"quarter": 0.25, "whole": 1.0, "four": 4.0, "sixteen": 16.0}
+"""Lengths of trial steps along the step that was taken, in its own lengths."""
+
+
+@dataclass
+class Scene:
+    """Where the step began, what it was, and how to evaluate its loss."""
+
+    losses: Losses
+    parameters: Mapping[str, Tensor]
+    theta: Mapping[str, Tensor]
+    update: Mapping[str, Tensor]
+    again: Again
+
+    def loss_at(self, factor: float) -> float:
+        """Of the step's own samples, ``factor`` times as far along it."""
+        with torch.no_grad():
+            moved = {n: self.theta[n] + factor * s if factor else self.theta[n] for n, s in self.update.items()}
+        with at(self.parameters, moved):
+            return sum(float(part.detach()) for part in self.losses())
+
+
+def follow_line(scene: Scene) -> dict[str, float]:
+    """The loss of the batch behind steps of other lengths: is the learning rate too low, too high, or is it noise?"""
+    return {name: scene.loss_at(factor) for name, factor in FACTORS.items()}
+
+
+def evaluate(scene: Scene) -> dict[str, float]:
+    """The loss of the batch as evaluation would give it: without dropout, with running statistics."""
+    with in_eval_mode(scene.again):
+        return {"eval": scene.loss_at(0.0)}
+
+
+PROBES: dict[str, Callable[[Scene], dict[str, float]]] = {"line": follow_line, "mode": evaluate}
+
+
+@contextmanager
+def in_eval_mode(again: Again) -> Iterator[None]:
+    """Repeated calls run on copies of what modules keep; here the copies say that nobody trains."""
+    kept = [own for forward in again.forwards for own in forward.state.attributes.values() if own.get("training")]
+    try:
+        for own in kept:
+            own["training"] = False
+        yield
+    finally:
+        for own in kept:
+            own["training"] = True
+
+
+def run_probe(
+    name: str,
+    state: StepState,
+    cover: Cover,
+    loss_fn: Any,
+    update: Mapping[str, Tensor],
+    *,
+    group: Group,
+    quietly: Callable[[], AbstractContextManager[None]],
+) -> dict[str, float]:
+    """Scalars of the record. ``signal/probe/NAME`` is 1 where the probe came out, and 0 where it could not be made: then
+    nobody asks for it again and again."""
+    mixes = group.mixes_samples(cover.model)
+    reason = group.why_not("probe") or why_not_again(cover, loss_fn, in_closure=state.in_closure, mixes_processes=mixes)
+    tried = {PREFIX + name: 0.0}
+    if reason or not update or state.loss is None:
+        return tried
+    losses = losses_again(state, cover.model, loss_fn)
+    scene = Scene(losses, cover.parameters, state.theta, update, state.again)
+    try:
+        with quietly():
+            if not agrees(scene.loss_at(0.0), state.loss, next(iter(update.values())).dtype):
+                return tried
+            found = PROBES[name](scene)
+    except Exception:  # of the user's modules, or not repeatable: the probe is not made, and training goes on
+        return tried
+    return {PREFIX + name: 1.0, PREFIX + "loss": state.loss, **{PREFIX + key: value for key, value in found.items()}}
+
+
+def agrees(found: float, known: float, dtype: torch.dtype) -> bool:
+    """A pass that does not come out as the first time would tell of something else."""
+    return abs(found - known) <= AGREES.get(dtype, 5e-2) * max(abs(found), abs(known), 1e-12)

@@ -1,0 +1,158 @@
+"""Dear looks on suspicion: right numbers, made when asked for, and no trace of them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import cockpit_core
+from cockpit_core.diagnoses.base import Diagnosis
+from cockpit_core.recording.probes import FACTORS, PREFIX
+
+
+def suspect(probe: str) -> Diagnosis:
+    """A rule that wants a look at every step; not a class of its own, which all runs would have from then on."""
+    rule = Diagnosis()
+    rule.probe = probe  # type: ignore[misc]
+    rule.suspects = lambda view: True  # type: ignore[method-assign]
+    rule.test = lambda view: None  # type: ignore[method-assign]
+    return rule
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.4), nn.Linear(12, 3))
+
+
+def make_batches(count: int) -> list:
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randn(16, 6, generator=g), torch.randint(0, 3, (16,), generator=g)) for _ in range(count)]
+
+
+def train(probe: str, logdir=None, steps: int = 12, optimizer=torch.optim.Adam, loss_fn=None):
+    """The model, its optimizer, and per step: loss, parameters before and after, random state before the forward pass."""
+    model, loss_fn = make_model(), loss_fn or nn.CrossEntropyLoss()
+    made = optimizer(model.parameters(), lr=0.01)
+    run = cockpit_core.track(model, loss_fn, made, logdir, config="economy", schedule=1) if logdir else None
+    if run and probe:
+        rules = run._tracker.log.live.judge.rules
+        rules.clear()
+        rules["suspicious"] = suspect(probe)
+    seen = []
+    torch.manual_seed(7)
+    for x, y in make_batches(steps):
+        state, before, kept = torch.get_rng_state(), copy.deepcopy(model.state_dict()), model.training
+        made.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        made.step()
+        assert model.training == kept
+        seen.append((x, y, state, before, copy.deepcopy(model.state_dict()), loss.item()))
+    if run:
+        run.close()
+    return model, made, seen
+
+
+def evaluate(x, y, state, values, mode: bool = True) -> float:
+    """By a model of its own."""
+    model = make_model()
+    model.load_state_dict(values)
+    model.train(mode)
+    here = torch.get_rng_state()
+    torch.set_rng_state(state)
+    loss = nn.functional.cross_entropy(model(x), y).item()
+    torch.set_rng_state(here)
+    return loss
+
+
+def moved(before: dict, after: dict, factor: float) -> dict:
+    """Parameters along the step; buffers as they were when the forward pass began."""
+    names = {name for name, _ in make_model().named_parameters()}
+    return {n: v + factor * (after[n] - v) if n in names else v for n, v in before.items()}
+
+
+def test_line_has_the_losses_of_longer_and_shorter_steps(tmp_path):
+    _, _, seen = train("line", tmp_path)
+    data = cockpit_core.load(tmp_path)
+    steps, _ = data.scalars(PREFIX + "whole")
+    assert len(steps) >= 3
+    for step in steps.tolist():
+        x, y, state, before, after, _ = seen[step]
+        for name, factor in FACTORS.items():
+            known = dict(zip(*map(list, data.scalars(PREFIX + name)), strict=True))[step]
+            assert known == pytest.approx(evaluate(x, y, state, moved(before, after, factor)), rel=1e-4)
+
+
+def test_mode_has_the_loss_of_evaluation(tmp_path):
+    _, _, seen = train("mode", tmp_path)
+    data = cockpit_core.load(tmp_path)
+    steps, values = data.scalars(PREFIX + "eval")
+    assert len(steps) >= 3
+    for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+        x, y, state, before, _, loss = seen[step]
+        assert value == pytest.approx(evaluate(x, y, state, before, False), rel=1e-4)
+        assert abs(value - loss) > 1e-3
+
+
+@pytest.mark.parametrize("probe", ["line", "mode"])
+def test_probes_leave_no_trace(tmp_path, probe):
+    plain, plain_optimizer, _ = train("")
+    end = torch.get_rng_state()
+    probed, optimizer, _ = train(probe, tmp_path)
+    assert torch.equal(end, torch.get_rng_state())
+    assert cockpit_core.load(tmp_path).scalars(PREFIX + probe)[1].min() == 1
+    for (name, a), (_, b) in zip(plain.state_dict().items(), probed.state_dict().items(), strict=True):
+        assert torch.equal(a, b), name
+    for a, b in zip(plain_optimizer.state.values(), optimizer.state.values(), strict=True):
+        assert all(torch.equal(a[key], b[key]) for key in a)
+    assert all(torch.equal(p.grad, q.grad) for p, q in zip(plain.parameters(), probed.parameters(), strict=True))
+
+
+def test_they_become_rarer(tmp_path):
+    train("line", tmp_path, steps=40)
+    steps, _ = cockpit_core.load(tmp_path).scalars(PREFIX + "line")
+    assert 9 <= len(steps) <= 14
+    assert (steps < 4).sum() == 0
+
+
+def test_one_that_cannot_be_made_is_said_and_harms_nobody(tmp_path):
+    calls = tmp_path / "calls"  # what lies outside of memory is not put back
+
+    class Moody(nn.Module):
+        def forward(self, z, y):
+            count = len(calls.read_text()) if calls.exists() else 0
+            calls.write_text("x" * (count + 1))
+            return nn.functional.cross_entropy(z, y) * (1 + count)
+
+    train("line", tmp_path / "log", loss_fn=Moody())
+    tried = cockpit_core.load(tmp_path / "log").scalars(PREFIX + "line")[1]
+    assert len(tried) >= 3
+    assert not tried.any()
+
+
+def test_micro_batches_are_one_batch(tmp_path):
+    torch.manual_seed(0)
+    model, loss_fn = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    run = cockpit_core.track(model, loss_fn, optimizer, tmp_path, config="economy", schedule=1)
+    rules = run._tracker.log.live.judge.rules
+    rules.clear()
+    rules["suspicious"] = suspect("line")
+    known = {}
+    for step, (x, y) in enumerate(make_batches(9)):
+        before = copy.deepcopy(model)
+        optimizer.zero_grad()
+        for part, labels in zip(x.chunk(2), y.chunk(2), strict=True):
+            (loss_fn(model(part), labels) / 2).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for start, now in zip(before.parameters(), model.parameters(), strict=True):
+                start.add_(4 * (now - start))
+            known[step] = nn.functional.cross_entropy(before(x), y).item()
+    run.close()
+    steps, values = cockpit_core.load(tmp_path).scalars(PREFIX + "four")
+    assert len(steps) >= 3
+    assert values.tolist() == pytest.approx([known[step] for step in steps.tolist()], rel=1e-4)
