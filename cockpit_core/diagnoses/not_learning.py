@@ -9,6 +9,8 @@ from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+PATIENT = 250  # steps; plateaus of a hundred or two are healthy (warm-up, tasks that need several layers at once)
+
 
 class NotLearning(Diagnosis):
     name = "not_learning"
@@ -34,5 +36,5 @@ class NotLearning(Diagnosis):
             text,
             remedy,
             [evidence("level", view.level)] if known else [evidence("Loss", view.loss)],
-            severity="likely" if known and view.t >= 100 else "advice",
+            severity="likely" if known and view.t >= PATIENT else "advice",
         )

@@ -34,6 +34,7 @@ def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) 
         place = np.arange(len(counts), dtype=np.float64)
         mean = float(counts @ place) / flat.size
         found["label_entropy"] = float(-(shares @ np.log(shares)))
+        found["target_rows"] = float(flat.size)
         found["target_mean"] = mean
         found["target_variance"] = float(counts @ (place - mean) ** 2) / flat.size
     return found
@@ -57,6 +58,7 @@ def measure_targets(y: Tensor) -> Steps[dict[str, float]]:
         "target_max": flat.max(),
         "target_mean": per_sample.mean(),
         "target_variance": per_sample.var(),
+        "target_rows": len(rows),
     }
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
