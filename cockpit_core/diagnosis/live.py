@@ -16,14 +16,16 @@ STOPS = ("broken", "likely")
 
 class Live:
     """``on_finding`` is called with each finding that is new or has changed; an error of it is the caller's to guard.
-    ``stop_on``: findings at least as bad ask the training to end."""
+    ``stop_on``: findings at least as bad ask the training to end. ``probes``: rules may ask for a dear look."""
 
-    def __init__(self, on_finding: Callable[[Finding], object] | None = None, stop_on: str | None = None):
+    def __init__(
+        self, on_finding: Callable[[Finding], object] | None = None, stop_on: str | None = None, probes: bool = True
+    ):
         self.on_finding, self.stop_on = on_finding, stop_on
         from cockpit_core.diagnosis import judge, replay  # forty small files: not before they are needed
 
         self.judge: Judge = judge.Judge()
-        self.judge.probing = True
+        self.judge.probing = probes
         self._rank, self._observe, self._feed = judge.rank, replay.observe, replay.feed
         self._known = 0
         self.stops = False

@@ -31,6 +31,7 @@ from cockpit_core.kernels.counts import Counts
 from cockpit_core.layers.registry import NotCovered
 
 ALONE = {
+    "probe": "with several processes no probe is made: a forward pass may take all of them",
     "BackPACK": "BackPACK sees the samples of one process",
     "preconditioned": "with several processes it is not measured: a product would take all of them",
 }

@@ -85,9 +85,10 @@ def run_probe(
 ) -> dict[str, float]:
     """Scalars of the record. ``signal/probe/NAME`` is 1 where the probe came out, and 0 where it could not be made: then
     nobody asks for it again and again."""
-    reason = why_not_again(cover, loss_fn, in_closure=state.in_closure, processes=group.is_joint)
+    mixes = group.mixes_samples(cover.model)
+    reason = group.why_not("probe") or why_not_again(cover, loss_fn, in_closure=state.in_closure, mixes_processes=mixes)
     tried = {PREFIX + name: 0.0}
-    if reason or group.is_joint or not update or state.loss is None:
+    if reason or not update or state.loss is None:
         return tried
     losses = losses_again(state, cover.model, loss_fn)
     scene = Scene(losses, cover.parameters, state.theta, update, state.again)

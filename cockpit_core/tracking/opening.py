@@ -62,7 +62,7 @@ def open_own_log(
         if settings.loan:
             header.options["lent for early steps"] = f"{settings.loan:g} s"
         header.options |= group.describe()
-        live = Live(settings.on_finding, settings.stop_on)
+        live = Live(settings.on_finding, settings.stop_on, probes=not group.why_not("probe"))
         return Log(writer, logdir, header, live, faults, leads=group.rank == 0)
     except BaseException:
         writer.abandon()
