@@ -30,7 +30,8 @@ class DataNotShuffled(Diagnosis):
         means, within = view.history.pools.get("target_mean"), view.history.pools.get("target_variance")
         if not means or not within or means[0] < 2:
             return None
-        samples = view.typical("samples")  # of one pass, where a step has several
+        rows = view.typical("target_rows")  # of one pass, where a step has several; a graph's inputs have more rows
+        samples = rows if rows == rows else view.typical("samples")  # what older logs hold
         if not samples >= 8:
             return None
         count = means[0]

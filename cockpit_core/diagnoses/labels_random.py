@@ -23,6 +23,11 @@ class LabelsRandom(Diagnosis):
     def suspects(self, view: View) -> bool:
         return view.t >= 15 and view.stuck
 
+    def is_early(self, view: View) -> bool:
+        """Plateaus of hundreds of steps are healthy. Labels of no use leave the loss at chance, not a little below; real
+        targets may be mostly noise, so that little can be learned of them, and that slowly."""
+        return view.t < 300 if view.facts.is_value else view.level < 0.98
+
     def test(self, view: View) -> Found | None:
         if (
             view.level != view.level
@@ -31,6 +36,7 @@ class LabelsRandom(Diagnosis):
             or view.broken
             or view.update > 0.05
             or view.now("target_like_input") == 1
+            or self.is_early(view)
         ):
             return None
         moved = view.travelled > 0.15 or view.edge > 0.01 or view.straight < limit("straight")
@@ -40,7 +46,7 @@ class LabelsRandom(Diagnosis):
         if (
             not moved
             or not healthy_step
-            or not (view.noise > 0.7 or own)
+            or not (view.late_noise > 0.7 or own)
             or view.typical("dead") > 0.6
             or view.level > 1.15
         ):
@@ -49,8 +55,8 @@ class LabelsRandom(Diagnosis):
             f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(100 * view.level)} % of "
             "what ignoring the input gives, though the steps are neither too long nor too short, and "
             + (
-                f"the samples never agree (noise {number(view.noise)} times the signal)."
-                if view.noise > 0.7
+                f"the samples never agree (noise {number(view.late_noise)} times the signal)."
+                if view.late_noise > 0.7
                 else f"each takes {number(100 * view.gain_by_step)} % off the loss of its own batch and nothing off that "
                 "of others."
             )
@@ -62,7 +68,7 @@ class LabelsRandom(Diagnosis):
         )
         found = [
             evidence("level", view.level),
-            evidence("noise", view.noise),
+            evidence("noise", view.late_noise),
             evidence("gain of all steps on their own batches", view.gain_by_step * view.t),
         ]
         return Found(text, remedy, [item for item in found if item.value == item.value], severity="likely")

@@ -9,6 +9,9 @@ from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+PATIENT = 250  # steps; plateaus of a hundred or two are healthy (warm-up, tasks that need several layers at once)
+PATIENT_WITH_VALUES = 500  # real targets may be mostly noise, so that there is little to see of what is learned
+
 
 class NotLearning(Diagnosis):
     name = "not_learning"
@@ -21,6 +24,7 @@ class NotLearning(Diagnosis):
         if view.history.resumed or not view.stuck or view.broken:
             return None
         known = view.level == view.level
+        sure = view.t >= (PATIENT_WITH_VALUES if view.facts.is_value else PATIENT)
         text = f"The network does not learn: after {view.t} steps the loss is {number(view.loss)}" + (
             f", {number(100 * view.level)} % of what ignoring the input would give."
             if known
@@ -34,5 +38,5 @@ class NotLearning(Diagnosis):
             text,
             remedy,
             [evidence("level", view.level)] if known else [evidence("Loss", view.loss)],
-            severity="likely" if known and view.t >= 100 else "advice",
+            severity="likely" if known and sure else "advice",
         )

@@ -15,6 +15,7 @@ from cockpit_core.foundation.records import Finding, Header
 from cockpit_core.schema.findings import SEVERITIES
 
 PATIENCE = 20  # tracked steps in a row at which a rule does not hold any more, before its finding is retracted
+FEW = 3  # the same where few steps are tracked, if it has not held for as long as the run was old by then
 FIRST, EVERY = 100, 4
 """So many tracked steps are judged each, then every few: all rules together take longer than a step of a tiny network."""
 PROBED_FROM = 4  # steps
@@ -31,6 +32,7 @@ class Judge:
         self.facts: Facts | None = None
         self.streaks: dict[str, tuple[int, int]] = {}  # steps in a row, and the first of them
         self.absent: dict[str, int] = {}
+        self.held: dict[str, int] = {}  # by rule: the last step at which it held
         self.found: dict[str, Finding] = {}
         self.failed: dict[str, str] = {}
         self.probing = False  # a run goes on: rules may ask for a dear look
@@ -95,6 +97,7 @@ class Judge:
             self._miss(rule, step)
             return
         self.absent.pop(name, None)
+        self.held[name] = step
         count, first = self.streaks.get(name, (0, step))
         sure = count + 1 >= 2 and view.sparse and step - first >= 5 * rule.hold
         count += max(self.passed, 1)
@@ -116,7 +119,8 @@ class Judge:
         if known is None or known.retracted or rule.sticky or self.history.first_not_finite >= 0:
             return
         self.absent[rule.name] = self.absent.get(rule.name, 0) + max(self.passed, 1)
-        if self.absent[rule.name] >= PATIENCE:
+        gone = self.absent[rule.name]
+        if gone >= PATIENCE or (gone >= FEW and step >= 2 * self.held.get(rule.name, step)):
             self.found[rule.name] = replace(known, retracted=True, step=step)
 
     def _fold(self, step: int) -> None:

@@ -119,7 +119,7 @@ CASES = {
     "dropout_too_high": case(static={"static_dropout": 0.97}, change=put(Loss=lambda i: 2.0 + noise(i), accuracy=0.2)),
     "eval_mode": case(static={"static_mode_dependent": 2}, change=put(**STUCK, training=0, eval_batchnorm=2)),
     "not_finite": case(change=put(Loss=lambda i: math.nan if i > 20 else 1.0)),
-    "not_learning": case(change=put(**STUCK, Distance=0.5, NormTest=0.5)),
+    "not_learning": case(change=put(**STUCK, Distance=0.5, NormTest=0.5), n=60),
     "saturated_units": case(change=put(**STUCK, saturated=0.97, saturated_where=0)),
     "accumulation_not_divided": case(change=put(passes=8, Loss=lambda i: 8 * (2.3 + noise(i)), accuracy=0.1)),
     "adam_eps_too_large": case(
@@ -306,3 +306,14 @@ def test_layers_are_named() -> None:
     assert find(**case)["parameters_not_optimized"].layers == [LAYERS[0]]
     case = dict(CASES["dead_units"])
     assert find(case.pop("change"), **case)["dead_units"].layers == ["relu2"]
+
+
+def test_nodes_of_graphs_are_no_targets() -> None:
+    """64 nodes, 8 graphs: batches of 8 labels differ as chance has it, which for 64 would be too much."""
+
+    def change(i, scalars):
+        scalars |= {"signal/target_mean": (0.25, 0.75, 0.875, 0.125, 0.625)[i % 5], "signal/target_variance": 0.18}
+        scalars |= {"signal/samples": 64.0, "signal/target_rows": 8.0}
+
+    assert "data_not_shuffled" not in find(change)
+    assert "data_not_shuffled" in find(both(change, put(target_rows=64.0)))

@@ -54,6 +54,47 @@ def test_a_run_that_is_seldom_tracked_is_known_by_its_losses() -> None:
     assert alarms(replay_history(stuck_at(1.0, steps_to_go=400, **falls), n=5, every=80)) == []
 
 
+def test_a_plateau_at_the_start_is_no_alarm() -> None:
+    """Nothing learned after 150 steps: said as advice. After 300 it is an alarm, and data are not blamed a little below
+    chance."""
+    stuck = stuck_at(1.0, steps_to_go=400)
+    early = replay_history(stuck, n=30)
+    assert alarms(early) == [] or "labels_random" in early.found
+    assert "not_learning" in early.found or "not_learning" in early.found["labels_random"].explains
+    below = replay_history(stuck_at(0.96, steps_to_go=400), n=30)
+    assert alarms(below) == []
+    assert alarms(replay_history(stuck, n=60))
+
+
+def test_agreement_at_the_first_step_blames_no_labels() -> None:
+    """Individual gradients were measured at the first steps alone."""
+
+    def change(i: int, scalars: dict[str, float]) -> None:
+        stuck_at(1.0, steps_to_go=400)(i, scalars)
+        scalars |= {"Distance": 3.0, "NormTest": 1.0 if i < 3 else math.nan}
+
+    assert "labels_random" not in replay_history(change, n=40).found
+
+    def measured(i: int, scalars: dict[str, float]) -> None:
+        change(i, scalars)
+        scalars["NormTest"] = 1.0
+
+    assert "labels_random" in replay_history(measured, n=40).found
+
+
+def test_a_run_that_is_seldom_tracked_takes_findings_back() -> None:
+    """It learns after a long plateau: three records and as long as the run was when the finding last held are enough."""
+
+    def change(i: int, scalars: dict[str, float]) -> None:
+        learned = {"recent_loss": 2.3 if i < 6 else 0.3, "recent_count": 16.0, "recent_peak": 2.4, "recent_trend": 0.0}
+        stuck_at(1.0 if i < 6 else 0.1, steps_to_go=400, **learned)(i, scalars)
+        scalars["signal/accuracy"] = 0.1 if i < 6 else 0.9
+
+    judge = replay_history(change, n=14, every=60)
+    assert "not_learning" in judge.found
+    assert judge.found["not_learning"].retracted
+
+
 def test_a_peak_between_records_counts() -> None:
     judge = replay_history(stuck_at(1.0, recent_peak=230.0))
     assert view_of(judge).spike > 50

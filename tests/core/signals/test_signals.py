@@ -92,6 +92,7 @@ def test_labels_are_counted() -> None:
     assert found["label_entropy"] == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
     assert found["target_mean"] == 0.5
     assert found["target_variance"] == pytest.approx(0.75)
+    assert found["target_rows"] == 4
     tokens = measure_labels(torch.tensor([[1, -100], [3, 3]]), 2, -100)
     assert tokens["label_count"] == 3
     assert "target_mean" not in tokens, "tokens of one sample go together"
@@ -104,6 +105,8 @@ def test_targets_are_described_by_their_median_size() -> None:
     assert found["target_scale"] == 2
     assert found["target_max"] == 1000
     assert found["target_mean"] == pytest.approx(250.5)
+    assert found["target_rows"] == 4
+    assert found["target_std"] == pytest.approx(y.double().std().item())
 
 
 def test_rows_and_columns_that_add_up_to_one() -> None:
