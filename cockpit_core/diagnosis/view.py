@@ -220,7 +220,9 @@ class View(Tensors):
     def late_noise(self) -> float:
         """The same of the second half of the run, from two records at least: how samples agree at a first step says nothing
         of what is left to learn."""
-        found = [o.get("NormTest") ** 2 for o in self.late if 2 * o.step > self.t and o.get("NormTest") == o.get("NormTest")]
+        found = [
+            o.get("NormTest") ** 2 for o in self.late if 2 * o.step > self.t and o.get("NormTest") == o.get("NormTest")
+        ]
         return median(found) if len(found) >= 2 else nan
 
     @cached_property
