@@ -217,7 +217,7 @@ def from_the_loss(root: Any, wanted: set[Any], seen: Seen, reading: Reading) -> 
     except Curved as function:
         return curved(function)
     first = first_rows(region & wanted, seen)
-    seeds, reason = {}, ""
+    seeds, reason = dict[Any, dict[int, Any]](), ""
     for node, index, gradient in sums:
         weighted = weigh_by_rows(node, index, gradient, first, seen, reading)
         if weighted is None:
