@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from cockpit_core.foundation.faults import Faults
+from cockpit_core.foundation.faults import Faults, Guard
 
 DEVICES = ("cpu", "cuda")
 
@@ -24,10 +24,20 @@ def plain_precision() -> Iterator[None]:
         yield
 
 
+class PreciseGuard(Guard):
+    __slots__ = ("precision",)
+
+    def __enter__(self) -> None:
+        self.precision = plain_precision()
+        self.precision.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self.precision.__exit__(None, None, None)
+        return super().__exit__(kind, error, trace)
+
+
 class PreciseFaults(Faults):
     """Guards what we compute while the user's step goes by."""
 
-    @contextmanager
-    def guard(self, where: str) -> Iterator[None]:
-        with super().guard(where), plain_precision():
-            yield
+    def guard(self, where: str) -> Guard:
+        return PreciseGuard(self, where)
