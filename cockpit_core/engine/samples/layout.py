@@ -67,7 +67,9 @@ def find_layout(pair: tuple[Tensor, Tensor], samples: int, preferred: int, leads
         return Layout()
     if not bool(c.any()):
         return Layout()
-    for dim in sorted(range(c.dim()), key=lambda dim: dim != preferred):
+    counting = max(leads, default=c.dim())  # a feature is no sample, though its cotangent may look so: all others are zero
+    dims = sorted(range(c.dim()), key=lambda dim: (dim >= counting, dim != preferred))
+    for dim in dims[:counting]:
         if lies_along(pair, dim, samples):
             return Layout(dim=dim)
     for lead in leads:
@@ -76,6 +78,9 @@ def find_layout(pair: tuple[Tensor, Tensor], samples: int, preferred: int, leads
             rows = read_rows(pair, lead, samples) if rows is None else rows
             if rows is not None:
                 return Layout(rows=rows, lead=lead)
+    for dim in dims[counting:]:
+        if lies_along(pair, dim, samples):
+            return Layout(dim=dim)
     return Layout(mixed=True)
 
 
