@@ -158,7 +158,7 @@ def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:
         f"no dimension of {tuple(tensor.shape)} counts the {B} samples of the batch"
         + (
             "; pass batch_dim= to track() if the first dimension of the model's inputs does not count them"
-            if not call.followed
+            if not call.followed and B > 1
             else ""
         )
     )

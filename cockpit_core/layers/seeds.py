@@ -37,6 +37,7 @@ def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
             return dim
     raise NotCovered(
         f"no dimension of the output {tuple(tensor.shape)} of {type(module).__name__} counts the {B} samples"
+        + ("; a single sample needs a dimension that counts it: model(x.unsqueeze(0))" if B == 1 else "")
     )
 
 

@@ -67,7 +67,9 @@ def find_layout(pair: tuple[Tensor, Tensor], samples: int, preferred: int, leads
         return Layout()
     if not bool(c.any()):
         return Layout()
-    counting = max(leads, default=c.dim())  # a feature is no sample, though its cotangent may look so: all others are zero
+    counting = max(
+        leads, default=c.dim()
+    )  # a feature is no sample, though its cotangent may look so: all others are zero
     dims = sorted(range(c.dim()), key=lambda dim: (dim >= counting, dim != preferred))
     for dim in dims[:counting]:
         if lies_along(pair, dim, samples):

@@ -178,3 +178,7 @@ def test_features_of_a_single_sample_are_no_samples(name: str, tmp_path: Path) -
     data = train(build().double(), lambda m, batch: m(batch[0]).square().mean(), make_batches(*shape), tmp_path / "run")
     assert by_step(data, "NormTest") == {}
     assert all(not by_step(data, "NormTest", info.name) for info in data.header.layers)
+    said = " ".join(info.reason for info in data.header.layers)
+    assert "batch_dim=" not in said
+    if name == "vector":
+        assert "unsqueeze(0)" in said
