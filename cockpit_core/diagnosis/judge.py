@@ -94,7 +94,7 @@ class Judge:
         found = None if early and not (rule.before_training and view.n == 0) else self._test(rule, view)
         if found is None:
             self.streaks.pop(name, None)
-            self._miss(rule, step)
+            self._miss(rule, step, view.sparse)
             return
         self.absent.pop(name, None)
         self.held[name] = step
@@ -114,13 +114,13 @@ class Judge:
             self.failed.setdefault(rule.name, f"{type(error).__name__}: {error}")  # a rule never ends a training run
             return None
 
-    def _miss(self, rule: Diagnosis, step: int) -> None:
+    def _miss(self, rule: Diagnosis, step: int, sparse: bool) -> None:
         known = self.found.get(rule.name)
         if known is None or known.retracted or rule.sticky or self.history.first_not_finite >= 0:
             return
         self.absent[rule.name] = self.absent.get(rule.name, 0) + max(self.passed, 1)
         gone = self.absent[rule.name]
-        if gone >= PATIENCE or (gone >= FEW and step >= 2 * self.held.get(rule.name, step)):
+        if gone >= PATIENCE or (sparse and gone >= FEW and step >= 2 * self.held.get(rule.name, step)):
             self.found[rule.name] = replace(known, retracted=True, step=step)
 
     def _fold(self, step: int) -> None:
