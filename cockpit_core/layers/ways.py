@@ -1,4 +1,4 @@
-"""Which of several exact ways to the same numbers is taken, by what was measured (one thread, AVX-512; AVX2 is alike).
+"""Which of several exact ways to the same numbers is taken, by what was measured (one thread, AVX-512).
 
 | sums over positions of ``b a^T`` | where |
 |---|---|
