@@ -40,10 +40,10 @@ class Plan:
         if self.probe:
             self.needs.add("update")
         self.extensions = find_extensions(self.quantities) if self.record and not self.by_products_only else {}
-        self.spec = self._make_spec()
+        self.spec = self.make_spec()
         self.active = self.record or self.alpha_end  # an attribute, because every idle step asks
 
-    def _make_spec(self) -> Spec | None:
+    def make_spec(self) -> Spec | None:
         """One pass counts for all: of several that count alike, the first has its bins."""
         wanted = [spec for quantity in self.quantities if (spec := quantity.counted()) is not None]
         one = next((spec.gradient for spec in wanted if spec.gradient), None)
@@ -123,7 +123,8 @@ class Plan:
 
 
 class Plans:
-    """Makes plans. One that asks for the very same as one before is that one, with all that was found of it: most steps do."""
+    """Makes plans. One that asks for the very same as one before is that one, with all that was found of it: most steps do.
+    Bins may have moved meanwhile, where their range follows the gradients."""
 
     KEPT = 4
 
@@ -132,7 +133,7 @@ class Plans:
 
     def make(self, *args: Any, **options: Any) -> Plan:
         for known, known_options, plan in self.known:
-            if known == args and known_options == options:
+            if known == args and known_options == options and plan.spec == plan.make_spec():
                 return plan
         plan = Plan(*args, **options)
         self.known = [(args, options, plan), *self.known[: self.KEPT - 1]]

@@ -80,8 +80,8 @@ class Bins:
 
     @property
     def edges(self) -> np.ndarray:
-        """The ``count + 1`` edges in float64; the same array for all who ask."""
-        return _make_edges(self)
+        """The ``count + 1`` edges in float64."""
+        return _make_edges(self).copy()
 
     @property
     def zero_edge(self) -> int | None:
@@ -121,7 +121,6 @@ def _make_edges(bins: Bins) -> np.ndarray:
     edges = np.linspace(bins.low, bins.high, bins.count + 1)
     if bins.zero_edge is not None:
         edges[bins.zero_edge] = 0.0
-    edges.flags.writeable = False
     return edges
 
 

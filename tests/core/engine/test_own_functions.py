@@ -202,7 +202,7 @@ def test_following_leaves_no_trace(tmp_path: Path) -> None:
 def test_with_several_processes_it_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for the others, who do not look at this step."""
     for name, answer in (("is_initialized", True), ("get_world_size", 2)):
-        monkeypatch.setattr(own_functions.torch.distributed, name, lambda answer=answer: answer)
+        monkeypatch.setattr(own_functions.torch.distributed, name, lambda *_, answer=answer: answer)
     x = Turn.apply(torch.randn(B, 3, requires_grad=True))
     with pytest.raises(own_functions.Doubt, match="other processes"):
         own_functions.pull_pairs(x.grad_fn, {0: (torch.ones(B, 3), torch.ones(B, 3))})

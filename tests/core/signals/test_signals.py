@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from cockpit_core.foundation import transfer
 from cockpit_core.signals import activations, inputs, losses, outputs, reading, targets
 from cockpit_core.signals.activations import choose_modules, summarise
 from cockpit_core.signals.gradients import measure_reach, measure_steps_to_go
@@ -283,12 +284,13 @@ def test_from_another_device_everything_comes_with_one_transfer(monkeypatch: pyt
     ]
     here = [signal(*args).value for signal, args in calls]
     monkeypatch.setattr(reading, "are_here", lambda tensors: False)
+    monkeypatch.setattr(transfer, "is_here", lambda tensor: False)
     away = [signal(*args) for signal, args in calls]
     assert [one.is_done for one in away] == [False] * 11 + [True]
     x.zero_()
     transfers = []
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: transfers.append(tensor) or tensor)
-    for one, arrays in reading.fetch(away):
+    for one, arrays in reading.fetch(away, transfer.Transfer()):
         one.answer(arrays)
     assert len(transfers) == 1
     assert [one.value for one in away] == here
