@@ -16,6 +16,7 @@ from cockpit_core.diagnosis.limits import limit
 from cockpit_core.diagnosis.reading import RECENT, median, nan, ratio
 from cockpit_core.diagnosis.tensors import Tensors
 
+FIRST_PLATEAU = 100  # steps
 TRIED = ("quarter", "whole", "four", "sixteen")
 
 
@@ -190,7 +191,8 @@ class View(Tensors):
     def creeps(self) -> bool:
         """Trial steps say so: each takes next to nothing off the loss of its own batch, and 16 times as long ones take 16
         times as much."""
-        return 0 < self.gain_by_step < limit("gain_by_step") and 0.85 < self.straight < 1.2
+        patient = 1.0 if self.t >= FIRST_PLATEAU else 0.15  # a deep network that finds its way begins like this
+        return 0 < self.gain_by_step < patient * limit("gain_by_step") and 0.85 < self.straight < 1.2
 
     @cached_property
     def goes_beyond(self) -> bool:

@@ -239,6 +239,13 @@ def test_a_probe_decides(name: str) -> None:
     assert alarms == [name]
 
 
+def test_the_first_plateau_of_a_deep_network_is_no_small_learning_rate() -> None:
+    """Six layers of tanh: 0.03 % a step for 60 steps, and then it goes. A rate that is 300 times too low takes far less."""
+    assert "learning_rate_too_low" not in find(PROBED["learning_rate_too_low"], n=15)
+    slower = tried(2e-5, 8e-5, 3.2e-4, 1.25e-3, **(FLAT | SILENT))
+    assert "learning_rate_too_low" in find(slower, n=15)
+
+
 @pytest.mark.parametrize("name", sorted(PROBED))
 def test_without_it_nothing_is_said(name: str) -> None:
     def change(i, scalars):
