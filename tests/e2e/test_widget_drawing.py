@@ -21,8 +21,15 @@ def take(browser: widget_browser.Browser, path: Path) -> np.ndarray:
     browser.page.mouse.move(2, 2)
     browser.page.wait_for_timeout(1200)  # the longest rest between two pictures
     masked = [browser.page.locator(".ck-lamp")]  # it beats with the clock
-    shot = browser.page.locator("#cockpit").screenshot(mask=masked, path=path)
-    return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"), dtype=int)
+    before = np.zeros(0)
+    for _ in range(8):  # a busy machine draws later: until two pictures in a row are the same
+        shot = browser.page.locator("#cockpit").screenshot(mask=masked, path=path)
+        now = np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"), dtype=int)
+        if now.shape == before.shape and (now == before).all():
+            break
+        before = now
+        browser.page.wait_for_timeout(600)
+    return now
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
