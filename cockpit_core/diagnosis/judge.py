@@ -18,7 +18,7 @@ PATIENCE = 20  # tracked steps in a row at which a rule does not hold any more, 
 FEW = 3  # the same where few steps are tracked, if it has not held for as long as the run was old by then
 FIRST, EVERY = 100, 4
 """So many tracked steps are judged each, then every few: all rules together take longer than a step of a tiny network."""
-PROBED_FROM = 4  # steps
+PROBED_FROM = 8  # steps
 EITHER, DECIDES = " Either this, or ", " What decides: "
 
 
@@ -177,8 +177,9 @@ class Judge:
 
 
 def allowed_probes(step: int) -> float:
-    """Of one kind, up to a step: two, and two more whenever the run has become twice as long."""
-    return 2 * (1 + math.log2(step / PROBED_FROM)) if step >= PROBED_FROM else 0
+    """Of one kind, up to a step: one, and three more whenever the run has become four times as long. A probe takes as long
+    as a few steps, and healthy runs are under suspicion too before they have learned anything."""
+    return 1 + 1.5 * math.log2(step / PROBED_FROM) if step >= PROBED_FROM else 0
 
 
 def make_all() -> list[Diagnosis]:

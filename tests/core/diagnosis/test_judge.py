@@ -86,12 +86,12 @@ def test_a_fact_whose_consequence_is_an_alarm_does_harm() -> None:
 def test_probes_are_asked_for_on_suspicion_one_at_a_time() -> None:
     rules = [make(name, probe=name, suspects=lambda view: view.last("x") > 1) for name in ("line", "mode")]
     judge = judge_of(*rules)
-    see(judge, 2, 2, 2, 2, 2)
+    see(judge, *[2] * 9)
     assert judge.probe == "", "nobody who only reads a log asks"
     judge.probing = True
     see(judge, 2)
     assert judge.probe == "line"
-    judge.see(Observation(6, {"x": 2.0, "signal/probe/line": 1.0}))
+    judge.see(Observation(10, {"x": 2.0, "signal/probe/line": 1.0}))
     assert judge.probe == "mode", "what was looked at least often"
     see(judge, 0)
     assert judge.probe == ""

@@ -32,7 +32,7 @@ def make_batches(count: int) -> list:
     return [(torch.randn(16, 6, generator=g), torch.randint(0, 3, (16,), generator=g)) for _ in range(count)]
 
 
-def train(probe: str, logdir=None, steps: int = 12, optimizer=torch.optim.Adam, loss_fn=None):
+def train(probe: str, logdir=None, steps: int = 30, optimizer=torch.optim.Adam, loss_fn=None):
     """The model, its optimizer, and per step: loss, parameters before and after, random state before the forward pass."""
     model, loss_fn = make_model(), loss_fn or nn.CrossEntropyLoss()
     made = optimizer(model.parameters(), lr=0.01)
@@ -114,8 +114,8 @@ def test_probes_leave_no_trace(tmp_path, probe):
 def test_they_become_rarer(tmp_path):
     train("line", tmp_path, steps=40)
     steps, _ = cockpit_core.load(tmp_path).scalars(PREFIX + "line")
-    assert 9 <= len(steps) <= 14
-    assert (steps < 4).sum() == 0
+    assert 3 <= len(steps) <= 5
+    assert (steps < 8).sum() == 0
 
 
 def test_one_that_cannot_be_made_is_said_and_harms_nobody(tmp_path):
@@ -142,7 +142,7 @@ def test_micro_batches_are_one_batch(tmp_path):
     rules.clear()
     rules["suspicious"] = suspect("line")
     known = {}
-    for step, (x, y) in enumerate(make_batches(9)):
+    for step, (x, y) in enumerate(make_batches(30)):
         before = copy.deepcopy(model)
         optimizer.zero_grad()
         for part, labels in zip(x.chunk(2), y.chunk(2), strict=True):
