@@ -32,6 +32,7 @@ def group_of(item: pytest.Item) -> str:
     return (folder if folder in SHARED else item.path).relative_to(ROOT).as_posix()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups with slow tests begin first, then large ones: no worker is left alone with a long one at the end."""
     sizes, slow = Counter(map(group_of, items)), Counter[str]()
