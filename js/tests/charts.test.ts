@@ -77,7 +77,9 @@ describe("decimation", () => {
     const dots = lineScene({ ...base, domain: [0, 7], curves: [curve] }).marks.filter((mark) => mark.type === "dots");
     expect(dots.map((mark) => mark.xs.length)).toEqual([2]);
     const whole = { series: makeSeries(8, (i) => i), color: "blue", label: "" };
-    expect(lineScene({ ...base, domain: [0, 7], curves: [whole] }).marks.some((mark) => mark.type === "dots")).toBe(false);
+    expect(lineScene({ ...base, domain: [0, 7], curves: [whole] }).marks.some((mark) => mark.type === "dots")).toBe(
+      false,
+    );
   });
 
   it("breaks the line at NaN, and at zero and below on a log axis", () => {
