@@ -33,9 +33,7 @@ def own_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "class Broken(torch.optim.SGD):\n    def step(self, closure=None):\n        raise RuntimeError('no idea')\n"
         "class Deadly(torch.optim.SGD):\n    def step(self, closure=None):\n        import os\n        os._exit(7)\n"
     )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.chdir(tmp_path)  # found there, and nowhere else
     monkeypatch.delitem(sys.modules, "mine", raising=False)
 
 
