@@ -42,6 +42,21 @@ describe("the legend of the map", () => {
   });
 });
 
+describe("a ratio of two runs", () => {
+  it("does not call a gradient of exactly zero not finite", () => {
+    const colors = { low: -1, high: 1, difference: true };
+    const black = mapColor(0, colors, light);
+    expect(mapColor(Number.POSITIVE_INFINITY, colors, light)).toEqual(black); // divided by zero
+    expect(mapColor(Number.NaN, colors, light)).toEqual(parseColor(light.warn));
+    const words = (values: number[]) =>
+      mapLegend(900, colors, light, values).marks.flatMap((mark) => (mark.type === "text" ? mark.text : []));
+    expect(words([1, Number.POSITIVE_INFINITY])).toContain("one is 0");
+    expect(words([1, Number.POSITIVE_INFINITY])).not.toContain("not finite");
+    expect(words([1, Number.NaN])).toContain("not finite");
+    expect(mapColor(Number.POSITIVE_INFINITY, { ...colors, difference: false }, light)).toEqual(parseColor(light.warn));
+  });
+});
+
 describe("blocks of a network", () => {
   const gpt = [
     "transformer.wte.weight",

@@ -143,7 +143,9 @@ function ratioOf(first: MapRow, second: MapRow): MapRow {
   let j = 0;
   const values = second.values.map((value, i) => {
     while (j + 1 < first.xs.length && first.xs[j + 1] <= second.xs[i]) j++;
-    return value / (first.values[j] ?? Number.NaN);
+    const below = first.values[j] ?? Number.NaN;
+    if (!Number.isFinite(value) || !Number.isFinite(below)) return Number.NaN;
+    return value === below ? 1 : value / below; // both exactly 0: the same
   });
   return { xs: second.xs, values };
 }
