@@ -33,7 +33,9 @@ def launch(processes: int, folder: Path, *scenarios: str, timeout: float = 240) 
     """
     code = _run(processes, folder, scenarios, timeout)
     if code == KILLED:
-        warnings.warn(f"a process was ended by the system:\n{(folder / 'output.txt').read_text()}", stacklevel=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # shown, but no error
+            warnings.warn(f"a process was ended by the system:\n{(folder / 'output.txt').read_text()}", stacklevel=2)
         shutil.rmtree(folder)
         folder.mkdir()
         code = _run(processes, folder, scenarios, timeout)
