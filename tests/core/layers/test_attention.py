@@ -129,7 +129,7 @@ def test_what_passes_by_in_the_graph_serves_without_a_repetition(
     module = nn.MultiheadAttention(E, 2, dropout=dropout, bias=bias, batch_first=batch_first).double()
     call, gradients = gradients_of_pass(module, need_weights=need_weights)
     assert INNER in gradients
-    monkeypatch.setattr(attention_module, "repeat_attention", None)
+    monkeypatch.setattr(attention_module, "attend", None)
     assert_as_slow(call, gradients)
     known = attention(call, gradients, 1.0)
     assert known is not None
