@@ -269,6 +269,7 @@ EXPORT void NAME(reduce_blocks)(const int64_t *jobs, const double *scales, int64
 }
 #include "convolution.h"
 #include "dense.h"
+#include "moving.h"
 #include "normalised.h"
 #include "columns.h"
 #include "counting.h"
