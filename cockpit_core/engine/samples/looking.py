@@ -79,7 +79,7 @@ def look(
     nodes = reachable(root)
     targets = {n for n in nodes if CALLED in n.metadata}
     wanted = targets | {node for node, _ in entries}
-    samples, best = origin[1], None
+    samples, best, agreed = origin[1], None, False
     others = {call.forward for call in calls if call.batch_size not in (0, samples)}  # batches of another size
     marked = {
         n: {nr for forward, nr in n.metadata[GIVEN] if forward not in others} for n in nodes if GIVEN in n.metadata
@@ -91,9 +91,10 @@ def look(
             break
         seen = Seen(samples, batch_dim, dict(entries))
         pull(seed(dims, samples), wanted, seen.visit, reading)
-        if best is None or agrees(seen.layouts, calls, samples):
-            best = dims, seen
-        if agrees(seen.layouts, calls, samples):
+        plain = agrees(seen.layouts, calls, samples)
+        if best is None or (plain and not agreed) or (plain and is_clear(seen.layouts, calls)):
+            best, agreed = (dims, seen), plain
+        if plain and is_clear(seen.layouts, calls):
             break
     if best is None:
         seen = Seen(samples, batch_dim, dict(entries))
@@ -157,16 +158,16 @@ class Seen:
     def visit(self, node: Any, pairs: dict[int, Pair]) -> None:
         for call, position, nr in node.metadata.get(CALLED, ()):
             if nr in pairs:
-                found = find_layout(pairs[nr], self.samples, self.batch_dim, leads_of(call, pairs[nr]))
+                found = find_layout(pairs[nr], self.samples, self.batch_dim, leads_of(call, pairs[nr][0].dim()))
                 self.layouts.setdefault(id(call), {})[position] = found
         if node in self.places and 0 in pairs:
             found = find_layout(pairs[0], self.samples, self.places[node], ())
             self.entries[node] = found.dim == self.places[node] or not found.mixed
 
 
-def leads_of(call: Call, pair: tuple[Tensor, Tensor]) -> tuple[int, ...]:
-    """How many leading dimensions of this output count rows."""
-    module, dim = call.module, pair[0].dim()
+def leads_of(call: Call, dim: int) -> tuple[int, ...]:
+    """How many leading dimensions of an output with ``dim`` dimensions count rows."""
+    module = call.module
     if isinstance(module, CHANNELS_FIRST):
         return (1,)
     if isinstance(module, nn.LayerNorm):
@@ -187,6 +188,19 @@ def agrees(layouts: dict[int, dict[int, Layout]], calls: list[Call], samples: in
             if layout.rows is not None and call.batch_dim == 0 and not is_in_order(layout.rows, samples):
                 return False
     return True
+
+
+def is_clear(layouts: dict[int, dict[int, Layout]], calls: list[Call]) -> bool:
+    """Does every row belong to one sample, as far as is known, and do calls on the inputs themselves confirm it?"""
+    known = [(call, layout) for call in calls for layout in layouts.get(id(call), {}).values()]
+    if any(layout.mixed or is_feature(call, layout) for call, layout in known):
+        return False
+    return any(call.from_data and layout.known for call, layout in known)
+
+
+def is_feature(call: Call, layout: Layout) -> bool:
+    """Are samples taken to lie where this layer has features?"""
+    return layout.dim is not None and layout.dim >= max(1, *leads_of(call, len(call.shapes[0])))
 
 
 def judge(call: Call, layouts: dict[int, Layout], samples: int, targets: set[Any]) -> tuple[str, str]:
@@ -211,7 +225,7 @@ def from_the_loss(root: Any, wanted: set[Any], seen: Seen, reading: Reading) -> 
         return ""
     try:
         with torch.no_grad():
-            sums = list(find_sums(root, region))
+            sums = list(find_sums(root, region, seen.samples))
     except Unknown:
         return ""
     except Curved as function:
