@@ -46,6 +46,8 @@ class Follower:
     """Those of the step so far."""
     inputs: set[tuple] = field(default_factory=set)
     """Places of the model's inputs: a call on one of them knows its samples."""
+    steps: set[tuple[int, int, int]] = field(default_factory=set)
+    """Memory of the model's inputs, how many samples are there, and how far it is from one to the next: views have the same."""
     singles: set[int] = field(default_factory=set)
     """Inputs of the model with so many dimensions were seen to be single samples, by a layer that may not be asked again."""
     known: dict[Any, Finding] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class Follower:
         self.calls.clear()
         self.told.clear()
         self.inputs.clear()
+        self.steps.clear()
 
     def resize(self, forward: int, samples: int) -> None:
         """The outputs of this call of the model count other samples than its inputs: graphs, not nodes."""
@@ -70,14 +73,19 @@ class Follower:
         firsts = [(call, call.shapes[0]) for call in calls if call.shapes and call.shapes[0]]
         return [shape[: max(1, *leads_of(call, len(shape)))] for call, shape in firsts]
 
-    def note_inputs(self, tensors: list[Tensor]) -> None:
+    def note_inputs(self, tensors: list[Tensor], batch_dim: int) -> None:
         self.inputs |= {place_of(tensor) for tensor in tensors}
+        self.steps |= {step for tensor in tensors if (step := step_of(tensor, batch_dim)) is not None}
 
     def note_call(self, call: Call, outputs: list[Tensor]) -> None:
         """Mark the node of each output; the node holds the call, never the other way round."""
         self.calls.append(weakref.ref(call))
         call.shapes = tuple(tuple(output.shape) for output in outputs)
-        call.from_data = any(place_of(tensor) in self.inputs for tensor in given_tensors(call))
+        given = given_tensors(call)
+        call.from_data = any(place_of(tensor) in self.inputs for tensor in given)
+        if given:
+            dims = [dim for dim in range(given[0].dim()) if step_of(given[0], dim) in self.steps]
+            call.data_dim = dims[0] if len(dims) == 1 else None
         for position, output in enumerate(outputs):
             if output.grad_fn is not None:
                 marks: Any = output.grad_fn.metadata
@@ -169,6 +177,15 @@ def place_of(tensor: Tensor) -> tuple:
         return tensor.data_ptr(), tensor.shape, tensor.stride()
     except RuntimeError:  # nested, sharded or functional tensors have no place of their own
         return (id(tensor),)
+
+
+def step_of(tensor: Tensor, dim: int) -> tuple[int, int, int] | None:
+    if tensor.dim() <= dim or tensor.shape[dim] < 2:
+        return None
+    try:
+        return tensor.untyped_storage().data_ptr(), tensor.shape[dim], tensor.stride(dim)
+    except (RuntimeError, NotImplementedError):  # no memory of its own
+        return None
 
 
 def given_tensors(call: Call) -> list[Tensor]:
