@@ -43,7 +43,7 @@ class Calls:
         lengths = {len(value) for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))}
         self.arguments = Arguments(lengths, {t.shape[batch_dim] for t in inputs if t.dim() > batch_dim})
         if inputs and inputs[0].dim() in self.follower.singles:
-            size = 1
+            size, self.arguments = 1, Arguments(lengths)
         self.size = size
         self.number += 1
         self.sizes[self.number] = size or 0
@@ -58,6 +58,11 @@ class Calls:
         mark_outputs(outputs, self.number)
         rows = self.follower.rows_of(self.number)
         self.resize(samples_of_outputs(outputs, self.size or 0, batch_dim, self.arguments, rows))
+
+    def take_as_single(self) -> None:
+        """A layer sees an input of the model as one sample: no size of it counts any, but a list of them may."""
+        self.arguments = Arguments(self.arguments.lengths)
+        self.resize(1)
 
     def resize(self, samples: int) -> None:
         """The last call of the model has so many samples, whatever its inputs made believe."""

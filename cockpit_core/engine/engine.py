@@ -126,7 +126,7 @@ class Engine(BackwardSide):
     def _note_layer(self, call: Call, names: list[str], tensors: list[Tensor]) -> None:
         self.calls.follower.note_call(call, tensors)
         if self.calls.follower.is_single(call):
-            self.calls.resize(1)
+            self.calls.take_as_single()
         self._note_scale(self.cover.name_of(call.module, names[0]), tensors)
         if self.step.plan.curvature_kinds:
             for position, tensor in enumerate(tensors):
