@@ -194,8 +194,7 @@ def agrees(layouts: dict[int, dict[int, Layout]], calls: list[Call], samples: in
     """Samples known from the outputs against samples known from the inputs, where a call works on an input itself."""
     for call in calls:
         layout = layouts.get(id(call), {}).get(0)
-        plain = not isinstance(RULES.get(type(call.module)), (Repeating, type(None)))
-        if call.data_dim is not None and plain and layout is not None and layout.known:
+        if call.data_dim is not None and keeps_dims(call) and layout is not None and layout.known:
             if layout.dim is not None and layout.dim != call.data_dim:
                 return False
             if (
@@ -215,9 +214,18 @@ def is_apart(layouts: dict[int, dict[int, Layout]], calls: list[Call]) -> bool:
 
 
 def is_confirmed(layouts: dict[int, dict[int, Layout]], calls: list[Call]) -> bool:
-    """Is there a call on the inputs themselves whose samples are known?"""
-    known = [call for call in calls if any(layout.known for layout in layouts.get(id(call), {}).values())]
-    return any(call.data_dim is not None for call in known)
+    """Does a call on the inputs themselves have its samples where they came in?"""
+    known = [
+        (call, layouts.get(id(call), {}).get(0)) for call in calls if call.data_dim is not None and keeps_dims(call)
+    ]
+    return any(
+        layout is not None and (layout.dim == call.data_dim or layout.rows is not None) for call, layout in known
+    )
+
+
+def keeps_dims(call: Call) -> bool:
+    """Has its output the rows of its input in the same place?"""
+    return not isinstance(RULES.get(type(call.module)), (Repeating, type(None)))
 
 
 def is_feature(call: Call, layout: Layout) -> bool:
