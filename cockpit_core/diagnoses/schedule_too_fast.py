@@ -26,10 +26,15 @@ class ScheduleTooFast(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         much_left = view.level > 0.25 or (view.level != view.level and not view.drop > 0.5)
-        if not much_left or view.history.resumed or view.drop > 0.8 or (view.thrives and not view.improves):
-            return None
         life = view.rate_life
-        if life < 20 and view.rate_fall < 0.5 and view.lags:
+        over = (
+            life < 20 and view.rate_fall < 0.1 and (view.level > 0.3 or not view.thrives)
+        )  # whatever was learned by then
+        if not much_left or view.history.resumed or view.drop > 0.8:
+            return None
+        if view.thrives and not view.improves and not over:
+            return None
+        if over or (life < 20 and view.rate_fall < 0.5 and view.suffers):
             text = f"The schedule is too fast: the learning rate halves every {number(life)} steps, and {fallen(view.drop)}."
             remedy = "Let the rate fall over the whole run, or keep it constant until the loss no longer falls."
             return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("level", view.level)])
