@@ -28,7 +28,7 @@ class BatchTooSmall(Diagnosis):
     }
 
     def test(self, view: View) -> Found | None:
-        few = view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > 16
+        few = view.knows_batch and view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > 16
         poor = view.level > 0.3 or (view.level != view.level and view.drop < 0.3)
         if not few or not view.noise > 0.6 * view.batch / 2 or not poor or view.drop > 0.6:
             return None
