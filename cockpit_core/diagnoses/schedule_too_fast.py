@@ -51,7 +51,13 @@ class ScheduleTooFast(Diagnosis):
         # Cosine and linear schedules end at zero too, and are meant so: they have spent half of their time above a half.
         # Rates that fall in a few large steps are meant so too.
         distinct = len({seen.get("LearningRate") for seen in view.late})
-        if not view.lags or view.thrives or not view.rate_mean < limit("rate_mean") or view.t > 1000 or distinct < min(8, view.n - 1):
+        if (
+            not view.lags
+            or view.thrives
+            or not view.rate_mean < limit("rate_mean")
+            or view.t > 1000
+            or distinct < min(8, view.n - 1)
+        ):
             return None
         text = (
             f"The schedule is too fast: at step {view.t} the learning rate is {number(100 * view.rate_fall)} % of "

@@ -219,8 +219,13 @@ class Progress(Reading):
         if self.broken or self.t < PATIENT:
             return self.broken
         if self.level == self.level:
-            return self.level > max(0.6, 1 - 0.1 * math.log2(self.t / PATIENT)) and not self.comes_down
+            return self.is_high and not self.comes_down
         return self.drop < self.usual_drop
+
+    @cached_property
+    def is_high(self) -> bool:
+        """The loss is a larger share of chance than that of nine of ten healthy runs by now."""
+        return self.level > max(0.6, 1 - 0.1 * math.log2(max(self.t, PATIENT) / PATIENT))
 
     @property
     def usual_drop(self) -> float:
@@ -247,7 +252,7 @@ class Progress(Reading):
     @cached_property
     def suffers(self) -> bool:
         """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
-        return self.t >= 2 * PATIENT and self.lags
+        return self.t >= 4 * PATIENT and self.lags
 
     def is_behind(self, level: float) -> bool:
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""

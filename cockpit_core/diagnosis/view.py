@@ -201,7 +201,7 @@ class View(Tensors):
             return False
         if self.bent < 0.25 and self.struggles and self.drop < 0.15 and not self.improves:
             return True
-        return self.bent_four < limit("bent") and self.stuck and self.update > 3e-3
+        return self.bent_four < 0 and self.stuck and self.update > 3e-3
 
     @cached_property
     def eval_level(self) -> float:
