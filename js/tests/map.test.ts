@@ -148,6 +148,13 @@ describe("the map of the network", () => {
     expect(spot?.hint).toContain("gradient RMS 3 ×");
   });
 
+  it("ends a ratio where the shorter run ended", () => {
+    const two = [makeBatch({ to: 5, value: () => 2 }), makeBatch({ run: "b", run_id: "2", to: 50, value: () => 6 })];
+    const lines = panel("layer_map").csv(start(two).app.context()).trim().split("\n").slice(1);
+    const steps = lines.map((line) => Number(line.split(",").at(-2)));
+    expect([Math.min(...steps), Math.max(...steps)]).toEqual([0, 4]);
+  });
+
   it("shows the first of two networks that have no tensor in common, and says so", () => {
     const layers = ["other.weight", "other.bias"];
     const info = (name: string) => ({ name, shape: [4], size: 4, module: "L", method: "rule", reason: "" });
