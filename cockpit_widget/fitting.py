@@ -44,9 +44,23 @@ def encode_curves(data: RunData, since: int, run: str, limit: int) -> list[bytes
         batch = encode_batch(data, since, run=run)
         if len(batch) <= room:
             return [batch]
-    network = thin(data, since, run, None, [], int(limit * NETWORK)) or b""
+    network = thin(data, since, run, None, [], int(limit * NETWORK))
+    if network is None:
+        return [encode_first(data, since, run, room)]
     layered = list(data.table.layer_columns)
     return [network, thin(data, since, run, layered, None, int(limit * LAYERS)) or b""] if layered else [network]
+
+
+def encode_first(data: RunData, since: int, run: str, limit: int) -> bytes:
+    """With many runs in one message there is no room for all curves of each. Then those that are looked at first, as many
+    as fit: a run of which there is nothing looks like one that has not begun."""
+    names = [name for name in data.table.columns if not name.startswith(("signal/", "error/"))]
+    logged = [name for name in names if name.startswith("log/")]
+    for chosen in (names, ["Loss", "Alpha", "GradNorm", *logged], ["Loss", *logged[:4]], ["Loss"]):
+        found = thin(data, since, run, chosen, [], limit)
+        if found is not None:
+            return found
+    return b""
 
 
 def split(data: RunData, since: int, limit: int, most: int = MOST_PIECES) -> list[int]:

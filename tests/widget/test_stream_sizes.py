@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from cockpit_core.events.data import load
-from cockpit_widget.pace import Limits
+from cockpit_widget.feed import Feed
+from cockpit_widget.pace import Limits, Pace
+from cockpit_widget.sources import make_sources
 from tests import synthetic
 from tests.widget.fakes import FakeClock, FakePage, FakeRun
 from tests.widget.stream_cases import Make, assert_page_equals_log, comm_of
@@ -43,6 +45,21 @@ def test_messages_and_keyframes_keep_to_their_size(run: FakeRun, make_widget: Ma
     assert len(shown[0]) < len(steps)
     assert max(shown[1]) == values.max()  # thinned, but the extremes are there
     assert min(shown[1]) == values.min()
+
+
+def test_a_dozen_runs_share_a_keyframe_and_each_is_seen(tmp_path: Path) -> None:
+    """Once all curves had to fit: of a sweep the page got histograms only, and waited for a first record for ever."""
+    names = [f"r{number:02d}" for number in range(12)]
+    for seed, name in enumerate(names):
+        synthetic.write_run(tmp_path / name, steps=40, seed=seed)
+    limits = Limits(keyframe_bytes=100_000)
+    feed = Feed(make_sources([str(tmp_path / name) for name in names]), Pace(None, limits=limits))
+    message = feed.keyframe()
+    assert message is not None
+    assert len(message.frames) <= limits.keyframe_bytes
+    page = FakePage().read(message.frames)
+    for name in names:
+        assert len(page.column(name, "Loss")[0]) >= 20
 
 
 def test_histograms_travel_at_a_rate_of_their_own(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
