@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,fast,gpu,poster,pandas
 PYTEST := $(BIN)/python -m pytest -q
-# tests/conftest.py says which tests stay together, and which begin.
-PARALLEL := -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+# Whole files, in the order of tests/conftest.py: what takes long begins.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
