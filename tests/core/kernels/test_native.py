@@ -307,7 +307,9 @@ def test_what_does_not_fit_is_refused_before_a_kernel_reads_it() -> None:
     """Story: a rule of a user's own gave gradients of another shape; torch would raise, a pointer reads on."""
     with pytest.raises(ValueError, match="cannot be projected"):
         reducing.reduce_block(torch.zeros(2, 30), torch.zeros(1, 20), 1.0, None)
+    with pytest.raises(TypeError, match="one dtype"):
+        reducing.reduce_blocks([torch.zeros(2, 30).double()], [[torch.zeros(30)]], [1.0], None)
     part, directions = make_patches("three by three", torch.float32)
-    part.image = part.image[..., :-1]
+    part.inner = part.inner[..., :-1]
     with pytest.raises(ValueError, match="do not fit"):
         part.reduce(directions, None)
