@@ -165,6 +165,8 @@ def test_a_convolution_walks_over_nonzero_output_gradients(name: str, dtype: tor
         close = 10 * TOLERANCE[dtype] * G.norm(dim=1)[:, None] * along.norm(dim=1)
         assert ((found.dots - G @ along.T).abs() <= close)[:, :number].all()
         assert_counts_but_for_edges(found.counts, G, Bins(-2, 2, 100))
+        for k in range(number):
+            assert ((part.project(directions[k]) - G @ along[k]).abs() <= close[:, k]).all()
     squares, truth = part.squares(), G.square().sum(0).view(part.shape)
     assert squares is not None
     torch.testing.assert_close(squares.double(), truth, rtol=0, atol=TOLERANCE[dtype] * float(truth.max()))
