@@ -51,6 +51,8 @@ class Call:
     """Of its outputs."""
     from_data: bool = False
     """It was called on an input of the model itself."""
+    data_dim: int | None = None
+    """The dimension of its input that counts samples, where it was called on an input of the model or on a view of one."""
     dims: dict[int, int] = field(default_factory=dict)
     """By output: the dimension that counts samples, where it was seen in the graph (``engine.following``)."""
     inner: Tensor | None = None
