@@ -29,11 +29,13 @@ class AdamEpsTooLarge(Diagnosis):
         count = sum(view.facts.sizes)
         steps = view.last("UpdateSize") / (view.rate * math.sqrt(max(1, count)))  # about 0.3 to 1 where Adam adapts
         slow = steps < 0.15 and view.t >= 15 and eps >= 1e-3 and not view.thrives
-        if not (steps < 0.05 or slow) or view.learns:
+        if not (steps < 0.05 or slow) or (view.learns and not view.suffers):
             return None
         text = (
             f"Adam's eps of {eps:g} is larger than the gradients: its steps are {number(100 * steps)} % of what "
             "the learning rate says."
         )
         remedy = f"Use eps = 1e-8, or multiply the learning rate by about {number(0.3 / max(steps, 1e-6))}."
-        return Found(text, remedy, [evidence("step per parameter over lr", steps)])
+        harmful = (view.struggles and view.t >= 40) or view.suffers or (view.stuck and view.t >= 20)
+        found = [evidence("step per parameter over lr", steps)]
+        return Found(text, remedy, found, severity="likely" if harmful else "advice")

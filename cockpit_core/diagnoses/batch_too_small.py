@@ -15,7 +15,7 @@ class BatchTooSmall(Diagnosis):
     name = "batch_too_small"
     title = "the batch is too small"
     needs = ("NormTest",)
-    hold, after, least = 1, 30, 4
+    hold, after, least = 1, 60, 4
     confidence = 0.7
     explains = (
         "data_not_shuffled",
@@ -28,11 +28,11 @@ class BatchTooSmall(Diagnosis):
     }
 
     def test(self, view: View) -> Found | None:
-        few = view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > view.batch
+        few = view.knows_batch and view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > 16
         poor = view.level > 0.3 or (view.level != view.level and view.drop < 0.3)
         if not few or not view.noise > 0.6 * view.batch / 2 or not poor or view.drop > 0.6:
             return None
-        harmful = view.drop < 0.15 or view.level > 1 or view.struggles
+        harmful = view.drop < 0.15 or view.level > 1 or view.struggles or view.suffers
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
         text = (
             f"The batch of {view.batch} is too small: {number(100 * min(1.0, view.noise))} % of its gradient (squared) are noise, "

@@ -26,6 +26,7 @@ class BatchnormFewSamples(Diagnosis):
         per_pass = view.batch / passes
         if (
             not view.static("static_batchnorms") > 0
+            or not view.knows_batch
             or not per_pass <= 4
             or view.now("eval_batchnorm") > 0
             or not per_pass >= 1

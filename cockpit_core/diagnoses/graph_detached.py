@@ -42,7 +42,8 @@ class GraphDetached(Diagnosis):
         # A trained backbone may run under no_grad: then training goes well. So it does behind a small layer of random
         # weights, mostly.
         whole = view.weight_share(behind) > limit("lost_weights")
-        harmful = view.struggles or (view.are_fresh(behind) and (whole or view.suffers))
+        fresh = view.are_fresh(behind)
+        harmful = (fresh and whole) or (view.suffers if fresh else view.suffers and view.struggles)
         remedy = (
             f"Look behind {where} for .detach(), .data, .item(), numpy(), torch.no_grad() or an argmax; if the "
             "layers shall stay as they are, freeze them with requires_grad_(False)."

@@ -62,5 +62,6 @@ class InitTooLarge(Diagnosis):
             "Xavier), at least in the last layer."
         )
         # A few times too large is forgotten in some steps, mostly.
-        harmful = start > 10 or (large and start > 4) or view.struggles
+        slow = view.weight_scale > 2.8 and view.is_high and view.t >= 80  # coming down from there is no progress
+        harmful = start > 10 or (large and start > 4) or view.struggles or slow
         return Found(text, remedy, [evidence(shown, start)], severity="likely" if harmful else "advice")

@@ -33,7 +33,8 @@ class InputOutliers(Diagnosis):
     def test(self, view: View) -> Found | None:
         tails = view.every("input_tail", 30)
         far = [tail for tail in tails if tail > limit("input_tail")]
-        extreme = len(far) >= 2 and max(far) > 3 * limit("input_tail") and view.struggles
+        seldom = len(far) >= 1 and len(tails) <= 5 and view.t >= 40  # few batches were looked at
+        extreme = (len(far) >= 2 or seldom) and max(far) > 3 * limit("input_tail") and view.struggles
         usual = len(far) >= 3 and len(far) >= 0.08 * len(tails) and view.has_seen(8)
         if not (extreme or usual) or view.typical("input_zeros") > 0.5:
             return None

@@ -23,9 +23,21 @@ class LearningRateTooLow(Diagnosis):
     def suspects(self, view: View) -> bool:
         return not view.learns and (view.update < 2 * limit("update_low") or view.struggles)
 
+    @staticmethod
+    def _crawls(view: View) -> bool:
+        """It learns, and far too slowly: steps are short, and longer ones would do as well, or the loss falls as steadily as
+        short steps let it."""
+        if view.t < 60 or not view.has_seen(9) or not view.lags or not view.drop < 0.8 * view.usual_drop:
+            return False
+        tried = 0.95 < view.straight < 1.1 and view.update < 2 * limit("update_low") and len(view.trials) >= 3
+        return tried or (view.update < 0.6 * limit("update_low") and view.trend < -4 and not view.straight < 0.9)
+
     def test(self, view: View) -> Found | None:
         held_back = view.rate_fall < 0.5 or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
-        if held_back or view.learns or view.travelled > 0.1 or view.history.resumed or view.broken:
+        if held_back or view.travelled > 0.1 or view.history.resumed or view.broken:
+            return None
+        crawls = self._crawls(view)
+        if view.learns and not crawls:
             return None
         late = view.t >= 45 and view.has_seen(9)
         tiny = view.update < 0.1 * limit("update_low") and view.noise < 10 and not view.drop > 0.2
@@ -42,6 +54,9 @@ class LearningRateTooLow(Diagnosis):
                 f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch, "
                 f"and a step takes {number(100 * view.gain_by_step)} % off it"
             )
+        elif crawls and view.straight > 0.95:
+            factor = 8.0
+            why = f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch"
         elif long_way:
             factor, why = (
                 view.steps_to_go_min / 100,
@@ -49,7 +64,7 @@ class LearningRateTooLow(Diagnosis):
             )
         elif gentle:
             factor, why = 0.3 / view.edge, f"steps {number(1 / view.edge)} times as long would still be stable"
-        elif short:
+        elif short or crawls:
             factor, why = (
                 5e-3 / view.update,
                 f"a step is {number(100 * view.update)} % of the length of the weights",
@@ -57,7 +72,7 @@ class LearningRateTooLow(Diagnosis):
         else:
             return None
         factor = min(100.0, max(3.0, factor))
-        text = f"The learning rate {number(view.rate)} is too low: after {view.t} steps {fallen(view.drop)}, and {why}."
+        text = f"The learning rate {number(view.rate)} is too low: {fallen(view.drop)}, and {why}."
         remedy = f"Multiply the learning rate by about {number(factor)}, to {number(view.rate * factor)}."
         found = [
             evidence("steps_to_go", view.steps_to_go_min),

@@ -36,7 +36,8 @@ class MomentumTooHigh(Diagnosis):
         # Adam divides by the gradient's own size: its steps do not grow, they only follow where the slope once was.
         swings = view.spike > (3 if view.facts.adaptive else 1.5)
         slow = view.struggles and view.t >= (60 if view.facts.adaptive else 40)
-        slow = slow or (inertia >= 0.995 and view.lags and view.t >= 40)  # it remembers more than the run is old
+        remembers = inertia >= 0.995 and view.t >= 80  # more than the run is old
+        slow = slow or (remembers and view.lags and not view.thrives)
         harmful = slow or swings or stale or view.broken or (piled and not view.drop > 0.5)
         text = (
             f"Momentum {inertia:g} is too high: it adds up about {number(1 / max(1e-9, 1 - inertia))} steps, and "

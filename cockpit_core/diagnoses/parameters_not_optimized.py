@@ -42,5 +42,6 @@ class ParametersNotOptimized(Diagnosis):
         # Layers that were trained before may stay as they are: then training goes well. So it does around a small layer
         # of random weights, mostly.
         whole = view.weight_share(still) > limit("lost_weights")
-        harmful = view.struggles or ((foreign or view.are_fresh(still)) and (whole or view.suffers))
+        fresh = foreign or view.are_fresh(still)
+        harmful = (fresh and whole) or (view.suffers if fresh else view.suffers and view.struggles)
         return Found(text, remedy, found, still, severity="broken" if harmful else "advice")

@@ -26,26 +26,38 @@ class ScheduleTooFast(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         much_left = view.level > 0.25 or (view.level != view.level and not view.drop > 0.5)
-        if not much_left or view.history.resumed or view.drop > 0.8 or (view.thrives and not view.improves):
-            return None
         life = view.rate_life
-        if life < 20 and view.rate_fall < 0.5 and view.lags:
+        over = (
+            life < 20 and view.rate_fall < 0.1 and (view.level > 0.3 or not view.thrives)
+        )  # whatever was learned by then
+        if not much_left or view.history.resumed or view.drop > 0.8:
+            return None
+        if view.thrives and not view.improves and not over:
+            return None
+        if over or (life < 20 and view.rate_fall < 0.5 and view.suffers):
             text = f"The schedule is too fast: the learning rate halves every {number(life)} steps, and {fallen(view.drop)}."
             remedy = "Let the rate fall over the whole run, or keep it constant until the loss no longer falls."
             return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("level", view.level)])
-        if life < 60 and view.rate_fall < 0.4 and view.lags and view.straight > 0.7:
-            text = (
-                f"The schedule is too fast: the learning rate halves every {number(life)} steps, {fallen(view.drop)}, and "
-                "trial steps many times longer would still take as much more off the loss."
-            )
+        tried = view.rate_fall < 0.4 and view.lags and view.straight > 0.7
+        if life < 60 and (tried or (view.rate_fall < 0.25 and view.struggles and view.t >= 80)):
+            text = f"The schedule is too fast: the learning rate halves every {number(life)} steps, and {fallen(view.drop)}"
+            text += "; trial steps many times longer would still take as much more off the loss." if tried else "."
             remedy = "Let the rate fall over the whole run, or keep it constant until the loss no longer falls."
-            return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("straight", view.straight)])
+            found = [evidence("rate_fall", view.rate_fall), evidence("level", view.level)]
+            found += [evidence("straight", view.straight)] if tried else []
+            return Found(text, remedy, found)
         if not view.rate_fall < limit("rate_fall"):
             return None
         # Cosine and linear schedules end at zero too, and are meant so: they have spent half of their time above a half.
         # Rates that fall in a few large steps are meant so too.
         distinct = len({seen.get("LearningRate") for seen in view.late})
-        if not view.lags or not view.rate_mean < limit("rate_mean") or view.t > 1000 or distinct < min(8, view.n - 1):
+        if (
+            not view.lags
+            or view.thrives
+            or not view.rate_mean < limit("rate_mean")
+            or view.t > 1000
+            or distinct < min(8, view.n - 1)
+        ):
             return None
         text = (
             f"The schedule is too fast: at step {view.t} the learning rate is {number(100 * view.rate_fall)} % of "

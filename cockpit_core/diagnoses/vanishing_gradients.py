@@ -29,7 +29,8 @@ class VanishingGradients(Diagnosis):
             or view.typical("dead") >= limit("dead")
         ):
             return None
-        small = 0 < ratio < limit("vanishing") and view.lags  # where normalisation follows, small gradients are enough
+        # Where normalisation follows, small gradients are enough: then the loss falls.
+        small = 0 < ratio < limit("vanishing") and view.suffers and view.drop < 0.1
         # The output hardly depends on the input though the weights are as usual: what shrinks it shrinks gradients too.
         fades = 0 < view.first("output_spread") < 1e-4 and view.weight_scale > 0.4 and view.struggles and ratio < 1
         if not (small or fades):

@@ -37,6 +37,8 @@ class WeightDecayTooHigh(Diagnosis):
         strong = share > limit("decay_share") and view.weight_fall < 0.95 and not view.drop > 0.9
         held_down = view.struggles and view.t >= 40 and not view.improves
         shrinking = share > 0.3 and view.weight_fall < 0.85 and held_down
+        # The loss falls, and slowly, while the weights lose a quarter of their length: they pull in two directions.
+        shrinking = shrinking or (share > 0.4 and view.weight_fall < 0.75 and view.struggles and view.t >= 60)
         # At a minimum decay and gradient balance: that is what decay is for.
         settled = view.learns if view.level != view.level else view.level < 0.5
         shrunk = share > 0.25 and view.weight_fall < 0.6 and view.t >= 20 and not view.thrives

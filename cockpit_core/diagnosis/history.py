@@ -55,6 +55,7 @@ class History:
         self.checksums: deque[float] = deque(maxlen=8)
         self.classes_seen = [math.inf, -math.inf]  # smallest and largest label
         self.target_mean = math.nan  # of the last batch whose targets are known
+        self.samples = 0.0  # of the last batch that signals looked at
         self.rate_seen = (-1, math.nan)  # the last learning rate, with its step
         self.probes: dict[str, int] = {}  # how often each was tried
         self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
@@ -80,6 +81,8 @@ class History:
         self._note_extremes(seen)
         before, mean = self.target_mean, seen.get(SIGNAL + "target_mean")
         self.target_mean = mean if math.isfinite(mean) else before
+        samples = seen.get(SIGNAL + "samples")
+        self.samples = samples if samples > 0 else self.samples
         self._pool("target_mean", mean)
         self._pool("target_variance", seen.get(SIGNAL + "target_variance"))
         self._pool("target_jump", mean - before)
@@ -103,6 +106,7 @@ class History:
         since, before = self.rate_seen
         if step > since >= 0:
             self._pool("rate", (before + rate) / 2, step - since)
+        self.samples = 0.0  # of the last batch that signals looked at
         self.rate_seen = (step, rate)
 
     def _keep(self, seen: Observation) -> Observation:

@@ -169,7 +169,7 @@ LIMITS: dict[str, Limit] = {
         0.6, 0, 0.3, "", "units that answer to no sample, at the first step", "a fresh layer has almost none"
     ),
     "lost_weights": Limit(
-        0.1, 0, 0.1, "", "share of all weights that do not learn", "the others make up for a small layer, mostly"
+        0.5, 0, 0.5, "", "share of all weights that do not learn", "the others make up for a small layer, mostly"
     ),
     "vanishing": Limit(
         1e-3,

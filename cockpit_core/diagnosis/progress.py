@@ -10,6 +10,7 @@ from cockpit_core.diagnosis.history import FRESH, SIGNAL
 from cockpit_core.diagnosis.reading import Reading, mean, median, nan, ratio, variance
 
 PATIENT = 20  # steps that every network is given
+FAR = 4  # times chance: a network that begins so far off has to come down first
 
 
 class Progress(Reading):
@@ -111,7 +112,10 @@ class Progress(Reading):
 
     @cached_property
     def level(self) -> float:
-        """The loss over that of chance; a sum is first divided by what it was summed over."""
+        """The loss over that of chance; a sum is first divided by what it was summed over. NaN where targets move: what
+        would be chance moves with them."""
+        if self.moving_targets:
+            return nan
         if self.facts.loss == "MSELoss" and not self.sparse:  # step by step: a heavy tail is in both
             pairs = [ratio(o.get("Loss"), o.get(SIGNAL + "target_std") ** 2) for o in self.late[-self.window :]]
             return median(pairs) / (self.summed * self.undivided)
@@ -214,20 +218,41 @@ class Progress(Reading):
         chance after 20 steps, below nine tenths of it after 40, below eight tenths after 80."""
         if self.broken or self.t < PATIENT:
             return self.broken
-        doublings = math.log2(self.t / PATIENT)
         if self.level == self.level:
-            return self.level > max(0.6, 1 - 0.1 * doublings)
-        return self.drop < min(0.5, 0.05 + 0.12 * doublings)
+            return self.is_high and not self.comes_down
+        return self.drop < self.usual_drop
+
+    @cached_property
+    def is_high(self) -> bool:
+        """The loss is a larger share of chance than that of nine of ten healthy runs by now."""
+        return self.level > max(0.6, 1 - 0.1 * math.log2(max(self.t, PATIENT) / PATIENT))
+
+    @property
+    def usual_drop(self) -> float:
+        """Share of the first loss that nine of ten healthy runs have lost by now."""
+        return min(0.5, 0.05 + 0.12 * math.log2(max(self.t, PATIENT) / PATIENT))
+
+    @cached_property
+    def comes_down(self) -> bool:
+        """The loss began a little above chance and falls as fast as it should: from there it takes longer to be below. (So
+        it is with rare labels, and with losses of several terms, whose chance is not known.)"""
+        start = ratio(self.loss0, self.chance * self.summed * self.undivided)
+        half = max(4, self.window)
+        falls = self.improves or mean(self.finite[-2 * half : -half]) > mean(self.finite[-half:])
+        still = falls and (self.t < 6 * PATIENT or self.level < 0.97)
+        return 1.15 < start < FAR and not self.drop < self.usual_drop and still
 
     @cached_property
     def lags(self) -> bool:
         """Worse than three of four healthy runs: enough where the fact beside it is a strong one."""
-        return self.is_behind(self.level) if self.t >= PATIENT and self.level == self.level else self.struggles
+        if self.t < PATIENT or self.level != self.level:
+            return self.struggles
+        return self.is_behind(self.level) and not self.comes_down
 
     @cached_property
     def suffers(self) -> bool:
         """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
-        return self.t >= 2 * PATIENT and self.lags
+        return self.t >= 4 * PATIENT and self.lags
 
     def is_behind(self, level: float) -> bool:
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""

@@ -45,7 +45,9 @@ class Reading:
         self.late = list(history.late)
         self.latest = next((seen for seen in reversed(self.late) if SIGNAL + "training" in seen.scalars), None)
         self._values: dict[tuple[str, int], list[float]] = {}
-        self.batch = max(1, self.late[-1].batch_size) if self.late else 1
+        told = self.late[-1].batch_size if self.late else 0  # 0: the loss did not tell, where it is a function
+        self.knows_batch = told > 0 or history.samples > 0
+        self.batch = max(1, told or int(history.samples))
         self.sparse = self.n < self.t / SPARSE  # few records: what lies between them is known by its losses only
 
     def has_seen(self, count: int) -> bool:

@@ -83,8 +83,8 @@ CASES = {
     "momentum_too_high": case(change=put(Loss=lambda i: 2.0 + noise(i)), header=make_header(momentum="0.999"), n=30),
     "gradients_not_zeroed": case(change=put(leftover=1, GradNormClipped=3.0)),
     "parameters_not_optimized": case(
-        static={"static_unoptimized": 1},
-        layers=vectors(UpdateSize=[0, 0.1, 0.1, 0.1, 0.1, 0.1], GradNorm=[3, 0.4, 0.4, 0.4, 0.4, 0.4]),
+        static={"static_unoptimized": 2},
+        layers=vectors(UpdateSize=[0, 0.1, 0, 0.1, 0.1, 0.1], GradNorm=[3, 0.4, 0.4, 0.4, 0.4, 0.4]),
         header=with_fresh(),
     ),
     "graph_detached": case(change=put(ungraded_prefix=4, ungraded_none=4, ungraded_where=3), header=with_fresh()),
@@ -174,6 +174,11 @@ def test_it_is_found(name: str) -> None:
 
 # The same facts in a run that learns as well as any other: true, and no harm.
 HARMLESS = {
+    "parameters_not_optimized, few of them": case(
+        static={"static_unoptimized": 1},
+        layers=vectors(UpdateSize=[0, 0.1, 0.1, 0.1, 0.1, 0.1], GradNorm=[3, 0.4, 0.4, 0.4, 0.4, 0.4]),
+        header=with_fresh(),
+    ),
     "parameters_not_optimized": case(  # trained before
         static={"static_unoptimized": 1},
         layers=vectors(
@@ -310,7 +315,7 @@ def test_limits_lie_at_or_outside_the_healthy_range() -> None:
 
 def test_layers_are_named() -> None:
     case = dict(CASES["parameters_not_optimized"])
-    assert find(**case)["parameters_not_optimized"].layers == [LAYERS[0]]
+    assert find(**case)["parameters_not_optimized"].layers == [LAYERS[0], LAYERS[2]]
     case = dict(CASES["dead_units"])
     assert find(case.pop("change"), **case)["dead_units"].layers == ["relu2"]
 
