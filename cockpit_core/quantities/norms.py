@@ -28,7 +28,7 @@ def ask_norms(tensors: Mapping[K, Tensor], transfer: Transfer) -> Callable[[], d
         return dict
     found = norms_of_shards if is_sharded(next(iter(tensors.values()))) else long_sums.norms
     asked = transfer.ask([found(list(tensors.values()))])
-    return lambda: dict(zip(tensors, asked.read()[0].tolist(), strict=True))
+    return lambda: dict(zip(tensors, asked.read()[0].numpy().tolist(), strict=True))
 
 
 def measure_places(
@@ -42,7 +42,7 @@ def measure_places(
         moved = ask_norms(dict(zip(names, torch._foreach_sub(*pairs), strict=True)), transfer)
         return own(), moved()
     asked = transfer.ask([long_sums.differences(*pairs, keep=False)[1]])
-    return own(), dict(zip(names, asked.read()[0].tolist(), strict=True))
+    return own(), dict(zip(names, asked.read()[0].numpy().tolist(), strict=True))
 
 
 def combine(layers: Mapping[str, float]) -> float:

@@ -83,4 +83,4 @@ def find_update(
         return update, ask_norms(update, state.transfer)
     moved, lengths = differences(*pairs, keep=True)
     asked = state.transfer.ask([lengths])
-    return dict(zip(names, moved, strict=True)), lambda: dict(zip(names, asked.read()[0].tolist(), strict=True))
+    return dict(zip(names, moved, strict=True)), lambda: dict(zip(names, asked.read()[0].numpy().tolist(), strict=True))
