@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.diagnosis import grading
+from benchmarks.diagnosis import grading, loop
 from benchmarks.diagnosis.faults import FAULTS, fits
 from benchmarks.diagnosis.healthy import AWKWARD, names_of_awkward
 from benchmarks.diagnosis.loop import UNREAD, make_job
@@ -30,9 +30,12 @@ ADVICE = {"labels_off", "constant_feature", "label_noise", "no_activation", "imb
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without the largest eigenvalue, which takes half of the time: what is promised here holds without it too."""
     root = tmp_path_factory.mktemp("diagnosis")
-    for case in small_cases():
-        assert work((case, root / "lean", "lean"))[1] == ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "UNREAD", (*UNREAD, "HessMaxEV"))
+        for case in small_cases():
+            assert work((case, root / "lean", "lean"))[1] == ""
     return root
 
 
