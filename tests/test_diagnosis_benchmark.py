@@ -90,7 +90,7 @@ def test_the_page_and_the_table_of_precision_are_made_of_saved_verdicts(
     page = make_page(again)
     assert again["lean"][0].alarms.keys() == KINDS.keys()
     assert [v.alarms[ALL] for v in again["lean"]] == [v.alarms[ALL] for v in verdicts]
-    for part in ("| mlp |", "| not_zeroed |", "| AutoTrainer |", " of 2 programs, 1 seed of faults"):
+    for part in ("| mlp |", "| not_zeroed |", "| AutoTrainer |", " of 2 programs, faults of seed 0 ("):
         assert part in page
     write_measured(again["lean"], tmp_path / "measured.py")
     namespace: dict = {}
