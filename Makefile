@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,fast,gpu,poster,pandas
 PYTEST := $(BIN)/python -m pytest -q
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+# tests/conftest.py says which tests stay together, and which begin.
+PARALLEL := -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -109,7 +110,7 @@ vitest: install
 
 e2e: install bundles browser
 	@echo "cockpit: browser tests"
-	@COCKPIT_BROWSER="$$(cat $(VENV)/browser)" $(PYTEST) -m browser
+	@COCKPIT_BROWSER="$$(cat $(VENV)/browser)" $(PYTEST) $(PARALLEL) -m browser
 
 # ---- making
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,25 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Where the paths of Jupyter come from; without it, jupyter_core warns.
 os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+
+
+SHARED = (ROOT / "tests" / "core" / "distributed",)  # one start of several processes serves all files of the folder
+
+
+def group_of(item: pytest.Item) -> str:
+    """The tests that one worker takes as a whole: a file, or a folder whose files share what is long to start."""
+    folder = item.path.parent
+    return (folder if folder in SHARED else item.path).relative_to(ROOT).as_posix()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups with slow tests begin first, then large ones: no worker is left alone with a long one at the end."""
+    sizes, slow = Counter(map(group_of, items)), Counter[str]()
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+        slow[group_of(item)] += item.get_closest_marker("slow") is not None
+    items.sort(key=lambda item: (slow[group_of(item)] == 0, -sizes[group_of(item)], group_of(item)))
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import importlib
 import json
@@ -32,6 +33,7 @@ import cockpit_core
 from tests.core.engine.test_broadcast import PROBLEMS as WITH_POSITIONS
 from tests.networks import NETWORKS
 from tests.problems import PROBLEMS, Problem
+from tests.processes import KILLED
 from tests.training import OPTIMIZERS, QUANTITIES, linear, quantities, with_config
 
 SCENARIOS: dict[str, Callable[[int, int, Path], Any]] = {}
@@ -240,7 +242,8 @@ OF_SCENARIO = {
 
 
 def fork(processes: int, folder: Path, names: list[str]) -> int:
-    """One child per rank; how many of them failed. Nothing has run here yet that a fork could break."""
+    """One child per rank; 1 if one of them failed, ``KILLED`` if the system ended one. Nothing has run here yet that a fork
+    could break."""
     for module in OTHERS:
         importlib.import_module(module)
     for late in (*LATE, *(module for name in names for module in OF_SCENARIO.get(name, ()))):
@@ -251,6 +254,7 @@ def fork(processes: int, folder: Path, names: list[str]) -> int:
         child = os.fork()
         if child == 0:
             code = 1
+            faulthandler.enable()  # where each thread was, should the system end this process
             try:
                 main(rank, processes, folder, names)
                 code = 0
@@ -261,7 +265,8 @@ def fork(processes: int, folder: Path, names: list[str]) -> int:
                 sys.stderr.flush()
                 os._exit(code)
         children.append(child)
-    return sum(os.waitpid(child, 0)[1] != 0 for child in children)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    return KILLED if min(codes) < 0 else int(any(codes))
 
 
 if __name__ == "__main__":

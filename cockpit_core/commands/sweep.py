@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +61,25 @@ def run_sweep(arguments: argparse.Namespace) -> None:
     try:
         if arguments.list:
             list_problems()
-        else:
+            return
+        with modules_of_this_folder():
             sweep(arguments)
     except Orphan as error:
         raise CommandError("the sweep that started this run has ended") from error
     except ValueError as error:  # UnknownName among them
         raise CommandError(str(error)) from error
+
+
+@contextlib.contextmanager
+def modules_of_this_folder() -> Iterator[None]:
+    """``mypackage:my_problem`` is found where the command is called, as ``python -m`` would find it. An installed command
+    does not look there by itself. Last, so that no file of the folder hides a package."""
+    here = os.getcwd()
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def list_problems() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cockpit_core.comparing.curves import IN_PARAMETER_SPACE, STABILITY, list_quantities
 from cockpit_core.comparing.metrics import has_diverged
-from cockpit_core.comparing.settings import Entry, Setting, name_loss
+from cockpit_core.comparing.settings import Entry, Setting, is_lost, name_loss
 from cockpit_core.events.data import RunData
 from cockpit_core.foundation.records import Header
 
@@ -94,6 +94,8 @@ def describe_states(entries: Sequence[Entry]) -> list[str]:
             notes.append(f"{entry.name}: the loss ended as NaN or infinite; it counts as the worst")
         elif entry.data.status not in ("finished", "stopped"):
             notes.append(f"{entry.name} is {entry.data.status}: its last value is not a final one")
+        if is_lost(entry.data.header):
+            notes.append(f"{entry.name}: its header is lost, so its settings are not known")
         if entry.data.broken:
             notes.append(f"{entry.name}: {entry.data.broken} damaged records were skipped")
     if len(notes) > 12:

@@ -51,6 +51,8 @@ class Setting:
 
 def read_settings(header: Header) -> dict[str, str]:
     """Everything in the header that belongs to the training, as text."""
+    if is_lost(header):
+        return {"settings": "lost"}
     found = {key: value for key, value in header.options.items() if key not in (*ASIDE, *SEEDS)}
     found |= {"model": header.model, "parameters": str(int(header.num_parameters)), "loss": name_loss(header)}
     if header.batch_size:
@@ -67,6 +69,11 @@ def read_settings(header: Header) -> dict[str, str]:
                     continue
                 found[name_hyperparameter(key, number, index)] = value
     return {key: value for key, value in found.items() if value}
+
+
+def is_lost(header: Header) -> bool:
+    """Of a log whose beginning is damaged the rest is read; what it was a training of is not known."""
+    return not (header.model or header.layers or header.optimizers)
 
 
 def name_loss(header: Header) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,10 +39,16 @@ class Diagonal:
     rest: dict[str, Tensor] = field(default_factory=dict)
     elements: str = ""
 
-    @property
+    @cached_property
     def traces(self) -> dict[str, float]:
-        sums = [v.sum(dtype=torch.float64) for v in self.values.values()]
-        numbers = iter(read_numbers([*sums, *self.rest.values()]))
+        return self.read_traces(read_numbers(self.ask_traces()))
+
+    def ask_traces(self) -> list[Tensor]:
+        """Numbers that lie on the device."""
+        return [*(v.sum(dtype=torch.float64) for v in self.values.values()), *self.rest.values()]
+
+    def read_traces(self, found: Iterable[float]) -> dict[str, float]:
+        numbers = iter(found)
         found = {name: next(numbers) for name in self.values}
         return found | {name: found.get(name, 0.0) + next(numbers) for name in self.rest}
 
@@ -48,11 +56,18 @@ class Diagonal:
     def trace(self) -> float:
         return sum(self.traces.values())
 
+    def knowing(self, traces: Iterable[float]) -> Diagonal:
+        """The same, whose traces were read together with other numbers."""
+        self.__dict__["traces"] = self.read_traces(traces)  # where the cached property keeps them
+        return self
+
     @property
     def names(self) -> list[str]:
         return sorted({*self.values, *self.rest})
 
     def scaled(self, factor: float) -> Diagonal:
+        if factor == 1:
+            return self
         return replace(
             self,
             values={name: v * factor for name, v in self.values.items()},

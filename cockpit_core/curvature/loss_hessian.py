@@ -7,7 +7,7 @@ that couples samples is noticed and refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,41 @@ class Seeds:
 
     columns: Tensor
     signs: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A form that the Hessian may have. ``asked``: has it a negative part, and twice (or once) how far it is from the truth;
+    ``keep`` it, if it is close. Nothing is asked of a form that is out of the question."""
+
+    asked: list[Tensor]
+    keep: Callable[[bool], None]
+
+    def take(self, numbers: Sequence[float], dtype: torch.dtype) -> bool:
+        parts = [numbers[k : k + 3] for k in range(1, len(numbers), 3)]
+        if not parts or not all(is_close(*part, dtype) for part in parts):
+            return False
+        self.keep(bool(numbers[0]))
+        return True
+
+
+def distances(found: Tensor, image: Tensor, rounding: Tensor | None) -> list[Tensor]:
+    """Numbers for ``is_close``. rounding: what is subtracted from each other in ``image``; where little is left of it,
+    rounding is."""
+    lost = image.new_zeros(()) if rounding is None else rounding.norm()
+    return [(found - image).norm(), image.norm(), lost]
+
+
+def is_close(difference: float, size: float, lost: float, dtype: torch.dtype) -> bool:
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-4
+    return difference <= tolerance * size + 8 * torch.finfo(dtype).eps * lost
+
+
+def check_same(ours: float, theirs: float, dtype: torch.dtype) -> None:
+    """A loss with further terms, or of another scale, must not pass for the one that is differentiated."""
+    tolerance = 1e-3 if dtype in (torch.float32, torch.float64) else 2e-2
+    if not abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs)):
+        raise NoCurvature("the loss is not the given function of the outputs alone")
 
 
 class LossHessian:
@@ -56,51 +91,42 @@ class LossHessian:
         self._leaf = outputs.requires_grad_()
         with torch.enable_grad():
             loss = point.loss_of(self._leaf)
-            self._check_same(loss, point.loss)
             self._slope = differentiable_gradient(loss, [self._leaf])
-        self.form, self.count = "", 0
-        self._recognise()
+        self.form, self.count, self._has_negative = "", 0, True
+        self._recognise(loss, point.loss)
         self._slope = []
-
-    def _check_same(self, loss: Tensor, given: Tensor) -> None:
-        """A loss with further terms, or of another scale, must not pass for the one that is differentiated."""
-        ours, theirs = read_numbers([loss, given])
-        tolerance = 1e-3 if given.dtype in (torch.float32, torch.float64) else 2e-2
-        if not abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs)):
-            raise NoCurvature("the loss is not the given function of the outputs alone")
 
     def _product(self, vector: Tensor) -> Tensor:
         return gradient_of_one(self._slope, self._leaf, [vector.reshape(self._own_shape)]).reshape(self.shape)
 
-    def _recognise(self) -> None:
+    def _recognise(self, loss: Tensor, given: Tensor) -> None:
+        """The usual forms are tried at once, and judged by numbers that are waited for together."""
         generator = torch.Generator().manual_seed(2021)  # of its own: the form must not depend on the run
         dtype = self._leaf.dtype
         probes = [torch.randn(self.shape, generator=generator, dtype=dtype).to(self._leaf.device) for _ in range(2)]
         images = [self._product(v) for v in probes]
-        asked = torch.stack([part for i in images for part in (torch.isfinite(i).all(), i.any())])
-        first_finite, first_any, second_finite, second_any = asked.tolist()
+        asked = [part for i in images for part in (torch.isfinite(i).all(), i.any())]
+        tried = [self._try_softmax(probes, images), self._try_diagonal(probes, images)]
+        sizes = [len(attempt.asked) for attempt in tried]
+        numbers = iter(read_numbers([loss, given, *asked, *(n for attempt in tried for n in attempt.asked)]))
+        check_same(next(numbers), next(numbers), given.dtype)
+        first_finite, first_any, second_finite, second_any = (next(numbers) for _ in asked)
+        softmax, diagonal = ([next(numbers) for _ in range(size)] for size in sizes)
         if not (first_finite and second_finite):
             raise NoCurvature("the loss is not finite at this step")
         if not (first_any or second_any):
             self.form, self.count = "zero", 0
         elif not (
-            self._try_softmax(probes, images)
+            tried[0].take(softmax, dtype)
             or self._try_classes_last(probes, images)
-            or self._try_diagonal(probes, images)
+            or tried[1].take(diagonal, dtype)
         ):
             self._decompose(probes[0], images[0])
 
-    def _close(self, found: Tensor, image: Tensor, rounding: Tensor | None = None) -> bool:
-        """rounding: what is subtracted from each other in ``image``; where little is left of it, rounding is."""
-        tolerance = 1e-9 if image.dtype == torch.float64 else 1e-4
-        parts = [(found - image).norm(), image.norm(), *([] if rounding is None else [rounding.norm()])]
-        difference, size, *lost = read_numbers(parts)
-        return difference <= tolerance * size + 8 * torch.finfo(image.dtype).eps * sum(lost)
-
-    def _try_softmax(self, probes: list[Tensor], images: list[Tensor]) -> bool:
+    def _try_softmax(self, probes: list[Tensor], images: list[Tensor]) -> Attempt:
         """Cross entropy in all its variants: ``c (diag(p) - p p^T)`` over dimension 1, c per sample and position."""
         if len(self.shape) < 2 or self.shape[1] < 2:
-            return False
+            return Attempt([], lambda negative: None)
         p = self._leaf.detach().reshape(self.shape).softmax(1)
         top = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
         # Off the top class ``c (diag(p) - p p^T) e_top`` is free of cancellation, however sure the network is.
@@ -108,13 +134,14 @@ class LossHessian:
         expected = (-p * (1 - top) * (p * top).sum(1, keepdim=True)).sum(1, keepdim=True)
         scale = torch.where(expected < 0, there / expected.clamp_max(-torch.finfo(p.dtype).tiny), 0.0)
         directions = [p * (v - (p * v).sum(1, keepdim=True)) for v in probes]
-        if not all(
-            self._close(scale * d, i, scale * p * v) for d, i, v in zip(directions, images, probes, strict=True)
-        ):
-            return False
-        self._root, self._scale = p.sqrt(), scale
-        self.form, self.count = "softmax", (self.shape[1] - 1) * (self._per_sample // self.shape[1])
-        return True
+        asked = [distances(scale * d, i, scale * p * v) for d, i, v in zip(directions, images, probes, strict=True)]
+        shape = self.shape
+
+        def keep(negative: bool) -> None:
+            self.shape, self._root, self._scale, self._has_negative = shape, p.sqrt(), scale, negative
+            self.form, self.count = "softmax", (shape[1] - 1) * (self._per_sample // shape[1])
+
+        return Attempt([(scale < 0).any(), *asked[0], *asked[1]], keep)
 
     def _try_classes_last(self, probes: list[Tensor], images: list[Tensor]) -> bool:
         """Tokens: [B, T, C] is [B T, C], the T rows of a sample one after the other."""
@@ -123,7 +150,8 @@ class LossHessian:
         self.shape = torch.Size((-1, self._own_shape[-1]))
         flat = [[t.reshape(self.shape) for t in some] for some in (probes, images)]
         self.shape = flat[0][0].shape
-        if self._try_softmax(*flat):
+        attempt = self._try_softmax(*flat)
+        if attempt.take(read_numbers(attempt.asked), self._leaf.dtype):
             return True
         self.shape = self._own_shape
         return False
@@ -132,14 +160,15 @@ class LossHessian:
     def _per_sample(self) -> int:
         return self._leaf.numel() // self.batch_size
 
-    def _try_diagonal(self, probes: list[Tensor], images: list[Tensor]) -> bool:
+    def _try_diagonal(self, probes: list[Tensor], images: list[Tensor]) -> Attempt:
         """Losses that treat each output by itself: squared error, binary cross entropy, Huber."""
         diagonal = images[0] / probes[0]
-        if not self._close(diagonal * probes[1], images[1]):
-            return False
-        self._diagonal = diagonal
-        self.form, self.count = "diagonal", self._per_sample
-        return True
+
+        def keep(negative: bool) -> None:
+            self._diagonal, self._has_negative = diagonal, negative
+            self.form, self.count = "diagonal", self._per_sample
+
+        return Attempt([(diagonal < 0).any(), *distances(diagonal * probes[1], images[1], None)], keep)
 
     def _decompose(self, probe: Tensor, image: Tensor) -> None:
         size = self._per_sample
@@ -149,7 +178,7 @@ class LossHessian:
         rows = [self._product(unit.reshape(self.shape)).reshape(self.batch_size, size) for unit in units]
         blocks = torch.stack(rows, 1)  # [B, K, K]
         found = (blocks @ probe.reshape(self.batch_size, size, 1)).reshape(self.shape)
-        if not self._close(found, image):
+        if not is_close(*read_numbers(distances(found, image, None)), image.dtype):
             raise NoCurvature("the loss couples the samples of the batch")
         values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
         kept = values.abs() > 1e-7 * values.abs().max()
@@ -174,7 +203,8 @@ class LossHessian:
             columns = (self._vectors[:, :, numbers] * values.abs().sqrt().unsqueeze(1)).permute(2, 0, 1)
             negative = (values < 0).T
         columns = columns.reshape(-1, *self._own_shape)
-        return Seeds(columns, 1.0 - 2.0 * negative.to(columns) if bool(negative.any()) else None)
+        signed = self._has_negative and bool(negative.any())
+        return Seeds(columns, 1.0 - 2.0 * negative.to(columns) if signed else None)
 
     def _softmax_columns(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """``sqrt(c p) * (e_k - u_k / (1 + u_C) (u + e_C))`` with u = sqrt(p): an orthonormal basis of the complement
@@ -217,7 +247,7 @@ class LossHessian:
             eps = torch.zeros(len(numbers), *self.shape).to(u)
             eps[torch.arange(len(numbers)), :, numbers] = weight
             columns = u * (eps - u * (u * eps).sum(2, keepdim=True)) * self._scale.abs().sqrt()
-            if bool((self._scale < 0).any()):
+            if self._has_negative:
                 raise NoCurvature("the loss is not convex in the outputs: Monte-Carlo Gauss-Newton is not defined")
             yield Seeds(columns.reshape(-1, *self._own_shape))
 
@@ -252,7 +282,7 @@ class LossHessian:
             negative = self._values < 0
         else:
             drawn, negative = torch.zeros(count, *self.shape).to(self._leaf.detach()), torch.zeros(1)
-        if bool(negative.any()):
+        if self._has_negative and bool(negative.any()):
             raise NoCurvature("the loss is not convex in the outputs: Monte-Carlo Gauss-Newton is not defined")
         return Seeds(drawn.reshape(count, *self._own_shape))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -42,9 +44,12 @@ def monte_carlo(point: Point, generator: torch.Generator, limits: Limits) -> Dia
     norms = {name: s.norms for name, s in squares.sums.items() if s.norms is not None}
     bounds = [_error_bound(n) for n in norms.values()]
     whole = [_error_bound(torch.stack([n.double() for n in norms.values()]).sum(0))] if norms else []
-    *found, error = read_numbers([*bounds, *whole]) or [0.0]
+    made = Diagonal(values, False, "Monte-Carlo column", "ggn_mc", columns=1)
+    numbers = read_numbers([*bounds, *whole, *made.ask_traces()])  # waited for once
+    count = len(bounds) + len(whole)
+    *found, error = numbers[:count] or [0.0]
     layers = {**dict.fromkeys(values, 0.0), **dict(zip(norms, found, strict=True))}
-    return Diagonal(values, False, "Monte-Carlo column", "ggn_mc", error, layers, columns=1)
+    return replace(made, trace_error=error, trace_errors=layers).knowing(numbers[count:])
 
 
 def _error_bound(contributions: Tensor) -> Tensor:

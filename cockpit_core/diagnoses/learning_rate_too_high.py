@@ -61,14 +61,14 @@ class LearningRateTooHigh(Diagnosis):
             )
         if view.is_long:
             worst = max(view.update_max, view.update)
-            signs.append(
-                (f"a step was {number(100 * worst)} % of the length of all weights", evidence("update", worst))
-            )
+            length = f"{number(worst)} times" if worst >= 10 else f"{number(100 * worst)} % of"
+            signs.append((f"a step was {length} the length of all weights", evidence("update", worst)))
         if view.travelled > limit("travelled") and none and view.update > 0.02 and not view.starts_small:
             away = f"the weights are {number(view.travelled)} times their first length away"
             words = away if math.isfinite(view.travelled) else "the weights are not finite any more"
             signs.append((words, evidence("travelled", view.travelled)))
-        far, lost = view.travelled > 3 and view.weight_fall > 2, view.was_good and not view.facts.loss.startswith("BCE")
+        far = 3 < view.travelled < math.inf and view.weight_fall > 2
+        lost = view.was_good and not view.facts.loss.startswith("BCE")
         if far and (lost or not view.learns) and view.level > 0.95 and view.struggles and not view.starts_small:
             before = "no longer better than chance" if lost else "no better than chance"
             words = f"the weights are {number(view.travelled)} times their first length away, and the loss is {before}"

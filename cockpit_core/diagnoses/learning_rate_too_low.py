@@ -72,7 +72,7 @@ class LearningRateTooLow(Diagnosis):
         else:
             return None
         factor = min(100.0, max(3.0, factor))
-        text = f"The learning rate {number(view.rate)} is too low: after {view.t} steps {fallen(view.drop)}, and {why}."
+        text = f"The learning rate {number(view.rate)} is too low: {fallen(view.drop)}, and {why}."
         remedy = f"Multiply the learning rate by about {number(factor)}, to {number(view.rate * factor)}."
         found = [
             evidence("steps_to_go", view.steps_to_go_min),

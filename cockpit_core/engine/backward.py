@@ -68,7 +68,10 @@ class BackwardSide(Centre):
         with self.guard("output hooks"):
             call.batch_size = call.batch_size or found.batch_size
             self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
-            found.bytes += gradient.nbytes + sum(tensor.nbytes for tensor, _ in call.versions)
+            given = [
+                tensor for tensor, _ in call.versions if tensor.layout == torch.strided
+            ]  # sparse ones tell no size
+            found.bytes += gradient.nbytes + sum(tensor.nbytes for tensor in given)
             found.add(call, names, self.cover, position, gradient.detach())
 
     def on_entry(self, entry: Entry, gradients: tuple[Tensor | None, ...]) -> None:

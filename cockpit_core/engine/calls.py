@@ -11,7 +11,7 @@ from torch import Tensor
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.graph import LOSS, OUTPUT, Held, mark
 from cockpit_core.engine.loss.prepared import MOST_OUTPUTS, Output
-from cockpit_core.engine.samples.following import Follower, mark_outputs, samples_of_outputs
+from cockpit_core.engine.samples.following import Arguments, Follower, mark_outputs, samples_of_outputs
 from cockpit_core.engine.survey import Survey
 
 
@@ -22,6 +22,7 @@ class Calls:
         self.number = 0
         self.size: int | None = None  # samples of the last call
         self.sizes: dict[int, int] = {0: 0}  # by number
+        self.arguments = Arguments()  # of the last call
         self.forward: Forward | None = None  # the last one, where it may have to be repeated
         self.outputs: list[Output] = []  # where curvature may ask for them
         self.last_layer: Output | None = None  # for loops that call parts of the model
@@ -36,14 +37,17 @@ class Calls:
         self.held.clear()
         self.follower.begin()
 
-    def add(self, size: int | None, inputs: list[Tensor]) -> None:
+    def add(self, size: int | None, args: tuple, kwargs: dict, batch_dim: int) -> None:
         """The model is called."""
+        inputs = all_tensors((args, kwargs))
+        lengths = {len(value) for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))}
+        self.arguments = Arguments(lengths, {t.shape[batch_dim] for t in inputs if t.dim() > batch_dim})
         if inputs and inputs[0].dim() in self.follower.singles:
-            size = 1
+            size, self.arguments = 1, Arguments(lengths)
         self.size = size
         self.number += 1
         self.sizes[self.number] = size or 0
-        self.follower.note_inputs(inputs)
+        self.follower.note_inputs(inputs, batch_dim)
 
     def may_repeat(self, forward: Forward) -> None:
         forward.number = self.number
@@ -52,7 +56,13 @@ class Calls:
     def count_outputs(self, outputs: list[Tensor], batch_dim: int) -> None:
         """The outputs may count other samples than the inputs: graphs, not nodes."""
         mark_outputs(outputs, self.number)
-        self.resize(samples_of_outputs(outputs, self.size or 0, batch_dim))
+        rows = self.follower.rows_of(self.number)
+        self.resize(samples_of_outputs(outputs, self.size or 0, batch_dim, self.arguments, rows))
+
+    def take_as_single(self) -> None:
+        """A layer sees an input of the model as one sample: no size of it counts any, but a list of them may."""
+        self.arguments = Arguments(self.arguments.lengths)
+        self.resize(1)
 
     def resize(self, samples: int) -> None:
         """The last call of the model has so many samples, whatever its inputs made believe."""

@@ -17,20 +17,28 @@ from torch import Tensor, nn
 from cockpit_core.engine.activations import join_activations, note_output, read_activations
 from cockpit_core.engine.backward import BackwardSide
 from cockpit_core.engine.broadcast import find_broadcasts, tag
-from cockpit_core.engine.calls import all_tensors
 from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_labels, labels_of_graph, make_call
 from cockpit_core.engine.curving.points import ModuleLoss, RootLoss
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import read_root
-from cockpit_core.engine.loss.graph import LOSS, covered_by_losses, is_loss_itself, roots_of, shared_gradients
+from cockpit_core.engine.loss.graph import (
+    LOSS,
+    Terms,
+    covered_by_losses,
+    find_terms,
+    is_loss_itself,
+    roots_of,
+    shared_gradients,
+)
 from cockpit_core.engine.loss.individual import NoIndividualLosses, individual_losses, sum_per_sample
 from cockpit_core.engine.loss.prepared import Output, Prepared, correct_loss
 from cockpit_core.engine.loss.roots import Root
+from cockpit_core.engine.loss.samples import order_of_rows
 from cockpit_core.engine.samples.following import holds_scalars
 from cockpit_core.engine.survey import Survey, survey
 from cockpit_core.layers import random_state
 from cockpit_core.layers.module_state import LossAgain
-from cockpit_core.layers.registry import Call
+from cockpit_core.layers.registry import INNER, Call, find_inner
 from cockpit_core.layers.seeds import flatten_tensors
 from cockpit_core.quantities.measured import Activations
 
@@ -48,7 +56,7 @@ class Engine(BackwardSide):
         if self.quiet.muted or self.alpha.repetition is not None:
             return
         size = find_batch_size((args, kwargs), self.batch_dim)
-        self.calls.add(size, all_tensors((args, kwargs)))
+        self.calls.add(size, args, kwargs, self.batch_dim)
         plan = self.step.plan
         if torch.is_grad_enabled() and (plan.curvature_kinds or self.may_repeat or plan.keeps_calls):
             self.calls.may_repeat(Forward.of(module, args, kwargs, size or 0))
@@ -114,11 +122,22 @@ class Engine(BackwardSide):
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
                     if repetition is None:
                         tag(tensor, call, names, position)
+            node = find_inner(call, tensors) if repetition is None and not self.quiet.packed else None
+            if node is not None:
+                node.register_prehook(partial(self.on_inner_gradient, call, names))
+
+    def on_inner_gradient(self, call: Call, names: list[str], gradients: tuple[Tensor | None, ...]) -> None:
+        found, gradient = self.step.open, gradients[0]
+        if self.quiet.muted or found is None or gradient is None or not self.step.plan.individual:
+            return
+        with self.guard("output hooks"):
+            found.bytes += gradient.nbytes
+            found.add(call, names, self.cover, INNER, gradient.detach())
 
     def _note_layer(self, call: Call, names: list[str], tensors: list[Tensor]) -> None:
         self.calls.follower.note_call(call, tensors)
         if self.calls.follower.is_single(call):
-            self.calls.resize(1)
+            self.calls.take_as_single()
         self._note_scale(self.cover.name_of(call.module, names[0]), tensors)
         if self.step.plan.curvature_kinds:
             for position, tensor in enumerate(tensors):
@@ -225,12 +244,28 @@ class Engine(BackwardSide):
                 name = type(self.loss_fn).__name__
                 losses = sum_per_sample((value * factor).detach(), found.part, self.batch_dim, name) * found.part
             else:
-                losses = self.clock.timed("losses", individual_losses, again, args, kwargs, found.part, self.batch_dim)
+                order = self._order_of_rows(args, found.part)
+                calls = again, args, kwargs, found.part, self.batch_dim, order
+                losses = self.clock.timed("losses", individual_losses, *calls)
                 found.unchecked.append((losses, value))
                 losses = losses * factor
             found.add_losses(call, losses)
         except NoIndividualLosses as reason:
             found.no_losses, found.losses = str(reason), None
+
+    def _order_of_rows(self, args: tuple, B: int) -> Tensor | None:
+        """The sample of each row that a loss module was given, where they are k B of them and do not lie as expected."""
+        given = next((value for value in args if isinstance(value, Tensor) and value.requires_grad), None)
+        if given is None or not given.dim() or len(given) <= B or B < 2 or len(given) % B:
+            return None
+        key = ("order", tuple(given.shape), B)
+        if not self.verified.is_due(key):
+            return None
+        with self.quiet.mute(), random_state.restored(random_state.take([])):
+            order = self.clock.timed("losses", order_of_rows, given, B, self.batch_dim)
+        if order is not None:
+            self.verified.forget(key)
+        return order
 
     # ---- what is differentiated ---------------------------------------------------------------------------------
 
@@ -260,22 +295,23 @@ class Engine(BackwardSide):
         plan, origin = self.step.plan, self.calls.origin_of(seen, self.batch_dim)
         prepared.origin = origin
         self.drop_zeroed()
-        with self.quiet.mute(), random_state.restored(random_state.take([])):  # a hook of the user's may draw
-            if plan.individual or {"losses", "alpha"} & plan.needs:
-                reading = self.clock.timed("losses", read_root, root, origin, self.batch_dim, self.verified)
-                prepared.reading = reading
+        asks = plan.individual or {"losses", "alpha"} & plan.needs
+        parts = find_terms(root, origin[1], self.batch_dim) if asks else Terms()
+        terms, whole = parts.terms, [node for node, _ in roots_of(root)]
+        own = [term.edge.node for term in terms if not term.shared]
+        for node in own if own and len(own) < len(terms) else whole:  # a penalty knows no samples
+            self._look_for_broadcasts(node, origin)
+        if asks:  # the calls have been told of their samples
+            with self.quiet.mute(), random_state.restored(random_state.take([])):  # a hook of the user's may draw
+                rest = parts, origin, self.batch_dim, self.verified
+                prepared.reading = self.clock.timed("losses", read_root, root, *rest)
                 if plan.individual:
-                    prepared.shared = shared_gradients(reading.terms, dict(self.cover.trainable()))
-        for node, _ in roots_of(root):
+                    prepared.shared = shared_gradients(terms, dict(self.cover.trainable()))
+        for node in whole:
             self._watch_graph(node)
         if plan.keeps_calls:
             prepared.again = self.step.again.read_root(root, self.cover.parameters.values())
-        terms = [] if prepared.reading is None else prepared.reading.terms
         prepared.labels = labels_of_graph((term.edge.node for term in terms), origin[1])
-        own = [term.edge.node for term in terms if not term.shared]
-        whole = [node for node, _ in roots_of(root)]
-        for node in own if own and len(own) < len(terms) else whole:  # a penalty knows no samples
-            self._look_for_broadcasts(node, origin)
         if plan.curvature_kinds:
             scale = self.step.loss_scale if self.step.passes else self.loss_scale()
             with random_state.restored(random_state.take([])):

@@ -51,7 +51,7 @@ class Maker:
         for held, local in found.by_parameter.get(name, ()) if not parts else ():
             if held.contributions is None:
                 held.contributions = self.of_call(held, scale)
-            parts.append((held.call.forward, held.contributions[local]))
+            parts.append((held.call.forward, held.contributions[local].resolve()))
             held.waiting.discard(local)
         row = found.shared[name] / found.batch_size if name in found.shared else None
         if found.is_union and (parts or row is not None):

@@ -1,32 +1,84 @@
 """Attention: its linear maps have individual gradients like any Linear, once their output gradients are known.
 
 ``MultiheadAttention`` never calls its children, so the gradient at the projected queries, keys and values is not seen. It
-is found by repeating what lies between the maps, once for the whole batch and with the random state of the call. Queries,
-keys and values may be three different sequences.
+is read where it passes by in the graph, if all three come from one product there. Else it is found by repeating what lies
+between the maps, once for the whole batch and with the random state of the call. Queries, keys and values may be three
+different sequences.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cockpit_core.layers.contribution import Contribution, Positions, Rows, Stacked
+from cockpit_core.layers.contribution import Contribution, Later, Positions, Rows, Stacked
 from cockpit_core.layers.random_state import restored
-from cockpit_core.layers.registry import Call, match_dtype, rule
-from cockpit_core.layers.row_order import by_sample
+from cockpit_core.layers.registry import INNER, Call, match_dtype, of_outputs, rule
+from cockpit_core.layers.row_order import BySample, by_sample
 
 ORDER = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
 SIDES = ("query", "key", "value")
 
 
-@rule(nn.MultiheadAttention, repeats=True)
-def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
+Sides = list[Tensor]
+SAVED = {"AddmmBackward0": "_saved_mat1", "MmBackward0": "_saved_self"}
+"""What a product of matrices keeps of its input."""
+MOST_NODES = 48
+"""That are looked at, from the output back to the first map."""
+
+
+def find_inner(call: Call, outputs: list[Tensor]) -> Any:
+    """The node that gives queries, keys and values at once; what the last map was given goes to the call. None where the
+    graph looks otherwise."""
+    module: nn.MultiheadAttention = call.module  # type: ignore[assignment]
+    end = outputs[0].grad_fn if outputs else None
+    if end is None or not module._qkv_same_embed_dim:
+        return None
+    last = find_node(end, lambda node: is_product(node, module.out_proj.weight))
+    if last is None:
+        return None
+    behind, bias = last.next_functions[-2][0], module.in_proj_bias
+    first = find_node(behind, lambda node: is_product(node, module.in_proj_weight))
+    if first is not None and bias is not None:  # it may be added to the product, and its gradient comes first then
+        first = find_node(behind, lambda node: any(holds(following, bias) for following, _ in node.next_functions))
+    call.inner = None if first is None else getattr(last, SAVED[last.name()]).detach()
+    return first
+
+
+def find_node(start: Any, is_it: Callable[[Any], bool]) -> Any:
+    """The nearest one, back from ``start``."""
+    waiting, seen = [start], set[Any]()
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop(0)
+        if node is None or node in seen:
+            continue
+        if is_it(node):
+            return node
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+    return None
+
+
+def is_product(node: Any, weight: Tensor) -> bool:
+    """With the whole of this very weight, transposed."""
+    turned = node.next_functions[-1][0] if node.name() in SAVED else None
+    return turned is not None and len(turned.next_functions) == 1 and holds(turned.next_functions[0][0], weight)
+
+
+def holds(node: Any, parameter: Tensor) -> bool:
+    return getattr(node, "variable", None) is parameter
+
+
+@rule(nn.MultiheadAttention, repeats=True, find_inner=find_inner)
+def attention(call: Call, gradients: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
     """Contributions by local parameter name; None where the call has no rule (the fallback serves)."""
     module: nn.MultiheadAttention = call.module  # type: ignore[assignment]
-    given = dict(zip(ORDER, call.inputs, strict=False)) | call.kwargs
+    given, outputs = dict(zip(ORDER, call.inputs, strict=False)) | call.kwargs, of_outputs(gradients)
     if not has_rule(module, given, outputs):
         return None
     own, swap = call.own_parameters(), not module.batch_first
@@ -39,7 +91,61 @@ def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str,
     b = match_dtype(outputs[0].transpose(0, 1) if swap else outputs[0], like)
     same = all(given[side] is given["query"] or is_same(given[side], given["query"]) for side in SIDES)
     packed = same and module._qkv_same_embed_dim  # one product for all three, forth and back
-    state = call.random_state if call.training and module.dropout > 0 else None
+    again = partial(repeat_attention, call, given, sides, b, outputs, packed=packed)
+    inner = call.inner if packed and fits(call.inner, b) else None
+    if inner is not None:
+        joined = rows_first(inner, b)
+        parts = wait_for_inner(call, gradients, sides[0], gather, scale, again)
+    else:
+        joined, found = again()
+        inputs = [gather(x) for x in (sides[:1] if packed else sides)]
+        parts = input_parts(module, [gather(g) for g in found], inputs, split_weights(module, own), scale)
+    b = gather(b)
+    parts["out_proj.weight"] = Positions(b, gather(joined), like.shape, scale)
+    if module.out_proj.bias is not None:
+        parts["out_proj.bias"] = Rows(b.sum(1), module.out_proj.bias.shape, scale)
+    return parts
+
+
+def fits(inner: Tensor | None, b: Tensor) -> bool:
+    """Inside the module sequences come first; ``b`` [R, S, E] is the gradient of its output."""
+    return inner is not None and inner.dtype == b.dtype and inner.shape == (b.shape[0] * b.shape[1], b.shape[2])
+
+
+def rows_first(inner: Tensor, b: Tensor) -> Tensor:
+    """[S R, features] or [S, R, features] to [R, S, features]."""
+    return inner.reshape(b.shape[1], b.shape[0], -1).transpose(0, 1)
+
+
+def wait_for_inner(
+    call: Call,
+    gradients: dict[int, Tensor],
+    x: Tensor,
+    gather: BySample,
+    scale: float,
+    again: Callable[[], tuple[Tensor, Sides]],
+) -> dict[str, Contribution]:
+    """Of the map before the heads, whose gradient comes by when that of the map behind them was used already."""
+    module: nn.MultiheadAttention = call.module  # type: ignore[assignment]
+
+    @cache
+    def get() -> dict[str, Contribution]:
+        b = rows_first(gradients[INNER], x) if INNER in gradients else again()[1][0]
+        return input_parts(module, [gather(match_dtype(b, x))], [gather(x)], [], scale)
+
+    shapes = {"in_proj_weight": module.in_proj_weight.shape}
+    if module.in_proj_bias is not None:
+        shapes["in_proj_bias"] = module.in_proj_bias.shape
+    return {n: Later(lambda n=n: get()[n], call.batch_size, shape) for n, shape in shapes.items()}  # type: ignore[misc]
+
+
+def repeat_attention(
+    call: Call, given: dict[str, Any], sides: Sides, b: Tensor, outputs: dict[int, Tensor], *, packed: bool
+) -> tuple[Tensor, Sides]:
+    """What the heads gave, joined [R, S, E], and the gradient at the projected queries, keys and values."""
+    module: nn.MultiheadAttention = call.module  # type: ignore[assignment]
+    own = call.own_parameters()
+    like, state = own["out_proj.weight"], call.random_state if call.training and module.dropout > 0 else None
     with torch.enable_grad():
         projected = project_inputs(module, own, sides, packed=packed)
         with restored(state and state[0]):
@@ -49,14 +155,7 @@ def attention(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str,
         ends, seeds = [joined], [b @ like.detach()]
         if 1 in outputs:
             ends, seeds = [joined, weights], [*seeds, match_dtype(outputs[1], like)]  # type: ignore[list-item]
-        at_projections = torch.autograd.grad(ends, projected, seeds)
-    inputs = [gather(x) for x in (sides[:1] if packed else sides)]
-    parts = input_parts(module, [gather(g) for g in at_projections], inputs, split_weights(module, own), scale)
-    b = gather(b)
-    parts["out_proj.weight"] = Positions(b, gather(joined.detach()), like.shape, scale)
-    if module.out_proj.bias is not None:
-        parts["out_proj.bias"] = Rows(b.sum(1), module.out_proj.bias.shape, scale)
-    return parts
+        return joined.detach(), list(torch.autograd.grad(ends, projected, seeds))
 
 
 def has_rule(module: nn.MultiheadAttention, given: dict[str, Any], outputs: dict[int, Tensor]) -> bool:

@@ -44,6 +44,10 @@ class Contribution(ABC):
     def hold(self) -> None:  # noqa: B027  (nothing to do for most)
         """Stay right after the optimizer has moved the parameters: the step itself is projected on later."""
 
+    def resolve(self) -> Contribution:
+        """The gradient of its parameter is there: what was waited for is too."""
+        return self
+
     def next_way(self) -> bool:
         """What was found does not add up to the gradient: go another way, if there is one."""
         return False
@@ -276,6 +280,20 @@ class Stacked(Contribution):
         return None if any(f is None for f in found) else torch.stack(found).sum(0)  # type: ignore[arg-type]
 
 
+class Later(Contribution):
+    """Stands for one that can be made only when the backward pass has come further."""
+
+    def __init__(self, get: Callable[[], Contribution], samples: int, shape: torch.Size):
+        self.get = get
+        super().__init__(samples, shape, 1.0)
+
+    def resolve(self) -> Contribution:
+        return self.get()
+
+    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
+        return self.get().form(lo, hi, scratch)
+
+
 class Tried(Contribution):
     """A rule that knows its module only as well as the library's next release allows, and the fallback behind it."""
 
@@ -283,6 +301,10 @@ class Tried(Contribution):
         self.part, self.other = part, other
         self.moved = False
         super().__init__(part.samples, part.shape, 1.0)
+
+    def resolve(self) -> Contribution:
+        self.part = self.part.resolve()
+        return self
 
     def next_way(self) -> bool:
         if self.moved:

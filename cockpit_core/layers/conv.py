@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cockpit_core.kernels import AnyBins
 from cockpit_core.kernels.native import dense
 from cockpit_core.kernels.native.columns import Image, can_take, square_columns
-from cockpit_core.kernels.native.convolving import can_walk, reduce_convolution
+from cockpit_core.kernels.native.convolving import can_walk, reduce_convolution, widen_space
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce
 from cockpit_core.layers import ways
 from cockpit_core.layers.contribution import Contribution, Rows
@@ -36,7 +36,8 @@ class Patches(Contribution):
     """``g_n[o, c, k] = sum_s left_n[o, s] image_n[c, patch(k, s)]``: formed by one small product per sample.
 
     ``left`` is [B, groups * rows, *out] (output gradients of a convolution, inputs of a transposed one), ``image`` the
-    padded other side. ``g_n . V`` is one convolution of the image with V, then a dot product with ``left``.
+    padded other side, given as what zeros are to be put ``around`` (before and behind each dimension): kernels do so in
+    passing. ``g_n . V`` is one convolution of the image with V, then a dot product with ``left``.
     """
 
     makes_anew = True
@@ -49,15 +50,24 @@ class Patches(Contribution):
         groups: int,
         shape: torch.Size,
         scale: float,
+        around: Sizes = (),
     ):
-        self.left, self.image, self.geometry, self.groups = left, image, geometry, groups
+        self.left, self.inner, self.geometry, self.groups = left, image, geometry, groups
+        self.around, self.padded = around if any(around) else (), None if any(around) else image
         self.out = tuple(left.shape[2:])
         super().__init__(len(left), shape, scale)
 
     @property
+    def image(self) -> Tensor:
+        if self.padded is None:
+            pairs = [self.around[k : k + 2] for k in range(0, len(self.around), 2)]
+            self.padded = F.pad(self.inner, [size for pair in reversed(pairs) for size in pair])
+        return self.padded
+
+    @property
     def floats_per_sample(self) -> int:
         kernel = math.prod(self.geometry[0])
-        return self.shape.numel() + self.image.shape[1] * kernel * math.prod(self.out)
+        return self.shape.numel() + self.inner.shape[1] * kernel * math.prod(self.out)
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         kernel, stride, dilation = self.geometry
@@ -72,14 +82,18 @@ class Patches(Contribution):
     def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
         """From the nonzero entries of ``left`` alone, where they are few: behind a ReLU and a pooling one in eight. Else,
         and where something is not finite, from all."""
-        if not can_reduce(self.left, len(directions)) or not can_walk(self.image, self.left):
+        if not can_reduce(self.left, len(directions)) or not self._can_walk():
             return None
-        sides = (self.left, self.image, self.geometry, self.groups, tuple(self.shape), self.scale, directions, bins)
+        how = (self.geometry, self.groups, tuple(self.shape), self.scale, directions, bins, self.around)
+        sides = (self.left, self.inner, *how)
         found = reduce_convolution(*sides) if self._is_sparse() else None
         return dense.reduce_convolution(*sides) if found is None else found
 
+    def _can_walk(self) -> bool:
+        return can_walk(self.inner, self.left, math.prod(widen_space(tuple(self.inner.shape[2:]), self.around)))
+
     def _is_sparse(self) -> bool:
-        if not can_walk(self.image, self.left):
+        if not self._can_walk():
             return False
         some = self.left[:: max(1, self.samples // LOOKED_AT)]
         return int(torch.count_nonzero(some)) <= ways.SPARSE * some.numel()
@@ -101,11 +115,17 @@ class Patches(Contribution):
         return (response[window] * self.left).flatten(1).sum(1) * self.scale
 
 
-def pad_input(module: nn.modules.conv._ConvNd, a: Tensor) -> Tensor:
+def pad_input(module: nn.modules.conv._ConvNd, a: Tensor) -> tuple[Tensor, Sizes]:
+    """The input, and the zeros that are still to be put around it."""
     both = module._reversed_padding_repeated_twice
-    if not any(both):
-        return a.contiguous()
-    return F.pad(a, both, mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
+    if any(both) and module.padding_mode != "zeros":
+        return F.pad(a, both, mode=module.padding_mode), ()
+    return a, turn_round(both)
+
+
+def turn_round(padding: list[int]) -> Sizes:
+    """``F.pad`` begins with the last dimension."""
+    return tuple(size for k in range(len(padding) - 2, -1, -2) for size in padding[k : k + 2])
 
 
 @rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -116,9 +136,9 @@ def convolution(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     b = match_dtype(samples_first(b, call, weight.dim() - 1), weight)
     a, b, calls = fold_positions(a, weight.dim()), fold_positions(b, weight.dim()), b.dim() - weight.dim()
     geometry = (tuple(module.kernel_size), tuple(module.stride), tuple(module.dilation))
-    image = pad_input(module, a)
+    image, around = pad_input(module, a)
     parts: dict[str, Contribution] = {
-        "weight": Patches(b.contiguous(), image, geometry, module.groups, weight.shape, scale)
+        "weight": Patches(b.contiguous(), image, geometry, module.groups, weight.shape, scale, around)
     }
     if module.bias is not None:
         parts["bias"] = Rows(b.flatten(2).sum(2), module.bias.shape, scale)
@@ -134,9 +154,9 @@ def transposed_convolution(call: Call, b: Tensor, scale: float) -> dict[str, Con
     b = match_dtype(samples_first(b, call, weight.dim() - 1), weight)
     a, b, calls = fold_positions(a, weight.dim()), fold_positions(b, weight.dim()), b.dim() - weight.dim()
     geometry = (tuple(module.kernel_size), tuple(module.stride), tuple(module.dilation))
-    image = F.pad(b, padding_of_transposed(module, b, a))
+    around = turn_round(padding_of_transposed(module, b, a))
     parts: dict[str, Contribution] = {
-        "weight": Patches(a.contiguous(), image, geometry, module.groups, weight.shape, scale)
+        "weight": Patches(a.contiguous(), b, geometry, module.groups, weight.shape, scale, around)
     }
     if module.bias is not None:
         parts["bias"] = Rows(b.flatten(2).sum(2), module.bias.shape, scale)

@@ -25,7 +25,7 @@ from cockpit_core.foundation.sharded import contains_sharded_modules, has_peers
 from cockpit_core.layers.contribution import Contribution, Tried
 from cockpit_core.layers.module_state import ModuleState, NotRepeatable
 from cockpit_core.layers.random_state import is_same, restored
-from cockpit_core.layers.registry import Call, NotCovered
+from cockpit_core.layers.registry import Call, NotCovered, of_outputs
 from cockpit_core.layers.scratch import Scratch
 from cockpit_core.layers.seeds import (
     copy_inputs,
@@ -265,5 +265,5 @@ def fallback(
     call.method = "fallback"
     refuse_shared_statistics(call)
     refuse_sharded_modules(call)
-    gradients = ModuleGradients(call, outputs, names, scale, keep_bytes, mute)
+    gradients = ModuleGradients(call, of_outputs(outputs), names, scale, keep_bytes, mute)
     return {name: PerSample(gradients, name, p.shape) for name, p in call.own_parameters().items() if name in names}

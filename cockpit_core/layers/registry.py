@@ -51,8 +51,12 @@ class Call:
     """Of its outputs."""
     from_data: bool = False
     """It was called on an input of the model itself."""
+    data_dim: int | None = None
+    """The dimension of its input that counts samples, where it was called on an input of the model or on a view of one."""
     dims: dict[int, int] = field(default_factory=dict)
     """By output: the dimension that counts samples, where it was seen in the graph (``engine.following``)."""
+    inner: Tensor | None = None
+    """What its last map was given, where that was read from the graph: then the gradient at ``INNER`` is noted too."""
     rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
     """By output: the sample of each row (-1: of none) and how many leading dimensions count rows, where they lie in no
     order."""
@@ -78,6 +82,7 @@ class Call:
         next forward pass: without this, the activations of two steps would exist at once."""
         self.inputs, self.kwargs, self.versions = (), {}, ()
         self.random_state, self.state, self.statistics, self.parameters = None, None, None, None
+        self.inner = None
 
     def check_unchanged(self) -> None:
         """An input that was overwritten after the call would give wrong numbers silently."""
@@ -93,6 +98,11 @@ Rule = Callable[[Call, Any, float], "dict[str, Contribution] | None"]
 
 AnyRule = TypeVar("AnyRule", bound=Rule)
 
+INNER = -1
+"""Among the gradients of a call, by output: the one at a place inside the module (``Repeating.find_inner``)."""
+FindInner = Callable[[Call, Any], Any]
+"""From a call and its outputs to the node of the graph whose incoming gradient is wanted, or None."""
+
 
 @dataclass(frozen=True)
 class Repeating:
@@ -103,6 +113,7 @@ class Repeating:
     """
 
     rule: Rule
+    find_inner: FindInner | None = None
 
     def __call__(self, call: Call, b: dict[int, Tensor], scale: float) -> dict[str, Contribution]:
         return self.rule(call, b, scale) or {}
@@ -111,10 +122,12 @@ class Repeating:
 RULES: dict[type[nn.Module], Any] = {}
 
 
-def rule(*types: type[nn.Module], repeats: bool = False) -> Callable[[AnyRule], AnyRule]:
+def rule(
+    *types: type[nn.Module], repeats: bool = False, find_inner: FindInner | None = None
+) -> Callable[[AnyRule], AnyRule]:
     def register(function: AnyRule) -> AnyRule:
         for module_type in types:
-            RULES[module_type] = Repeating(function) if repeats else function
+            RULES[module_type] = Repeating(function, find_inner) if repeats else function
         return function
 
     return register
@@ -127,6 +140,17 @@ def find_rule(module: nn.Module) -> Any:
             same = type(module).forward is base.forward and not getattr(module, "parametrizations", None)
             return RULES[base] if same else None
     return None
+
+
+def find_inner(call: Call, outputs: list[Tensor]) -> Any:
+    """The node inside this module whose incoming gradient saves its rule a repetition, where there is one."""
+    own = RULES.get(type(call.module))
+    return own.find_inner(call, outputs) if isinstance(own, Repeating) and own.find_inner is not None else None
+
+
+def of_outputs(gradients: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Those of the module's outputs."""
+    return {k: b for k, b in gradients.items() if k != INNER} if INNER in gradients else gradients
 
 
 def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:

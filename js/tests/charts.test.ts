@@ -71,6 +71,17 @@ describe("decimation", () => {
     expect(decimate(series, ...scales)).toEqual(line);
   });
 
+  it("shows a value alone between two that are not finite as a dot", () => {
+    const values = [2, Number.NaN, Number.NaN, 3, 4, Number.NaN, 5, Number.NaN];
+    const curve = { series: makeSeries(8, (i) => values[i]), color: "blue", label: "" };
+    const dots = lineScene({ ...base, domain: [0, 7], curves: [curve] }).marks.filter((mark) => mark.type === "dots");
+    expect(dots.map((mark) => mark.xs.length)).toEqual([2]);
+    const whole = { series: makeSeries(8, (i) => i), color: "blue", label: "" };
+    expect(lineScene({ ...base, domain: [0, 7], curves: [whole] }).marks.some((mark) => mark.type === "dots")).toBe(
+      false,
+    );
+  });
+
   it("breaks the line at NaN, and at zero and below on a log axis", () => {
     const series = makeSeries(4, (i) => [1, Number.NaN, -1, 10][i]);
     const line = decimate(series, makeScale("linear", [0, 3], [0, 3]), makeScale("log", [1, 10], [0, 1]));

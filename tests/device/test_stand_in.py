@@ -17,7 +17,7 @@ from tests.device.stand_in import why_not
 HERE = Path(__file__).parent
 FILES = sorted(path.name for path in HERE.glob("device_*.py"))
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
 
 
 @pytest.mark.parametrize("name", FILES)

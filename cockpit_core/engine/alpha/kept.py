@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cockpit_core.layers.contribution import Contribution, Rows
@@ -46,6 +47,8 @@ class Kept:
 def storages_of(value: Any) -> Iterator[tuple[int, int]]:
     """(address, bytes) of all memory that a contribution keeps alive. Parameters and buffers are there anyway."""
     if isinstance(value, Tensor):
+        if value.layout != torch.strided:  # it tells no address, and little of it is there
+            return
         storage = value.untyped_storage()
         yield storage.data_ptr(), storage.nbytes()
     elif isinstance(value, (list, tuple)):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.curvature.autograd_graph import kind_of, output_shape
-from cockpit_core.engine.loss.graph import Entries, Term, Terms, find_terms, weigh_linear
+from cockpit_core.engine.loss.graph import Entries, Term, Terms, weigh_linear
 from cockpit_core.engine.loss.individual import REMEDY, NoIndividualLosses
 from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.loss.samples import (
@@ -61,12 +61,10 @@ class Verified:
         self.seen.pop(key, None)
 
 
-def read_root(root: Root, origin: tuple[int, int], batch_dim: int, verified: Verified) -> Reading:
+def read_root(root: Root, parts: Terms, origin: tuple[int, int], batch_dim: int, verified: Verified) -> Reading:
     """``origin``: the call of the model that the loss belongs to, and its samples, as far as its graph does not tell."""
-    reading = Reading()
+    reading = Reading(terms=parts.terms)
     try:
-        parts = find_terms(root, origin[1], batch_dim)
-        reading.terms = parts.terms
         ends = [t.edge for t in parts.terms] + [e for e, _ in parts.given] + parts.factors
         weights = weigh_linear(root, len(ends), ends + [e for _, e in parts.constants])
         for term, weight in zip(parts.terms, weights, strict=False):
@@ -122,7 +120,7 @@ class _Sum:
         if B == 1:
             return values.double().sum().reshape(1)
         shape = tuple(values.shape)
-        key = (term.kind, shape, B, tuple(output_shape(b.edge.node) for b in boundary))
+        key = (term.kind, shape, B, tuple((output_shape(b.edge.node), b.batch_dim, b.rows is None) for b in boundary))
         one_each = len(shape) > dim and shape[dim] == B
         if dim == 0 and is_row_by_row(term.edge.node, B, boundary):
             apart: bool | None = shape[:1] != () and shape[0] % B == 0

@@ -129,7 +129,7 @@ def find_terms(root: Root, B: int, batch_dim: int) -> Terms:
         given = marked(node, GIVEN, number)
         if given is not None:
             terms.given.append((edge, given))
-        elif passes_on(node, number):
+        elif passes_on(node, number) and not brings_data(node, B, batch_dim):
             if adds_constant(node):
                 terms.constants.append((node, edge))
             waiting += children_of(node, number)
@@ -139,6 +139,13 @@ def find_terms(root: Root, B: int, batch_dim: int) -> Terms:
         else:
             terms.terms.append(Term(edge, is_shared(node, B, batch_dim)))
     return terms
+
+
+def brings_data(node: Any, B: int, batch_dim: int) -> bool:
+    """Does what depends on parameters alone meet the data here, as in ``transitions[labels]``? Below, nothing tells samples."""
+    if is_sink(node) or not (kind_of(node) in CHOICES or may_hold_data(node, B, batch_dim)):
+        return False
+    return any(is_shared(child, B, batch_dim) for child, _ in node.next_functions if child is not None)
 
 
 def passes_on(node: Any, number: int) -> bool:
@@ -200,13 +207,18 @@ def is_free_of_data(node: Any, B: int, batch_dim: int) -> bool:
         or not (kind in LINEAR or kind in FROM_INPUT or hasattr(node, "_saved_result"))
     ):
         return False
+    return not may_hold_data(node, B, batch_dim)
+
+
+def may_hold_data(node: Any, B: int, batch_dim: int) -> bool:
+    """Has it an operand without a graph, which may be data by its kind or shape?"""
     children = [(child, k) for child, k in node.next_functions if child is not None]
     if len(children) == len(node.next_functions):
-        return True
+        return False
     shape = output_shape(node)
     grows = all(torch.Size(shape).numel() > torch.Size(child._input_metadata[k].shape).numel() for child, k in children)
     counts_samples = len(shape) > batch_dim and shape[batch_dim] == B and B > 1
-    return kind not in PRODUCTS and not grows and not counts_samples
+    return kind_of(node) in PRODUCTS or grows or counts_samples
 
 
 def weigh(root: Root, edges: list[GradientEdge]) -> list[Tensor | None]:

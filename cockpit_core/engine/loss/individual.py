@@ -22,9 +22,10 @@ REMEDY = "call run.backward(loss, individual_losses=...) instead of loss.backwar
 
 @ungraded
 def individual_losses(
-    again: LossAgain, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int
+    again: LossAgain, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int, order: Tensor | None
 ) -> Tensor:
-    """``l_n`` [B] with ``mean(l_n) = L``, the module's own value; NoIndividualLosses where they cannot be had."""
+    """``l_n`` [B] with ``mean(l_n) = L``, the module's own value; NoIndividualLosses where they cannot be had. ``order``: the
+    sample of each row, where they do not lie as usual."""
     module = again.module
     reduction = getattr(module, "reduction", None)
     name = type(module).__name__
@@ -34,7 +35,7 @@ def individual_losses(
     if isinstance(module, nn.CTCLoss) and reduction == "mean":
         lengths = kwargs.get("target_lengths", args[3] if len(args) > 3 else None)
         raw = raw / torch.as_tensor(lengths, device=raw.device).clamp(min=1)
-    per_sample = sum_per_sample(raw.detach(), B, batch_dim, name)
+    per_sample = sum_per_sample(raw.detach(), B, batch_dim, name, order)
     if reduction == "sum":
         return per_sample * B
     if reduction == "batchmean":
@@ -75,8 +76,10 @@ def denominator(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     return float(raw.numel())
 
 
-def sum_per_sample(raw: Tensor, B: int, batch_dim: int, name: str) -> Tensor:
+def sum_per_sample(raw: Tensor, B: int, batch_dim: int, name: str, order: Tensor | None = None) -> Tensor:
     """Elements of one sample (outputs, pixels, tokens) belong together, also where the loop flattened them."""
+    if order is not None and len(raw) == len(order):
+        return raw.new_zeros(B).index_add_(0, order, raw.reshape(len(raw), -1).sum(1))
     if raw.dim() > batch_dim and raw.shape[batch_dim] == B:
         return raw.movedim(batch_dim, 0).reshape(B, -1).sum(1)
     if raw.shape[0] == B:

@@ -19,6 +19,7 @@ from cockpit_core.engine.broadcast import TAG
 from cockpit_core.engine.loss.graph import Entries
 from cockpit_core.engine.loss.individual import NoIndividualLosses
 from cockpit_core.engine.loss.terms import FROM_INPUT, LOSSES, signed
+from cockpit_core.engine.samples.replay import uneven
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 MIXED = "the loss mixes samples, so that no part of it belongs to one of them alone"
@@ -32,6 +33,18 @@ class Boundary:
     batch_dim: int
     forward: int
     samples: int
+    rows: Tensor | None = None
+    """The sample of each row, where they lie in another order; the first ``lead`` dimensions count rows."""
+    lead: int = 1
+
+    def spread(self, values: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+        """One value per sample [B] to a tensor that goes with ``shape``, which is that of the output."""
+        if self.rows is None:
+            return spread(values, shape, self.batch_dim)
+        if torch.Size(shape[: self.lead]).numel() != len(self.rows):
+            return None
+        each = values[self.rows.clamp(min=0)]  # of a row that counts for nothing, any
+        return each.reshape(*shape[: self.lead], *(1,) * (len(shape) - self.lead))
 
 
 def find_boundary(node: Any, known: int) -> list[Boundary]:
@@ -44,9 +57,11 @@ def find_boundary(node: Any, known: int) -> list[Boundary]:
         seen.add(current)
         calls = current.metadata.get(TAG) if output_shape_of(current) else None
         if calls:
-            call = calls[0][0]
+            call, _, position = calls[0]
             if not call.unbatched:
-                found.append(Boundary(GradientEdge(current, 0), call.batch_dim, call.forward, call.batch_size or known))
+                rows, lead = call.rows.get(position, (None, 1)) if position not in call.in_order else (None, 1)
+                dim, samples = call.dims.get(position, call.batch_dim), call.batch_size or known
+                found.append(Boundary(GradientEdge(current, 0), dim, call.forward, samples, rows, lead))
                 continue
         waiting += [child for child, _ in current.next_functions if child is not None]
     return found
@@ -92,7 +107,9 @@ FREE = frozenset(FROM_INPUT) - {"Mm", "Bmm", "Mv", "Dot", "CosineSimilarity"}
 def is_row_by_row(node: Any, B: int, boundary: list[Boundary]) -> bool:
     """Is it plain from the nodes between the outputs and this one that samples stay apart? Then nothing is computed."""
     ends, seen, waiting = {b.edge.node for b in boundary}, set(), [node]
-    if not ends or any(b.batch_dim != 0 or not leads(output_shape(b.edge.node), B) for b in boundary):
+    if not ends or any(b.batch_dim != 0 or b.rows is not None for b in boundary):
+        return False
+    if not all(leads(output_shape(b.edge.node), B) for b in boundary):
         return False
     while waiting:
         current = waiting.pop()
@@ -145,7 +162,7 @@ def stays_apart(entries: Entries, B: int, batch_dim: int, boundary: list[Boundar
     turned = torch.autograd.grad(source, edges, unit * mine, retain_graph=True, allow_unused=True)
     asked = False
     for place, g, after in zip(boundary, plain, turned, strict=True):
-        theirs = None if g is None else spread(weights.to(g), tuple(g.shape), place.batch_dim)
+        theirs = None if g is None else place.spread(weights.to(g), tuple(g.shape))
         if g is None or after is None or theirs is None:
             continue
         asked = True
@@ -159,7 +176,7 @@ def find_numbers(entries: Entries, B: int, boundary: list[Boundary]) -> Tensor:
     """The sample of each entry, found by moving the outputs: along ``w`` and, sample n, along ``(n + 1) w``. An entry that
     depends on sample n alone moves ``n + 1`` times as far the second time. NoIndividualLosses where one does not."""
     generator = torch.Generator().manual_seed(2)
-    places = [b for b in boundary if spread(torch.ones(B), output_shape(b.edge.node), b.batch_dim) is not None]
+    places = [b for b in boundary if b.spread(torch.ones(B), output_shape(b.edge.node)) is not None]
     if not places or len(places) < len(boundary) or entries.source is None:
         raise NoIndividualLosses(f"which of the {B} samples each part of the loss belongs to cannot be told")
     dummy = torch.zeros_like(entries.values, requires_grad=True)
@@ -176,7 +193,7 @@ def find_numbers(entries: Entries, B: int, boundary: list[Boundary]) -> Tensor:
         once, more = [], []
         for place, pull in pairs:
             w = torch.randn(pull.shape, generator=generator).to(pull)
-            steps = spread(torch.arange(1.0, B + 1).to(pull), tuple(pull.shape), place.batch_dim)
+            steps = place.spread(torch.arange(1.0, B + 1).to(pull), tuple(pull.shape))
             assert steps is not None
             once.append(w)
             more.append(w * steps)
@@ -197,3 +214,13 @@ def read_ratio(first: Tensor, second: Tensor, entries: Tensor, before: Tensor, B
     if bool((counts & ~known).any()) or bool((counts & (before > 0) & (before != numbers)).any()):
         raise NoIndividualLosses(MIXED)
     return torch.where(known, numbers, torch.ones_like(numbers))
+
+
+def order_of_rows(prediction: Tensor, B: int, batch_dim: int) -> Tensor | None:
+    """The sample of each of k B rows that a loss is given. None where they lie as ``batch_dim`` says, or nothing tells."""
+    boundary = find_boundary(prediction.grad_fn, B)
+    unit = uneven(prediction.numel(), prediction.detach()).reshape(prediction.shape)
+    entries = Entries(unit, prediction, unit)
+    if stays_apart(entries, B, batch_dim, boundary) is not False:
+        return None
+    return find_numbers(entries, B, boundary).reshape(len(prediction), -1).amax(1) - 1

@@ -54,7 +54,12 @@ def is_nested(nodes: set[Any], calls: list[Call]) -> bool:
 
 
 def mixes_batch(node: Any) -> bool:
-    return "BatchNorm" in node.name() and getattr(node, "_saved_training", True)
+    return "BatchNorm" in node.name() and getattr(node, "_saved_training", True) and not is_instance_norm(node)
+
+
+def is_instance_norm(node: Any) -> bool:
+    """torch normalises each channel of each sample as a channel of its own in a batch of one: [1, B C, ...]."""
+    return "BatchNorm" in node.name() and tuple(node._input_metadata[0].shape[:1]) == (1,)
 
 
 def below_batch_norm(nodes: set[Any]) -> set[int]:

@@ -19,13 +19,23 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.samples.behind import CALLED, GIVEN, reachable
 from cockpit_core.engine.samples.layout import Layout, is_in_order
-from cockpit_core.engine.samples.looking import Finding, look
+from cockpit_core.engine.samples.looking import Finding, leads_of, look
 from cockpit_core.engine.samples.own_functions import Room, is_checkpoint, own_functions
 from cockpit_core.engine.samples.replay import Reading, name_of
 from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import Call
 
 RESHAPES = frozenset({"Unsqueeze", "View", "ReshapeAlias", "Stack", "Expand", "ToCopy", "Clone", "Alias"})
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a call of the model was given, as far as it may count samples."""
+
+    lengths: set[int] = field(default_factory=set)
+    """Of lists: one entry for each sample, or anything else."""
+    sizes: set[int] = field(default_factory=set)
+    """Of tensors, along the dimension that counts samples."""
 
 
 @dataclass(eq=False)
@@ -36,6 +46,8 @@ class Follower:
     """Those of the step so far."""
     inputs: set[tuple] = field(default_factory=set)
     """Places of the model's inputs: a call on one of them knows its samples."""
+    steps: set[tuple[int, int, int]] = field(default_factory=set)
+    """Memory of the model's inputs, how many samples are there, and how far it is from one to the next: views have the same."""
     singles: set[int] = field(default_factory=set)
     """Inputs of the model with so many dimensions were seen to be single samples, by a layer that may not be asked again."""
     known: dict[Any, Finding] = field(default_factory=dict)
@@ -46,6 +58,7 @@ class Follower:
         self.calls.clear()
         self.told.clear()
         self.inputs.clear()
+        self.steps.clear()
 
     def resize(self, forward: int, samples: int) -> None:
         """The outputs of this call of the model count other samples than its inputs: graphs, not nodes."""
@@ -54,14 +67,25 @@ class Follower:
             if call is not None and call.forward == forward:
                 call.batch_size = samples
 
-    def note_inputs(self, tensors: list[Tensor]) -> None:
+    def rows_of(self, forward: int) -> list[tuple[int, ...]]:
+        """The leading sizes of what the layers have given in this call of the model: those that may count rows."""
+        calls = [call for ref in self.calls if (call := ref()) is not None and call.forward == forward]
+        firsts = [(call, call.shapes[0]) for call in calls if call.shapes and call.shapes[0]]
+        return [shape[: max(1, *leads_of(call, len(shape)))] for call, shape in firsts]
+
+    def note_inputs(self, tensors: list[Tensor], batch_dim: int) -> None:
         self.inputs |= {place_of(tensor) for tensor in tensors}
+        self.steps |= {step for tensor in tensors if (step := step_of(tensor, batch_dim)) is not None}
 
     def note_call(self, call: Call, outputs: list[Tensor]) -> None:
         """Mark the node of each output; the node holds the call, never the other way round."""
         self.calls.append(weakref.ref(call))
         call.shapes = tuple(tuple(output.shape) for output in outputs)
-        call.from_data = any(place_of(tensor) in self.inputs for tensor in given_tensors(call))
+        given = given_tensors(call)
+        call.from_data = any(place_of(tensor) in self.inputs for tensor in given)
+        if given:
+            dims = [dim for dim in range(given[0].dim()) if step_of(given[0], dim) in self.steps]
+            call.data_dim = dims[0] if len(dims) == 1 else None
         for position, output in enumerate(outputs):
             if output.grad_fn is not None:
                 marks: Any = output.grad_fn.metadata
@@ -155,6 +179,15 @@ def place_of(tensor: Tensor) -> tuple:
         return (id(tensor),)
 
 
+def step_of(tensor: Tensor, dim: int) -> tuple[int, int, int] | None:
+    if tensor.dim() <= dim or tensor.shape[dim] < 2:
+        return None
+    try:
+        return tensor.untyped_storage().data_ptr(), tensor.shape[dim], tensor.stride(dim)
+    except (RuntimeError, NotImplementedError):  # no memory of its own
+        return None
+
+
 def given_tensors(call: Call) -> list[Tensor]:
     """Its arguments, whole numbers too."""
     values = [*call.inputs, *call.kwargs.values()]
@@ -178,11 +211,33 @@ def is_ordinary(rows: Tensor, call: Call, position: int) -> bool:
     return call.batch_dim == 0 and call.shapes[position][0] == len(rows) and is_in_order(rows, call.batch_size)
 
 
-def samples_of_outputs(outputs: list[Tensor], given: int, batch_dim: int) -> int:
-    """How many samples a model has returned that was given so many rows. Fewer, where it pools rows: nodes of graphs."""
-    counting = [o for o in outputs if o.requires_grad and o.dim() > batch_dim]
-    sizes = {output.shape[batch_dim] for output in counting if not holds_scalars(output.grad_fn)}
-    return sizes.pop() if len(sizes) == 1 and max(sizes) < given else given
+def samples_of_outputs(
+    outputs: list[Tensor], given: int, batch_dim: int, arguments: Arguments, rows: list[tuple[int, ...]]
+) -> int:
+    """How many samples a model has returned whose first input has ``given`` rows. Fewer, where it pools them (nodes of
+    graphs); as many as another argument has, where that one counts the samples (a list of images).
+
+    Where another dimension of the outputs has ``given`` entries, the first may count anything: heads of an ensemble, steps
+    of time. Then ``rows``, the leading sizes of what the layers gave, must speak for a list of samples.
+    """
+    counting = [o for o in outputs if o.requires_grad and o.dim() > batch_dim and not holds_scalars(o.grad_fn)]
+    sizes = {output.shape[batch_dim] for output in counting}
+    if not sizes:
+        return next((n for n in arguments.lengths if n and n != given and is_rather(n, given, rows)), given)
+    size = sizes.pop() if len(sizes) == 1 else given
+    if size == given or (size > given and size not in arguments.lengths | arguments.sizes):
+        return given
+    if size and any(given in output.shape for output in counting):
+        return size if size in arguments.lengths and is_rather(size, given, rows) else given
+    return size
+
+
+def is_rather(size: int, given: int, rows: list[tuple[int, ...]]) -> bool:
+    """Do the rows of the layers speak for a list of ``size`` samples, and against ``given``? They have gone through the
+    layers side by side, or one by one."""
+    exact = {count for own in rows for count in own}
+    fits = all(set(own) == {1} or any(count % size == 0 for count in own) for own in rows)
+    return fits and given not in exact and (size in exact or exact == {1})
 
 
 def holds_scalars(node: Any) -> bool:

@@ -39,11 +39,13 @@ def weights_of(samples: int) -> Tensor:
     return SPAN ** (order.double() / max(samples - 1, 1))
 
 
-def weigh(tensor: Tensor, dim: int, samples: int) -> Tensor:
-    """Each sample's part times its weight; a dimension of k B entries has k of each sample, one behind the other."""
+def weigh(tensor: Tensor, dim: int, samples: int, *, inner: bool = False) -> Tensor:
+    """Each sample's part times its weight. A dimension of k B entries has k of each sample, one behind the other, or
+    (``inner``) all samples k times."""
     weights = weights_of(samples).to(tensor)
     if tensor.shape[dim] != samples:
-        weights = weights.repeat_interleave(tensor.shape[dim] // samples)
+        count = tensor.shape[dim] // samples
+        weights = weights.repeat(count) if inner else weights.repeat_interleave(count)
     return tensor * weights.reshape(-1, *(1,) * (tensor.dim() - dim - 1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,7 @@ CHANNELS_FIRST = (
 BEHIND = "BatchNorm in training mode mixes samples behind this layer"
 MIXED = "rows of its output belong to several samples at once: they share it, or see each other behind it"
 
+UNCLEAR = "samples see each other inside the model, or lie in its output in another order than batch_dim= says"
 NESTED = "a call of the model depends on what another call gave, which had other samples"
 
 
@@ -79,22 +81,22 @@ def look(
     nodes = reachable(root)
     targets = {n for n in nodes if CALLED in n.metadata}
     wanted = targets | {node for node, _ in entries}
-    samples, best = origin[1], None
+    samples, best, agreed, doubtful = origin[1], None, False, False
     others = {call.forward for call in calls if call.batch_size not in (0, samples)}  # batches of another size
     marked = {
         n: {nr for forward, nr in n.metadata[GIVEN] if forward not in others} for n in nodes if GIVEN in n.metadata
     }
     given = {n: numbers for n, numbers in marked.items() if numbers}
-    for choice in range(3):
-        dims = choose_dims(given, samples, batch_dim, choice)
-        if dims is None:
-            break
+    for dims, inner in hypotheses(given, samples, batch_dim):
         seen = Seen(samples, batch_dim, dict(entries))
-        pull(seed(dims, samples), wanted, seen.visit, reading)
-        if best is None or agrees(seen.layouts, calls, samples):
-            best = dims, seen
-        if agrees(seen.layouts, calls, samples):
+        pull(seed(dims, samples, inner), wanted, seen.visit, reading)
+        plain, apart = agrees(seen.layouts, calls, samples), is_apart(seen.layouts, calls)
+        if plain and apart and (not agreed or is_confirmed(seen.layouts, calls)):
+            best, doubtful = (dims, seen), False
             break
+        doubtful |= plain and apart
+        if best is None or (plain and not agreed):
+            best, agreed = (dims, seen), plain
     if best is None:
         seen = Seen(samples, batch_dim, dict(entries))
         reason = from_the_loss(root, wanted, seen, reading)
@@ -104,7 +106,8 @@ def look(
         dims, seen = best
         reason = why_not_a_sum(root, dims, samples, batch_dim, reading)
     nested = NESTED if others and is_nested(nodes, calls) else ""
-    finding = Finding(interacts=reason or nested or doubt_inside(reading.doubts))
+    unclear = UNCLEAR if doubtful else ""
+    finding = Finding(interacts=reason or nested or doubt_inside(reading.doubts) or unclear)
     normalised, doubted = below_batch_norm(nodes), below_doubts(reading.doubts)
     for call in calls:
         own = seen.layouts.get(id(call), {})
@@ -117,6 +120,17 @@ def look(
         layout.rows is not None for own in finding.layouts for layout in own.values()
     )
     return finding
+
+
+def hypotheses(
+    given: dict[Any, set[int]], samples: int, batch_dim: int
+) -> Iterator[tuple[dict[Any, dict[int, int]], bool]]:
+    """Where the outputs may have their samples, the likeliest first; of k B entries, all samples k times comes last."""
+    chosen = [dims for choice in range(3) if (dims := choose_dims(given, samples, batch_dim, choice)) is not None]
+    yield from ((dims, False) for dims in chosen)
+    for dims in chosen:
+        if any(shape_of(node, nr)[dim] > samples for node, own in dims.items() for nr, dim in own.items()):
+            yield dims, True
 
 
 def choose_dims(
@@ -134,7 +148,7 @@ def choose_dims(
     return dims if dims and choice < most else None
 
 
-def seed(dims: dict[Any, dict[int, int]], samples: int) -> Places:
+def seed(dims: dict[Any, dict[int, int]], samples: int, inner: bool) -> Places:
     """Positive numbers without a pattern, and the same with every sample's weight."""
     seeds: Places = {}
     for node, numbers in dims.items():
@@ -142,7 +156,7 @@ def seed(dims: dict[Any, dict[int, int]], samples: int) -> Places:
             meta = node._input_metadata[nr]
             like = torch.empty(0, dtype=meta.dtype, device=meta.device)
             c = uneven(torch.Size(meta.shape).numel(), like).reshape(tuple(meta.shape))
-            seeds.setdefault(node, {})[nr] = (c, weigh(c, dim, samples))
+            seeds.setdefault(node, {})[nr] = (c, weigh(c, dim, samples, inner=inner))
     return seeds
 
 
@@ -157,16 +171,16 @@ class Seen:
     def visit(self, node: Any, pairs: dict[int, Pair]) -> None:
         for call, position, nr in node.metadata.get(CALLED, ()):
             if nr in pairs:
-                found = find_layout(pairs[nr], self.samples, self.batch_dim, leads_of(call, pairs[nr]))
+                found = find_layout(pairs[nr], self.samples, self.batch_dim, leads_of(call, pairs[nr][0].dim()))
                 self.layouts.setdefault(id(call), {})[position] = found
         if node in self.places and 0 in pairs:
             found = find_layout(pairs[0], self.samples, self.places[node], ())
             self.entries[node] = found.dim == self.places[node] or not found.mixed
 
 
-def leads_of(call: Call, pair: tuple[Tensor, Tensor]) -> tuple[int, ...]:
-    """How many leading dimensions of this output count rows."""
-    module, dim = call.module, pair[0].dim()
+def leads_of(call: Call, dim: int) -> tuple[int, ...]:
+    """How many leading dimensions of an output with ``dim`` dimensions count rows."""
+    module = call.module
     if isinstance(module, CHANNELS_FIRST):
         return (1,)
     if isinstance(module, nn.LayerNorm):
@@ -180,13 +194,43 @@ def agrees(layouts: dict[int, dict[int, Layout]], calls: list[Call], samples: in
     """Samples known from the outputs against samples known from the inputs, where a call works on an input itself."""
     for call in calls:
         layout = layouts.get(id(call), {}).get(0)
-        plain = not isinstance(RULES.get(type(call.module)), (Repeating, type(None)))
-        if call.from_data and plain and layout is not None and layout.known:
-            if layout.dim is not None and layout.dim != call.batch_dim:
+        if call.data_dim is not None and keeps_dims(call) and layout is not None and layout.known:
+            if layout.dim is not None and layout.dim != call.data_dim:
                 return False
-            if layout.rows is not None and call.batch_dim == 0 and not is_in_order(layout.rows, samples):
+            if (
+                layout.rows is not None
+                and call.from_data
+                and call.data_dim == 0
+                and not is_in_order(layout.rows, samples)
+            ):
                 return False
     return True
+
+
+def is_apart(layouts: dict[int, dict[int, Layout]], calls: list[Call]) -> bool:
+    """Does every row belong to one sample, as far as is known?"""
+    known = [(call, layout) for call in calls for layout in layouts.get(id(call), {}).values()]
+    return not any(layout.mixed or is_feature(call, layout) for call, layout in known)
+
+
+def is_confirmed(layouts: dict[int, dict[int, Layout]], calls: list[Call]) -> bool:
+    """Does a call on the inputs themselves have its samples where they came in?"""
+    known = [
+        (call, layouts.get(id(call), {}).get(0)) for call in calls if call.data_dim is not None and keeps_dims(call)
+    ]
+    return any(
+        layout is not None and (layout.dim == call.data_dim or layout.rows is not None) for call, layout in known
+    )
+
+
+def keeps_dims(call: Call) -> bool:
+    """Has its output the rows of its input in the same place?"""
+    return not isinstance(RULES.get(type(call.module)), (Repeating, type(None)))
+
+
+def is_feature(call: Call, layout: Layout) -> bool:
+    """Are samples taken to lie where this layer has features?"""
+    return layout.dim is not None and layout.dim >= max(1, *leads_of(call, len(call.shapes[0])))
 
 
 def judge(call: Call, layouts: dict[int, Layout], samples: int, targets: set[Any]) -> tuple[str, str]:
@@ -211,7 +255,7 @@ def from_the_loss(root: Any, wanted: set[Any], seen: Seen, reading: Reading) -> 
         return ""
     try:
         with torch.no_grad():
-            sums = list(find_sums(root, region))
+            sums = list(find_sums(root, region, seen.samples))
     except Unknown:
         return ""
     except Curved as function:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
-from cockpit_core.engine.samples.behind import find_region
+from cockpit_core.engine.samples.behind import find_region, is_instance_norm
 from cockpit_core.engine.samples.checkpoints import pull_through_checkpoint
 from cockpit_core.engine.samples.own_functions import Doubt, is_checkpoint, own_function, pull_pairs
 
@@ -106,7 +106,8 @@ def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], reading: Read
     if isinstance(node, BackwardCFunction):
         return step_through_function(node, pairs, region, reading)
     frozen = edges[0][0] is None  # nothing before it is trained: what it was given has no graph
-    if name.startswith(SAME_PLACES) and 0 in pairs and not frozen and shape_of(*edges[0]) == pairs[0][0].shape:
+    same = name.startswith(SAME_PLACES) and not is_instance_norm(node)
+    if same and 0 in pairs and not frozen and shape_of(*edges[0]) == pairs[0][0].shape:
         return {0: pairs[0]}
     if name in PRODUCTS and edges[PRODUCTS[name][1]][0] not in region:
         rows = PRODUCTS[name][0]

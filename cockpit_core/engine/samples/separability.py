@@ -57,8 +57,9 @@ def is_scalar(node: Any) -> bool:
     return all(torch.Size(meta.shape).numel() == 1 for meta in node._input_metadata)
 
 
-def find_sums(root: Any, region: set[Any]) -> Iterator[tuple[Any, int, Tensor]]:
-    """(node, input, gradient at the input) of each sum over several elements below the scalar ``root``."""
+def find_sums(root: Any, region: set[Any], samples: int) -> Iterator[tuple[Any, int, Tensor]]:
+    """(node, input, gradient at the input) of each sum over several elements below the scalar ``root``. Several scalars in
+    one tensor (``torch.stack(losses).mean()``) are seen one by one, unless there is one for each sample."""
     one = torch.ones(shape_of(root, 0), dtype=root._input_metadata[0].dtype, device=root._input_metadata[0].device)
     waiting = [(root, {0: one})]
     while waiting:
@@ -68,7 +69,7 @@ def find_sums(root: Any, region: set[Any]) -> Iterator[tuple[Any, int, Tensor]]:
         if node.name() == WRAPPER:
             waiting += [(child, {index: gradients[k]}) for k, child, index in below if k in gradients]
             continue
-        wide = [k for k, child, index in below if shape_of(child, index).numel() > 1]
+        wide = [k for k, child, index in below if is_wide(child, index, samples)]
         if not name.startswith((*SCALED, *SHAPES, *SUMS)) or (wide and not name.startswith((*SUMS, "SelectBackward"))):
             raise Curved(name)
         if name.startswith(("MulBackward", "DivBackward", "DotBackward")) and len(below) > 1:
@@ -88,6 +89,19 @@ def find_sums(root: Any, region: set[Any]) -> Iterator[tuple[Any, int, Tensor]]:
                 waiting.append((child, {index: fit(gradient, child, index)}))
 
 
+def is_wide(node: Any, index: int, samples: int) -> bool:
+    count = shape_of(node, index).numel()
+    return count > 1 and (count == samples or not joins_scalars(node))
+
+
+def joins_scalars(node: Any) -> bool:
+    """Is it several scalars side by side, perhaps each with a factor?"""
+    name, below = name_of(node), [edge for edge in node.next_functions if edge[0] is not None]
+    if name.startswith(("StackBackward", "CatBackward")):
+        return all(shape_of(*edge).numel() == 1 for edge in below)
+    return name.startswith((*SCALED, *SHAPES)) and len(below) == 1 and joins_scalars(below[0][0])
+
+
 def places_of_samples(shape: torch.Size, samples: int, batch_dim: int) -> list[int]:
     """Dimensions that may count the samples, the likeliest first."""
     exact = sorted((d for d, size in enumerate(shape) if size == samples), key=lambda d: d != batch_dim)
@@ -103,16 +117,19 @@ def why_not_a_sum(root: Any, outputs: dict[Any, dict[int, int]], samples: int, b
     region = find_region([root], set(outputs))
     if root in outputs or not is_scalar(root) or root not in region:
         return ""
-    try:
-        with torch.no_grad():
-            for node, index, gradient in find_sums(root, region):
-                if not is_sum_over_samples(node, index, gradient, outputs, samples, batch_dim, reading):
-                    return SEVERAL
-    except Unknown:
-        return ""
-    except Curved as function:
-        return curved(function)
-    return ""
+    reason = SEVERAL
+    for joined in (samples, 0):  # as many scalars in one tensor as there are samples may be anything else
+        try:
+            with torch.no_grad():
+                sums = find_sums(root, region, joined)
+                if all(is_sum_over_samples(*one, outputs, samples, batch_dim, reading) for one in sums):
+                    return ""
+        except Unknown:
+            return ""
+        except Curved as function:
+            reason = curved(function)
+            break
+    return reason
 
 
 def curved(function: Curved) -> str:

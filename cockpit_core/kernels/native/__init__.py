@@ -40,6 +40,7 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
         None,
         [*[_POINTER] * 2, _LONG, *[_POINTER] * 4, _REAL, _POINTER, _LONG, _INT, *_COUNTED, *[_POINTER] * 2],
     ),
+    "move_channels": (None, [_POINTER, _POINTER, _LONG, _POINTER, _POINTER]),
     "find_moments": (None, [_POINTER, _LONG, _LONG, _LONG, _INT, _POINTER, _POINTER]),
     "sum_normalised": (None, [_POINTER, _POINTER, *[_LONG] * 4, _INT, *[_POINTER] * 4]),
     "square_convolution": (_INT, [*[_POINTER] * 3, _LONG, _INT, *[_POINTER] * 10]),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cockpit_core.kernels.bins import AnyBins
 from cockpit_core.kernels.native import find_library
-from cockpit_core.kernels.native.reducing import Reduced, Share, add_up, find_rule
+from cockpit_core.kernels.native.reducing import Reduced, Share, add_up, find_rule, pointer_of
 from cockpit_core.kernels.threads import cut, share
 
 ALONE = 1 << 18  # products: less work than this is not worth waking a thread
@@ -44,31 +44,76 @@ def _grid(counts: Sequence[int], steps: Sequence[int]) -> np.ndarray:
     return total.astype(np.int32)
 
 
-def move_channels(tensor: Tensor, groups: int) -> Tensor:
-    """[n, groups * channels, *space] to a flat copy of [n, groups, *space, channels], with room behind it."""
-    moved = tensor.unflatten(1, (groups, -1)).movedim(2, -1)
-    buffer = tensor.new_empty(moved.numel() + PADDING)
-    buffer[: moved.numel()].view(moved.shape).copy_(moved)
-    buffer[moved.numel() :] = 0
+def move_channels(tensor: Tensor, groups: int, around: Sizes = ()) -> Tensor:
+    """[n, groups * channels, *space] to a flat copy of [n, groups, *space, channels], with room behind it. ``around``: so
+    many zeros before and behind each dimension of space, the first one's first."""
+    space, tensor = tuple(tensor.shape[2:]), tensor.contiguous()
+    whole = widen_space(space, around)
+    images = len(tensor) * groups
+    size = tensor.shape[1] // groups * math.prod(whole)
+    buffer = tensor.new_zeros(images * size + PADDING) if any(around) else tensor.new_empty(images * size + PADDING)
+    buffer[images * size :] = 0
+    if not tensor.numel():
+        return buffer
+    _move(tensor, buffer, 0, images, _begin_rows(space, around), space[-1], size)
     return buffer
 
 
-def move_directions(directions: Sequence[Tensor], shape: Sizes) -> Tensor | None:
+def widen_space(space: Sizes, around: Sizes) -> Sizes:
+    return tuple(size + sum(around[2 * k : 2 * k + 2]) for k, size in enumerate(space))
+
+
+@lru_cache(maxsize=256)
+def _begin_rows(space: Sizes, around: Sizes) -> np.ndarray:
+    """At which position of the widened space each row of an image begins."""
+    whole, before = widen_space(space, around), around[::2] or (0,) * len(space)
+    steps = [math.prod(whole[axis + 1 :]) for axis in range(len(space))]
+    first = sum(step * skipped for step, skipped in zip(steps, before, strict=True))
+    return _grid(space[:-1], steps[:-1]) + np.int32(first)
+
+
+def _move(tensor: Tensor, buffer: Tensor, start: int, images: int, rows: np.ndarray, width: int, size: int) -> None:
+    """Into the buffer from place ``start`` on, so many numbers for each image; ``tensor`` lies in order."""
+    library = find_library()
+    assert library is not None
+    kernel, each, own = library.function("move_channels", tensor.dtype), tensor.element_size(), tensor.numel() // images
+    sizes = np.array([own // (len(rows) * width), len(rows), width, size], np.int64)
+
+    def run(low: int, high: int) -> None:
+        kernel(
+            tensor.data_ptr() + low * own * each, buffer.data_ptr() + (start + low * size) * each, high - low,
+            sizes.ctypes.data, rows.ctypes.data,
+        )  # fmt: skip
+
+    share(run, cut(images, tensor.numel(), ALONE))
+
+
+def move_directions(directions: Sequence[Tensor], shape: Sizes, dtype: torch.dtype) -> Tensor | None:
     """Each [rows, channels, *kernel] as [rows, *kernel, channels], all in one flat copy with room behind it."""
     if not directions:
         return None
-    return move_channels(torch.stack([d.reshape(shape) for d in directions]).flatten(0, 1), 1)
+    size, positions = math.prod(shape), math.prod(shape[2:])
+    buffer = torch.empty(size * len(directions) + PADDING, dtype=dtype)
+    buffer[size * len(directions) :] = 0
+    for k, direction in enumerate(directions):
+        given = direction.reshape(shape).to(dtype).contiguous()
+        _move(given, buffer, k * size, shape[0], _ONE_ROW, positions, size // shape[0])
+    return buffer
 
 
-def can_walk(image: Tensor, left: Tensor) -> bool:
-    """Are places 32-bit numbers, and is there anything to do?"""
-    return image[0].numel() <= LARGEST and min(image.numel(), left.numel()) > 0
+_ONE_ROW = np.zeros(1, np.int32)
 
 
-def check_fit(left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes) -> None:
+def can_walk(image: Tensor, left: Tensor, positions: int) -> bool:
+    """Are places 32-bit numbers in an image of so many positions, and is there anything to do?"""
+    return image.shape[1] * positions <= LARGEST and min(image.numel(), left.numel()) > 0
+
+
+def check_fit(left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes, around: Sizes = ()) -> None:
     """A kernel would read what is not there."""
+    space = widen_space(tuple(image.shape[2:]), around)
     reach = [(o - 1) * s + d * (k - 1) + 1 for o, k, s, d in zip(left.shape[2:], *geometry, strict=True)]
-    inside = all(r <= size for r, size in zip(reach, image.shape[2:], strict=True))
+    inside = all(r <= size for r, size in zip(reach, space, strict=True))
     whole = len(left) == len(image) and left.shape[1] % groups == image.shape[1] % groups == 0
     alike = left.dtype == image.dtype and tuple(shape) == (left.shape[1], image.shape[1] // groups, *geometry[0])
     if not (inside and whole and alike):
@@ -77,23 +122,24 @@ def check_fit(left: Tensor, image: Tensor, geometry: Geometry, groups: int, shap
 
 def reduce_convolution(
     left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes, scale: float,
-    directions: Sequence[Tensor], bins: AnyBins | None,
+    directions: Sequence[Tensor], bins: AnyBins | None, around: Sizes = (),
 ) -> Reduced | None:  # fmt: skip
     """Of ``g_n[o, c, k] = scale * sum_s left_n[o, s] image_n[c, patch(k, s)]``: ``left`` [n, rows, *out], ``image``
-    [n, channels, *space]. None if something is not finite: 0 * inf is NaN, which whoever skips zeros does not see."""
+    [n, channels, *space], which zeros are put ``around``.
+    None if something is not finite: 0 * inf is NaN, which whoever skips zeros does not see."""
     library = find_library()
     assert library is not None
-    samples, space, out = len(left), tuple(image.shape[2:]), tuple(left.shape[2:])
+    samples, space, out = len(left), widen_space(tuple(image.shape[2:]), around), tuple(left.shape[2:])
     channels, number = image.shape[1] // groups, len(directions)
-    check_fit(left, image, geometry, groups, shape)
+    check_fit(left, image, geometry, groups, shape, around)
     places, starts, rows = lay_out(geometry, space, out, channels)
-    sizes = np.array([groups, left.shape[1] // groups, channels * math.prod(space), len(places), len(starts), *rows])
-    moved, left, along = move_channels(image, groups), left.contiguous(), move_directions(directions, shape)
-    kernel, (rule, size), each = (
-        library.function("reduce_convolution", left.dtype),
-        find_rule(bins, left.dtype),
-        left[0],
+    sizes = np.array(
+        [groups, left.shape[1] // groups, channels * math.prod(space), len(places), len(starts), *rows], np.int64
     )
+    moved, left, along = (
+        move_channels(image, groups, around), left.contiguous(), move_directions(directions, shape, left.dtype)
+    )  # fmt: skip
+    kernel, each, rule, size = library.function("reduce_convolution", left.dtype), left[0], *find_rule(bins, left.dtype)
 
     def run(low: int, high: int) -> tuple[int, Share]:
         found = Share(samples, bins is not None, size)
@@ -102,7 +148,7 @@ def reduce_convolution(
             moved.data_ptr() + low * groups * int(sizes[2]) * moved.element_size(),
             left.data_ptr() + low * each.numel() * left.element_size(), high - low, sizes.ctypes.data,
             places.ctypes.data, starts.ctypes.data, scale, 0 if along is None else along.data_ptr(),
-            math.prod(shape), number, rule, found.table_pointer, size, found.norms.data_ptr() + 8 * low,
+            math.prod(shape), number, pointer_of(rule), found.table_pointer, size, found.norms.data_ptr() + 8 * low,
             found.dots.data_ptr() + 16 * low, weights.ctypes.data, at.ctypes.data,
         )  # fmt: skip
         return broken, found

@@ -12,7 +12,7 @@ from torch import Tensor
 from cockpit_core.kernels.bins import AnyBins
 from cockpit_core.kernels.log_bins import LogBins
 from cockpit_core.kernels.native import Library, find_library, open_level
-from cockpit_core.kernels.native.reducing import TABLES, find_rule, reduce_block
+from cockpit_core.kernels.native.reducing import TABLES, find_rule, pointer_of, reduce_block
 from cockpit_core.kernels.plain import widen
 from cockpit_core.kernels.threads import cut, share
 
@@ -69,7 +69,7 @@ def _count_pairs(values: Tensor, parameter: Tensor, gradient: AnyBins, shape: tu
     def run(low: int, high: int, own: np.ndarray) -> None:
         kernel(
             values.data_ptr() + low * values.element_size(), values.stride(0), len(values), high - low,
-            parameter.data_ptr() + low * 2, rule, own.ctypes.data, shape[1],
+            parameter.data_ptr() + low * 2, pointer_of(rule), own.ctypes.data, shape[1],
         )  # fmt: skip
 
     return _add_up(run, cut(values.shape[1], values.numel(), ALONE), shape)
@@ -96,7 +96,7 @@ def describe_products(bins: LogBins, kind: int, level: str) -> np.ndarray:
     """Which pairs of mantissas give which bin, once for these bins."""
     describe, (rule, _) = open_level(level).function("describe_products", torch.float32), find_rule(bins, torch.float32)
     memory = np.empty(describe(0, kind, 0) // 8 + 1, np.int64)
-    describe(rule, kind, memory.ctypes.data)
+    describe(pointer_of(rule), kind, memory.ctypes.data)
     return memory
 
 
@@ -104,13 +104,14 @@ def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) 
     kernel, (rule, _) = _library().function("count_outer", b.dtype), find_rule(gradient, b.dtype)
     out, inner, each = b.shape[1], a.shape[1], b.element_size()
     wanted = isinstance(gradient, LogBins) and b.dtype == torch.float32
-    runs = describe_products(gradient, kind, _library().level).ctypes.data if wanted else 0
+    runs = describe_products(gradient, kind, _library().level) if wanted else None
 
     def run(low: int, high: int, own: np.ndarray) -> None:
         memory, later = np.empty(3 * (inner + 16), np.float64), np.empty(out, np.int32)  # to sort a row of factors in
         kernel(
             b.data_ptr() + low * out * each, a.data_ptr() + low * inner * each, high - low, out, inner, kind,
-            rule, own.ctypes.data, size, memory.ctypes.data, later.ctypes.data, runs,
+            pointer_of(rule), own.ctypes.data, size, memory.ctypes.data, later.ctypes.data,
+            0 if runs is None else runs.ctypes.data,
         )  # fmt: skip
 
     return _add_up(run, cut(len(b), len(b) * out * inner, ALONE), (TABLES, size)).sum(0)
@@ -127,7 +128,7 @@ def _count_outer_pairs(
 
     def run(low: int, high: int, own: np.ndarray) -> None:
         kernel(
-            b.data_ptr(), a.data_ptr(), samples, b.shape[1], inner, kind, parameter.data_ptr(), rule, own.ctypes.data,
+            b.data_ptr(), a.data_ptr(), samples, b.shape[1], inner, kind, parameter.data_ptr(), pointer_of(rule), own.ctypes.data,
             shape[1], low, high, signs.ctypes.data,
         )  # fmt: skip
 

@@ -23,8 +23,9 @@ from cockpit_core.kernels.native.convolving import (
     lay_out,
     move_channels,
     move_directions,
+    widen_space,
 )
-from cockpit_core.kernels.native.reducing import Reduced, Share, add_up, find_rule
+from cockpit_core.kernels.native.reducing import Reduced, Share, add_up, find_rule, pointer_of
 from cockpit_core.kernels.threads import cut, share
 
 
@@ -45,21 +46,23 @@ class Sides:
 
 def reduce_convolution(
     left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes, scale: float,
-    directions: Sequence[Tensor], bins: AnyBins | None,
+    directions: Sequence[Tensor], bins: AnyBins | None, around: Sizes = (),
 ) -> Reduced:  # fmt: skip
     """Of ``g_n[o, c, k] = scale * sum_s left_n[o, s] image_n[c, patch(k, s)]``: ``left`` [n, rows, *out], ``image``
-    [n, channels, *space]."""
-    check_fit(left, image, geometry, groups, shape)
-    space, out, channels = tuple(image.shape[2:]), tuple(left.shape[2:]), image.shape[1] // groups
+    [n, channels, *space], which zeros are put ``around``."""
+    check_fit(left, image, geometry, groups, shape, around)
+    space, out, channels = widen_space(tuple(image.shape[2:]), around), tuple(left.shape[2:]), image.shape[1] // groups
     places, starts, rows = lay_out(geometry, space, out, channels)
     left, positions = left.contiguous(), math.prod(out)
     each = channels * math.prod(space)
     sides = Sides(
-        move_channels(image, groups), left, (left.shape[1] * positions, positions, 1, groups * each), len(left),
+        move_channels(image, groups, around), left, (left.shape[1] * positions, positions, 1, groups * each), len(left),
         (groups, left.shape[1] // groups, each, len(places), len(starts), *rows), places, starts,
         left.numel() * math.prod(shape[1:]),
     )  # fmt: skip
-    return _reduce(sides, scale, move_directions(directions, shape), len(directions), math.prod(shape), bins)
+    return _reduce(
+        sides, scale, move_directions(directions, shape, left.dtype), len(directions), math.prod(shape), bins
+    )
 
 
 def reduce_positions(b: Tensor, a: Tensor, scale: float, directions: Sequence[Tensor], bins: AnyBins | None) -> Reduced:
@@ -67,13 +70,12 @@ def reduce_positions(b: Tensor, a: Tensor, scale: float, directions: Sequence[Te
     elements."""
     samples, positions, out = b.shape
     inner = a.shape[2]
-    if a.shape[:2] != b.shape[:2] or any(d.numel() != out * inner for d in directions):
+    if a.shape[:2] != b.shape[:2] or a.dtype != b.dtype or any(d.numel() != out * inner for d in directions):
         raise ValueError(f"{tuple(b.shape)} and {tuple(a.shape)} do not fit each other, or directions do not fit them")
     b, a, along = b.contiguous(), add_room(a), None
     if directions:
-        along = add_room(
-            torch.stack([d.reshape(out, inner) for d in directions]) if len(directions) > 1 else directions[0]
-        )
+        rows = [d.reshape(out, inner).to(b.dtype) for d in directions]
+        along = add_room(torch.stack(rows) if len(rows) > 1 else rows[0])
     geometry = ((1,), (1,), (1,))
     places, starts, rows = lay_out(geometry, (positions,), (positions,), inner)
     steps = (positions * out, 1, out, positions * inner)
@@ -96,15 +98,15 @@ def _reduce(sides: Sides, scale: float, along: Tensor | None, number: int, apart
     library = find_library()
     assert library is not None
     left, image, samples = sides.left, sides.image, sides.samples
-    kernel, (rule, size) = library.function("reduce_dense", left.dtype), find_rule(bins, left.dtype)
-    sizes, steps, each = np.array(sides.sizes), np.array(sides.steps), left.element_size()
+    kernel, rule, size = library.function("reduce_dense", left.dtype), *find_rule(bins, left.dtype)
+    sizes, steps, each = np.array(sides.sizes, np.int64), np.array(sides.steps, np.int64), left.element_size()
 
     def run(low: int, high: int) -> Share:
         found = Share(samples, bins is not None, size)
         kernel(
             image.data_ptr() + low * sides.steps[3] * each, left.data_ptr() + low * sides.steps[0] * each, high - low,
             sizes.ctypes.data, steps.ctypes.data, sides.places.ctypes.data, sides.starts.ctypes.data, scale,
-            0 if along is None else along.data_ptr(), apart, number, rule, found.table_pointer, size,
+            0 if along is None else along.data_ptr(), apart, number, pointer_of(rule), found.table_pointer, size,
             found.norms.data_ptr() + 8 * low, found.dots.data_ptr() + 16 * low,
         )  # fmt: skip
         return found

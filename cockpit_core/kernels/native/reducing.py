@@ -66,11 +66,16 @@ class Share:
         return 0 if self.table is None else self.table.data_ptr()
 
 
-def find_rule(bins: AnyBins | None, dtype: torch.dtype) -> tuple[int, int]:
-    """Where the rule's constants lie, and how many categories there are."""
+def find_rule(bins: AnyBins | None, dtype: torch.dtype) -> tuple[Tensor | None, int]:
+    """The rule's constants and how many categories there are. Whoever hands their address on holds them as long: another
+    thread may push them out of the cache meanwhile."""
     if bins is None:
-        return 0, 0
-    return describe_rule(bins, dtype == torch.float64).data_ptr(), bins.count + GRADIENT_EXTRA
+        return None, 0
+    return describe_rule(bins, dtype == torch.float64), bins.count + GRADIENT_EXTRA
+
+
+def pointer_of(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def add_up(shares: Sequence[Share]) -> Reduced:
@@ -104,7 +109,7 @@ def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: AnyBi
         shift, width = (0, columns) if by_rows else (low, high - low)
         kernel(
             start + (first * G.stride(0) + shift) * each, G.stride(0), count, width, scale, along + shift * each,
-            columns, number, rule, found.table_pointer, size,
+            columns, number, pointer_of(rule), found.table_pointer, size,
             found.norms.data_ptr() + 8 * first, found.dots.data_ptr() + 16 * first,
         )  # fmt: skip
         return found
@@ -122,8 +127,10 @@ def reduce_blocks(
     assert library is not None
     like, jobs, held, first = blocks[0], [], list[Tensor](), 0
     for G, along in zip(blocks, directions, strict=True):
-        if any(direction.numel() != G.shape[1] for direction in along):
+        if any(direction.numel() != G.shape[1] for direction in along) or len(along) > MOST_DIRECTIONS:
             raise ValueError(f"gradients of {G.shape[1]} elements cannot be projected on a direction of other size")
+        if any(tensor.dtype != like.dtype for tensor in (G, *along)):
+            raise TypeError("blocks that are reduced together, and their directions, have one dtype")
         G = G if G.shape[1] < 2 or G.stride(1) == 1 else G.contiguous()
         flat = [d if d.is_contiguous() else d.contiguous() for d in along]
         held += [G, *flat]
@@ -134,7 +141,7 @@ def reduce_blocks(
     found, factors = Share(first, False, 0), np.array(scales, np.float64)
     table = None if bins is None else torch.zeros(len(blocks), TABLES, size, dtype=torch.int64)
     library.function("reduce_blocks", like.dtype)(
-        each.ctypes.data, factors.ctypes.data, len(blocks), rule, 0 if table is None else table.data_ptr(), size,
+        each.ctypes.data, factors.ctypes.data, len(blocks), pointer_of(rule), 0 if table is None else table.data_ptr(), size,
         found.norms.data_ptr(), found.dots.data_ptr(),
     )  # fmt: skip
     sizes = [len(G) for G in blocks]

@@ -11,6 +11,16 @@ export interface Rule {
   color?: string;
 }
 export const RULE_DASH = [5, 3];
+/** What stands beside an axis, and is read upwards. */
+export const upright = (x: number, y: number, text: string, theme: Theme): Mark => ({
+  type: "text",
+  x,
+  y,
+  text,
+  anchor: "middle",
+  turned: true,
+  color: theme.quiet,
+});
 export const axisLabel: Record<Axis, string> = { step: "step", epoch: "epoch", time: "time (s)" };
 
 export interface AxisOptions {
@@ -41,16 +51,7 @@ export function axisMarks(chart: AxisOptions, box: Box, xscale: Scale, yscale: S
     labelled = tick.at;
     marks.push({ type: "text", x: box.x - 6, y: tick.at, text: tick.label, anchor: "end", color: theme.quiet });
   }
-  if (chart.ylabel)
-    marks.push({
-      type: "text",
-      x: box.x - 48,
-      y: box.y + box.height / 2,
-      text: chart.ylabel,
-      anchor: "middle",
-      turned: true,
-      color: theme.quiet,
-    });
+  if (chart.ylabel) marks.push(upright(box.x - 48, box.y + box.height / 2, chart.ylabel, theme));
   if (chart.bare) return marks;
   for (const tick of timeTicks(xscale, box.width, chart.axis)) {
     const anchor = tick.at > right - 12 ? "end" : tick.at < box.x + 8 ? "start" : "middle";

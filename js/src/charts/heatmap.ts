@@ -5,6 +5,7 @@ import { countColor, differenceColor } from "../draw/colors.ts";
 import { makeScale, type Scale } from "../draw/scale.ts";
 import { type Box, emptyScene, type Mark, type Scene } from "../draw/scene.ts";
 import type { Theme } from "../draw/theme.ts";
+import { upright } from "./axes.ts";
 import { binAxis } from "./bins.ts";
 
 export interface HeatmapGeometry {
@@ -210,16 +211,7 @@ function axisMarks({ map }: HeatmapGeometry, { theme, labels, plain, histogram }
     anchor: "middle",
     color: theme.quiet,
   });
-  if (labels)
-    marks.push({
-      type: "text",
-      x: map.x - 47,
-      y: map.y + map.height / 2,
-      text: "individual gradient element",
-      anchor: "middle",
-      turned: true,
-      color: theme.quiet,
-    });
+  if (labels) marks.push(upright(map.x - 47, map.y + map.height / 2, "individual gradient element", theme));
   return marks;
 }
 

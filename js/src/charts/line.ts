@@ -152,6 +152,10 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
       curve: true,
     });
   }
+  if (raw && !curve.dots && curve.series.n > 1 && broken.length) {
+    const [xs, ys] = pickLonely(raw.xs, raw.ys);
+    if (xs.length) marks.push({ type: "dots", xs, ys, radius: 2.5, fill: color, clip: box });
+  }
   if (smoothed) {
     const calm = decimate(smooth(curve.series, chart.smoothing), xscale, yscale, grain);
     marks.push({
@@ -167,6 +171,18 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
   }
   marks.push(...brokenMarks(broken, box, chart.theme.warn));
   return marks;
+}
+
+/** Values between two that are not finite: a line through one point has no length. */
+function pickLonely(xs: ArrayLike<number>, ys: ArrayLike<number>): [number[], number[]] {
+  const found: [number[], number[]] = [[], []];
+  for (let i = 0; i < ys.length; i++) {
+    if (Number.isFinite(ys[i]) && !Number.isFinite(ys[i - 1]) && !Number.isFinite(ys[i + 1])) {
+      found[0].push(xs[i]);
+      found[1].push(ys[i]);
+    }
+  }
+  return found;
 }
 
 const APART = 9; // pixels between two crosses that can be told apart

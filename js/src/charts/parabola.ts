@@ -5,6 +5,7 @@ import type { AlphaFit } from "../data/wire.ts";
 import { makeScale, type Scale } from "../draw/scale.ts";
 import { type Box, emptyScene, type LineMark, type Mark, type Scene } from "../draw/scene.ts";
 import type { Theme } from "../draw/theme.ts";
+import { upright } from "./axes.ts";
 
 const TOP = 3.9;
 const MOST_DENSITIES = 5; // more only cover each other
@@ -139,15 +140,7 @@ function guides({ box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
   marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [base, base], stroke: theme.faint });
   for (const value of [0, 1, 2, 3])
     marks.push({ type: "text", x: box.x - 6, y: y.to(value), text: String(value), anchor: "end", color: theme.quiet });
-  marks.push({
-    type: "text",
-    x: box.x - 30,
-    y: box.y + box.height / 2,
-    text: "standardised loss",
-    anchor: "middle",
-    turned: true,
-    color: theme.quiet,
-  });
+  marks.push(upright(box.x - 30, box.y + box.height / 2, "standardised loss", theme));
   return marks;
 }
 

@@ -2,6 +2,7 @@
 // All three are relative spreads of the individual gradients around their mean, so the picture is centred on its tip.
 import { type Box, emptyScene, type Mark, type Scene } from "../draw/scene.ts";
 import type { Theme } from "../draw/theme.ts";
+import { upright } from "./axes.ts";
 
 export const THRESHOLDS = { norm: 0.9, inner: 0.9, ortho: 5.84 } as const;
 const FARTHEST = 6; // powers of ten; where the mean gradient vanishes noise is without bound, and stands at the edge
@@ -113,15 +114,7 @@ function gridMarks({ cx, cy, radius, largest }: TestsGeometry, theme: Theme): Ma
     anchor: "middle",
     color: theme.quiet,
   });
-  marks.push({
-    type: "text",
-    x: cx - radius - 10,
-    y: cy,
-    text: "along the gradient",
-    anchor: "middle",
-    turned: true,
-    color: theme.quiet,
-  });
+  marks.push(upright(cx - radius - 10, cy, "along the gradient", theme));
   return marks;
 }
 

@@ -5,13 +5,12 @@ import { axisLabel, timeTicks } from "../charts/axes.ts";
 import { binAxis, zeroShare } from "../charts/bins.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { histogramMark, largest, type StripColumn, stripMarks, thinSteps } from "../charts/histogram.ts";
-import { csvLines } from "../contract/export.ts";
 import { rowAt, stepToAxis } from "../contract/navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../contract/panel.ts";
 import { formatCount, formatNumber, formatShare, formatTick, shorten } from "../data/format.ts";
 import { makeScale } from "../draw/scale.ts";
 import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
-import { fewWords, histogramsAt, missingWords, runsWith } from "./grad_hist_2d.ts";
+import { fewWords, histogramCsv, histogramsAt, missingWords, runsWith } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";
 const COLUMNS = 48;
@@ -157,15 +156,6 @@ function stripColumns(ctx: Context, run: ShownRun, runs: number): StripColumn[] 
   });
 }
 
-function csv(ctx: Context): string {
-  const rows: (string | number)[][] = [["run", "step", "layer", "low", "high", "count"]];
-  for (const { run, histogram } of histogramsAt(ctx, NAME))
-    histogram.counts.forEach((count, i) => {
-      rows.push([run.run, histogram.step, histogram.layer, histogram.edges[i], histogram.edges[i + 1], count]);
-    });
-  return csvLines(rows);
-}
-
 const panel: Panel = {
   id: "grad_hist_1d",
   title: "Gradient elements",
@@ -184,6 +174,6 @@ const panel: Panel = {
   readings,
   note: fewWords,
   draw,
-  csv,
+  csv: (ctx) => histogramCsv(histogramsAt(ctx, NAME)),
 };
 export default panel;

@@ -45,6 +45,16 @@ export function histogramsAt(ctx: Context, name: string, layer = ctx.state.layer
   });
 }
 
+/** One row per bin. */
+export function histogramCsv(shown: Shown[]): string {
+  const rows: (string | number)[][] = [["run", "step", "layer", "low", "high", "count"]];
+  for (const { run, histogram } of shown)
+    histogram.counts.forEach((count, i) => {
+      rows.push([run.run, histogram.step, histogram.layer, histogram.edges[i], histogram.edges[i + 1], count]);
+    });
+  return csvLines(rows);
+}
+
 const sameAxes = (a: HistogramData, b: HistogramData) =>
   a.counts.length === b.counts.length &&
   String(a.edges) === String(b.edges) &&

@@ -4,7 +4,6 @@ import { alignLog } from "../charts/align.ts";
 import { binAxis } from "../charts/bins.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { gridShape, histogramMark, largest, spread } from "../charts/histogram.ts";
-import { csvLines } from "../contract/export.ts";
 import {
   allLayers,
   type Context,
@@ -20,7 +19,7 @@ import { median } from "../data/density.ts";
 import { formatNumber, formatShare, formatTick, shorten, shortNames } from "../data/format.ts";
 import type { HistogramData } from "../data/wire.ts";
 import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
-import { fewWords, histogramsAt, missingWords } from "./grad_hist_2d.ts";
+import { fewWords, histogramCsv, histogramsAt, missingWords } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";
 const MOST = 60;
@@ -212,16 +211,6 @@ function details(ctx: Context): Reading[] {
   );
 }
 
-function csv(ctx: Context): string {
-  const rows: (string | number)[][] = [["run", "step", "layer", "low", "high", "count"]];
-  for (const { shown } of cells(ctx))
-    for (const { run, histogram } of shown)
-      histogram.counts.forEach((count, i) => {
-        rows.push([run.run, histogram.step, histogram.layer, histogram.edges[i], histogram.edges[i + 1], count]);
-      });
-  return csvLines(rows);
-}
-
 const panel: Panel = {
   id: "grad_hist_layers",
   title: "Gradient elements by layer",
@@ -251,6 +240,6 @@ const panel: Panel = {
   verdict: judge,
   note,
   draw,
-  csv,
+  csv: (ctx) => histogramCsv(cells(ctx).flatMap(({ shown }) => shown)),
 };
 export default panel;

@@ -187,3 +187,16 @@ def test_comparing_needs_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_run_whose_header_is_damaged_is_named_and_its_settings_are_not_guessed(tmp_path: Path) -> None:
+    for name in ("whole", "headless"):
+        write_run(tmp_path / name, story(stronger=1.0))
+    file = next((tmp_path / "headless").iterdir())
+    content = bytearray(file.read_bytes())
+    middle = content.index(b"SGD")  # in the header
+    content[middle : middle + 3] = b"???"
+    file.write_bytes(content)
+    text = str(cockpit_core.compare([tmp_path / "whole", tmp_path / "headless"]))
+    assert "headless: its header is lost, so its settings are not known" in text
+    assert "parameters=" not in text

@@ -27,17 +27,18 @@ def resident_megabytes() -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["economy", "full"])
-def test_memory_does_not_grow_over_two_thousand_tracked_steps(config: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("config", "steps", "allowed"), [("economy", 2000, 6), ("full", 600, 3)])
+def test_memory_does_not_grow_over_many_tracked_steps(config: str, steps: int, allowed: int, tmp_path: Path) -> None:
     training = start("cnn", "adam")
     batch = list(training.batches(10))
+    before = 3 * steps // 100  # rounds: what grows once - caches, compiled kernels, the loss history - has grown
     with training.track(tmp_path / "run", config=config):
-        training.run(batch * 60)  # what grows once - caches, compiled kernels, the loss history - has grown
+        training.run(batch * before)
         tensors, megabytes = count_tensors(), resident_megabytes()
-        training.run(batch * 140)
+        training.run(batch * (steps // 10 - before))
         assert count_tensors() == tensors
-        assert resident_megabytes() - megabytes < 6
-    assert len(cockpit_core.load(tmp_path / "run").scalars("Loss")[0]) == 2000
+        assert resident_megabytes() - megabytes < allowed
+    assert len(cockpit_core.load(tmp_path / "run").scalars("Loss")[0]) == steps
 
 
 def test_nothing_waits_for_the_garbage_collector(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import cockpit_core
 from tests.problems import PROBLEMS
 from tests.training import OPTIMIZERS, QUANTITIES, loop, quantities, with_config
 
-STEPS = 50
+STEPS = 30
 
 
 def everything(model: torch.nn.Module, optimizer: torch.optim.Optimizer, losses: list[Tensor]) -> dict[str, Tensor]:

@@ -133,6 +133,30 @@ def test_layer_that_no_pass_goes_through_is_not_covered(tmp_path: Path) -> None:
         assert len(data.scalars("NormTest", name)[0]), name
 
 
+def test_generator_has_no_part_in_a_pass_that_does_not_go_through_it(tmp_path: Path) -> None:
+    """Two passes before one step: the samples of the first one count for the generator too, with nothing."""
+    torch.manual_seed(0)
+    nets, loss_fn = nn.ModuleDict({"G": nn.Linear(2, 3), "D": nn.Linear(3, 1)}).double(), nn.BCEWithLogitsLoss()
+    optimizer, parameters = torch.optim.SGD(nets.parameters(), lr=0.1), dict(nets.named_parameters())
+    truth = list[dict[str, Any]]()
+    with cockpit_core.track(nets, loss_fn, optimizer, tmp_path / "run", config="economy", on_error="raise") as run:
+        for _ in range(2):
+            real, noise = torch.randn(5, 3).double(), torch.randn(5, 2).double()
+            singles = [*F.softplus(-nets["D"](real)), *F.softplus(-nets["D"](nets["G"](noise)))]
+            rows = [
+                torch.autograd.grad(2 * l_n, parameters.values(), retain_graph=True, materialize_grads=True)
+                for l_n in singles
+            ]
+            truth.append({name: torch.stack([row[k].flatten() for row in rows]) for k, name in enumerate(parameters)})
+            optimizer.zero_grad()
+            for scores in (nets["D"](real), nets["D"](nets["G"](noise))):
+                loss_fn(scores, torch.ones_like(scores)).backward()
+            optimizer.step()
+    for name in parameters:
+        values = run.data.scalars("NormTest", name)[1]
+        assert values == pytest.approx([slow_truth.norm_test(G[name].numpy()) for G in truth], rel=1e-5), name
+
+
 class Tied(nn.Module):
     """The same matrix reads words and scores them."""
 

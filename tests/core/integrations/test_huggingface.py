@@ -120,9 +120,9 @@ def train_with_trainer(folder: Path, callbacks: list, size: int = 3, resume: boo
         "transformers", reason="transformers is not installed (torch-cockpit[integrations])"
     )
     pytest.importorskip("accelerate", reason="the Hugging Face Trainer needs accelerate (torch-cockpit[integrations])")
-    options = {"save_strategy": "no", **options}
+    options = {"save_strategy": "no", "max_steps": 4, **options}
     arguments = transformers.TrainingArguments(
-        output_dir=str(folder), use_cpu=True, max_steps=4, logging_steps=1, report_to=[],
+        output_dir=str(folder), use_cpu=True, logging_steps=1, report_to=[],
         disable_tqdm=True, max_grad_norm=0.0, per_device_train_batch_size=size, **options,
     )  # fmt: skip
     model = make_gpt2()

@@ -82,7 +82,10 @@ def test_a_convolution_is_walked_over(program: Path, name: str) -> None:
     part, directions = make_patches(name, torch.float32)
     kernel, space, out = part.geometry[0], tuple(part.image.shape[2:]), tuple(part.left.shape[2:])
     places, starts, rows = convolving.lay_out(part.geometry, space, out, part.image.shape[1])
-    image, along = convolving.move_channels(part.image, 1), convolving.move_directions(directions, tuple(part.shape))
+    image, along = (
+        convolving.move_channels(part.image, 1),
+        convolving.move_directions(directions, tuple(part.shape), torch.float32),
+    )
     assert along is not None
     each = part.image[0].numel()
     sizes = [1, part.left.shape[1], each, len(places), len(starts), *rows]

@@ -7,10 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from cockpit_core.kernels import Bins, LogBins
 from cockpit_core.kernels.native import convolving, dense
-from cockpit_core.kernels.native.reducing import Reduced
+from cockpit_core.kernels.native.reducing import Reduced, reduce_block
 from cockpit_core.layers.contribution import Positions
 from cockpit_core.layers.conv import Patches
 from tests.core.kernels.test_native import (
@@ -32,6 +33,7 @@ TOKENS = {
     "more than sums may wait": (2, 6, 200, 130),
     "long": (1, 400, 20, 17),
     "one position": (4, 1, 33, 9),
+    "samples that take turns": (35, 2, 130, 70),
 }
 
 
@@ -148,3 +150,35 @@ def test_tokens_that_do_not_fit_are_refused_before_a_kernel_reads_them() -> None
     with pytest.raises(ValueError, match="do not fit"):
         dense.reduce_positions(b, a, 1.0, [directions[0][:-1]], None)
     assert convolving.PADDING >= 16  # lanes of the widest vector
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+@pytest.mark.parametrize("size", [1e-4, 0.003, 0.03, 0.3, 30])
+@pytest.mark.parametrize("bins", [HUNDRED, Bins(-0.4, 3.6, 100), Bins(-0.1, 0.1, 6), Bins(-1, 2, 10)], ids=str)
+def test_counts_where_few_or_many_lie_around_zero(bins: Bins, size: float, dtype: torch.dtype) -> None:
+    """Next to zero, within the eight bins around it, spread, outside: each has a way of its own, and they take turns."""
+    torch.manual_seed(5)
+    G = size * torch.randn(7, 5003, dtype=dtype) * torch.linspace(0, 1, 5003, dtype=dtype)
+    G[2, :40], G[3, 5], G[3, 6], G[4, -1] = 0.0, -0.0, float("nan"), float("inf")
+    found = reduce_block(G, None, 1.0, bins)
+    assert torch.equal(found.counts, count_plainly(G, bins))
+    b, a = G[:5, None, :60].contiguous(), torch.ones(5, 1, 37, dtype=dtype)  # one position: products are the numbers
+    found = dense.reduce_positions(b, a, 1.0, [], bins)
+    assert torch.equal(found.counts, 37 * count_plainly(b[:, 0], bins))
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("around", [(), (1, 1), (2, 0), (0, 3)])
+@pytest.mark.parametrize("space", [(7,), (40,), (5, 3), (16, 33), (2, 3, 4)])
+@pytest.mark.parametrize("channels", [1, 3, 16, 50])
+def test_channels_are_moved_behind_space_with_zeros_around(
+    channels: int, space: tuple[int, ...], around: tuple[int, ...]
+) -> None:
+    image, groups = torch.randn(2, 2 * channels, *space), 2
+    every = around * len(space)
+    found = convolving.move_channels(image, groups, every)
+    padded = functional.pad(image, [size for k in range(len(every) - 2, -1, -2) for size in every[k : k + 2]])
+    expected = padded.unflatten(1, (groups, -1)).movedim(2, -1).flatten()
+    assert torch.equal(found[: len(expected)], expected)
+    assert not found[len(expected) :].any()

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.layers import attention as attention_module
 from cockpit_core.layers.attention import attention
 from cockpit_core.layers.fallback import fallback
 from cockpit_core.layers.random_state import take
-from cockpit_core.layers.registry import Call
+from cockpit_core.layers.registry import INNER, Call, find_inner
 
 B, S, E = 4, 3, 6
 
@@ -103,3 +104,51 @@ def test_padding_is_not_looked_at(need_weights: bool, kind: str) -> None:
 def test_calls_without_a_rule_are_left_to_the_fallback(options: dict[str, bool]) -> None:
     module = nn.MultiheadAttention(E, 2, batch_first=True, **options).double()
     assert attention(*call_of(module, need_weights=False), 1.0) is None
+
+
+def gradients_of_pass(module: nn.MultiheadAttention, **more: object) -> tuple[Call, dict[int, Tensor]]:
+    """One call and a backward pass through it, in which what passes by inside is noted."""
+    call, _ = call_of(module)
+    before = take([])
+    out = [tensor for tensor in module(*call.inputs, **more) if tensor is not None]
+    call.kwargs, call.random_state = dict(more), (before, take([]))
+    gradients = {k: torch.randn_like(tensor) for k, tensor in enumerate(out)}
+    node, seeds = find_inner(call, out), list(gradients.values())
+    if node is not None:
+        node.register_prehook(lambda given: gradients.__setitem__(INNER, given[0]))
+    torch.autograd.backward(out, seeds)
+    return call, gradients
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize(("dropout", "bias"), [(0.0, True), (0.3, True), (0.0, False)])
+def test_what_passes_by_in_the_graph_serves_without_a_repetition(
+    monkeypatch: pytest.MonkeyPatch, batch_first: bool, need_weights: bool, dropout: float, bias: bool
+) -> None:
+    module = nn.MultiheadAttention(E, 2, dropout=dropout, bias=bias, batch_first=batch_first).double()
+    call, gradients = gradients_of_pass(module, need_weights=need_weights)
+    assert INNER in gradients
+    monkeypatch.setattr(attention_module, "attend", None)
+    assert_as_slow(call, gradients)
+    known = attention(call, gradients, 1.0)
+    assert known is not None
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(known[name].resolve().form(0, B).sum(0), parameter.grad, msg=name)
+
+
+def test_what_did_not_pass_by_is_repeated() -> None:
+    call, gradients = gradients_of_pass(nn.MultiheadAttention(E, 2, batch_first=True).double())
+    del gradients[INNER]
+    assert_as_slow(call, gradients)
+
+
+def test_the_graph_of_other_attention_is_left_alone() -> None:
+    module = nn.MultiheadAttention(E, 2, batch_first=True).double()
+    other = torch.randn(B, 5, E).double()
+    call, _ = call_of(module, (torch.randn(B, S, E).double(), other, other))
+    assert find_inner(call, [module(*call.inputs)[0]]) is None  # two products with parts of one matrix
+    module.in_proj_weight.requires_grad_(False)
+    call, _ = call_of(module)
+    assert find_inner(call, [module(*call.inputs)[0]]) is None
+    assert call.inner is None

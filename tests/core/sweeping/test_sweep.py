@@ -33,9 +33,7 @@ def own_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "class Broken(torch.optim.SGD):\n    def step(self, closure=None):\n        raise RuntimeError('no idea')\n"
         "class Deadly(torch.optim.SGD):\n    def step(self, closure=None):\n        import os\n        os._exit(7)\n"
     )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.chdir(tmp_path)  # found there, and nowhere else
     monkeypatch.delitem(sys.modules, "mine", raising=False)
 
 
@@ -59,6 +57,7 @@ GRID = ("mine:problem", "--lr", "0.05", "0.2", "--seeds", "2", "--epochs", "4", 
 KILLS = int(os.environ.get("COCKPIT_KILLS", "2"))
 
 
+@pytest.mark.slow
 def test_killed_at_random_it_ends_with_the_same_results(capsys: pytest.CaptureFixture) -> None:
     assert sweep(*GRID, "--logdir", "whole") == 0
     draw = random.Random(int.from_bytes(os.urandom(4), "big"))
@@ -118,6 +117,7 @@ def test_a_run_that_fails_is_said_and_tried_again(capsys: pytest.CaptureFixture)
     assert "1 of 2 are finished already" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_kills_its_process_takes_nothing_with_it(capsys: pytest.CaptureFixture) -> None:
     """Processes run several trials each: whoever comes after the dead one gets a new process."""
     grid = ("mine:problem", "--optimizer", "mine:Deadly", "mine:Broken", "SGD", "--lr", "0.1", "0.2", "--epochs", "1")

@@ -80,11 +80,12 @@ def test_trainer_of_hugging_face_has_every_panel_of_full_with_its_default_attent
     read = CockpitCallback(tmp_path / "read", config="full", on_error="raise")
     given = CockpitCallback(tmp_path / "given", config="economy", individual_losses=gpt2_losses, on_error="raise")
     for callback in (read, given):
-        train_with_trainer(tmp_path / "output", [callback])
+        train_with_trainer(tmp_path / "output", [callback], max_steps=2)
     data, known = cockpit_core.load(tmp_path / "read"), cockpit_core.load(tmp_path / "given")
     planned = {quantity.name for quantity in data.header.quantities}
     assert {"Alpha", "HessTrace", "HessMaxEV", "TICDiag", "GradHist1d", "GradHist2d"} <= planned
     assert {missing.name for missing in data.missing} <= {"TICDiag"}
     assert {name for name in planned if name in data.names} >= {"Loss", "NormTest", "HessTrace", "HessMaxEV"}
+    assert data.alphas
     assert [fit.alpha for fit in data.alphas] == pytest.approx([fit.alpha for fit in known.alphas])
     assert data.alphas[0].loss_var_start == pytest.approx(known.alphas[0].loss_var_start, rel=1e-4)

@@ -12,9 +12,10 @@ typedef NAME(I) NAME(IU) __attribute__((aligned(sizeof(REAL))));
 #define I NAME(I)
 
 // The rounding rule of cockpit_core/kernels/bins.py. `near`: |t| below it is one of the two bins next to zero; 0 where
-// zero is no inner edge, or where bins are logarithmic.
+// zero is no inner edge, or where bins are logarithmic. `around`: the same of the eight next to zero, or `near` where there
+// are fewer.
 typedef struct {
-  REAL anchor, scale, low, high, first, last, near;
+  REAL anchor, scale, low, high, first, last, near, around;
   WHOLE shift, above;
   int logarithmic, per_octave;
   WHOLE lowest, steps, zero;    // of logarithmic bins: the smallest exponent (biased), bins of one sign, zero's category
@@ -28,6 +29,7 @@ INLINE Rule NAME(read_rule)(const double *given) {
   r.anchor = (REAL)given[1], r.scale = (REAL)given[2], r.low = (REAL)given[3], r.high = (REAL)given[4];
   r.above = (WHOLE)given[6] + 1, r.shift = (WHOLE)given[5] + 1;
   r.first = (REAL)-given[5], r.last = (REAL)(given[6] - 1 - given[5]), r.near = (REAL)given[7];
+  r.around = r.near > 0 && given[5] >= 5 && given[5] <= given[6] - 5 ? 4 : r.near;
   r.per_octave = (int)given[8], r.lowest = (WHOLE)given[9] + BIAS;
   r.steps = (WHOLE)given[10], r.zero = r.steps + 1;
   for (int i = 0; i < 8; i++) r.thresholds[i] = (WHOLE)given[11 + i];
@@ -89,12 +91,22 @@ INLINE I NAME(categories)(V v, const Rule *r) {
 }
 
 // Counts of one share of the work. Four tables in turn, because a counter that is incremented twice in a row waits for
-// itself; numbers next to zero, most of all, are not looked up but compared.
+// itself. Numbers in one of the eight bins around zero, most of all, are not looked up: each lane has four bits for each of
+// these bins (`Around`), which are added to bytes before they are full.
+typedef struct {
+  I bits;
+  int used;
+} NAME(Around);
+#define Around NAME(Around)
+
 typedef struct {
   const Rule *rule;
   int64_t *table;  // [TABLES, size]
-  int64_t size, near;
-  I negative;  // minus the number of negative ones next to zero, lane by lane
+  int64_t size;
+  I even, odd;          // bytes: those of bins 0, 2, -4, -2 and of 1, 3, -3, -1 (counted from zero), lane by lane
+  int folded;           // how often bits were added to the bytes
+  int64_t spare, cold;  // lanes that held no number and were counted as zeros; numbers that were looked up
+  int wide;             // so many pieces are looked up at once: numbers are spread over many bins
 } NAME(Tally);
 #define Tally NAME(Tally)
 
@@ -125,30 +137,65 @@ INLINE void NAME(look_up)(Tally *tally, V g, uint32_t lanes) {
 }
 static __attribute__((noinline)) void NAME(add_cold)(Tally *tally, V g, uint32_t lanes) { NAME(look_up)(tally, g, lanes); }
 
-// `how`: 1 compares with zero first, 2 looks every number up.
-INLINE void NAME(add)(Tally *tally, V g, uint32_t lanes, int how) {
+#define FULL 15   // what four bits hold
+#define FOLDS 17  // how often that fits a byte
+#define SPREAD 16 // of so many numbers one is looked up: then it is faster to look up all
+#define PIECES 15 // that are looked up at once, until it is tried again
+#if MANTISSA == 23
+#define ROUNDER 0x1.8p23f  // added to a small number, it leaves the nearest whole one in the lowest bits
+#else
+#define ROUNDER 0x1.8p52
+#endif
+
+static __attribute__((noinline)) void NAME(spill)(Tally *tally) {
+  int64_t counts[8] = {0};
+  for (int i = 0; i < LANES; i++)
+    for (int k = 0; k < 4; k++)
+      counts[2 * k] += tally->even[i] >> 8 * k & 255, counts[2 * k + 1] += tally->odd[i] >> 8 * k & 255;
+  for (int k = 0; k < 8; k++)  // bins that are not there have no counts
+    if (counts[k]) tally->table[tally->rule->shift + (k < 4 ? k : k - 8)] += counts[k];
+  tally->even = tally->odd = (I)0, tally->folded = 0;
+}
+
+INLINE void NAME(fold)(Tally *tally, Around *around) {
+  const I low = (I)(WHOLE)((UNSIGNED)0x0F0F0F0F);
+  tally->even += around->bits & low, tally->odd += (around->bits >> 4) & low;
+  around->bits = (I)0, around->used = 0;
+  if (++tally->folded == FOLDS) NAME(spill)(tally);
+}
+
+// `how`: 1 compares with the bins around zero first, 2 looks every number up. Lanes that do not count hold zero. What is
+// `around` is folded when all is added.
+INLINE void NAME(add)(Tally *tally, Around *around, V g, uint32_t lanes, int how) {
   if (how == 2) {
     NAME(look_up)(tally, g, lanes);
     return;
   }
-  V t = g * tally->rule->scale;
-  I inside = __builtin_elementwise_abs(t) < tally->rule->near;
+  V t = g * tally->rule->scale, moved = t + (REAL)ROUNDER;
+  I inside = __builtin_elementwise_abs(t) < tally->rule->around;
+  I bin = (I)moved + ((moved - (REAL)ROUNDER) > t);  // rounded down; three bits of it tell which of eight
+  around->bits += ((I)(WHOLE)1 << ((bin << 2) & 31)) & inside;
   uint32_t cold = ~NAME(bits)(inside) & lanes;
-  tally->negative += (t < (REAL)0) & inside;
   if (__builtin_expect(cold != 0, 0)) {
     NAME(add_cold)(tally, g, cold);
-    tally->near -= __builtin_popcount(cold);
+    tally->cold += __builtin_popcount(cold);
   }
+  if (lanes != ALL_LANES) tally->spare += LANES - __builtin_popcount(lanes);
+  if (++around->used == FULL) NAME(fold)(tally, around);
 }
 
-INLINE void NAME(flush)(Tally *tally, int64_t counted) {  // after at most 2^31 calls of add: `counted` lanes in all
-  int64_t negative = 0;
-  UNROLL for (int i = 0; i < LANES; i++) negative -= tally->negative[i];
-  tally->negative = 0;
+// How is the next piece counted, and was it so far (`size` numbers)?
+INLINE int NAME(choose_way)(Tally *tally, int how) { return how == 1 && tally->wide > 0 ? tally->wide--, 2 : how; }
+INLINE void NAME(note_way)(Tally *tally, int64_t size) {
+  if (__builtin_expect(tally->cold * SPREAD > size, 0)) tally->wide = PIECES;
+  tally->cold = 0;
+}
+
+INLINE void NAME(flush)(Tally *tally) {
   if (tally->rule->near == 0) return;
-  tally->table[tally->rule->shift - 1] += negative;
-  tally->table[tally->rule->shift] += counted + tally->near - negative;
-  tally->near = 0;
+  NAME(spill)(tally);
+  tally->table[tally->rule->shift] -= tally->spare;
+  tally->spare = 0;
 }
 
 // ---- one pass over stored gradients: norms, up to two projections, counts
@@ -158,13 +205,14 @@ INLINE void NAME(flush)(Tally *tally, int64_t counted) {  // after at most 2^31 
 INLINE void NAME(reduce_piece)(const REAL *g, const REAL *d0, const REAL *d1, int64_t size, REAL scale, int counts,
                                Tally *tally, double *norm, double *dots) {
   V s = NAME(splat)(scale), squares = 0, first = 0, second = 0;
+  Around around = {(I)0, 0};
   int64_t j = 0;
   for (; j + LANES <= size; j += LANES) {
     V x = NAME(load)(g + j) * s;
     squares = FMA(x, x, squares);
     if (d0) first = FMA(x, NAME(load)(d0 + j), first);
     if (d1) second = FMA(x, NAME(load)(d1 + j), second);
-    if (counts) NAME(add)(tally, x, ALL_LANES, counts);
+    if (counts) NAME(add)(tally, &around, x, ALL_LANES, counts);
   }
   if (j < size) {
     V x = 0, a = 0, b = 0;
@@ -174,10 +222,9 @@ INLINE void NAME(reduce_piece)(const REAL *g, const REAL *d0, const REAL *d1, in
       if (d1) b[i] = d1[j + i];
     }
     squares = FMA(x, x, squares), first = FMA(x, a, first), second = FMA(x, b, second);
-    if (counts) {
-      NAME(add)(tally, x, ((uint32_t)1 << (size - j)) - 1, counts);
-    }
+    if (counts) NAME(add)(tally, &around, x, ((uint32_t)1 << (size - j)) - 1, counts);
   }
+  if (counts == 1) NAME(fold)(tally, &around);
   double n = 0, a = 0, b = 0;
   UNROLL for (int i = 0; i < LANES; i++) n += squares[i], a += first[i], b += second[i];
   *norm += n, dots[0] += a, dots[1] += b;
@@ -189,7 +236,7 @@ EXPORT void NAME(reduce_block)(const REAL *G, int64_t stride, int64_t rows, int6
                                int64_t apart, int directions, const double *given, int64_t *table, int64_t size,
                                double *norms, double *dots) {
   Rule rule;
-  Tally tally = {&rule, table, size, 0, (I)0};
+  Tally tally = {&rule, table, size};
   if (given) rule = NAME(read_rule)(given);
   int how = given ? (rule.near > 0 ? 1 : 2) : 0;
   for (int64_t start = 0; start < columns; start += PIECE) {
@@ -197,13 +244,15 @@ EXPORT void NAME(reduce_block)(const REAL *G, int64_t stride, int64_t rows, int6
     const REAL *d0 = directions > 0 ? D + start : 0, *d1 = directions > 1 ? D + apart + start : 0;
     for (int64_t n = 0; n < rows; n++) {
       const REAL *g = G + n * stride + start;
-      if (how == 1 && d1) NAME(reduce_piece)(g, d0, d1, piece, (REAL)scale, 1, &tally, norms + n, dots + 2 * n);
-      else if (how == 1) NAME(reduce_piece)(g, d0, 0, piece, (REAL)scale, 1, &tally, norms + n, dots + 2 * n);
-      else if (how == 2) NAME(reduce_piece)(g, d0, d1, piece, (REAL)scale, 2, &tally, norms + n, dots + 2 * n);
+      int way = NAME(choose_way)(&tally, how);
+      if (way == 1 && d1) NAME(reduce_piece)(g, d0, d1, piece, (REAL)scale, 1, &tally, norms + n, dots + 2 * n);
+      else if (way == 1) NAME(reduce_piece)(g, d0, 0, piece, (REAL)scale, 1, &tally, norms + n, dots + 2 * n);
+      else if (way == 2) NAME(reduce_piece)(g, d0, d1, piece, (REAL)scale, 2, &tally, norms + n, dots + 2 * n);
       else NAME(reduce_piece)(g, d0, d1, piece, (REAL)scale, 0, &tally, norms + n, dots + 2 * n);
+      NAME(note_way)(&tally, piece);
     }
-    if (given) NAME(flush)(&tally, rows * piece);
   }
+  if (given) NAME(flush)(&tally);
 }
 
 // Several small blocks: jobs [count, 7] are the address of G, its stride, rows and columns, the addresses of up to two
@@ -220,6 +269,7 @@ EXPORT void NAME(reduce_blocks)(const int64_t *jobs, const double *scales, int64
 }
 #include "convolution.h"
 #include "dense.h"
+#include "moving.h"
 #include "normalised.h"
 #include "columns.h"
 #include "counting.h"
@@ -227,6 +277,12 @@ EXPORT void NAME(reduce_blocks)(const int64_t *jobs, const double *scales, int64
 #undef Sums
 #undef PIECE
 #undef ALL_LANES
+#undef FULL
+#undef FOLDS
+#undef SPREAD
+#undef PIECES
+#undef ROUNDER
+#undef Around
 #undef Tally
 #undef Rule
 #undef V

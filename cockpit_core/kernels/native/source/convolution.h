@@ -55,6 +55,7 @@ static __attribute__((noinline)) void NAME(run_strip)(int K, int L, const REAL *
 INLINE void NAME(use)(const V *found, int K, int L, int64_t length, int64_t tail, REAL scale, const REAL *d0, const REAL *d1,
                       Sums *sums, int how, Tally *tally) {
   V squares = sums->squares, first = sums->first, second = sums->second;
+  Around around = {(I)0, 0};
   I inside = NAME(below)(tail);
   uint32_t lanes = tail < LANES ? ((uint32_t)1 << tail) - 1 : ALL_LANES;
   for (int k = 0; k < K; k++) {
@@ -65,9 +66,10 @@ INLINE void NAME(use)(const V *found, int K, int L, int64_t length, int64_t tail
       V b = d1 ? NAME(load)(d1 + k * length + l * LANES) : (V)0;
       if (last) x = (V)((I)x & inside), a = (V)((I)a & inside), b = (V)((I)b & inside);
       squares = FMA(x, x, squares), first = FMA(x, a, first), second = FMA(x, b, second);
-      if (how) NAME(add)(tally, x, last ? lanes : ALL_LANES, how);
+      if (how) NAME(add)(tally, &around, x, last ? lanes : ALL_LANES, how);
     }
   }
+  if (how == 1) NAME(fold)(tally, &around);
   sums->squares = squares, sums->first = first, sums->second = second;
 }
 
@@ -148,7 +150,7 @@ EXPORT int NAME(reduce_convolution)(const REAL *image, const REAL *left, int64_t
   Shape shape = {places, starts, sizes[3], sizes[4], sizes[5], sizes[6], sizes[7]};
   int64_t row_size = shape.groups_of_rows * shape.rows * shape.length;
   Rule rule;
-  Tally tally = {&rule, table, size, 0, (I)0};
+  Tally tally = {&rule, table, size};
   if (given) rule = NAME(read_rule)(given);
   int how = given ? (rule.near > 0 ? 1 : 2) : 0;
   WHOLE zero = given ? NAME(categories)((V)0, &rule)[0] : 0;
@@ -161,19 +163,20 @@ EXPORT int NAME(reduce_convolution)(const REAL *image, const REAL *left, int64_t
         int64_t nonzero = NAME(find_nonzero)(left + (n * groups * channels + channel) * shape.positions, &shape, weights, at);
         if (nonzero < 0) return 1;
         if (nonzero == 0) {
-          if (how == 2) table[zero] += row_size;
+          if (how) table[zero] += row_size;
           continue;
         }
         const REAL *d0 = directions > 0 ? D + channel * row_size : 0;
         const REAL *d1 = directions > 1 ? D + apart + channel * row_size : 0;
         Sums sums = {(V)0, (V)0, (V)0};
-        NAME(walk)(&shape, own, at, weights, nonzero, (REAL)scale, d0, d1, &sums, how, &tally);
+        NAME(walk)(&shape, own, at, weights, nonzero, (REAL)scale, d0, d1, &sums, NAME(choose_way)(&tally, how), &tally);
+        NAME(note_way)(&tally, row_size);
         UNROLL for (int i = 0; i < LANES; i++) {
           norms[n] += sums.squares[i], dots[2 * n] += sums.first[i], dots[2 * n + 1] += sums.second[i];
         }
       }
     }
-    if (given) NAME(flush)(&tally, groups * channels * row_size);
   }
+  if (given) NAME(flush)(&tally);
   return 0;
 }

@@ -111,10 +111,13 @@ INLINE void NAME(bisect)(REAL factor, const REAL *row, int64_t size, int kind, c
 
 INLINE void NAME(add_products)(Tally *tally, REAL factor, const REAL *row, int64_t size, int kind, int how) {
   V f = NAME(splat)(factor);
+  Around around = {(I)0, 0};
   int64_t j = 0;
   for (; j + LANES <= size; j += LANES)
-    NAME(add)(tally, NAME(round_product)(f * NAME(load)(row + j), kind), ALL_LANES, how);
-  if (j < size) NAME(add)(tally, NAME(round_product)(f * NAME(load)(row + j), kind), ((uint32_t)1 << (size - j)) - 1, how);
+    NAME(add)(tally, &around, NAME(round_product)(f * NAME(load)(row + j), kind), ALL_LANES, how);
+  if (j < size)
+    NAME(add)(tally, &around, NAME(round_product)(f * NAME(load)(row + j), kind), ((uint32_t)1 << (size - j)) - 1, how);
+  if (how == 1) NAME(fold)(tally, &around);
 }
 
 INLINE int64_t NAME(drop_zeros)(const REAL *values, int64_t size, REAL *row) {
@@ -152,7 +155,7 @@ EXPORT int64_t NAME(describe_products)(const double *given, int kind, void *memo
 static void count_products(const float *b, const float *a, int64_t samples, int64_t out, int64_t in, int kind,
                            const Rule *rule, int64_t *table, int64_t size, float *memory, const Segments *runs) {
   Products plan;
-  Tally tally = {rule, table, size, 0, (I)0};
+  Tally tally = {rule, table, size};
   float *sorted = memory, *rest = memory + in + LANES, *nonzero = memory + 2 * (in + LANES);
   plan.of = runs;
   for (int k = 0; k < 2 * rule->per_octave; k++)
@@ -193,7 +196,7 @@ static void count_products(const float *b, const float *a, int64_t samples, int6
 EXPORT void NAME(count_outer)(const REAL *b, const REAL *a, int64_t samples, int64_t out, int64_t in, int kind,
                               const double *given, int64_t *table, int64_t size, REAL *memory, int32_t *later, const void *runs) {
   Rule rule = NAME(read_rule)(given);
-  Tally tally = {&rule, table, size, 0, (I)0};
+  Tally tally = {&rule, table, size};
 #if MANTISSA == 23
   if (runs && in > LONG_ROW && in * out > MANY) {
     count_products(b, a, samples, out, in, kind, &rule, table, size, memory, runs);
@@ -204,7 +207,7 @@ EXPORT void NAME(count_outer)(const REAL *b, const REAL *a, int64_t samples, int
   WHOLE zero = NAME(categories)((V)0, &rule)[0];
   for (int64_t n = 0; n < samples; n++) {
     const REAL *factors = b + n * out, *values = a + n * in;
-    int64_t dense = 0, below = 0, above = 0, waiting = 0, narrow = 0;
+    int64_t below = 0, above = 0, waiting = 0, narrow = 0;
     Row row = NAME(look_at)(values, in);
     int64_t kept = row.positive + row.negative;
     for (int64_t i = 0; i < out; i++) {
@@ -229,18 +232,15 @@ EXPORT void NAME(count_outer)(const REAL *b, const REAL *a, int64_t samples, int
       table[zero] += in - kept;
       if (sorted && NAME(is_narrow)(factor, &row, kept, kind, &rule)) {
         NAME(bisect)(factor, memory, kept, kind, &rule, table);
-      } else if (how == 1) {
-        NAME(add_products)(&tally, factor, memory, kept, kind, 1);
-        dense += kept;
       } else {
-        NAME(add_products)(&tally, factor, memory, kept, kind, 2);
+        if (NAME(choose_way)(&tally, how) == 1) NAME(add_products)(&tally, factor, memory, kept, kind, 1);
+        else NAME(add_products)(&tally, factor, memory, kept, kind, 2);
+        NAME(note_way)(&tally, kept);
       }
     }
-    if (how == 1) {
-      NAME(flush)(&tally, dense);
-      table[rule.shift - 1] += below, table[rule.shift] += above;
-    }
+    if (how == 1) table[rule.shift - 1] += below, table[rule.shift] += above;
   }
+  NAME(flush)(&tally);
 }
 #undef WORTH_SORTING
 #undef LONG_ROW

@@ -10,6 +10,9 @@
 #endif
 #define WIDEST 4  // vectors of a tile
 #define MOST_SUMMED 256  // numbers in a row whose sums stay in the type itself
+#define TURNS 16
+#define SMALL_DIRECTIONS (1 << 16)  // bytes that stay in the first caches anyway
+#define IMAGES (1 << 19)            // bytes of images that stay in the second
 
 typedef struct {
   const REAL *image[WIDEST];  // where each vector of the tile begins in the patch at place 0
@@ -73,6 +76,7 @@ INLINE int NAME(channels_at_once)(int64_t left, int L) {
 INLINE void NAME(use_tile)(const V *found, int O, int L, const int64_t *lanes, REAL scale, const REAL *d0, const REAL *d1,
                            const int64_t *along, int64_t row_size, Sums *sums, int how, Tally *tally) {
   V squares = sums->squares, first = sums->first, second = sums->second;
+  Around around = {(I)0, 0};
   for (int o = 0; o < O; o++) {
     for (int l = 0; l < L; l++) {
       V x = found[o * L + l] * scale;
@@ -85,10 +89,31 @@ INLINE void NAME(use_tile)(const V *found, int O, int L, const int64_t *lanes, R
         counted = ((uint32_t)1 << lanes[l]) - 1;
       }
       squares = FMA(x, x, squares), first = FMA(x, a, first), second = FMA(x, b, second);
-      if (how) NAME(add)(tally, x, counted, how);
+      if (how) NAME(add)(tally, &around, x, counted, how);
     }
   }
+  if (how == 1) NAME(fold)(tally, &around);
   sums->squares = squares, sums->first = first, sums->second = second;
+}
+
+// A tile of one sample, summed and used.
+INLINE void NAME(reduce_tile)(int O, int L, const NAME(Tile) *t, const int64_t *lanes, REAL scale, const REAL *d0,
+                              const REAL *d1, const int64_t *along, int64_t row_size, Sums *sums, int how, Tally *tally) {
+  V found[TILE];
+  NAME(run_tile)(O, L, t, found);
+  int way = NAME(choose_way)(tally, how);
+  if (way == 1) NAME(use_tile)(found, O, L, lanes, scale, d0, d1, along, row_size, sums, 1, tally);
+  else if (way == 2) NAME(use_tile)(found, O, L, lanes, scale, d0, d1, along, row_size, sums, 2, tally);
+  else NAME(use_tile)(found, O, L, lanes, scale, d0, d1, along, row_size, sums, 0, tally);
+  NAME(note_way)(tally, O * L * LANES);
+}
+
+// How many samples take turns with each tile: where directions are large, they are read once for all of these, as long as
+// the images stay in the cache.
+INLINE int64_t NAME(samples_at_once)(int64_t image_size, int64_t read) {
+  if (read * (int64_t)sizeof(REAL) < SMALL_DIRECTIONS) return 1;
+  int64_t fit = IMAGES / (image_size * (int64_t)sizeof(REAL) + 1);
+  return fit < 1 ? 1 : fit < TURNS ? fit : TURNS;
 }
 
 // As reduce_convolution, but left may lie in any order: steps are the numbers between samples, output channels and
@@ -101,42 +126,48 @@ EXPORT void NAME(reduce_dense)(const REAL *image, const REAL *left, int64_t samp
   int64_t rows = sizes[5], row_step = sizes[6], length = sizes[7];
   int64_t strips = (length + LANES - 1) / LANES, vectors = sizes[4] * rows * strips, row_size = sizes[4] * rows * length;
   int64_t widest = vectors % 3 == 0 ? 3 : vectors < WIDEST ? vectors : WIDEST;  // kernels of 3 x 3 are common
+  int64_t turns = NAME(samples_at_once)(image_size, directions * groups * channels * row_size);
   Rule rule;
-  Tally tally = {&rule, table, size, 0, (I)0};
+  Tally tally = {&rule, table, size};
   if (given) rule = NAME(read_rule)(given);
   int how = given ? (rule.near > 0 ? 1 : 2) : 0;
-  V found[TILE];
-  for (int64_t n = 0; n < samples; n++) {
-    double norm = 0, dot0 = 0, dot1 = 0;
+  Sums sums[TURNS];
+  for (int64_t first = 0; first < samples; first += turns) {
+    int64_t last = first + turns < samples ? first + turns : samples;
     for (int64_t o = 0, O; o < groups * channels; o += O) {
       int64_t g = o / channels, summed = 0;
       O = NAME(channels_at_once)((g + 1) * channels - o, (int)widest);
-      const REAL *own = image + n * steps[3] + g * image_size;
       const REAL *d0 = directions > 0 ? D + o * row_size : 0, *d1 = directions > 1 ? D + apart + o * row_size : 0;
-      Sums sums = {(V)0, (V)0, (V)0};
+      for (int64_t n = first; n < last; n++) sums[n - first] = (Sums){(V)0, (V)0, (V)0};
       for (int64_t from = 0, L; from < vectors; from += L) {  // along rows of the directions, which may be large
-        int64_t lanes[WIDEST], along[WIDEST];
+        int64_t lanes[WIDEST], along[WIDEST], begins[WIDEST];
         L = vectors - from < widest ? vectors - from : widest;
-        NAME(Tile) t = {{0}, places, sizes[3], left + n * steps[0] + o * steps[1], steps[2], steps[1]};
         for (int l = 0; l < L; l++) {
           int64_t row = (from + l) / strips, strip = (from + l) % strips * LANES;
-          t.image[l] = own + starts[row / rows] + row % rows * row_step + strip;
+          begins[l] = g * image_size + starts[row / rows] + row % rows * row_step + strip;
           lanes[l] = length - strip < LANES ? length - strip : LANES, along[l] = row * length + strip;
         }
-        NAME(run_tile)((int)O, (int)L, &t, found);
-        if (how == 1) NAME(use_tile)(found, (int)O, (int)L, lanes, (REAL)scale, d0, d1, along, row_size, &sums, 1, &tally);
-        else if (how == 2) NAME(use_tile)(found, (int)O, (int)L, lanes, (REAL)scale, d0, d1, along, row_size, &sums, 2, &tally);
-        else NAME(use_tile)(found, (int)O, (int)L, lanes, (REAL)scale, d0, d1, along, row_size, &sums, 0, &tally);
         summed += O * L;
-        if (from + L < vectors && summed < MOST_SUMMED) continue;
-        UNROLL for (int i = 0; i < LANES; i++) norm += sums.squares[i], dot0 += sums.first[i], dot1 += sums.second[i];
-        sums = (Sums){(V)0, (V)0, (V)0}, summed = 0;
+        int ends = from + L == vectors || summed >= MOST_SUMMED;
+        for (int64_t n = first; n < last; n++) {
+          NAME(Tile) t = {{0}, places, sizes[3], left + n * steps[0] + o * steps[1], steps[2], steps[1]};
+          for (int l = 0; l < L; l++) t.image[l] = image + n * steps[3] + begins[l];
+          Sums *own = sums + (n - first);
+          NAME(reduce_tile)((int)O, (int)L, &t, lanes, (REAL)scale, d0, d1, along, row_size, own, how, &tally);
+          if (!ends) continue;
+          UNROLL for (int i = 0; i < LANES; i++)
+            norms[n] += own->squares[i], dots[2 * n] += own->first[i], dots[2 * n + 1] += own->second[i];
+          *own = (Sums){(V)0, (V)0, (V)0};
+        }
+        summed = ends ? 0 : summed;
       }
     }
-    norms[n] += norm, dots[2 * n] += dot0, dots[2 * n + 1] += dot1;
-    if (given) NAME(flush)(&tally, groups * channels * row_size);
   }
+  if (given) NAME(flush)(&tally);
 }
 #undef TILE
 #undef WIDEST
 #undef MOST_SUMMED
+#undef TURNS
+#undef SMALL_DIRECTIONS
+#undef IMAGES
