@@ -78,7 +78,9 @@ function addStrip(scene: Scene, strip: Strip, box: Box, places: Map<string, numb
     box.y,
   ]);
   const { marks } = scene;
-  marks.push({ type: "text", x: box.x, y: box.y - 8, text: strip.label, color: theme.quiet });
+  const room = Math.floor(box.width / 6); // letters; in a strip what stands in brackets is left out first
+  const text = strip.label.length > room ? shorten(strip.label.replace(/ \(.*\)$/, ""), room) : strip.label;
+  marks.push({ type: "text", x: box.x, y: box.y - 8, text, title: strip.label, color: theme.quiet });
   let labelled = Number.NEGATIVE_INFINITY; // in a low strip ticks come closer than their labels are high
   for (const tick of yscale.ticks(Math.max(2, Math.floor(box.height / 40)))) {
     if (Math.abs(tick.at - labelled) < 12) continue;
