@@ -109,7 +109,7 @@ def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Tra
     """
     tables = find_tables([own.counts for own in several if own.counts is not None])
     vectors = [v for own in several for v in (own.norms, *own.projections.values()) if v is not None]
-    sizes = [len(vector) for vector in (*vectors, also)]
+    sizes = [vector.shape[0] for vector in (*vectors, also)]
     there = vectors[0].device if vectors else also.device
     both = torch.cat([*vectors, also.to(there)])
     host, *moved = transfer.ask([both, *(table for _, _, table in tables)]).read()
@@ -147,9 +147,11 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
     for result, norm in zip(asked, read_vectors(statistics, also, job.transfer), strict=True):
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
-    dots = torch.stack([own for result in asked if (own := dots_of(result)) is not None]).numpy() if asked else ()
+    own = [dots for result in asked if (dots := dots_of(result)) is not None]
+    dots = torch.stack(own).numpy() if asked else np.zeros((0, 1))
     with np.errstate(all="ignore"):  # gradients may be infinite
-        sums = {r.name: (float(own.mean()), float(np.abs(own).mean())) for r, own in zip(asked, dots, strict=True)}
+        means = zip(dots.mean(1).tolist(), np.abs(dots).mean(1).tolist(), strict=True)
+        sums = {result.name: both for result, both in zip(asked, means, strict=True)}
     problems = {r.name: check(r, gradients[r.name], *sums.get(r.name, (0.0, 0.0)), job) for r in results}
     return {name: problem for name, problem in problems.items() if problem}
 
@@ -161,7 +163,7 @@ def dots_of(result: LayerResult) -> Tensor | None:
 
 def has_dots(result: LayerResult, job: Job) -> bool:
     dots = dots_of(result)
-    return dots is not None and len(dots) == job.samples
+    return dots is not None and dots.shape[0] == job.samples
 
 
 def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job: Job) -> str:

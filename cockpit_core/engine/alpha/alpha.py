@@ -71,6 +71,8 @@ class Taken:
     read_norms: Callable[[], Mapping[str, float]]
     """Of ``update``; to be read as late as can be."""
     theta: dict[str, Tensor]
+    lengths: Mapping[str, float]
+    """Of ``theta``, where somebody has measured them."""
     gradients: Mapping[str, Tensor]
     gradient_norms: Mapping[str, float]
     passes: list[Pass]
@@ -181,7 +183,7 @@ class Alpha:
             return self.never_repeats or taken.unmeasured or NOT_KEPT
         self.is_parallel = parallel
         length = combine({n: taken.norms[n] for n in slopes})
-        if any(len(own) != len(batch.losses) for own in slopes.values()):
+        if any(own.shape != batch.losses.shape for own in slopes.values()):
             return f"{len(next(iter(slopes.values())))} individual gradients for {len(batch.losses)} losses"
         total = torch.stack(list(slopes.values())).sum(0)
         start = observe_end(batch.losses, total / length if length > 0 else total)
@@ -234,7 +236,8 @@ class Alpha:
 
 
 def layer_of(name: str, taken: Taken) -> Layer:
-    return Layer.of(taken.update[name], taken.gradients[name], taken.theta[name], taken.gradient_norms[name])
+    lengths = taken.gradient_norms[name], taken.lengths.get(name)
+    return Layer.of(taken.update[name], taken.gradients[name], taken.theta[name], *lengths)
 
 
 def to_host(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
