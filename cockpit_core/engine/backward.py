@@ -24,7 +24,6 @@ from cockpit_core.quantities.norms import measure_norms
 WAITING = 4
 """This part of the memory budget may be held by layers that are to be checked."""
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
-
 TAKEN = "gradients were taken away inside the backward pass, as by an optimizer that steps in a hook"
 
 
@@ -68,9 +67,7 @@ class BackwardSide(Centre):
         with self.guard("output hooks"):
             call.batch_size = call.batch_size or found.batch_size
             self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
-            given = [
-                tensor for tensor, _ in call.versions if tensor.layout == torch.strided
-            ]  # sparse ones tell no size
+            given = [t for t, _ in call.versions if t.layout == torch.strided]  # sparse ones tell no size
             found.bytes += gradient.nbytes + sum(tensor.nbytes for tensor in given)
             found.add(call, names, self.cover, position, gradient.detach())
 

@@ -38,7 +38,7 @@ from cockpit_core.engine.samples.following import holds_scalars
 from cockpit_core.engine.survey import Survey, survey
 from cockpit_core.layers import random_state
 from cockpit_core.layers.module_state import LossAgain
-from cockpit_core.layers.registry import INNER, Call, find_inner
+from cockpit_core.layers.registry import INNER, Call, watch_inner
 from cockpit_core.layers.seeds import flatten_tensors
 from cockpit_core.quantities.measured import Activations
 
@@ -110,8 +110,7 @@ class Engine(BackwardSide):
             size = self.calls.size if repetition is None else repetition.forward.batch_size
             dim, before = self.cover.batch_dim(module, self.batch_dim), self.before_calls.pop(id(module), None)
             call = make_call(module, args, kwargs, size or 0, dim, before, output)
-            call.forward = self.calls.number
-            self.quiet.packed |= has_saved_tensor_hooks()
+            call.forward, self.quiet.packed = self.calls.number, self.quiet.packed or has_saved_tensor_hooks()
             if repetition is None:
                 self._note_layer(call, names, tensors)
             else:
@@ -122,17 +121,8 @@ class Engine(BackwardSide):
                     tensor.register_hook(partial(self.on_output_gradient, call, names, position))
                     if repetition is None:
                         tag(tensor, call, names, position)
-            node = find_inner(call, tensors) if repetition is None and not self.quiet.packed else None
-            if node is not None:
-                node.register_prehook(partial(self.on_inner_gradient, call, names))
-
-    def on_inner_gradient(self, call: Call, names: list[str], gradients: tuple[Tensor | None, ...]) -> None:
-        found, gradient = self.step.open, gradients[0]
-        if self.quiet.muted or found is None or gradient is None or not self.step.plan.individual:
-            return
-        with self.guard("output hooks"):
-            found.bytes += gradient.nbytes
-            found.add(call, names, self.cover, INNER, gradient.detach())
+            if repetition is None and not self.quiet.packed:
+                watch_inner(call, tensors, partial(self.on_output_gradient, call, names, INNER))
 
     def _note_layer(self, call: Call, names: list[str], tensors: list[Tensor]) -> None:
         self.calls.follower.note_call(call, tensors)

@@ -150,6 +150,13 @@ def find_inner(call: Call, outputs: list[Tensor]) -> Any:
     return own.find_inner(call, outputs) if isinstance(own, Repeating) and own.find_inner is not None else None
 
 
+def watch_inner(call: Call, outputs: list[Tensor], take: Callable[[Tensor], None]) -> None:
+    """Hand that gradient on when it comes by."""
+    node = find_inner(call, outputs)
+    if node is not None:
+        node.register_prehook(lambda given: None if given[0] is None else take(given[0]))
+
+
 def of_outputs(gradients: dict[int, Tensor]) -> dict[int, Tensor]:
     """Those of the module's outputs."""
     return {k: b for k, b in gradients.items() if k != INNER} if INNER in gradients else gradients

@@ -74,8 +74,8 @@ def reduce_positions(b: Tensor, a: Tensor, scale: float, directions: Sequence[Te
         raise ValueError(f"{tuple(b.shape)} and {tuple(a.shape)} do not fit each other, or directions do not fit them")
     b, a, along = b.contiguous(), add_room(a), None
     if directions:
-        rows = [d.reshape(out, inner).to(b.dtype) for d in directions]
-        along = add_room(torch.stack(rows) if len(rows) > 1 else rows[0])
+        each = [d.reshape(out, inner).to(b.dtype) for d in directions]
+        along = add_room(torch.stack(each) if len(each) > 1 else each[0])
     geometry = ((1,), (1,), (1,))
     places, starts, lines = lay_out(geometry, (positions,), (positions,), inner)
     steps = (positions * out, 1, out, positions * inner)
