@@ -49,8 +49,8 @@ class Diagonal:
 
     def read_traces(self, found: Iterable[float]) -> dict[str, float]:
         numbers = iter(found)
-        found = {name: next(numbers) for name in self.values}
-        return found | {name: found.get(name, 0.0) + next(numbers) for name in self.rest}
+        traces = {name: next(numbers) for name in self.values}
+        return traces | {name: traces.get(name, 0.0) + next(numbers) for name in self.rest}
 
     @property
     def trace(self) -> float:
