@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.diagnosis import grading
+from benchmarks.diagnosis import grading, loop
 from benchmarks.diagnosis.faults import FAULTS, fits
 from benchmarks.diagnosis.healthy import AWKWARD, names_of_awkward
 from benchmarks.diagnosis.loop import UNREAD, make_job
@@ -30,9 +30,12 @@ ADVICE = {"labels_off", "constant_feature", "label_noise", "no_activation", "imb
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without the largest eigenvalue, which takes half of the time: what is promised here holds without it too."""
     root = tmp_path_factory.mktemp("diagnosis")
-    for case in small_cases():
-        assert work((case, root / "lean", "lean"))[1] == ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "UNREAD", (*UNREAD, "HessMaxEV"))
+        for case in small_cases():
+            assert work((case, root / "lean", "lean"))[1] == ""
     return root
 
 
@@ -87,7 +90,7 @@ def test_the_page_and_the_table_of_precision_are_made_of_saved_verdicts(
     page = make_page(again)
     assert again["lean"][0].alarms.keys() == KINDS.keys()
     assert [v.alarms[ALL] for v in again["lean"]] == [v.alarms[ALL] for v in verdicts]
-    for part in ("| mlp |", "| not_zeroed |", "| AutoTrainer |", " of 2 programs, 1 seed of faults"):
+    for part in ("| mlp |", "| not_zeroed |", "| AutoTrainer |", " of 2 programs, faults of seed 0 ("):
         assert part in page
     write_measured(again["lean"], tmp_path / "measured.py")
     namespace: dict = {}

@@ -68,7 +68,7 @@ def list_misses(verdicts: list[Verdict]) -> Iterator[str]:
 def print_scores(verdicts: list[Verdict]) -> None:
     grading.decide_harm(verdicts)
     graded = grading.leave_out(verdicts)
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if all(kind in v.alarms for v in graded)):
         print(f"\n{kind}, {len(graded)} runs")
         print("\n".join(f"  {line}" for line in describe(graded, kind)))
     print("\n" + "\n".join(describe_more(graded)))
@@ -89,8 +89,9 @@ def print_scores(verdicts: list[Verdict]) -> None:
 
 
 def score(folder: Path, jobs: int, kinds: tuple[str, ...] = tuple(KINDS)) -> dict[str, list[Verdict]]:
-    """{way of tracking: verdicts}; "full" counts for what it is."""
-    found = {name: read_verdicts(folder / name, kinds, jobs) for name in FILES}
+    """{way of tracking: verdicts}; "full" counts for what it is. What the default of ``track`` leaves out need not be taken
+    away again: there all that was recorded is read, once."""
+    found = {name: read_verdicts(folder / name, (ALL,) if name == "default" else kinds, jobs) for name in FILES}
     return {name: runs for name, runs in found.items() if runs}
 
 

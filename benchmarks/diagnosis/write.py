@@ -98,24 +98,40 @@ def compare_tools(verdicts: list[Verdict]) -> list[str]:
     return [*rows, ""]
 
 
+def largest(saved: dict[str, list[Verdict]]) -> str:
+    """The way of tracking with the most runs; of as many, the first."""
+    return max(saved, key=lambda name: len(saved[name]))
+
+
+def tell_draw(verdicts: list[Verdict]) -> str:
+    """How many runs of the whole, of which seeds. A part is an even draw: the runs of a seed are shuffled, seed by seed."""
+    seeds = sorted({v.seed for v in verdicts if v.seeded})
+    programs = len({v.program for v in verdicts})
+    listed = ", ".join(f"{seed} ({sum(v.seeded and v.seed == seed for v in verdicts)} runs)" for seed in seeds)
+    return f"{len(verdicts)} of the {WHOLE:,} runs, of {programs} programs, faults of seed{'s' * (len(seeds) != 1)} {listed}"
+
+
 def make_page(saved: dict[str, list[Verdict]]) -> str:
     graded = {}
     for tracking, verdicts in saved.items():
         grading.decide_harm(verdicts)
         graded[tracking] = grading.leave_out(verdicts)
-    main = next(iter(graded))  # full before lean before default
+    main, dense = largest(graded), next(iter(graded))  # full before lean before default
     runs = graded[main]
     programs = sorted({v.program for v in runs})
-    seeds = len({v.seed for v in runs if v.seeded})
     return "\n".join([
-        f"{len(runs)} of the {WHOLE:,} runs, of {len(programs)} programs, {seeds} seed{'s' * (seeds != 1)} of faults. "
+        *(f"{tell_draw(own)}, tracked with {TITLES[name]}." for name, own in graded.items()),
         "Confidences, and the order of findings that they decide, are from the other programs only.",
         "",
         *make_table("tracked", [make_row(TITLES[name], own) for name, own in graded.items()]),
         f"With {TITLES[main]}:",
         "",
         *describe(runs),
-        *make_table("evidence", [make_row(kind, runs, kind) for kind in KINDS]),
+        f"By kind of evidence, with {TITLES[dense]}:",
+        "",
+        *make_table("evidence", [make_row(kind, graded[dense], kind) for kind in KINDS]),
+        f"By program, with {TITLES[main]}:",
+        "",
         *make_table("program", [make_row(name, [v for v in runs if v.program == name]) for name in programs]),
         "What was named first where a fault did harm, severe and mild together; causes that no evidence separates count as equal:",
         "",
@@ -142,7 +158,7 @@ def main() -> None:
     text = document.read_text()
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     document.write_text(f"{before}{BEGIN}\n{page}\n{END}{after}")
-    write_measured(next(iter(saved.values())), ROOT / "cockpit_core" / "diagnosis" / "measured.py")
+    write_measured(saved[largest(saved)], ROOT / "cockpit_core" / "diagnosis" / "measured.py")
     print(page)
 
 

@@ -15,7 +15,7 @@ class BatchTooSmall(Diagnosis):
     name = "batch_too_small"
     title = "the batch is too small"
     needs = ("NormTest",)
-    hold, after, least = 1, 60, 4
+    hold, after, least = 1, 80, 4
     confidence = 0.7
     explains = (
         "data_not_shuffled",

@@ -48,7 +48,6 @@ class DropoutTooHigh(Diagnosis):
         )
         remedy = "Use 0.1 to 0.5."
         # The loss of training is high by the noise alone; what counts is the loss without it.
-        untried = view.struggles and (p >= 0.95 or view.t >= 80)
-        harmful = untried if without != without else view.is_behind(without)
+        harmful = view.t >= 80 and (view.struggles if without != without else view.is_behind(without))
         found = [evidence("dropout", p), evidence("level", view.level)]
         return Found(text, remedy, found, severity="likely" if harmful else "advice")

@@ -41,7 +41,7 @@ class GraphDetached(Diagnosis):
         )
         # A trained backbone may run under no_grad: then training goes well. So it does behind a small layer of random
         # weights, mostly.
-        whole = view.weight_share(behind) > limit("lost_weights")
+        whole = view.weight_share(behind) > limit("cut_weights")
         fresh = view.are_fresh(behind)
         harmful = (fresh and whole) or (view.suffers if fresh else view.suffers and view.struggles)
         remedy = (

@@ -69,7 +69,7 @@ class LearningRateTooHigh(Diagnosis):
             signs.append((words, evidence("travelled", view.travelled)))
         far = 3 < view.travelled < math.inf and view.weight_fall > 2
         lost = view.was_good and not view.facts.loss.startswith("BCE")
-        if far and (lost or not view.learns) and view.level > 0.97 and view.struggles and not view.starts_small:
+        if far and (lost or not view.learns) and view.level > 0.95 and view.struggles and not view.starts_small:
             before = "no longer better than chance" if lost else "no better than chance"
             words = f"the weights are {number(view.travelled)} times their first length away, and the loss is {before}"
             signs.append((words, evidence("travelled", view.travelled)))

@@ -20,11 +20,13 @@ class TargetInInputs(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         likeness, places = view.every("input_target", 5), view.every("input_target_where", 5)
-        if len(likeness) < 5 or len(set(places)) > 1 or view.batch < 8:
+        if len(likeness) < (2 if view.sparse else 5) or len(set(places)) > 1 or view.batch < 8:
             return None
         least, same = min(likeness), min(likeness) >= limit("input_target")
         # A feature that tells nearly all may be a legitimate one; where it is all the same at every step, it is said.
-        if not same and not (least > 0.9 and view.batch >= 16 and view.facts.is_value and view.has_seen(12)):
+        if not same and not (
+            len(likeness) == 5 and least > 0.9 and view.batch >= 16 and view.facts.is_value and view.has_seen(12)
+        ):
             return None
         text = (
             f"Feature {number(places[-1])} of the inputs gives the target away: over {len(likeness)} batches their "

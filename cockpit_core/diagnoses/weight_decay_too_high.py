@@ -41,7 +41,8 @@ class WeightDecayTooHigh(Diagnosis):
         shrinking = shrinking or (share > 0.4 and view.weight_fall < 0.75 and view.struggles and view.t >= 60)
         # At a minimum decay and gradient balance: that is what decay is for.
         settled = view.learns if view.level != view.level else view.level < 0.5
-        shrunk = share > 0.25 and view.weight_fall < 0.6 and view.t >= 20 and not view.thrives
+        shrunk = share > 0.25 and view.weight_fall < 0.6 and not view.thrives
+        shrunk = shrunk and (view.lags or (view.weight_fall < 0.4 and view.t >= 20))
         if not ((strong or shrinking) and not settled) and not shrunk:
             return None
         decay = view.facts.weight_decay

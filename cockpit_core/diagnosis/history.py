@@ -106,7 +106,6 @@ class History:
         since, before = self.rate_seen
         if step > since >= 0:
             self._pool("rate", (before + rate) / 2, step - since)
-        self.samples = 0.0  # of the last batch that signals looked at
         self.rate_seen = (step, rate)
 
     def _keep(self, seen: Observation) -> Observation:

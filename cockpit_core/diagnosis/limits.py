@@ -171,6 +171,9 @@ LIMITS: dict[str, Limit] = {
     "lost_weights": Limit(
         0.5, 0, 0.5, "", "share of all weights that do not learn", "the others make up for a small layer, mostly"
     ),
+    "cut_weights": Limit(
+        0.3, 0, 0.3, "", "share of all weights that no gradient reaches", "nobody cuts a third of a network on purpose"
+    ),
     "vanishing": Limit(
         1e-3,
         0.01,

@@ -236,11 +236,12 @@ class Progress(Reading):
     def comes_down(self) -> bool:
         """The loss began a little above chance and falls as fast as it should: from there it takes longer to be below. (So
         it is with rare labels, and with losses of several terms, whose chance is not known.)"""
-        start = ratio(self.loss0, self.chance * self.summed * self.undivided)
+        start = ratio(self.very_first, self.chance * self.summed * self.undivided)  # before any step could do harm
+        fallen = 1 - ratio(self.loss, self.very_first)
         half = max(4, self.window)
         falls = self.improves or mean(self.finite[-2 * half : -half]) > mean(self.finite[-half:])
         still = falls and (self.t < 6 * PATIENT or self.level < 0.97)
-        return 1.15 < start < FAR and not self.drop < self.usual_drop and still
+        return 1.15 < start < FAR and fallen >= self.usual_drop and still
 
     @cached_property
     def lags(self) -> bool:
@@ -252,7 +253,7 @@ class Progress(Reading):
     @cached_property
     def suffers(self) -> bool:
         """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
-        return self.t >= 4 * PATIENT and self.lags
+        return self.t >= 3 * PATIENT and self.lags
 
     def is_behind(self, level: float) -> bool:
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""

@@ -197,7 +197,9 @@ class View(Tensors):
     @cached_property
     def goes_beyond(self) -> bool:
         """By trial steps on the same batch, where nothing comes of them: at the edge of stability good runs do so too."""
-        if self.t < 30 or (self.facts.adaptive and self.update < 1e-3) or 0 < self.vanishing[0] < limit("vanishing"):
+        if self.t < 30 or (self.facts.adaptive and self.update < 1e-3):
+            return False
+        if 0 < self.vanishing[0] < limit("vanishing") or self.first("output_spread") < 1e-4:
             return False  # where no gradient arrives, biases alone move: their valley is narrow at any rate
         none = self.drop < 0.15 or self.travelled > limit("travelled")  # or a way back to less than there might be
         if self.bent < 0.25 and self.struggles and none and not self.improves:

@@ -144,3 +144,58 @@ def test_the_mean_rate_is_over_time_and_not_over_records() -> None:
         rate = 0.1 * min(1.0, (step + 1) / 40) * (1 + math.cos(math.pi * step / 400)) / 2
         judge.see(Observation(step, {"Loss": 2.0, "LearningRate": rate}, {}, 32))
     assert 0.4 < view_of(judge).rate_mean < 0.6
+
+
+def test_what_begins_above_chance_is_given_the_time_to_come_down() -> None:
+    """1.7 times chance at the start, as with rare labels: a third less after 60 steps is a good run, standing still is not."""
+
+    def falling(speed: float):
+        def change(i: int, scalars: dict[str, float]) -> None:
+            scalars |= {"Loss": 2.3 * 1.7 * math.exp(-speed * i), "signal/accuracy": 0.1}
+
+        return change
+
+    good, slow = view_of(replay_history(falling(0.035), n=13)), view_of(replay_history(falling(0.005), n=13))
+    assert good.level > 1.05
+    assert good.comes_down
+    assert not good.struggles
+    assert slow.struggles
+    assert not view_of(replay_history(falling(0.02), n=30)).comes_down  # 145 steps, and still no better than chance
+
+
+def test_moving_targets_have_no_chance() -> None:
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {"signal/target_std": 0.3, "signal/target_mean": -0.05 * i}
+
+    assert math.isnan(view_of(replay_history(change, header=make_header("MSELoss"), n=20)).level)
+    assert not math.isnan(view_of(replay_history(stuck_at(1, target_std=1.5), header=make_header("MSELoss"))).level)
+
+
+def test_the_batch_of_a_function_loss_is_that_of_the_signals() -> None:
+    """Their header may have no batch size, and signals come at the first steps only."""
+
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars["signal/samples"] = 32.0 if i == 0 else math.nan
+
+    def unknown(i: int, scalars: dict[str, float]) -> None:
+        del scalars["signal/samples"]
+
+    assert view_of(replay_history(change, batch=0)).batch == 32
+    for hidden in (change, unknown):
+        assert "batchnorm_few_samples" not in find(hidden, batch=0, static={"static_batchnorms": 2})
+    assert "batchnorm_few_samples" in find(unknown, batch=2, static={"static_batchnorms": 2})
+
+
+def test_a_rate_that_is_too_low_may_learn_and_far_too_slowly() -> None:
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {
+            "Loss": 2.3 * (1 - 0.004 * i) + 0.003 * math.sin(7.7 * i),
+            "signal/accuracy": 0.5,
+            "Distance": 0.02 * i,
+        }
+        scalars |= {"UpdateSize": 0.005, "HessMaxEV": 5.0}
+
+    assert view_of(replay_history(change, n=30)).learns
+    assert alarms(replay_history(change, n=30)) == ["learning_rate_too_low"]
+    longer = lambda i, scalars: (change(i, scalars), scalars.update({"UpdateSize": 0.05}))  # noqa: E731
+    assert "learning_rate_too_low" not in alarms(replay_history(longer, n=30))
