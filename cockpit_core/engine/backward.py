@@ -26,6 +26,7 @@ WAITING = 4
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
 
 TAKEN = "gradients were taken away inside the backward pass, as by an optimizer that steps in a hook"
+Norms = Callable[[], dict[str, float]]
 
 
 class BackwardSide(Centre):
@@ -68,10 +69,8 @@ class BackwardSide(Centre):
         with self.guard("output hooks"):
             call.batch_size = call.batch_size or found.batch_size
             self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
-            given = [
-                tensor for tensor, _ in call.versions if tensor.layout == torch.strided
-            ]  # sparse ones tell no size
-            found.bytes += gradient.nbytes + sum(tensor.nbytes for tensor in given)
+            plain = [tensor for tensor, _ in call.versions if tensor.layout == torch.strided]  # others tell no size
+            found.bytes += gradient.nbytes + sum(tensor.nbytes for tensor in plain)
             found.add(call, names, self.cover, position, gradient.detach())
 
     def on_entry(self, entry: Entry, gradients: tuple[Tensor | None, ...]) -> None:
@@ -320,9 +319,7 @@ class BackwardSide(Centre):
             return ""
         return self.clock.timed("alpha", self.alpha.finish, self._batch())
 
-    def start_alpha(
-        self, step: int, update: dict[str, Tensor], norms: Callable[[], dict[str, float]], lengths: Mapping[str, float]
-    ) -> str:
+    def start_alpha(self, step: int, update: dict[str, Tensor], norms: Norms, lengths: Mapping[str, float]) -> str:
         """The step was ``update``, from parameters of these ``lengths``, if known. Returns why it will have no Alpha, or ""."""
         if not self.step.plan.alpha_start:
             return ""
