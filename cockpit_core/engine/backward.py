@@ -25,6 +25,7 @@ WAITING = 4
 """This part of the memory budget may be held by layers that are to be checked."""
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
 TAKEN = "gradients were taken away inside the backward pass, as by an optimizer that steps in a hook"
+Norms = Callable[[], dict[str, float]]
 
 
 class BackwardSide(Centre):
@@ -317,9 +318,7 @@ class BackwardSide(Centre):
             return ""
         return self.clock.timed("alpha", self.alpha.finish, self._batch())
 
-    def start_alpha(
-        self, step: int, update: dict[str, Tensor], norms: Callable[[], dict[str, float]], lengths: Mapping[str, float]
-    ) -> str:
+    def start_alpha(self, step: int, update: dict[str, Tensor], norms: Norms, lengths: Mapping[str, float]) -> str:
         """The step was ``update``, from parameters of these ``lengths``, if known. Returns why it will have no Alpha, or ""."""
         if not self.step.plan.alpha_start:
             return ""

@@ -11,6 +11,7 @@ from torch import nn
 from cockpit_core.engine.hooks import Handles, Hook
 from cockpit_core.engine.loss.roots import WATCH
 from cockpit_core.engine.scripting import HiddenFromScript
+from cockpit_core.tracking.idle_cost import IdleCost
 from cockpit_core.tracking.listening import Listener
 
 
@@ -23,17 +24,23 @@ class Attachments:
         listener: Listener,
         optimizers: Iterable[torch.optim.Optimizer],
         before_step: Callable[..., None],
-        after_step: Callable[..., None],
+        after_step: Hook,
+        note_idle: Callable[[float], None],
     ):
+        """``note_idle`` is told what the light hooks take, where that is looked at."""
         self.loss_fn, self.listener, self.optimizers = loss_fn, listener, list(optimizers)
         self.before_step, self.after_step = before_step, after_step
         self.handles, self.step_handles = Handles(), Handles()
+        self.idle_cost, self.note_idle = IdleCost([], note_idle), note_idle
 
     def attach(self) -> None:
         """Apart from the constructor: what fails half-way can be removed."""
         self.handles.add(HiddenFromScript())
         if isinstance(self.loss_fn, nn.Module):
-            self.handles.add(self.loss_fn.register_forward_hook(Hook(self.listener, "on_loss"), with_kwargs=True))
+            on_loss = Hook(self.listener, "on_loss")
+            self.handles.add(self.loss_fn.register_forward_hook(on_loss, with_kwargs=True))
+            if len(self.optimizers) == 1:
+                self.idle_cost = IdleCost([on_loss, self.after_step], self.note_idle)
         else:
             WATCH.add(self.listener)
         for optimizer in self.optimizers:

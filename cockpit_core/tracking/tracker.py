@@ -113,7 +113,7 @@ class Tracker:
         )  # fmt: skip
         self.attachments = Attachments(
             self.loss_fn, self.listener, self.rounds.watched.values(),
-            Hook(self, "before_step"), Hook(self, "after_step", keeps=True),
+            Hook(self, "before_step"), Hook(self, "after_step", keeps=True), self.pace.account.note_hooks,
         )  # fmt: skip
         self.attachments.attach()
         self.ending = Ending(self)
@@ -303,6 +303,8 @@ class Tracker:
             self.pace.trigger = ""
             if plan.active or was_active:
                 self.begin(plan)
+            if not plan.active:
+                self.attachments.idle_cost.sample()
             self.writing.note_left_out(self.pace.describe())
         self.step_began = self.engine.clock.mark()
         self.ledger.add(self.step_began, self.pace.account.book_planning)

@@ -1,0 +1,55 @@
+"""What the hooks of a step take at which nothing is measured: looked at now and then, on this machine, in this loop."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cockpit_core.engine.hooks import Hook
+
+
+class IdleCost:
+    """``note`` is told the seconds that all ``hooks`` took at one step. Nothing is timed unless ``sample`` was called."""
+
+    def __init__(self, hooks: Sequence[Hook], note: Callable[[float], None]):
+        self.hooks, self.note = [(hook, hook.function) for hook in hooks], note
+        self.taken: dict[int, float] = {}
+        self.rounds = 0
+
+    def sample(self) -> None:
+        """The next call of each of them."""
+        self.taken.clear()
+        self.rounds += 1
+        for place, (hook, function) in enumerate(self.hooks):
+            hook.function = Timed(self, place, function)
+
+    def took(self, place: int, seconds: float) -> None:
+        self.taken[place] = seconds
+        if len(self.taken) == len(self.hooks):
+            self.note(sum(self.taken.values()))
+            self.taken.clear()
+
+    def restore(self, place: int) -> None:
+        hook, function = self.hooks[place]
+        hook.function = function
+
+
+class Timed:
+    """Takes the place of a hook's function for one call. Holds nobody: a hook must not keep a run alive."""
+
+    def __init__(self, cost: IdleCost, place: int, function: Callable[..., Any]):
+        self.cost, self.place, self.function = weakref.ref(cost), place, function
+
+    def __call__(self, *args: Any) -> Any:
+        cost = self.cost()
+        if cost is None:
+            return self.function(*args)
+        cost.restore(self.place)  # first: what is called may ask for the next sample
+        began, rounds = time.perf_counter(), cost.rounds
+        try:
+            return self.function(*args)
+        finally:
+            if cost.rounds == rounds:  # else this step was planned anew, which is booked apart
+                cost.took(self.place, time.perf_counter() - began)
