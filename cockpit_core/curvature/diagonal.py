@@ -93,8 +93,8 @@ def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
     add_loss_columns(squares, loss, chunk)
     if kind == "hessian":
         add_activation_columns(squares, chunk)
-    found = {name: sums.squares for name, sums in squares.sums.items()}
-    return Diagonal(in_order(point, found), True, "columns", kind, columns=count)
+    diagonals = {name: sums.squares for name, sums in squares.sums.items()}
+    return Diagonal(in_order(point, diagonals), True, "columns", kind, columns=count)
 
 
 def _check_count(count: int, limits: Limits) -> None:
@@ -129,7 +129,7 @@ def _add_given(point: Point, seed: Tensor, sign: float, total: dict[str, Tensor]
 def _by_products(point: Point, kind: str, matrix: Operator, limits: Limits, note: str) -> Diagonal:
     """One unit vector per parameter, many at once."""
     like = flatten([p.detach() for p in matrix.parameters])
-    found = torch.empty_like(like)
+    diagonal = torch.empty_like(like)
     probe = torch.cos(torch.arange(like.numel(), device=like.device, dtype=like.dtype))
     image, image_of_transpose = torch.empty_like(like), torch.zeros_like(like)
     at_once = max(1, min(64, limits.memory_budget // max(1, matrix.column_bytes)))
@@ -138,18 +138,18 @@ def _by_products(point: Point, kind: str, matrix: Operator, limits: Limits, note
         units[torch.arange(len(numbers)), numbers] = 1.0
         parts = [r.reshape(len(numbers), -1) for r in matrix.matmat(unflatten(units, matrix.parameters))]
         rows = torch.cat(parts, 1)
-        found[numbers] = rows[torch.arange(len(numbers)), numbers]
+        diagonal[numbers] = rows[torch.arange(len(numbers)), numbers]
         image[numbers] = rows @ probe
         image_of_transpose += probe[numbers] @ rows
-    if not bool(torch.isfinite(found).all()):
+    if not bool(torch.isfinite(diagonal).all()):
         raise NoCurvature("the curvature is not finite at this step")
     refuse_asymmetry(float((image - image_of_transpose).norm()), float(image.norm()), like.dtype)
-    values = dict(zip(point.trainable, unflatten(found, matrix.parameters), strict=True))
+    values = dict(zip(point.trainable, unflatten(diagonal, matrix.parameters), strict=True))
     return Diagonal(values, True, "products", kind, products=like.numel(), note=note)
 
 
 def _by_split(point: Point, generator: torch.Generator, limits: Limits, note: str) -> Diagonal:
-    found = estimate_in_parts(
+    estimate = estimate_in_parts(
         point,
         generator,
         elements=limits.elements,
@@ -158,12 +158,17 @@ def _by_split(point: Point, generator: torch.Generator, limits: Limits, note: st
         memory_budget=limits.memory_budget,
     )
     rest = {
-        name: point.loss.detach().new_tensor(trace - _sum(found.ggn.get(name))) for name, trace in found.traces.items()
+        name: point.loss.detach().new_tensor(trace - _sum(estimate.ggn.get(name)))
+        for name, trace in estimate.traces.items()
     }
-    how = "Gauss-Newton diagonal" if found.ggn_exact else f"Gauss-Newton diagonal from {found.columns} random columns"
+    how = (
+        "Gauss-Newton diagonal"
+        if estimate.ggn_exact
+        else f"Gauss-Newton diagonal from {estimate.columns} random columns"
+    )
     return Diagonal(
-        found.ggn, False, "Gauss-Newton and probes per sample", "hessian", found.trace_error, found.errors,
-        products=found.probes, columns=found.columns, note=note, rest=rest, elements=how if found.ggn else "",
+        estimate.ggn, False, "Gauss-Newton and probes per sample", "hessian", estimate.trace_error, estimate.errors,
+        products=estimate.probes, columns=estimate.columns, note=note, rest=rest, elements=how if estimate.ggn else "",
     )  # fmt: skip
 
 

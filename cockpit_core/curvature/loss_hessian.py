@@ -117,9 +117,7 @@ class LossHessian:
         if not (first_any or second_any):
             self.form, self.count = "zero", 0
         elif not (
-            tried[0].take(softmax, dtype)
-            or self._try_classes_last(probes, images)
-            or tried[1].take(diagonal, dtype)
+            tried[0].take(softmax, dtype) or self._try_classes_last(probes, images) or tried[1].take(diagonal, dtype)
         ):
             self._decompose(probes[0], images[0])
 

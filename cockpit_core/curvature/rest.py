@@ -56,8 +56,8 @@ class _Sender:
         if self._batched and len(several) > 1 and sum(v.nbytes for one in several for v in one) <= self._small:
             try:
                 seeds = [torch.stack(some) for some in zip(*several, strict=True)]
-                found = self._grad(roots, inputs, seeds, batched=True)
-                return [[None if f is None else f[k] for f in found] for k in range(len(several))]
+                gradients = self._grad(roots, inputs, seeds, batched=True)
+                return [[None if f is None else f[k] for f in gradients] for k in range(len(several))]
             except NoCurvature:
                 raise
             except (RuntimeError, UserWarning):
@@ -67,10 +67,10 @@ class _Sender:
     @staticmethod
     def _grad(roots: Sequence[Any], inputs: list[Any], seeds: list[Tensor], batched: bool) -> list[Tensor | None]:
         with explained():
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 list(roots), inputs, seeds, retain_graph=True, allow_unused=True, is_grads_batched=batched
             )
-        return [None if f is None else f.detach() for f in found]
+        return [None if f is None else f.detach() for f in gradients]
 
 
 class RestProbes:
@@ -121,14 +121,14 @@ class RestProbes:
         rest = self._slopes[len(self._nodes) :]
         signs = [None if s is None else random_signs(tuple(s.shape), s, generator) for s in rest]
         made = [self._prepare(Codes(number), signs) for number in range(sweep)]
-        found = self._images([one.seeds for one in made])
+        responses = self._images([one.seeds for one in made])
         back = self._further_images([one.starts for one in made])
-        for one, images in zip(made, found, strict=True):
+        for one, images in zip(made, responses, strict=True):
             self._check_symmetry(one.seeds, images)
-        mean = torch.stack([self._pair(*each) for each in zip(made, found, back, strict=True)]).mean(0)
+        mean = torch.stack([self._pair(*each) for each in zip(made, responses, back, strict=True)]).mean(0)
         if not bool(torch.isfinite(mean).all()):
             raise NoCurvature("the Hessian is not finite at this step")
-        others = [self._elements(signs, images[len(self._nodes) :]) for images in found]
+        others = [self._elements(signs, images[len(self._nodes) :]) for images in responses]
         return mean, {name: torch.stack([each[name] for each in others]).mean(0) for name in self._leaves}
 
     def _prepare(self, codes: Codes, signs: list[Tensor | None]) -> _Prepared:

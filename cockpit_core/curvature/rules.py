@@ -158,18 +158,18 @@ def square_in_parts(
     names; a few samples at a time, because kernels read a copy of the image. None where only the dense way is right."""
     x, out = node._saved_input.detach(), output_shape(node)[2:]
     geometry = (tuple(node._saved_weight.shape[2:]), tuple(node._saved_stride), tuple(node._saved_dilation))
-    found: list[Squared] = []
+    pieces: list[Squared] = []
     for part in _blocks(len(x), x[0].numel(), piece):
         image = Image.of(pad_spatially(x[part], node), node._saved_groups)
         chosen, sign = None if where is None else where[part], None if signs is None else signs[:, part]
         one = square_columns(columns[:, part], chosen, image, geometry, out, sign)
         if one is None:
             return None
-        found.append(one)
-    if len(found) == 1:
-        return found[0]
-    squares = torch.stack([f.squares for f in found]).sum(0)
-    return Squared(squares, torch.cat([f.norms for f in found]), torch.cat([f.sums for f in found], 1))
+        pieces.append(one)
+    if len(pieces) == 1:
+        return pieces[0]
+    squares = torch.stack([f.squares for f in pieces]).sum(0)
+    return Squared(squares, torch.cat([f.norms for f in pieces]), torch.cat([f.sums for f in pieces], 1))
 
 
 def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
@@ -181,9 +181,9 @@ def _convolution(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sum
     if node._saved_transposed:
         _transposed_convolution(node, x.to(b.dtype), b, signs, kernel, sums)
         return
-    found = square_in_parts(node, b, None, signs, sums.piece) if can_take(b) and x.dtype == b.dtype else None
-    if found is not None:
-        sums.add(found.squares, found.norms)
+    squared = square_in_parts(node, b, None, signs, sums.piece) if can_take(b) and x.dtype == b.dtype else None
+    if squared is not None:
+        sums.add(squared.squares, squared.norms)
         return
     width = x.shape[1] * math.prod(kernel)
     _add_outer_products(

@@ -90,11 +90,13 @@ class Judge:
 
     def _ask(self, rule: Diagnosis, view: View, step: int) -> None:
         name = rule.name
-        early = step < rule.after or not view.has_seen(rule.least)
+        early = step < rule.after or (view.n < rule.least and not view.has_seen(rule.least))
         found = None if early and not (rule.before_training and view.n == 0) else self._test(rule, view)
         if found is None:
-            self.streaks.pop(name, None)
-            self._miss(rule, step, view.sparse)
+            if name in self.streaks:
+                del self.streaks[name]
+            if name in self.found:
+                self._miss(rule, step, view.sparse)
             return
         self.absent.pop(name, None)
         self.held[name] = step

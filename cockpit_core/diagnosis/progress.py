@@ -82,7 +82,7 @@ class Progress(Reading):
     def top_share(self) -> float:
         """How often always giving the commonest label is right. Of few samples one label is the commonest by accident:
         1 / C, unless the share is far above that."""
-        share = mean(seen.get(SIGNAL + "label_top_share") for seen in self.late)
+        share = mean(self.values(SIGNAL + "label_top_share", len(self.late)))
         if self.facts.loss in BINARY_LOSSES:
             return share
         classes, count = self.last(SIGNAL + "classes"), max(1.0, self.typical("label_count"))

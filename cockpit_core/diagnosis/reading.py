@@ -14,7 +14,7 @@ nan = math.nan
 
 
 def median(values: Iterable[float]) -> float:
-    ordered = sorted(value for value in values if value == value)
+    ordered = sorted([value for value in values if value == value])
     if not ordered:
         return nan
     half = len(ordered) // 2

@@ -95,5 +95,9 @@ def observe(record: Record, batch_size: int) -> Observation:
         if name in record.layers:
             vector = np.asarray(record.layers[name], dtype=np.float64)
             absent = record.layers_missing.get(name)
-            layers[name] = rounded(vector if absent is None else np.where(absent, np.nan, vector))
+            layers[name] = vector if absent is None or not absent.any() else np.where(absent, np.nan, vector)
+    if len({len(vector) for vector in layers.values()}) == 1:
+        layers = dict(zip(layers, rounded(np.stack(list(layers.values()))), strict=True))
+    else:
+        layers = {name: rounded(vector) for name, vector in layers.items()}
     return Observation(record.step, scalars, layers, batch_size, record.generation)

@@ -43,29 +43,29 @@ OUTPUTS = ("Relu", "Tanh", "Sigmoid")
 FUSED = ("ScaledDotProductFlash", "ScaledDotProductEfficient", "ScaledDotProductCudnn", "ScaledDotProductFused")
 
 
-def note_output(found: Activations, name: str, tensors: list[Tensor]) -> None:
+def note_output(into: Activations, name: str, tensors: list[Tensor]) -> None:
     """The first tensor with a dimension: what a layer (or the model, "") gives besides is its state or its loss."""
     tensor = next((t for t in tensors if t.dim() and t.numel()), None)
     if tensor is not None:
-        found.add(Activations(scales={name: measure_scale(name, tensor.detach())}))
+        into.add(Activations(scales={name: measure_scale(name, tensor.detach())}))
 
 
 def read_activations(root: Any, names: Mapping[int, str], wanted: set[str]) -> Activations:
     """Everything that ``wanted`` ("units", "attention") asks for in the graph behind ``root``."""
-    found = Activations()
+    seen = Activations()
     with torch.no_grad():
         for node in below(root):
             kind = node.name().removesuffix("Backward0")
             try:
                 if "units" in wanted and (kind in OUTPUTS or kind in INPUTS):
-                    found.units.append(read_units(kind, node, names))
+                    seen.units.append(read_units(kind, node, names))
                 elif "attention" in wanted and kind in ("Softmax", "SafeSoftmax") and is_attention(node):
-                    found.attention.append(read_softmax(node, names))
+                    seen.attention.append(read_softmax(node, names))
                 elif "attention" in wanted and kind.startswith(FUSED):
-                    found.attention.append(read_fused(node, names))
+                    seen.attention.append(read_fused(node, names))
             except RuntimeError as error:  # what the graph had kept is gone: overwritten in place, or freed
-                found.reason = f"the graph no longer shows an activation ({str(error).splitlines()[0][:120]})"
-    return found
+                seen.reason = f"the graph no longer shows an activation ({str(error).splitlines()[0][:120]})"
+    return seen
 
 
 def find_layer(node: Any, names: Mapping[int, str]) -> tuple[str, bool]:

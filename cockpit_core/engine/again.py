@@ -44,11 +44,11 @@ class Evaluation:
     """Where the loss was a function that its graph names."""
 
     def value(self, loss_fn: nn.Module | None, outputs: dict[End, Tensor]) -> Tensor:
-        found = {place: program.run(outputs) for place, program in self.programs.items()}
+        values = {place: program.run(outputs) for place, program in self.programs.items()}
         if self.call is None or loss_fn is None:
-            return found[None]
-        args = tuple(found.get(k, value) for k, value in enumerate(self.call.args))
-        kwargs = {key: found.get(key, value) for key, value in self.call.kwargs.items()}
+            return values[None]
+        args = tuple(values.get(k, value) for k, value in enumerate(self.call.args))
+        kwargs = {key: values.get(key, value) for key, value in self.call.kwargs.items()}
         return self.call.repeat(loss_fn, args, kwargs)
 
 
@@ -127,19 +127,19 @@ class Again:
         if evaluation is not None:
             self.evaluations.append(replace(evaluation, task=torch._C._current_graph_task_id()))
 
-    def of_pass(self, found: Pass, *, by_module: bool = False) -> list[Evaluation]:
+    def of_pass(self, one: Pass, *, by_module: bool = False) -> list[Evaluation]:
         """What was differentiated as a whole tells more than the loss module, which may be a part of it. ``by_module``: of
         the loss module, where there is one."""
         evaluations: list[Evaluation] = []
-        for task in (found.task, *sorted(found.further)):
+        for task in (one.task, *sorted(one.further)):
             own = [e for e in self.evaluations if e.task == task]
             evaluations += [e for e in own if (e.call is not None) == by_module] or own
         return evaluations
 
     def losses(self, model: nn.Module, loss_fn: nn.Module | None, passes: list[Pass], scale: float) -> Iterator[Tensor]:
         """The loss of each pass with a graph of its own, at the parameters as they are now."""
-        for found in passes:
-            evaluations = self.of_pass(found)
+        for one in passes:
+            evaluations = self.of_pass(one)
             if not evaluations:
                 raise NotRepeatable("no loss was seen in the backward pass")
             problem = next((e.problem for e in evaluations if e.problem), "")

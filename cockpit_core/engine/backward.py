@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -320,8 +320,10 @@ class BackwardSide(Centre):
             return ""
         return self.clock.timed("alpha", self.alpha.finish, self._batch())
 
-    def start_alpha(self, step: int, update: dict[str, Tensor], norms: Callable[[], dict[str, float]]) -> str:
-        """The step was ``update``. Returns why it will have no Alpha, if it will have none."""
+    def start_alpha(
+        self, step: int, update: dict[str, Tensor], norms: Callable[[], dict[str, float]], lengths: Mapping[str, float]
+    ) -> str:
+        """The step was ``update``, from parameters of these ``lengths``, if known. Returns why it will have no Alpha, or ""."""
         if not self.step.plan.alpha_start:
             return ""
         state, cover = self.step, self.cover
@@ -330,6 +332,7 @@ class BackwardSide(Centre):
             update=update,
             read_norms=norms,
             theta=state.theta,
+            lengths=lengths,
             gradients=self.known_gradients(),
             gradient_norms=state.gradient_norms,
             passes=state.passes,

@@ -143,8 +143,8 @@ class Pass:
         known = numbers.numpy().tolist()
         self.loss += sum(known[: len(self.amounts)])
         for (losses, _), each, value in zip(self.unchecked, found, known[len(self.amounts) :], strict=False):
-            own = each.numpy()
-            problem = describe_sum(float(own.mean()), float(np.abs(own).mean()), value, losses.dtype)
+            own, count, add = each.numpy(), max(each.shape[0], 1), np.add.reduce
+            problem = describe_sum(float(add(own)) / count, float(add(np.abs(own))) / count, value, losses.dtype)
             if problem and not self.no_losses:
                 self.no_losses, self.losses = problem, None
         self.amounts, self.unchecked = [], []

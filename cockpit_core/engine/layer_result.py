@@ -86,45 +86,45 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
     parts, request, bins = result.parts, job.request, None
     if request.spec is not None:
         bins = clock.timed("histogram", prepare_parameter, value, request.spec)
-    found, result.kept, formed = [], [], []
+    reduced, result.kept, formed = [], [], []
     chosen = choose_samples([part.samples for part in parts], job.gram)
     for part, count in zip(parts, chosen, strict=True):
         smaller = job.keep and rows_are_smaller(part)
         rows = part.samples if smaller else count if fits(part, count, request.memory_budget) else 0
-        found.append(reduce_layer(part, directions, request, bins, clock, keep_rows=rows))
-        formed.append(found[-1].rows)
-        found[-1].rows = None
+        reduced.append(reduce_layer(part, directions, request, bins, clock, keep_rows=rows))
+        formed.append(reduced[-1].rows)
+        reduced[-1].rows = None
         result.kept.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)
-    result.statistics = join(found)
+    result.statistics = join(reduced)
     if result.statistics.counts is not None:
         result.statistics.counts.pack()
     if job.gram:
         result.gram = clock.timed("gram", gram_of, parts, formed, chosen, request.memory_budget, request.scratch)
 
 
-def read_vectors(found: Sequence[LayerStatistics], also: Tensor, transfer: Transfer) -> list[float]:
+def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Transfer) -> list[float]:
     """All vectors of these layers, and what else is wanted (``also`` [n]), with one transfer from the device.
 
     From then on norms and projections lie on the CPU, in double precision: quantities work on them without waiting.
     """
-    tables = find_tables([own.counts for own in found if own.counts is not None])
-    vectors = [v for own in found for v in (own.norms, *own.projections.values()) if v is not None]
-    sizes = [len(vector) for vector in (*vectors, also)]
+    tables = find_tables([own.counts for own in several if own.counts is not None])
+    vectors = [v for own in several for v in (own.norms, *own.projections.values()) if v is not None]
+    sizes = [vector.shape[0] for vector in (*vectors, also)]
     there = vectors[0].device if vectors else also.device
     both = torch.cat([*vectors, also.to(there)])
     host, *moved = transfer.ask([both, *(table for _, _, table in tables)]).read()
     put_tables(tables, moved)
     parts = iter(host.double().split(sizes))
-    for own in found:
+    for own in several:
         own.norms = None if own.norms is None else next(parts)
         own.projections = {key: next(parts) for key in own.projections}
     return next(parts).numpy().tolist() if len(also) else []
 
 
-def find_tables(found: Sequence[Counts]) -> list[tuple[Counts, str, Tensor]]:
+def find_tables(counts: Sequence[Counts]) -> list[tuple[Counts, str, Tensor]]:
     """Tables of histograms that are on a device; packed ones are here."""
     keys = ("table1d", "table2d")
-    tables = [(own, key, getattr(own, key, None)) for own in found if not own.is_packed for key in keys]
+    tables = [(own, key, getattr(own, key, None)) for own in counts if not own.is_packed for key in keys]
     return [(own, key, table) for own, key, table in tables if table is not None and not table.is_cpu]
 
 
@@ -141,15 +141,17 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
     """
     if not results:
         return {}
-    found = [result.statistics for result in results if result.statistics is not None]
+    statistics = [result.statistics for result in results if result.statistics is not None]
     asked = [result for result in results if has_dots(result, job)]
     also = long_sums.norms([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
-    for result, norm in zip(asked, read_vectors(found, also, job.transfer), strict=True):
+    for result, norm in zip(asked, read_vectors(statistics, also, job.transfer), strict=True):
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
-    dots = torch.stack([own for result in asked if (own := dots_of(result)) is not None]).numpy() if asked else ()
+    own = [dots for result in asked if (dots := dots_of(result)) is not None]
+    dots = torch.stack(own).numpy() if asked else np.zeros((0, 1))
     with np.errstate(all="ignore"):  # gradients may be infinite
-        sums = {r.name: (float(own.mean()), float(np.abs(own).mean())) for r, own in zip(asked, dots, strict=True)}
+        means = zip(dots.mean(1).tolist(), np.abs(dots).mean(1).tolist(), strict=True)
+        sums = {result.name: both for result, both in zip(asked, means, strict=True)}
     problems = {r.name: check(r, gradients[r.name], *sums.get(r.name, (0.0, 0.0)), job) for r in results}
     return {name: problem for name, problem in problems.items() if problem}
 
@@ -161,7 +163,7 @@ def dots_of(result: LayerResult) -> Tensor | None:
 
 def has_dots(result: LayerResult, job: Job) -> bool:
     dots = dots_of(result)
-    return dots is not None and len(dots) == job.samples
+    return dots is not None and dots.shape[0] == job.samples
 
 
 def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job: Job) -> str:
@@ -205,7 +207,7 @@ def tolerance_of(gradient: Tensor, half: bool) -> float:
 
 def method_of(passes: list[Pass], name: str) -> tuple[str, str, str]:
     """How it was measured, with the reason, and why its samples interact, if they do."""
-    calls = [held.call for found in passes for held, _ in found.by_parameter.get(name, ())]
+    calls = [held.call for one in passes for held, _ in one.by_parameter.get(name, ())]
     worst = next((c for c in calls if c.method == "fallback"), None) or next((c for c in calls if c.reason), None)
     apart = [call for call in calls if call.statistics is None]  # the others tell of the samples of all processes
     interacts = next((call.interacts for call in apart if call.interacts), "")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
 
 import torch
 
@@ -12,28 +12,34 @@ from cockpit_core.foundation.faults import Faults, Guard
 DEVICES = ("cpu", "cuda")
 
 
-@contextmanager
-def plain_precision() -> Iterator[None]:
-    inside = [device for device in DEVICES if torch.is_autocast_enabled(device)]
-    if not inside:
-        yield
-        return
-    with ExitStack() as stack:
-        for device in inside:
+_is_on = torch.is_autocast_enabled
+
+
+def plain_precision() -> AbstractContextManager[Any]:
+    return suspend_autocast() or nullcontext()
+
+
+def suspend_autocast() -> ExitStack | None:
+    """Until it is closed; None where there is nothing to do: a tracked step asks dozens of times."""
+    if not _is_on("cpu") and not _is_on("cuda"):
+        return None
+    stack = ExitStack()
+    for device in DEVICES:
+        if _is_on(device):
             stack.enter_context(torch.autocast(device, enabled=False))
-        yield
+    return stack
 
 
 class PreciseGuard(Guard):
     __slots__ = ("precision",)
 
     def __enter__(self) -> None:
-        self.precision = plain_precision()
-        self.precision.__enter__()
+        self.precision = suspend_autocast()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        self.precision.__exit__(None, None, None)
-        return super().__exit__(kind, error, trace)
+        if self.precision is not None:
+            self.precision.close()
+        return super().__exit__(kind, error, trace) if error is not None else False
 
 
 class PreciseFaults(Faults):

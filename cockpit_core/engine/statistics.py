@@ -127,7 +127,7 @@ def reduce_blocks(
     spec = request.spec if "counts" in waiting else None
     bins = spec.gradient if spec is not None and spec.joint is None else None
     read_again = keep_rows or "squares" in waiting or (spec is not None and bins is None)
-    found: list[Reduced] = []
+    reduced: list[Reduced] = []
     block = block_size(contribution, request.memory_budget, V)
     for lo in range(0, contribution.samples, block):
         hi = min(lo + block, contribution.samples)
@@ -135,13 +135,13 @@ def reduce_blocks(
         if lo < keep_rows:
             result.rows = G.new_empty(keep_rows, G.shape[1]) if result.rows is None else result.rows
             result.rows[lo:hi] = G[: keep_rows - lo]
-        found.append(reduce_formed(G, scale, V, names, waiting, bins, clock))
+        reduced.append(reduce_formed(G, scale, V, names, waiting, bins, clock))
         if "squares" in waiting:
             clock.timed("squares", add_squares, result, G, contribution.shape, request.scratch)
-        if spec is not None and result.counts is not None and found[-1].counts is None:
+        if spec is not None and result.counts is not None and reduced[-1].counts is None:
             clock.timed("histogram", count_values, G, parameter_bins, spec, result.counts)
         del G  # the next block is formed where this one was
-    keep_reduced(found, names, waiting, result)
+    keep_reduced(reduced, names, waiting, result)
 
 
 def form_block(contribution: Contribution, lo: int, hi: int, scratch: Scratch, may_wait: bool) -> tuple[Tensor, float]:
@@ -173,13 +173,13 @@ def reduce_formed(
     return Reduced(norms * scale**2, scale * clock.timed_shares(share, row_products, G, V.to(G.dtype).T))
 
 
-def keep_reduced(found: list[Reduced], names: list[str], waiting: set[str], result: LayerStatistics) -> None:
+def keep_reduced(reduced: list[Reduced], names: list[str], waiting: set[str], result: LayerStatistics) -> None:
     if "norms" in waiting:
-        result.norms = side_by_side([part.norms for part in found])
+        result.norms = side_by_side([part.norms for part in reduced])
     if names:
-        dots = side_by_side([part.dots for part in found]).unbind(1)
+        dots = side_by_side([part.dots for part in reduced]).unbind(1)
         result.projections |= dict(zip(names, dots, strict=False))
-    for part in found:
+    for part in reduced:
         if part.counts is not None and result.counts is not None:
             result.counts.add(part.counts)
 

@@ -18,6 +18,9 @@ from cockpit_core.foundation.ungraded import ungraded
 PIECE = 2**14
 """Short enough for float32, long enough that adding the pieces costs nothing."""
 
+CHUNK = 2**17
+"""So many elements are worked on at a time: they stay in the cache."""
+
 
 def is_long(tensor: Tensor, count: int) -> bool:
     return count > PIECE and tensor.dtype != torch.float64
@@ -39,6 +42,47 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     each = [row_squares(t.reshape(1, -1)).sqrt_()[0] if is_long(t, t.numel()) else next(found) for t in tensors]
     same = len({(norm.dtype, norm.device) for norm in each}) == 1
     return torch.stack(each if same else [norm.double().to(each[0].device) for norm in each]).double()
+
+
+@ungraded
+def differences(one: Sequence[Tensor], other: Sequence[Tensor], *, keep: bool) -> tuple[list[Tensor], Tensor]:
+    """``x - y`` of each (none, unless they are to be kept), and ``||x - y||_2`` [n] in double precision, where they lie.
+
+    What is long is walked through once: each chunk of a difference is measured while it lies in the cache.
+    """
+    apart = [is_walked(x, y) for x, y in zip(one, other, strict=True)]
+    pairs = [pair for pair, long in zip(zip(one, other, strict=True), apart, strict=True) if not long]
+    short = list(torch._foreach_sub(*map(list, zip(*pairs, strict=True)))) if pairs else []
+    found, lengths = iter(short), iter(norms(short).unbind() if short else ())
+    moved: list[Tensor] = []
+    each: list[Tensor] = []
+    for x, y, long in zip(one, other, apart, strict=True):
+        difference, length = walk(x, y, keep) if long else (next(found), next(lengths))
+        moved += [difference] if keep and difference is not None else []
+        each.append(length)
+    return moved, torch.stack([length.to(each[0].device) for length in each]) if each else torch.zeros(0)
+
+
+def is_walked(x: Tensor, y: Tensor) -> bool:
+    plain = x.is_cpu and y.is_cpu and x.dtype == y.dtype and x.is_contiguous() and y.is_contiguous()
+    return plain and is_long(x, x.numel())
+
+
+def walk(x: Tensor, y: Tensor, keep: bool) -> tuple[Tensor | None, Tensor]:
+    """Of two long ones. Pieces are those of ``row_squares``, so that a length is the same either way."""
+    a, b = x.reshape(-1), y.reshape(-1)
+    made = torch.empty_like(a) if keep else a.new_empty(CHUNK)
+    pieces = a.new_empty(-(-len(a) // PIECE))
+    for low in range(0, len(a), CHUNK):
+        size = min(CHUNK, len(a) - low)
+        part = torch.sub(a[low : low + size], b[low : low + size], out=made.narrow(0, low if keep else 0, size))
+        even, first = size // PIECE, low // PIECE
+        if even:
+            rows = part[: even * PIECE].view(even, PIECE)
+            torch.linalg.vector_norm(rows, dim=1, out=pieces[first : first + even])
+        if even * PIECE < size:
+            torch.linalg.vector_norm(part[even * PIECE :], dim=0, out=pieces[-1])
+    return made.view_as(x) if keep else None, pieces.double().square_().sum().sqrt_()
 
 
 def row_squares(G: Tensor) -> Tensor:

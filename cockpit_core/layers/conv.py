@@ -84,10 +84,14 @@ class Patches(Contribution):
         and where something is not finite, from all."""
         if not can_reduce(self.left, len(directions)) or not self._can_walk():
             return None
-        how = (self.geometry, self.groups, tuple(self.shape), self.scale, directions, bins, self.around)
-        sides = (self.left, self.inner, *how)
-        found = reduce_convolution(*sides) if self._is_sparse() else None
-        return dense.reduce_convolution(*sides) if found is None else found
+        found = self._walk(directions, bins) if self._is_sparse() else None
+        return self._walk(directions, bins, dense.reduce_convolution) if found is None else found
+
+    def _walk(self, directions: list[Tensor], bins: AnyBins | None, way: Any = reduce_convolution) -> Reduced | None:
+        shape = tuple(self.shape)
+        return way(
+            self.left, self.inner, self.geometry, self.groups, shape, self.scale, directions, bins, self.around
+        )  # fmt: skip
 
     def _can_walk(self) -> bool:
         return can_walk(self.inner, self.left, math.prod(widen_space(tuple(self.inner.shape[2:]), self.around)))
@@ -108,6 +112,9 @@ class Patches(Contribution):
         return None if found is None else found.squares.reshape(self.shape)
 
     def project(self, direction: Tensor) -> Tensor:
+        found = self._walk([direction], None) if can_reduce(self.left, 1) and self._is_sparse() else None
+        if found is not None:
+            return found.dots[:, 0].to(direction.dtype)
         kernel, stride, dilation = self.geometry
         conv = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(kernel)]
         response = conv(self.image, direction.reshape(self.shape), None, stride, 0, dilation, self.groups)

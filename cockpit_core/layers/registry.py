@@ -53,6 +53,8 @@ class Call:
     """It was called on an input of the model itself."""
     data_dim: int | None = None
     """The dimension of its input that counts samples, where it was called on an input of the model or on a view of one."""
+    in_blocks: bool = False
+    """It was called on such a view with k rows of each sample, one sample behind the other (``x.flatten(0, 1)``)."""
     dims: dict[int, int] = field(default_factory=dict)
     """By output: the dimension that counts samples, where it was seen in the graph (``engine.following``)."""
     inner: Tensor | None = None

@@ -28,7 +28,7 @@ def ask_norms(tensors: Mapping[K, Tensor], transfer: Transfer) -> Callable[[], d
         return dict
     found = norms_of_shards if is_sharded(next(iter(tensors.values()))) else long_sums.norms
     asked = transfer.ask([found(list(tensors.values()))])
-    return lambda: dict(zip(tensors, asked.read()[0].tolist(), strict=True))
+    return lambda: dict(zip(tensors, asked.read()[0].numpy().tolist(), strict=True))
 
 
 def measure_places(
@@ -36,12 +36,13 @@ def measure_places(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The length of each parameter, and how far it is from where the run began; with one transfer for both."""
     names = [name for name in now if name in start]
-    moved = torch._foreach_sub([now[n] for n in names], [start[n] for n in names]) if names else []
-    every = {("", name): tensor for name, tensor in now.items()}
-    found = measure_norms(
-        every | {("moved", name): tensor for name, tensor in zip(names, moved, strict=True)}, transfer
-    )
-    return {name: found["", name] for name in now}, {name: found["moved", name] for name in names}
+    pairs = [now[n] for n in names], [start[n] for n in names]
+    own = ask_norms(now, transfer)
+    if any(is_sharded(tensor) for side in pairs for tensor in side):
+        moved = ask_norms(dict(zip(names, torch._foreach_sub(*pairs), strict=True)), transfer)
+        return own(), moved()
+    asked = transfer.ask([long_sums.differences(*pairs, keep=False)[1]])
+    return own(), dict(zip(names, asked.read()[0].numpy().tolist(), strict=True))
 
 
 def combine(layers: Mapping[str, float]) -> float:

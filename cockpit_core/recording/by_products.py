@@ -44,7 +44,7 @@ def find_top_samples(norms: Mapping[str, Tensor]) -> tuple[list[int], dict[str, 
     if not norms:
         return [], {}
     total = torch.stack(list(norms.values())).sum(0)
-    values, order = torch.topk(total, min(TOP_SAMPLES, len(total)))
+    values, order = torch.topk(total, min(TOP_SAMPLES, total.shape[0]))
     longest = float(values.cpu().numpy()[0])
     return order.cpu().numpy().tolist(), {
         "TopSampleNorm": longest if math.isnan(longest) else math.sqrt(max(longest, 0.0))

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from cockpit_core.foundation.records import Record
 from cockpit_core.quantities import NoValue, Quantity, Statistics
 from cockpit_core.quantities.measured import OwnBatch, ParameterState
 from cockpit_core.quantities.needs import Moment, is_individual
-from cockpit_core.quantities.norms import ask_norms
 from cockpit_core.recording.by_products import ask_clipped, find_top_samples, name_rates, read_rates
 from cockpit_core.recording.probes import run_probe
 from cockpit_core.recording.second_look import find_preconditioned, look_again
@@ -65,7 +63,7 @@ class Measurement:
         self.record = Record("step", step, time.time(), elapsed, epoch=epoch, triggered=self.plan.triggered)
         self.heavy: list[Heavy] = []
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
-        self.norms_asked: Callable[[], dict[str, float]] | None = None  # of the update, on their way
+        self.norms_asked: Callable[[], dict[str, float]] = dict  # of the update, on their way
         self.ids: np.ndarray | None = None
         self.partly = ""
         """Why numbers of the whole network are not there although those of some layers are."""
@@ -120,19 +118,22 @@ class Measurement:
             return
         if self.cover.sharded:
             statistics = show_whole(statistics, quantity)
-        with self.instruments.guard(quantity.name):
+        name = quantity.name
+        with self.instruments.guard(name):
             try:
-                self._take(self.engine.clock.timed(f"own {quantity.name}", self._value_of, quantity, statistics))
+                self.engine.clock.timed(f"own {name}", self._take, name, quantity, statistics)
             except NoValue as reason:
-                self.record.missing[quantity.name] = text_of(reason)
+                self.record.missing[name] = text_of(reason)
 
-    def _value_of(self, quantity: Quantity, statistics: Statistics) -> Taken:
-        value = quantity.measure(statistics)
-        taken = take_value(quantity.name, value, self.record.step, list(self.cover.parameters))
-        return layers_alone(taken, self.partly) if self.partly and is_individual(quantity.needs) else taken
-
-    def _take(self, taken: Taken) -> None:
-        add_to_record(self.record, taken)
+    def _take(self, name: str, quantity: Quantity, statistics: Statistics) -> None:
+        value, layers, record = quantity.measure(statistics), list(self.cover.parameters), self.record
+        if not self.partly and type(quantity).__module__.startswith("cockpit_core."):
+            take_value(name, value, record.step, layers, record, self.heavy)
+            return
+        taken = Taken()  # what a user's own gives may be odd: all of it, or nothing
+        take_value(name, value, record.step, layers, taken, taken.heavy)
+        taken = layers_alone(taken, self.partly) if self.partly and is_individual(quantity.needs) else taken
+        add_to_record(record, taken)
         self.heavy += taken.heavy
 
     def _add_by_products(self, statistics: Statistics, clipped: Callable[[], dict[str, float]]) -> None:
@@ -152,10 +153,10 @@ class Measurement:
             if not self.state.measured:
                 self.engine.measure()  # the closure did no backward pass: the gradient was there before
             self._measure_before()
-        update = find_update(self.state, self.cover.parameters)
+        update, self.norms_asked = find_update(self.state, self.cover.parameters)
         if self.plan.alpha_start:
-            self.norms_asked = ask_norms(update, self.state.transfer)
-            reason = self.engine.start_alpha(self.record.step, update, partial(self._norms_of, update))
+            lengths = self.norms.get("parameters", {})
+            reason = self.engine.start_alpha(self.record.step, update, self._norms_of_update, lengths)
             if reason:
                 self.record.missing["Alpha"] = reason
         self.engine.free()
@@ -173,10 +174,9 @@ class Measurement:
             self.plan.probe, self.state, self.cover, loss_fn, update, group=engine.group, quietly=engine.mute
         )
 
-    def _norms_of(self, update: dict[str, Tensor]) -> dict[str, float]:
+    def _norms_of_update(self) -> dict[str, float]:
         if "update" not in self.norms:
-            asked = self.norms_asked or ask_norms(update, self.state.transfer)
-            self.norms["update"] = asked()
+            self.norms["update"] = self.norms_asked()
         return self.norms["update"]
 
     def _look_again(self, update: dict[str, Tensor]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class Measurement:
     def _look_at_own_batch(self, update: dict[str, Tensor]) -> OwnBatch:
         engine = self.engine
         found = look_again(
-            self.state, self.cover, self.instruments.loss_fn, update, partial(self._norms_of, update),
+            self.state, self.cover, self.instruments.loss_fn, update, self._norms_of_update,
             needs=self.plan.needs, group=engine.group, quietly=engine.mute, checks=is_turn(engine.looked_again + 1),
         )  # fmt: skip
         engine.note_second_look(found)

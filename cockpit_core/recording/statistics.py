@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,11 @@ from torch import Tensor
 
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.step import StepState
-from cockpit_core.foundation.sharded import whole_of_each
+from cockpit_core.foundation.long_sums import differences
+from cockpit_core.foundation.sharded import is_sharded, whole_of_each
 from cockpit_core.foundation.ungraded import Ungraded
 from cockpit_core.quantities import Quantity, Statistics
+from cockpit_core.quantities.norms import ask_norms
 
 
 def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Tensor], **more: Any) -> Statistics:
@@ -67,11 +69,18 @@ def copy_before(state: StepState, plan: Plan, parameters: Mapping[str, Tensor]) 
         return {n: p.clone() for n, p in parameters.items() if state.in_closure or p.grad is not None}
 
 
-def find_update(state: StepState, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``s_t``, of the parameters that have a gradient."""
+def find_update(
+    state: StepState, parameters: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], Callable[[], dict[str, float]]]:
+    """``s_t``, of the parameters that have a gradient; and how long it is in each, not read yet."""
     names = [n for n in state.theta if n in state.gradient_norms]
+    pairs = [parameters[n] for n in names], [state.theta[n] for n in names]
     if not names:
-        return {}
-    with Ungraded():
-        moved = torch._foreach_sub([parameters[n] for n in names], [state.theta[n] for n in names])
-    return dict(zip(names, moved, strict=True))
+        return {}, dict
+    if any(is_sharded(tensor) for tensor in pairs[1]):
+        with Ungraded():
+            update = dict(zip(names, torch._foreach_sub(*pairs), strict=True))
+        return update, ask_norms(update, state.transfer)
+    moved, lengths = differences(*pairs, keep=True)
+    asked = state.transfer.ask([lengths])
+    return dict(zip(names, moved, strict=True)), lambda: dict(zip(names, asked.read()[0].numpy().tolist(), strict=True))

@@ -28,28 +28,31 @@ class Taken:
     heavy: list[Heavy] = field(default_factory=list)
 
 
-def take_value(name: str, value: float | Value | Any, step: int, layers: Sequence[str]) -> Taken:
-    """``layers`` are those of the header, in their order."""
+def take_value(
+    name: str, value: float | Value | Any, step: int, layers: Sequence[str], into: Record | Taken, heavy: list[Heavy]
+) -> None:
+    """``layers`` are those of the header, in their order. Straight into the record: a step of a tiny network would notice
+    what it takes to carry a dozen values there."""
     if not isinstance(value, Value):
-        value = Value(float(value))
-    taken = Taken()
+        into.scalars[name] = float(value)
+        return
     if value.network is not None:
-        taken.scalars[name] = float(value.network)
+        into.scalars[name] = float(value.network)
     if value.layers:
-        taken.layers[name] = np.array([value.layers.get(n, math.nan) for n in layers], dtype=np.float64)
-        taken.layers_missing[name] = np.array([n not in value.layers for n in layers])
+        numbers = [value.layers.get(n, math.nan) for n in layers]
+        into.layers[name] = np.array(numbers, dtype=np.float64)
+        into.layers_missing[name] = np.array([n not in value.layers for n in layers])
     if value.error is not None or value.method:
-        taken.estimates[name] = (math.nan if value.error is None else float(value.error), value.method)
+        into.estimates[name] = (math.nan if value.error is None else float(value.error), value.method)
     if value.reason:
-        taken.missing[name] = value.reason
+        into.missing[name] = value.reason
     if value.table is not None:
-        taken.heavy.append((Histogram(name, step, value.table, np.zeros(0)), []))
+        heavy.append((Histogram(name, step, value.table, np.zeros(0)), []))
     if value.histograms is not None:
         network, by_layer = value.histograms
-        taken.heavy.append((network, [by_layer.get(n) for n in layers]))
+        heavy.append((network, [by_layer.get(n) for n in layers]))
     for part, more in value.parts.items():
-        join(taken, take_value(f"{name}/{part}", more, step, layers))
-    return taken
+        take_value(f"{name}/{part}", more, step, layers, into, heavy)
 
 
 def why_partly(waiting: Iterable[str]) -> str:
@@ -69,12 +72,7 @@ def layers_alone(taken: Taken, reason: str) -> Taken:
     return replace(taken, scalars={}, estimates={}, heavy=[], missing=taken.missing | missing)
 
 
-def join(taken: Taken, more: Taken) -> None:
-    add_to_record(taken, more)
-    taken.heavy += more.heavy
-
-
-def add_to_record(record: Record | Taken, taken: Taken) -> None:
+def add_to_record(record: Record, taken: Taken) -> None:
     record.scalars |= taken.scalars
     record.layers |= taken.layers
     record.layers_missing |= taken.layers_missing

@@ -227,7 +227,8 @@ class Collector:
     def ask(self, transfer: Transfer) -> None:
         """What lies on another device comes over with what else of this step does."""
         for _, reading in (*self.readings, *self.activities):
-            self._try("transfer", reading.ask, transfer)
+            if not reading.is_done:
+                self._try("transfer", reading.ask, transfer)
         if self.module_loss is not None:
             self._own_loss = transfer.ask([self.module_loss])
 

@@ -103,8 +103,10 @@ class Pace:
             spared = by_spike and self.pacer is not None
             return self.pacer.choose_after_spike(self.quantities) if spared else list(self.quantities)  # type: ignore[union-attr]
         shared = self.schedule(step)
-        own = {name: decide(step) for name, decide in self.own_schedules.items()}
-        due = [q for q in self.quantities if own.get(q.name, shared)]
+        due = list(self.quantities) if shared else []
+        if self.own_schedules:
+            own = {name: decide(step) for name, decide in self.own_schedules.items()}
+            due = [q for q in self.quantities if own.get(q.name, shared)]
         return due if self.pacer is None else self.pacer.choose(due, step)
 
     def plan_for_spike(self, ends_alpha: bool) -> Plan:

@@ -7,7 +7,7 @@ import type { Batch } from "../src/data/records.ts";
 import { Series } from "../src/data/series.ts";
 import { groupLabel, sequentialColors } from "../src/judge/facts.ts";
 import { groupRuns } from "../src/judge/groups.ts";
-import { guessLoss, guessRules } from "../src/judge/guessing.ts";
+import { guessAccuracy, guessLoss, guessRules } from "../src/judge/guessing.ts";
 import { panels } from "../src/panels/index.ts";
 import { tableOf } from "../src/panels/runs.ts";
 import { summarizeReadings } from "../src/view/card.ts";
@@ -156,6 +156,21 @@ describe("the first row", () => {
     expect(texts()).toContain("0");
   });
 
+  it("draws no line of guessing in the accuracy for a run that has none", () => {
+    const other = makeHeader({
+      loss: "CrossEntropyLoss()",
+      layers: [{ ...header.layers[0], name: "out", shape: [88, 4] }],
+    });
+    const own = start([
+      makeBatch({ to: 9, names: logged, value: (_, name) => (name === "Loss" ? 2.2 : 0.5), change: { header } }),
+      makeBatch({ run: "b", run_id: "2", to: 9, names: ["Loss"], value: () => 4, change: { header: other } }),
+    ]);
+    expect(guessRules(own.app.context(), guessAccuracy).length).toBe(2);
+    const legend = own.card("other:group accuracy").querySelector(".ck-legend")?.textContent;
+    expect(legend).toContain("guessing 1 of 10");
+    expect(legend).not.toContain("1 of 88");
+  });
+
   it("claims nothing where a loss does not begin near guessing, or is no such loss", () => {
     const far = start([makeBatch({ to: 5, value: () => 40, change: { header } })]);
     expect(guessLoss(far.app.context().runs[0])).toBeNull();
@@ -206,6 +221,25 @@ describe("many runs", () => {
     expect([row.cells.get("last valid_accuracy")?.value, row.cells.get("best valid_accuracy")?.value]).toEqual([1, 20]);
     own.card("runs").querySelectorAll<HTMLButtonElement>(".ck-sort")[0].click();
     expect(own.app.state.sort).toBe("run");
+  });
+
+  it("leave out what only some optimizers have, and there is the same", () => {
+    const groups: Record<string, string>[] = [
+      { lr: "1", dampening: "0" },
+      { lr: "0.1", dampening: "0" },
+      { lr: "0.1", eps: "1e-8" },
+    ];
+    const made = groups.map((group, i) =>
+      makeBatch({
+        ...{ run: `r${i}`, run_id: String(i), to: 9 },
+        change: { header: makeHeader({ optimizers: [{ name: i > 1 ? "Adam" : "SGD", groups: [group] }] }) },
+      }),
+    );
+    const own = start(made);
+    const names = [...tableOf(own.app.context())[0].cells.keys()];
+    expect(names).toEqual(expect.arrayContaining(["optimizer", "lr"]));
+    expect(names).not.toContain("dampening");
+    expect([...own.card("runs").querySelectorAll(".ck-chip")].map((e) => e.textContent)).toEqual(["colour by lr"]);
   });
 
   it("can be coloured by a number, from dark to light", () => {

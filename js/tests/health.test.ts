@@ -69,6 +69,17 @@ describe("the health line", () => {
     );
   });
 
+  it("does not call runs well of which nothing is known yet", () => {
+    const runs = ["a", "b", "c", "d"].map((run, i) =>
+      makeBatch({ run, run_id: run, to: i ? 0 : 9, change: { warnings: [] } }),
+    );
+    const own = start(runs);
+    expect(own.text(".ck-health")).toContain("No faults found in 1 of 4 runs; nothing measured yet in 3.");
+    own.destroy();
+    const none = start(runs.slice(1).concat(makeBatch({ run: "e", run_id: "e", to: 0, change: { warnings: [] } })));
+    expect(none.text(".ck-health")).toContain("Nothing measured yet in 4 runs.");
+  });
+
   it("knows the latest message of each name, however messages come", () => {
     const later = makeBatch({ from: 20, to: 30, change: { findings: [finding({ retracted: true, step: 25 })] } });
     const own = start([later, sick(finding())]);

@@ -42,6 +42,21 @@ describe("the legend of the map", () => {
   });
 });
 
+describe("a ratio of two runs", () => {
+  it("does not call a gradient of exactly zero not finite", () => {
+    const colors = { low: -1, high: 1, difference: true };
+    const black = mapColor(0, colors, light);
+    expect(mapColor(Number.POSITIVE_INFINITY, colors, light)).toEqual(black); // divided by zero
+    expect(mapColor(Number.NaN, colors, light)).toEqual(parseColor(light.warn));
+    const words = (values: number[]) =>
+      mapLegend(900, colors, light, values).marks.flatMap((mark) => (mark.type === "text" ? mark.text : []));
+    expect(words([1, Number.POSITIVE_INFINITY])).toContain("one is 0");
+    expect(words([1, Number.POSITIVE_INFINITY])).not.toContain("not finite");
+    expect(words([1, Number.NaN])).toContain("not finite");
+    expect(mapColor(Number.POSITIVE_INFINITY, { ...colors, difference: false }, light)).toEqual(parseColor(light.warn));
+  });
+});
+
 describe("blocks of a network", () => {
   const gpt = [
     "transformer.wte.weight",
@@ -131,6 +146,13 @@ describe("the map of the network", () => {
     const two = [makeBatch({ to: 5, value: () => 2 }), makeBatch({ run: "b", run_id: "2", to: 5, value: () => 6 })];
     const spot = panel("layer_map").draw?.(start(two).app.context(), size)?.spots[0];
     expect(spot?.hint).toContain("gradient RMS 3 ×");
+  });
+
+  it("ends a ratio where the shorter run ended", () => {
+    const two = [makeBatch({ to: 5, value: () => 2 }), makeBatch({ run: "b", run_id: "2", to: 50, value: () => 6 })];
+    const lines = panel("layer_map").csv(start(two).app.context()).trim().split("\n").slice(1);
+    const steps = lines.map((line) => Number(line.split(",").at(-2)));
+    expect([Math.min(...steps), Math.max(...steps)]).toEqual([0, 4]);
   });
 
   it("shows the first of two networks that have no tensor in common, and says so", () => {

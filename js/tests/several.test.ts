@@ -178,6 +178,8 @@ describe("colours", () => {
   it("of a run's further series do not look like its own", () => {
     expect([1, 2].map((index) => seriesColor("#0072b2", index, light))).toEqual(["#d55e00", "#009e73"]);
     expect([1, 2].map((index) => seriesColor("#e8710a", index, light))).toEqual(["#009e73", "#8a5aa8"]);
+    expect(seriesColor("#f9ab00", 1, dark)).toBe("#4fd1a5"); // not another orange
+    expect(new Set([1, 2, 3, 4, 5].map((index) => seriesColor("#0072b2", index, light))).size).toBe(5);
   });
 });
 

@@ -15,8 +15,8 @@ from cockpit_core.foundation.sharded import whole
 from cockpit_core.foundation.transfer import Transfer
 
 Apart = Callable[[], Mapping[str, tuple[float, float, float]]]
-CHUNK = 2**17
-"""So many elements are compared at a time: they stay in the cache, and no large memory is taken for the difference."""
+CHUNK = long_sums.CHUNK
+"""So many elements are compared at a time: no large memory is taken for the difference."""
 LARGE, SAMPLED = 8192, 1024
 """Of larger layers, a few elements show whether it is worth to look at all of them."""
 TOGETHER = 2**18
@@ -31,11 +31,13 @@ class Layer:
     g: Tensor
     theta: Tensor
     g_norm: float
+    theta_norm: float | None = None
+    """Where it is known."""
     s_norm: float = math.nan
 
     @classmethod
-    def of(cls, s: Tensor, g: Tensor, theta: Tensor, g_norm: float) -> Layer:
-        return cls(whole(s), whole(g), whole(theta), g_norm)
+    def of(cls, s: Tensor, g: Tensor, theta: Tensor, g_norm: float, theta_norm: float | None = None) -> Layer:
+        return cls(whole(s), whole(g), whole(theta), g_norm, theta_norm)
 
     @property
     def size(self) -> int:
@@ -49,6 +51,11 @@ class Layer:
     @property
     def has_direction(self) -> bool:
         return self.g_norm**2 != 0 and math.isfinite(self.g_norm**2)
+
+    @property
+    def is_plain(self) -> bool:
+        """On the CPU, in single or double precision."""
+        return self.s.is_cpu and self.g.is_cpu and self.s.dtype == self.g.dtype in (torch.float32, torch.float64)
 
     @property
     def precision(self) -> float:
@@ -99,11 +106,15 @@ def _judge(
     found: dict[str, float | None] = {}
     for (name, layer), end in zip(small.items(), ends, strict=False):
         found[name] = end.factor if end.rest <= layer.precision * (end.theta + 4 * layer.s_norm) else None
-    likely = {}
+    likely, guesses = {}, {}
     for (name, layer), end in zip(large.items(), ends[len(small) :], strict=True):
         if not end.tells or end.rest <= 16 * layer.precision * (end.theta + 4 * end.step):
-            likely[name] = layer
-    sums = (apart or ask_apart(likely, transfer))() if likely else {}
+            likely[name], guesses[name] = layer, end.factor if end.tells else 0.0
+    sums: Mapping[str, tuple[float, float, float]] = {}
+    if likely and apart is None and all(layer.is_plain for layer in likely.values()):
+        sums = {name: walk_along(layer, guesses[name]) for name, layer in likely.items()}
+    elif likely:
+        sums = (apart or ask_apart(likely, transfer))()
     return found | dict.fromkeys(large) | {name: _factor_of(layer, *sums[name]) for name, layer in likely.items()}
 
 
@@ -161,6 +172,28 @@ def ask_apart(layers: Mapping[str, Layer], transfer: Transfer) -> Apart:
         return {name: tuple(column) for name, column in zip(layers, columns, strict=True)}
 
     return read
+
+
+def walk_along(layer: Layer, guess: float) -> tuple[float, float, float]:
+    """What ``ask_apart`` finds, on the CPU in one walk: what ``guess`` leaves of the step, and how far that still runs along
+    the gradient. Twice where the guess was so bad that little is left of the difference."""
+    s, g, theta = layer.flat()
+    squared = layer.g_norm**2
+    for _ in range(2):
+        parts = []
+        guess = float(np.float32(guess)) if s.dtype == torch.float32 else guess  # as it is multiplied with
+        for k in range(0, len(s), CHUNK):
+            along = g[k : k + CHUNK]
+            apart = torch.sub(s[k : k + CHUNK], along, alpha=guess)
+            parts += [torch.linalg.vector_norm(apart), torch.dot(apart, along)]
+        lengths, dots = torch.stack(parts).double().view(-1, 2).unbind(1)
+        rest, more = float(lengths @ lengths), float(dots.sum())
+        guess += more / squared
+        if more * more <= rest * squared / 4:
+            break
+    length = layer.theta_norm
+    length = float(long_sums.norms([theta])) if length is None else length
+    return guess, max(0.0, rest - more * more / squared), length
 
 
 def _factor_of(layer: Layer, factor: float, rest: float, length: float) -> float | None:

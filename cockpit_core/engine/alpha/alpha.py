@@ -71,6 +71,8 @@ class Taken:
     read_norms: Callable[[], Mapping[str, float]]
     """Of ``update``; to be read as late as can be."""
     theta: dict[str, Tensor]
+    lengths: Mapping[str, float]
+    """Of ``theta``, where somebody has measured them."""
     gradients: Mapping[str, Tensor]
     gradient_norms: Mapping[str, float]
     passes: list[Pass]
@@ -130,7 +132,7 @@ class Alpha:
         name = result.name
         if repeatable:
             repeatable = all(
-                len(found.forwards) == 1 and name not in found.direct and name not in found.shared for found in passes
+                len(one.forwards) == 1 and name not in one.direct and name not in one.shared for one in passes
             )
         self.kept.add(name, result.kept, may_repeat=repeatable)
 
@@ -143,10 +145,10 @@ class Alpha:
             return ""
         if self._was_moved(batch.place):
             return MOVED
-        found, self.update = fit(pending, batch), {}
-        if isinstance(found, str):
-            return found
-        self.fits.append(found)
+        fitted, self.update = fit(pending, batch), {}
+        if isinstance(fitted, str):
+            return fitted
+        self.fits.append(fitted)
         return ""
 
     def _was_moved(self, place: Place | None) -> bool:
@@ -155,8 +157,8 @@ class Alpha:
         return landed is not None and place is not None and not landed.is_near(ASIDE * length, place.values)
 
     def take_fits(self) -> list[AlphaFit]:
-        found, self.fits = self.fits, []
-        return found
+        done, self.fits = self.fits, []
+        return done
 
     # ---- the near end -------------------------------------------------------------------------------------------
 
@@ -181,7 +183,7 @@ class Alpha:
             return self.never_repeats or taken.unmeasured or NOT_KEPT
         self.is_parallel = parallel
         length = combine({n: taken.norms[n] for n in slopes})
-        if any(len(own) != len(batch.losses) for own in slopes.values()):
+        if any(own.shape != batch.losses.shape for own in slopes.values()):
             return f"{len(next(iter(slopes.values())))} individual gradients for {len(batch.losses)} losses"
         total = torch.stack(list(slopes.values())).sum(0)
         start = observe_end(batch.losses, total / length if length > 0 else total)
@@ -217,8 +219,8 @@ class Alpha:
         """``g_n . s`` [B] of parameters that were not kept: all passes of the step are repeated, before its move."""
         wanted = {name: taken.update[name] for name in names}
 
-        def repeat(found: Pass) -> dict[str, Tensor]:
-            self.repetition = Repetition(self.maker, found.forwards[0], wanted, taken.scale)
+        def repeat(one: Pass) -> dict[str, Tensor]:
+            self.repetition = Repetition(self.maker, one.forwards[0], wanted, taken.scale)
             return self.repetition.run(self.batch_dim, self.quiet.mute)
 
         before: AbstractContextManager[None] = at(self.maker.cover.parameters, taken.theta)
@@ -234,7 +236,8 @@ class Alpha:
 
 
 def layer_of(name: str, taken: Taken) -> Layer:
-    return Layer.of(taken.update[name], taken.gradients[name], taken.theta[name], taken.gradient_norms[name])
+    lengths = taken.gradient_norms[name], taken.lengths.get(name)
+    return Layer.of(taken.update[name], taken.gradients[name], taken.theta[name], *lengths)
 
 
 def to_host(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -257,13 +260,13 @@ def fit(pending: Pending, batch: Batch) -> AlphaFit | str:
     """The fit, once the batch after the step has been seen; or the reason why there is none."""
     if batch.losses is None:
         return batch.no_losses
-    found = {n: batch.reduced[n].projections for n in pending.layers if n in batch.reduced}
-    missing = [name for name in pending.layers if "step" not in found.get(name, {})]
+    projected = {n: batch.reduced[n].projections for n in pending.layers if n in batch.reduced}
+    missing = [name for name in pending.layers if "step" not in projected.get(name, {})]
     if missing:
         return f"{missing[0]} was not measured at the end of the step"
-    if not found:
+    if not projected:
         return "no layer has individual gradients"
-    slopes = torch.stack([own["step"] for own in found.values()]).sum(0)
+    slopes = torch.stack([own["step"] for own in projected.values()]).sum(0)
     if len(slopes) != len(batch.losses):
         return f"{len(slopes)} individual gradients for {len(batch.losses)} losses"
     if pending.length > 0:

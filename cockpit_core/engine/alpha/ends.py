@@ -13,12 +13,15 @@ from cockpit_core.engine.statistics import LayerStatistics, project
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.quantities.alpha import End
 
+add = np.add.reduce
+"""``sum`` without what numpy does for arrays of any kind."""
+
 
 def observe_end(losses: Tensor, slopes: Tensor) -> End:
     """Means and sample variances (divisor B - 1) of individual losses and slopes, float64, on the host."""
     both = [values.double().cpu().numpy() for values in (losses, slopes)]
     with np.errstate(all="ignore"):  # they may be infinite
-        means = [float(values.mean()) for values in both]
+        means = [float(add(values)) / len(values) for values in both]
         spread = [values - mean for values, mean in zip(both, means, strict=True)]
         count = len(both[0]) - 1
         return End(*means, *(float(own @ own) / count if count else math.nan for own in spread))
@@ -40,8 +43,8 @@ def project_on_update(
     slopes: dict[str, Tensor] = {}
     if parallel:
         along = torch.stack([reduced[n].projections["gradient"] for n in parallel])
-        scale = torch.tensor([[factors[n]] for n in parallel], dtype=along.dtype, device=along.device)
-        slopes = dict(zip(parallel, along.mul_(scale).unbind(), strict=True))
+        scale = torch.tensor([factors[n] for n in parallel], dtype=along.dtype, device=along.device)
+        slopes = dict(zip(parallel, along.mul_(scale[:, None]).unbind(), strict=True))
     for name in names:
         if name not in slopes and name in kept:
             slopes[name] = torch.cat([project(part, update[name]) for part in kept[name]])

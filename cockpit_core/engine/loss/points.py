@@ -37,7 +37,7 @@ def place_of(tensor: Tensor) -> tuple[Any, int]:
 def choose_outputs(root: Root, outputs: Sequence[Given], B: int, batch_dim: int) -> list[Given]:
     """Those that the root is computed from, each path's first one."""
     known = {place_of(o.tensor): o for o in outputs if has_samples(o.tensor, B, batch_dim)}
-    found: dict[Any, Given] = {}
+    reached: dict[Any, Given] = {}
     seen, waiting = set(), roots_of(root)
     while waiting and known:
         place = waiting.pop()
@@ -45,10 +45,10 @@ def choose_outputs(root: Root, outputs: Sequence[Given], B: int, batch_dim: int)
             continue
         seen.add(place)
         if place in known:
-            found[place] = known[place]
+            reached[place] = known[place]
         else:
             waiting += children_of(*place)
-    return sorted(found.values(), key=lambda o: o.position)
+    return sorted(reached.values(), key=lambda o: o.position)
 
 
 def has_samples(tensor: Tensor, B: int, batch_dim: int) -> bool:
@@ -64,8 +64,8 @@ def depends_beside(nodes: Sequence[Any], outputs: Sequence[Tensor], parameters: 
 
 def penalty_of(terms: Sequence[Term]) -> Tensor | None:
     """All that depends on parameters alone, with its graph; None if there is nothing of the kind."""
-    found = [term.entries() for term in terms if term.shared and term.weight is not None]
-    parts = [(e.source * e.unit).sum() for e in found if isinstance(e.source, Tensor)]
+    penalties = [term.entries() for term in terms if term.shared and term.weight is not None]
+    parts = [(e.source * e.unit).sum() for e in penalties if isinstance(e.source, Tensor)]
     return torch.stack([part.double() for part in parts]).sum() if parts else None
 
 
@@ -119,16 +119,16 @@ def call_of(chosen: Sequence[Given]) -> Any:
 def scalars_of(root: Root, outputs: Sequence[Given]) -> list[tuple[Given, Tensor]]:
     """Losses that the model itself has computed, with their factors, where the root is a sum of these alone; else none."""
     known = {place_of(o.tensor): o for o in outputs if o.tensor.dim() == 0}
-    found: list[Given] = []
+    reached: list[Given] = []
     waiting = roots_of(root)
     while waiting:
         place = waiting.pop()
         if place in known:
-            found.append(known[place])
+            reached.append(known[place])
         elif is_sink(place[0]) or (not hasattr(place[0], "_forward_cls") and is_linear(place[0])):
             waiting += children_of(*place)
         else:
             return []
-    edges = [GradientEdge(*place_of(o.tensor)) for o in found]
+    edges = [GradientEdge(*place_of(o.tensor)) for o in reached]
     weights = weigh(root, edges) if edges else []
-    return [(o, w) for o, w in zip(found, weights, strict=True) if w is not None]
+    return [(o, w) for o, w in zip(reached, weights, strict=True) if w is not None]

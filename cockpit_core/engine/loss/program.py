@@ -45,9 +45,9 @@ class Step:
     def compute(self, values: list[tuple], outputs: Mapping[Any, Tensor]) -> tuple:
         if self.function is None:
             return (outputs[self.end] if self.leaf is None else self.leaf,)
-        found = self.function(*(None if slot is None else values[slot[0]][slot[1]] for slot in self.operands))
-        found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
-        return tuple(value + self.constants[k] if k in self.constants else value for k, value in enumerate(found))
+        results = self.function(*(None if slot is None else values[slot[0]][slot[1]] for slot in self.operands))
+        results = tuple(results) if isinstance(results, (tuple, list)) else (results,)
+        return tuple(value + self.constants[k] if k in self.constants else value for k, value in enumerate(results))
 
 
 @dataclass
@@ -82,10 +82,10 @@ class Program:
         """One tensor as it is; with seeds, the scalar that was differentiated."""
         parts = [(values[k][number], seed) for (k, number), seed in self.roots]
         if len(parts) == 1 and parts[0][1] is None:
-            found = parts[0][0]
+            total = parts[0][0]
         else:
-            found = torch.stack([(t if seed is None else t * seed).sum() for t, seed in parts]).sum()
-        return found if self.offset is None else found + self.offset
+            total = torch.stack([(t if seed is None else t * seed).sum() for t, seed in parts]).sum()
+        return total if self.offset is None else total + self.offset
 
 
 @dataclass
@@ -115,13 +115,13 @@ def write_program(roots: Sequence[tuple[Place, Tensor | None]], around: Around, 
 def _settle(program: Program, values: list[tuple], known: Tensor, lacks: bool) -> None:
     """The old outputs must give the old loss; a constant that counts as it is, is what is left."""
     with torch.no_grad(), plain_precision():
-        found = program.finish(values)
-    if found.shape != known.shape:
-        raise Unknown(f"computed again it has the shape {tuple(found.shape)}, not {tuple(known.shape)}")
+        value = program.finish(values)
+    if value.shape != known.shape:
+        raise Unknown(f"computed again it has the shape {tuple(value.shape)}, not {tuple(known.shape)}")
     if lacks:
-        program.offset = known - found
+        program.offset = known - value
         return
-    away, size = (found - known).double().abs().max(), known.double().abs().max()
+    away, size = (value - known).double().abs().max(), known.double().abs().max()
     if bool(torch.isfinite(size)) and not bool(away <= SAME.get(known.dtype, 3e-2) * size.clamp(min=1e-30)):
         raise Unknown(f"computed again from its graph it is off by {float(away):.2g}")
 
@@ -216,20 +216,20 @@ def follow(place: Place, ends: Mapping[Place, Any]) -> Place:
 
 def sort_places(roots: Sequence[Place], ends: Mapping[Place, Any]) -> list[Place]:
     """All that the roots are computed from down to the ends, operands first. A node stands there once, an end by place."""
-    found: dict[Any, Place] = {}
+    places: dict[Any, Place] = {}
     waiting = [(place, False) for place in roots]
     while waiting:
         place, is_ready = waiting.pop()
         node, key = place[0], place if place in ends else place[0]
-        if key in found:
+        if key in places:
             continue
         if node is None:
             raise Unknown("a part of it has no graph")
         if place in ends or is_ready:
-            found[key] = place
+            places[key] = place
             continue
-        if len(found) > MOST_NODES:
+        if len(places) > MOST_NODES:
             raise Unknown(f"its graph has more than {MOST_NODES} nodes above the model's outputs")
         waiting.append((place, True))
         waiting += [(follow(edge, ends), False) for edge in node.next_functions if edge[0] is not None]
-    return list(found.values())
+    return list(places.values())

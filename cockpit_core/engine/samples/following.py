@@ -86,10 +86,19 @@ class Follower:
         if given:
             dims = [dim for dim in range(given[0].dim()) if step_of(given[0], dim) in self.steps]
             call.data_dim = dims[0] if len(dims) == 1 else None
+            call.in_blocks = not dims and self._is_in_blocks(given[0])
         for position, output in enumerate(outputs):
             if output.grad_fn is not None:
                 marks: Any = output.grad_fn.metadata
                 marks.setdefault(CALLED, []).append((call, position, output.output_nr))
+
+    def _is_in_blocks(self, tensor: Tensor) -> bool:
+        """Is it an input with two dimensions flattened into one?"""
+        own = step_of(tensor, 0)
+        return own is not None and any(
+            memory == own[0] and own[1] > size and own[1] % size == 0 and own[2] * (own[1] // size) == step
+            for memory, size, step in self.steps
+        )
 
     def is_single(self, call: Call) -> bool:
         """Does this layer see an input of the model as one sample without a batch: a vector, one image, one sequence?"""

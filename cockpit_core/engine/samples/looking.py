@@ -91,10 +91,10 @@ def look(
         seen = Seen(samples, batch_dim, dict(entries))
         pull(seed(dims, samples, inner), wanted, seen.visit, reading)
         plain, apart = agrees(seen.layouts, calls, samples), is_apart(seen.layouts, calls)
-        if plain and apart and (not agreed or is_confirmed(seen.layouts, calls)):
+        if plain and apart and is_confirmed(seen.layouts, calls, samples):
             best, doubtful = (dims, seen), False
             break
-        doubtful |= plain and apart
+        doubtful |= plain and apart and agreed
         if best is None or (plain and not agreed):
             best, agreed = (dims, seen), plain
     if best is None:
@@ -213,18 +213,23 @@ def is_apart(layouts: dict[int, dict[int, Layout]], calls: list[Call]) -> bool:
     return not any(layout.mixed or is_feature(call, layout) for call, layout in known)
 
 
-def is_confirmed(layouts: dict[int, dict[int, Layout]], calls: list[Call]) -> bool:
+def is_confirmed(layouts: dict[int, dict[int, Layout]], calls: list[Call], samples: int) -> bool:
     """Does a call on the inputs themselves have its samples where they came in?"""
-    known = [
-        (call, layouts.get(id(call), {}).get(0)) for call in calls if call.data_dim is not None and keeps_dims(call)
-    ]
-    return any(
-        layout is not None and (layout.dim == call.data_dim or layout.rows is not None) for call, layout in known
-    )
+    for call in calls:
+        layout = layouts.get(id(call), {}).get(0)
+        if layout is None or not keeps_dims(call):
+            continue
+        if call.data_dim is not None and (layout.dim == call.data_dim or layout.rows is not None):
+            return True
+        if call.in_blocks and layout.rows is not None and is_in_order(layout.rows, samples):
+            return True
+    return False
 
 
 def keeps_dims(call: Call) -> bool:
     """Has its output the rows of its input in the same place?"""
+    if isinstance(call.module, (nn.RNNBase, nn.MultiheadAttention)):
+        return True
     return not isinstance(RULES.get(type(call.module)), (Repeating, type(None)))
 
 

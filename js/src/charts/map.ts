@@ -30,10 +30,11 @@ export function mapColors(rows: MapRow[], difference: boolean): MapColors {
   return { low: Math.min(low, high - 1), high, difference };
 }
 
-/** A colour for each value: a number on the scale, exactly 0, or not a number. */
+/** A colour for each value: a number on the scale, exactly 0 (of a ratio, one of the two), or not a number. */
 export function mapColor(value: number, { low, high, difference }: MapColors, theme: Theme): number[] {
-  if (!Number.isFinite(value)) return parseColor(theme.warn);
-  if (!(value > 0)) return parseColor(theme.dark ? "#000000" : "#16191d");
+  const isNone = difference && value === Number.POSITIVE_INFINITY; // divided by exactly 0
+  if (!Number.isFinite(value) && !isNone) return parseColor(theme.warn);
+  if (isNone || !(value > 0)) return parseColor(theme.dark ? "#000000" : "#16191d");
   const t = (Math.log10(value) - low) / (high - low);
   return difference ? differenceColor(Math.max(-1, Math.min(1, 2 * t - 1)) || 0.001) : countColor(t);
 }
@@ -82,9 +83,11 @@ export function mapLegend(
   values: number[],
 ): { marks: Mark[]; x: number } {
   const narrow = width < 360;
+  const isZero = (value: number) => value === 0 || (colors.difference && value === Number.POSITIVE_INFINITY);
+  const zero = colors.difference ? "one is 0" : "exactly 0";
   const own = [
-    [values.includes(0), 0, narrow ? "0" : "exactly 0"],
-    [!values.every(Number.isFinite), Number.NaN, narrow ? "NaN" : "not finite"],
+    [values.some(isZero), 0, narrow ? "0" : zero],
+    [values.some((value) => !Number.isFinite(value) && !isZero(value)), Number.NaN, narrow ? "NaN" : "not finite"],
   ] as const;
   const shown = own.filter(([there]) => there);
   const [bar, each] = narrow ? [44, 40] : [70, 78];

@@ -64,7 +64,25 @@ export function runColor(index: number, palette: "tensorboard" | "safe", theme: 
 export function seriesColor(own: string, index: number, theme: Theme): string {
   const [first, ...rest] = theme.series;
   const far = [...rest, first].filter((color) => distance(color, own) > 75);
-  return far[(index - 1) % far.length];
+  const best = far.filter((color) => !hasHueOf(color, own)); // two oranges are one colour to the eye
+  const order = [...best, ...far.filter((color) => !best.includes(color))];
+  return order[(index - 1) % order.length];
+}
+
+/** Within 20 degrees of the colour circle; greys have no hue. */
+function hasHueOf(a: string, b: string): boolean {
+  const [one, other] = [a, b].map(hueOf);
+  if (one === null || other === null) return false;
+  const apart = Math.abs(one - other);
+  return Math.min(apart, 360 - apart) < 20;
+}
+
+function hueOf(color: string): number | null {
+  const [red, green, blue] = parseColor(color);
+  const [most, span] = [Math.max(red, green, blue), Math.max(red, green, blue) - Math.min(red, green, blue)];
+  if (span < 0.25 * most || !most) return null;
+  if (most === red) return (60 * ((green - blue) / span) + 360) % 360;
+  return most === green ? 60 * ((blue - red) / span) + 120 : 60 * ((red - green) / span) + 240;
 }
 
 const distance = (a: string, b: string) => {

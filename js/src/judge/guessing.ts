@@ -61,8 +61,8 @@ function plausible(run: ShownRun, value: number): boolean {
 const ALIKE = 1.05; // labels were counted on a few batches: what is this close is one line
 
 /** One line per value that chosen runs have in common. */
-export function guessRules(ctx: Context, of: (run: ShownRun) => Guess | null): Guess[] {
-  const found = ctx.runs.flatMap((run) => of(run) ?? []).sort((a, b) => a.value - b.value);
+export function guessRules({ runs }: Pick<Context, "runs">, of: (run: ShownRun) => Guess | null): Guess[] {
+  const found = runs.flatMap((run) => of(run) ?? []).sort((a, b) => a.value - b.value);
   const groups: Guess[][] = [];
   for (const guess of found) {
     const last = groups.at(-1);

@@ -139,13 +139,18 @@ function joinParts(
   return measure.perElement ? Math.sqrt(above / size) : above / count;
 }
 
+/** As far as both go: a run that ended has no value to compare with. */
 function ratioOf(first: MapRow, second: MapRow): MapRow {
+  const end = first.xs.at(-1) ?? Number.NEGATIVE_INFINITY;
+  const shared = second.xs.filter((x) => x <= end).length;
   let j = 0;
-  const values = second.values.map((value, i) => {
+  const values = second.values.slice(0, shared).map((value, i) => {
     while (j + 1 < first.xs.length && first.xs[j + 1] <= second.xs[i]) j++;
-    return value / (first.values[j] ?? Number.NaN);
+    const below = first.values[j] ?? Number.NaN;
+    if (!Number.isFinite(value) || !Number.isFinite(below)) return Number.NaN;
+    return value === below ? 1 : value / below; // both exactly 0: the same
   });
-  return { xs: second.xs, values };
+  return { xs: second.xs.slice(0, shared), values };
 }
 
 export interface Picture {

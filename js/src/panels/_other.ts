@@ -34,10 +34,11 @@ const allBelow = (ctx: Context, names: string[], limit: number) =>
     }),
   );
 
-/** Only where the values are shares, not per cent. */
+/** Only where the values are shares, not per cent; of runs that have some. */
 function accuracyRules(ctx: Context, names: string[]) {
+  const runs = ctx.runs.filter(({ data }) => names.some((name) => data.has(name)));
   return allBelow(ctx, names, 1)
-    ? guessRules(ctx, guessAccuracy).map((rule) => ({ ...rule, color: ctx.theme.quiet }))
+    ? guessRules({ runs }, guessAccuracy).map((rule) => ({ ...rule, color: ctx.theme.quiet }))
     : [];
 }
 

@@ -132,7 +132,10 @@ function spotOf(ctx: Context, row: Row, values: MapRow, { measure, runs }: Pictu
   const many = row.layers.length > 1;
   const name = many ? `${row.block}, ${row.layers.length} tensors` : row.layers[0];
   const times = runs.length > 1 ? " ×" : "";
-  const words = (value: number | null) => (value === null ? "no value" : `${formatNumber(value)}${times}`);
+  const words = (value: number | null) => {
+    if (value === Number.POSITIVE_INFINITY && times) return `exactly 0 in ${runs[0].label}`;
+    return value === null ? "no value" : `${formatNumber(value)}${times}`;
+  };
   const at = ctx.step === null ? 0 : (stepToAxis(ctx, ctx.step) ?? 0);
   const tell = (x: number) => `${name}: ${measure.label} ${words(valueIn(values, x))}`;
   const toggle = () => {

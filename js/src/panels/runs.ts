@@ -27,10 +27,19 @@ const cutEnd = (whole: string, text = /^(.{12,80}?): /.exec(whole)?.[1] ?? whole
   text.length > 80 ? `${shorten(text, 20_000).slice(0, 78).trimEnd()}…` : shorten(text, 80);
 const number = (value: number | null): Cell => ({ text: value === null ? "–" : formatNumber(value), value });
 
-export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
-  const facts = differingNames(ctx.runs.map(({ data }) => data.header)).filter(
-    (name) => !isAside(name) || /seed/i.test(name),
+const factsOf = ({ data }: ShownRun) => (data.header ? describeHeader(data.header) : new Map<string, string>());
+
+/** Settings with two values at least. What only some optimizers have, and there is the same, tells nothing. */
+function settingsOf(ctx: Context): string[] {
+  const facts = ctx.runs.map(factsOf);
+  const isTold = (name: string) => new Set(facts.flatMap((own) => own.get(name) ?? [])).size > 1;
+  return differingNames(ctx.runs.map(({ data }) => data.header)).filter(
+    (name) => (!isAside(name) || /seed/i.test(name)) && isTold(name),
   );
+}
+
+export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
+  const facts = settingsOf(ctx);
   const [loss, score] = [lossOf(ctx.runs), scoreOf(ctx.runs)];
   return ctx.runs.map((run) => {
     const { data } = run;
@@ -45,7 +54,7 @@ export function tableOf(ctx: Context): { run: ShownRun; cells: Cells }[] {
       const [now, top] = endsOf(run, score);
       cells.set(`last ${score.title}`, number(now)).set(`best ${score.title}`, number(top));
     }
-    const own = data.header ? describeHeader(data.header) : new Map<string, string>();
+    const own = factsOf(run);
     for (const name of facts.slice(0, MOST_FACTS)) {
       const text = own.get(name) ?? "–";
       cells.set(name, { text, value: Number.isFinite(Number(text)) ? Number(text) : text });
@@ -78,9 +87,7 @@ function sorted(ctx: Context): { run: ShownRun; cells: Cells }[] {
 
 /** Names of numbers by which runs can be coloured. */
 const numbersOf = (ctx: Context) =>
-  differingNames(ctx.runs.map(({ data }) => data.header)).filter((name) =>
-    ctx.runs.some(({ data }) => data.header && Number.isFinite(Number(describeHeader(data.header).get(name) || "x"))),
-  );
+  settingsOf(ctx).filter((name) => ctx.runs.some((run) => Number.isFinite(Number(factsOf(run).get(name) || "x"))));
 
 function tools(ctx: Context): HTMLElement {
   const chip = (text: string, pressed: boolean, title: string, act: () => void) => {

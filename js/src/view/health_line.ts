@@ -30,11 +30,17 @@ function rowsOf({ runs, names }: Context): Row[] {
   if (all.length <= MOST_LINES) return all.map(({ run, health }) => ({ run, health, text: health.text }));
   const worst = all.reduce((a, b) => (toneRank(b.health.tone) < toneRank(a.health.tone) ? b : a));
   const { sick } = countSick(runs);
-  const count = sick
-    ? `${sick} of ${runs.length} runs have faults.`
-    : `No faults found in ${runs.length}${names.length > runs.length ? ` of ${names.length}` : ""} runs.`;
+  const count = sick ? `${sick} of ${runs.length} runs have faults.` : tellWell(all, names.length);
   const text = sick ? `${count} Worst, ${worst.run.label}: ${worst.health.text}` : count;
   return [{ run: null, health: worst.health, text }];
+}
+
+/** Of runs that are still on their way nothing is known: they are not well. */
+function tellWell(all: { health: Health }[], total: number): string {
+  const known = all.filter(({ health }) => health.tone !== "waiting").length;
+  if (!known) return `Nothing measured yet in ${all.length} runs.`;
+  const rest = known < all.length ? `; nothing measured yet in ${all.length - known}` : "";
+  return `No faults found in ${known}${total > known ? ` of ${total}` : ""} runs${rest}.`;
 }
 
 const known = new WeakMap<ShownRun["data"], { key: string; differences: Difference[] }>();

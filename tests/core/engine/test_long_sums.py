@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
+from cockpit_core.engine.alpha.along import Layer, find_factors, walk_along
 from cockpit_core.foundation import long_sums
+from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.quantities.norms import measure_norms
 
 COUNT = 3_000_001
@@ -39,3 +43,37 @@ def test_short_and_double_vectors_are_summed_at_once() -> None:
     x = torch.arange(5.0)
     assert long_sums.norm(x) == pytest.approx(30**0.5)
     assert long_sums.norm(torch.ones(COUNT, dtype=torch.float64)) == pytest.approx(COUNT**0.5)
+
+
+@pytest.mark.parametrize("count", [5, long_sums.PIECE + 3, long_sums.CHUNK, 2 * long_sums.CHUNK + 7, COUNT])
+def test_differences_and_their_lengths(count: int, pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """In one walk, the same as one after the other; also beside short ones, and where memory is not in one piece."""
+    a, b = (x[:count] for x in pair)
+    half = count // 2
+    apart = pair[0][: 2 * half].view(half, 2).T, pair[1][: 2 * half].view(2, half)
+    one, other = [a, a[:3], apart[0]], [b, b[:3], apart[1]]
+    kept, lengths = long_sums.differences(one, other, keep=True)
+    assert all(torch.equal(found, x - y) for found, x, y in zip(kept, one, other, strict=True))
+    true = [float((x - y).double().norm()) for x, y in zip(one, other, strict=True)]
+    assert lengths.tolist() == pytest.approx(true, rel=3e-7)
+    nothing, same = long_sums.differences(one, other, keep=False)
+    assert not nothing
+    assert torch.equal(same, lengths)
+
+
+@pytest.mark.parametrize("start", ["whole", "zeros first", "noise first"])
+def test_a_step_along_the_gradient_is_found_in_one_walk(start: str, pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Also where the first elements, which give the guess, have no gradient or a tiny one: pixels at the border."""
+    theta, g = pair[1][:COUNT].clone(), pair[0].clone()
+    g[:4096] *= {"whole": 1.0, "zeros first": 0.0, "noise first": 1e-9}[start]
+    s = (theta - 1e-2 * g) - theta
+    layer = Layer.of(s, g, theta, long_sums.norm(g))
+    factors = find_factors({"w": layer}, lambda: {"w": long_sums.norm(s)}, Transfer())
+    assert factors["w"] == pytest.approx(-1e-2, rel=1e-6)
+    factor, rest, length = walk_along(layer, 0.3)  # a bad guess
+    c = float(s.double() @ g.double()) / float(g.double() @ g.double())
+    assert factor == pytest.approx(c, rel=1e-9)
+    assert math.sqrt(rest) == pytest.approx(float((s.double() - c * g.double()).norm()), rel=1e-3)
+    assert length == pytest.approx(float(theta.double().norm()), rel=1e-6)
+    aside = Layer.of(s + 1e-4 * theta, g, theta, long_sums.norm(g))
+    assert find_factors({"w": aside}, lambda: {"w": long_sums.norm(s)}, Transfer())["w"] is None

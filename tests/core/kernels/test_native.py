@@ -165,6 +165,8 @@ def test_a_convolution_walks_over_nonzero_output_gradients(name: str, dtype: tor
         close = 10 * TOLERANCE[dtype] * G.norm(dim=1)[:, None] * along.norm(dim=1)
         assert ((found.dots - G @ along.T).abs() <= close)[:, :number].all()
         assert_counts_but_for_edges(found.counts, G, Bins(-2, 2, 100))
+        for k in range(number):
+            assert ((part.project(directions[k]) - G @ along[k]).abs() <= close[:, k]).all()
     squares, truth = part.squares(), G.square().sum(0).view(part.shape)
     assert squares is not None
     torch.testing.assert_close(squares.double(), truth, rtol=0, atol=TOLERANCE[dtype] * float(truth.max()))
@@ -307,7 +309,9 @@ def test_what_does_not_fit_is_refused_before_a_kernel_reads_it() -> None:
     """Story: a rule of a user's own gave gradients of another shape; torch would raise, a pointer reads on."""
     with pytest.raises(ValueError, match="cannot be projected"):
         reducing.reduce_block(torch.zeros(2, 30), torch.zeros(1, 20), 1.0, None)
+    with pytest.raises(TypeError, match="one dtype"):
+        reducing.reduce_blocks([torch.zeros(2, 30).double()], [[torch.zeros(30)]], [1.0], None)
     part, directions = make_patches("three by three", torch.float32)
-    part.image = part.image[..., :-1]
+    part.inner = part.inner[..., :-1]
     with pytest.raises(ValueError, match="do not fit"):
         part.reduce(directions, None)
