@@ -47,10 +47,10 @@ class Diagonal:
         """Numbers that lie on the device."""
         return [*(v.sum(dtype=torch.float64) for v in self.values.values()), *self.rest.values()]
 
-    def read_traces(self, found: Iterable[float]) -> dict[str, float]:
-        numbers = iter(found)
-        found = {name: next(numbers) for name in self.values}
-        return found | {name: found.get(name, 0.0) + next(numbers) for name in self.rest}
+    def read_traces(self, numbers: Iterable[float]) -> dict[str, float]:
+        each = iter(numbers)
+        traces = {name: next(each) for name in self.values}
+        return traces | {name: traces.get(name, 0.0) + next(each) for name in self.rest}
 
     @property
     def trace(self) -> float:

@@ -41,7 +41,7 @@ class Attempt:
 
     def take(self, numbers: Sequence[float], dtype: torch.dtype) -> bool:
         parts = [numbers[k : k + 3] for k in range(1, len(numbers), 3)]
-        if not parts or not all(is_close(*part, dtype) for part in parts):
+        if not parts or not all(is_close(*part, dtype=dtype) for part in parts):
             return False
         self.keep(bool(numbers[0]))
         return True
@@ -54,7 +54,7 @@ def distances(found: Tensor, image: Tensor, rounding: Tensor | None) -> list[Ten
     return [(found - image).norm(), image.norm(), lost]
 
 
-def is_close(difference: float, size: float, lost: float, dtype: torch.dtype) -> bool:
+def is_close(difference: float, size: float, lost: float, *, dtype: torch.dtype) -> bool:
     tolerance = 1e-9 if dtype == torch.float64 else 1e-4
     return difference <= tolerance * size + 8 * torch.finfo(dtype).eps * lost
 
@@ -176,7 +176,7 @@ class LossHessian:
         rows = [self._product(unit.reshape(self.shape)).reshape(self.batch_size, size) for unit in units]
         blocks = torch.stack(rows, 1)  # [B, K, K]
         found = (blocks @ probe.reshape(self.batch_size, size, 1)).reshape(self.shape)
-        if not is_close(*read_numbers(distances(found, image, None)), image.dtype):
+        if not is_close(*read_numbers(distances(found, image, None)), dtype=image.dtype):
             raise NoCurvature("the loss couples the samples of the batch")
         values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
         kept = values.abs() > 1e-7 * values.abs().max()

@@ -147,7 +147,7 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
     for result, norm in zip(asked, read_vectors(statistics, also, job.transfer), strict=True):
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
-    own = [dots for result in asked if (dots := dots_of(result)) is not None]
+    own = [along for result in asked if (along := dots_of(result)) is not None]
     dots = torch.stack(own).numpy() if asked else np.zeros((0, 1))
     with np.errstate(all="ignore"):  # gradients may be infinite
         means = zip(dots.mean(1).tolist(), np.abs(dots).mean(1).tolist(), strict=True)

@@ -77,9 +77,9 @@ def reduce_positions(b: Tensor, a: Tensor, scale: float, directions: Sequence[Te
         rows = [d.reshape(out, inner).to(b.dtype) for d in directions]
         along = add_room(torch.stack(rows) if len(rows) > 1 else rows[0])
     geometry = ((1,), (1,), (1,))
-    places, starts, rows = lay_out(geometry, (positions,), (positions,), inner)
+    places, starts, lines = lay_out(geometry, (positions,), (positions,), inner)
     steps = (positions * out, 1, out, positions * inner)
-    sizes = (1, out, positions * inner, positions, 1, *rows)
+    sizes = (1, out, positions * inner, positions, 1, *lines)
     sides = Sides(a, b, steps, samples, sizes, places, starts, b.numel() * inner)
     return _reduce(sides, scale, along, len(directions), out * inner, bins)
 
