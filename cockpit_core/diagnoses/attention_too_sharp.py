@@ -36,7 +36,7 @@ class AttentionTooSharp(Diagnosis):
         remedy = (
             "Divide the products by sqrt(d) of a head, initialise smaller projections, or normalise queries and keys."
         )
-        harmful = view.suffers and view.struggles  # after 60 steps: small decoders are slow to begin with
+        harmful = view.suffers and view.struggles  # after 80 steps: small decoders are slow to begin with
         found = [evidence("attention_logit", logit), evidence("attention_entropy", entropy)]
         found = [item for item in found if item.value == item.value]
         return Found(text, remedy, found, severity="likely" if harmful else "advice")

@@ -43,7 +43,8 @@ class GraphDetached(Diagnosis):
         # weights, mostly.
         whole = view.weight_share(behind) > limit("cut_weights")
         fresh = view.are_fresh(behind)
-        harmful = (fresh and whole) or (view.suffers if fresh else view.suffers and view.struggles)
+        behind_others = view.t >= 60 and (view.lags if fresh else view.struggles)
+        harmful = (fresh and whole) or behind_others
         remedy = (
             f"Look behind {where} for .detach(), .data, .item(), numpy(), torch.no_grad() or an argmax; if the "
             "layers shall stay as they are, freeze them with requires_grad_(False)."

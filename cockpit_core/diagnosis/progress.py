@@ -253,7 +253,7 @@ class Progress(Reading):
     @cached_property
     def suffers(self) -> bool:
         """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
-        return self.t >= 3 * PATIENT and self.lags
+        return self.t >= 4 * PATIENT and self.lags
 
     def is_behind(self, level: float) -> bool:
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""
