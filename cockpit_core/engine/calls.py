@@ -47,7 +47,7 @@ class Calls:
         self.size = size
         self.number += 1
         self.sizes[self.number] = size or 0
-        self.follower.note_inputs(inputs, batch_dim)
+        self.follower.note_inputs(inputs, batch_dim, self.number)
 
     def may_repeat(self, forward: Forward) -> None:
         forward.number = self.number

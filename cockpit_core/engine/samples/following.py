@@ -21,6 +21,7 @@ from cockpit_core.engine.samples.behind import CALLED, GIVEN, reachable
 from cockpit_core.engine.samples.layout import Layout, is_in_order
 from cockpit_core.engine.samples.looking import Finding, leads_of, look
 from cockpit_core.engine.samples.own_functions import Room, is_checkpoint, own_functions
+from cockpit_core.engine.samples.parts import Cut, cut_of, has_parts
 from cockpit_core.engine.samples.replay import Reading, name_of
 from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import Call
@@ -48,6 +49,8 @@ class Follower:
     """Places of the model's inputs: a call on one of them knows its samples."""
     steps: set[tuple[int, int, int]] = field(default_factory=set)
     """Memory of the model's inputs, how many samples are there, and how far it is from one to the next: views have the same."""
+    cuts: dict[int, Cut] = field(default_factory=dict)
+    """By call of the model, where its first input is a part of a batch."""
     singles: set[int] = field(default_factory=set)
     """Inputs of the model with so many dimensions were seen to be single samples, by a layer that may not be asked again."""
     known: dict[Any, Finding] = field(default_factory=dict)
@@ -59,6 +62,7 @@ class Follower:
         self.told.clear()
         self.inputs.clear()
         self.steps.clear()
+        self.cuts.clear()
 
     def resize(self, forward: int, samples: int) -> None:
         """The outputs of this call of the model count other samples than its inputs: graphs, not nodes."""
@@ -73,8 +77,10 @@ class Follower:
         firsts = [(call, call.shapes[0]) for call in calls if call.shapes and call.shapes[0]]
         return [shape[: max(1, *leads_of(call, len(shape)))] for call, shape in firsts]
 
-    def note_inputs(self, tensors: list[Tensor], batch_dim: int) -> None:
+    def note_inputs(self, tensors: list[Tensor], batch_dim: int, forward: int) -> None:
         self.inputs |= {place_of(tensor) for tensor in tensors}
+        if tensors and (cut := cut_of(tensors[0], batch_dim)) is not None:
+            self.cuts[forward] = cut
         self.steps |= {step for tensor in tensors if (step := step_of(tensor, batch_dim)) is not None}
 
     def note_call(self, call: Call, outputs: list[Tensor]) -> None:
@@ -126,14 +132,14 @@ class Follower:
         ``room``: where functions of the user's own may run.
         """
         calls = [call for ref in self.calls if (call := ref()) is not None]
-        key = (*((id(call.module), call.shapes) for call in calls), origin[1], size, careful)
+        key = (*((id(call.module), call.shapes) for call in calls), origin[1], size, careful, has_parts(self.cuts))
         finding = self.known.get(key)
         if finding is not None and finding.is_trusted:
             finding.uses += 1
         else:
             uses = finding.uses if finding is not None else 0
             with reading_of(root, origin[1], careful, room) as reading:
-                finding = look(root, calls, origin, batch_dim, entries, reading)
+                finding = look(root, calls, origin, batch_dim, entries, reading, self.cuts)
             finding.uses = uses + 1
             self.known = {**dict(list(self.known.items())[-31:]), key: finding}
         self.told.clear()

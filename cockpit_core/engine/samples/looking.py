@@ -20,6 +20,7 @@ from cockpit_core.engine.samples.behind import (
     reachable,
 )
 from cockpit_core.engine.samples.layout import Layout, find_layout, is_in_order, weigh, weights_of
+from cockpit_core.engine.samples.parts import PARTS, Cut, are_parts
 from cockpit_core.engine.samples.replay import Pair, Places, Reading, pull, shape_of, uneven
 from cockpit_core.engine.samples.separability import (
     SEVERAL,
@@ -76,9 +77,11 @@ def look(
     batch_dim: int,
     entries: list[tuple[Any, int]],
     reading: Reading,
+    cuts: dict[int, Cut],
 ) -> Finding:
-    """One look at the graph of a loss."""
+    """One look at the graph of a loss. ``cuts``: calls of the model on parts of a batch, see ``Follower``."""
     nodes = reachable(root)
+    parts = PARTS if are_parts(root, cuts) else ""
     targets = {n for n in nodes if CALLED in n.metadata}
     wanted = targets | {node for node, _ in entries}
     samples, best, agreed, doubtful = origin[1], None, False, False
@@ -107,13 +110,13 @@ def look(
         reason = why_not_a_sum(root, dims, samples, batch_dim, reading)
     nested = NESTED if others and is_nested(nodes, calls) else ""
     unclear = UNCLEAR if doubtful else ""
-    finding = Finding(interacts=reason or nested or doubt_inside(reading.doubts) or unclear)
+    finding = Finding(interacts=reason or parts or nested or doubt_inside(reading.doubts) or unclear)
     normalised, doubted = below_batch_norm(nodes), below_doubts(reading.doubts)
     for call in calls:
         own = seen.layouts.get(id(call), {})
         refusal, interacts = judge(call, own, samples, targets)
         finding.layouts.append(own)
-        interacts = interacts or (BEHIND if id(call) in normalised else doubted.get(id(call), ""))
+        interacts = interacts or parts or (BEHIND if id(call) in normalised else doubted.get(id(call), ""))
         finding.marks.append((refusal, interacts))
     finding.entries = [seen.entries.get(node, True) for node, _ in entries]
     finding.routed = any(n.name().startswith(ROUTED) for n in nodes) or any(
