@@ -43,4 +43,5 @@ class VanishingGradients(Diagnosis):
             "Use ReLU or GELU in place of sigmoid or tanh, add normalisation or skip connections, and look at "
             "the initialisation."
         )
-        return Found(text, remedy, [evidence("vanishing", ratio, layer=where)], [where])
+        began = view.history.began  # harm takes time to be seen; the gradients were small from the start
+        return Found(text, remedy, [evidence("vanishing", ratio, layer=where)], [where], since=began)
