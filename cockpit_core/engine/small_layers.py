@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.clock import Clock
+from cockpit_core.engine.gram import gram_of
 from cockpit_core.engine.layer_result import Job, LayerResult
 from cockpit_core.engine.statistics import LayerStatistics, Request
 from cockpit_core.kernels import Counts
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_blocks
 from cockpit_core.layers.contribution import Contribution, Rows, Tried
+from cockpit_core.quantities.measured import choose_samples
 
 MOST = 2**16
 """Elements of what waits: more is worth a call of its own, in which threads share the work."""
@@ -27,7 +29,7 @@ def rows_of(part: Contribution) -> Rows | None:
 
 def may_wait(result: LayerResult, directions: dict[str, Tensor], job: Job) -> bool:
     """Is there nothing to do for this layer but one pass over a small block?"""
-    if len(result.parts) != 1 or job.gram or not asks_little(job.request):
+    if len(result.parts) != 1 or not asks_little(job.request):
         return False
     part = rows_of(result.parts[0])
     if part is None or not 0 < part.rows.numel() <= MOST or not can_reduce(part.rows, len(directions)):
@@ -58,6 +60,10 @@ def reduce_waiting(waiting: Sequence[LayerResult], job: Job, clock: Clock) -> No
         for (result, directions, _), own in zip(some, found, strict=True):
             result.statistics = as_statistics(own, list(directions), job.request)
             result.kept = list(result.parts)
+            if job.gram:
+                chosen, request = choose_samples([len(own.norms)], job.gram), job.request
+                parts, budget, scratch = result.parts, request.memory_budget, request.scratch
+                result.gram = clock.timed("gram", gram_of, parts, [None], chosen, budget, scratch)
 
 
 def as_statistics(found: Reduced, names: list[str], request: Request) -> LayerStatistics:
