@@ -30,7 +30,7 @@ def cut_of(tensor: Tensor, dim: int) -> Cut | None:
     if whole.shape[dim] <= tensor.shape[dim]:
         return None
     try:
-        return whole.untyped_storage().data_ptr(), tensor.shape[dim], tensor.storage_offset()
+        return whole.untyped_storage().data_ptr(), tensor.shape[dim], int(tensor.storage_offset())
     except (RuntimeError, NotImplementedError):  # no memory of its own
         return None
 
