@@ -24,15 +24,14 @@ Cut = tuple[int, int, int]
 
 def cut_of(tensor: Tensor, dim: int) -> Cut | None:
     """None if it is no part of a tensor along this dimension, as ``x[:n]`` is."""
-    whole = tensor._base
-    if whole is None or whole.dim() != tensor.dim() or tensor.dim() <= dim or whole.stride() != tensor.stride():
-        return None
-    if whole.shape[dim] <= tensor.shape[dim]:
-        return None
     try:
-        return whole.untyped_storage().data_ptr(), tensor.shape[dim], int(tensor.storage_offset())
+        whole = tensor._base
+        if whole is None or whole.dim() != tensor.dim() or tensor.dim() <= dim or whole.stride() != tensor.stride():
+            return None
+        memory, start = whole.untyped_storage().data_ptr(), int(tensor.storage_offset())
     except (RuntimeError, NotImplementedError):  # no memory of its own
         return None
+    return (memory, tensor.shape[dim], start) if whole.shape[dim] > tensor.shape[dim] else None
 
 
 def has_parts(cuts: dict[int, Cut]) -> bool:
