@@ -160,9 +160,13 @@ def check_costs(tab: Tab, data: RunData, step: int) -> None:
 def check_layers(tab: Tab, data: RunData, step: int) -> None:
     """The small multiples: in network order, how wide each is, and every single bar."""
     at = histogram_step(data, "GradHist1d", step)
-    told = [row for row in tab.told("grad_hist_layers", step) if row.label != "slow layers"]
-    assert [row.label for row in told] == [layer.name for layer in data.header.layers]
-    for row in told:
+
+    def rows() -> list[Reading]:
+        return [row for row in tab.told("grad_hist_layers", step) if row.label != "slow layers"]
+
+    tab.wait(lambda: all(row.step == at for row in rows()), "histograms of the step, which come after the curves")
+    assert [row.label for row in rows()] == [layer.name for layer in data.header.layers]
+    for row in rows():
         histogram = data.histogram("GradHist1d", at, row.label)
         middles = (histogram.edges[1:] + histogram.edges[:-1]) / 2
         mean = np.average(middles, weights=histogram.counts)
