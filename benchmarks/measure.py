@@ -130,7 +130,7 @@ def leave_unjudged(run: Any) -> None:
     """Signals and diagnosis cannot be switched off by a user; what the quantities alone take is measured without them."""
     tracker = run._tracker
     tracker.signals.begin(False)
-    tracker.signals.begin = lambda wanted: None
+    tracker.signals.begin = lambda wanted, outside=False: None
     tracker.writing._add_signals = lambda record, state: None
     tracker.log.live.see = lambda header, record: []
 

@@ -295,9 +295,13 @@ def write_scaling(results: dict[str, Results]) -> str:
 def write_idle(results: dict[str, Results]) -> str:
     extra, base = results["idle"]["extra microseconds"], results["idle"]["untracked microseconds"]
     spread = f"({extra['low']:.1f} to {extra['high']:.1f})"
-    text = f"{extra['median']:.1f} microseconds {spread} more, on a step of {base['median']:.0f}."
+    text = (
+        f"{extra['median']:.1f} microseconds {spread} more than the untracked step, which takes {base['median']:.0f}."
+    )
     others = {kind: row for kind, row in results["idle"].get("kinds", {}).items() if kind != "loss module"}
-    return text + "".join(f" {kind}: {row['extra microseconds']['median']:.1f}." for kind, row in others.items())
+    words = {"function": "a loss function", "loss of the model": "a loss that the model computes"}
+    rows = (f"with {words[kind]} {row['extra microseconds']['median']:.1f}" for kind, row in others.items())
+    return f"{text} That is with a loss module; {', '.join(rows)}." if others else text
 
 
 BLOCKS: dict[str, tuple[str, Callable[[dict[str, Results]], str]]] = {

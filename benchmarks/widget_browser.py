@@ -23,8 +23,8 @@ import psutil
 from cockpit_core.foundation import records
 from cockpit_core.schema import batches
 from cockpit_widget.feed import Feed, Message, join_frames
-from cockpit_widget.pace import Limits, Pace
 from cockpit_widget.sources import RunSource
+from cockpit_widget.throttle import Limits, Throttle
 from cockpit_widget.widget import read_bundle
 from tests import synthetic
 from tests.widget.fakes import FakeClock, FakeRun
@@ -123,7 +123,7 @@ class Training:
     def __init__(self, folder: Path) -> None:
         self.run, self._clock, self._messages = FakeRun(folder, layers=6), FakeClock(), list[Message]()
         limits = Limits(bytes_per_second=1e9)  # an hour in a moment: the budgets would hold it back
-        self._source, pace = RunSource(self.run, "lenet"), Pace(10.0, clock=self._clock, limits=limits)
+        self._source, pace = RunSource(self.run, "lenet"), Throttle(10.0, clock=self._clock, limits=limits)
         self._source.subscribe(lambda: None, pace)
         self._feed = Feed([self._source], pace, clock=self._clock)
 

@@ -1,7 +1,7 @@
 """Cockpit: a debugger for training neural networks in PyTorch.
 
-``track`` measures a training loop, ``load`` reads a run back, ``diagnose`` says what is wrong with it; names are imported
-when they are first used, so that reading a log needs no torch.
+``track`` measures a training loop, ``load`` reads a run back, ``diagnose`` says what is wrong with it. Names are
+imported when they are first used, so reading a log needs no torch.
 """
 
 from __future__ import annotations

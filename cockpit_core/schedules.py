@@ -11,7 +11,7 @@ NEVER = 2**63
 
 
 class _Named:
-    """A schedule that can say in words what it does, and which step after a given one is its next (None: none is)."""
+    """A schedule that can say in words what it does, and which step comes next after a given one (None: none does)."""
 
     def __init__(self, decide: Schedule, words: str, following: Callable[[int], int | None]):
         self.decide, self.words, self.following = decide, words, following
@@ -73,7 +73,8 @@ def as_schedule(schedule: int | Schedule, name: str = "schedule") -> Schedule:
 
 
 def find_next(schedule: Schedule, step: int) -> int:
-    """The step after ``step`` at which it has to be asked again: of a function of the user's, the very next one."""
+    """The step after ``step`` at which it has to be asked again. For a function of the user that is the very next
+    one."""
     if not isinstance(schedule, _Named):
         return step + 1
     following = schedule.following(step)

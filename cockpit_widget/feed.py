@@ -1,7 +1,7 @@
 """What to send: deltas that carry everything since the last one that got through, and keyframes that carry all.
 
 Coalescing needs no queue: a run's log is append-only, so "what was skipped" is whatever lies behind the cursor. The
-cursor moves only after a message was handed over; a failed or postponed one is made up for by the next.
+cursor moves only after a message was handed over; the next message makes up for a failed or postponed one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 from cockpit_core.report.terminal import clean
 from cockpit_widget.fitting import HISTORY, MOST_PIECES
-from cockpit_widget.pace import Clock, KeyframeSchedule, Pace
 from cockpit_widget.sources import Source
+from cockpit_widget.throttle import Clock, KeyframeSchedule, Throttle
 
 
 def join_frames(batches: Iterable[Sequence[bytes]]) -> bytes:
-    """Each batch of each run behind its length, uint32 little endian."""
+    """Each batch of each run after its length, uint32 little endian."""
     return b"".join(struct.pack("<I", len(batch)) + batch for of_run in batches for batch in of_run if batch)
 
 
@@ -66,13 +66,18 @@ class Feed:
     waits for another thread (unless forced, and then not for long)."""
 
     def __init__(
-        self, sources: Sequence[Source], pace: Pace, *, clock: Clock = time.monotonic, cpu: Clock = time.thread_time
+        self,
+        sources: Sequence[Source],
+        throttle: Throttle,
+        *,
+        clock: Clock = time.monotonic,
+        cpu: Clock = time.thread_time,
     ) -> None:
-        self.sources, self.pace = list(sources), pace
+        self.sources, self.throttle = list(sources), throttle
         self.errors, self.last_error = 0, ""
         self.lock = threading.Lock()
         self._clock, self._cpu = clock, cpu
-        self._keyframes = KeyframeSchedule(pace.limits, clock)
+        self._keyframes = KeyframeSchedule(throttle.limits, clock)
         self._next_heavy = clock()
         self._in_keyframe: list[int] = []
         self._ends: list[int] = []
@@ -90,7 +95,7 @@ class Feed:
 
     def tick(self, deliver: Deliver, force: bool = False) -> bool:
         """Whether there was anything to do: mostly not, and then this must cost next to nothing."""
-        if not (force or self.pace.due() or self._is_ending()):
+        if not (force or self.throttle.due() or self._is_ending()):
             return False
         if not (self.lock.acquire(timeout=2.0) if force else self.lock.acquire(blocking=False)):
             return False  # another thread is sending; what is new goes with a later message
@@ -107,7 +112,7 @@ class Feed:
         if any(source.tailed for source in self.sources):  # a thread of ours read somebody's log:
             began, worked = self._clock(), self._cpu()  # training did not wait for that
         size = self.guard(lambda: self._update(deliver, force)) or 0
-        self.pace.sent(size, self._clock() - began, self._cpu() - worked, self._count() - known)
+        self.throttle.sent(size, self._clock() - began, self._cpu() - worked, self._count() - known)
 
     def _count(self) -> int:
         """Records that training has handed to us."""
@@ -171,7 +176,7 @@ class Feed:
         fresh = [source for source, end in zip(self.sources, ends, strict=True) if end > source.cursor]
         if not fresh:
             return 0
-        limit, most = (self.pace.limits.message_bytes, MOST_PIECES) if ending else self.pace.room(MOST_PIECES)
+        limit, most = (self.throttle.limits.message_bytes, MOST_PIECES) if ending else self.throttle.room(MOST_PIECES)
         limit //= len(fresh)
         size = sum(self._send_backlog(deliver, source, limit, most) for source in fresh)
         batches = [source.encode(since=source.cursor, limit=limit, histograms=int(heavy)) for source in fresh]
@@ -180,7 +185,7 @@ class Feed:
         for source, end in zip(self.sources, ends, strict=True):
             source.cursor = end
         if heavy:
-            self._next_heavy = self._clock() + self.pace.limits.heavy_gap
+            self._next_heavy = self._clock() + self.throttle.limits.heavy_gap
         return size + len(message.frames)
 
     def _send_backlog(self, deliver: Deliver, source: Source, limit: int, most: int) -> int:
@@ -192,7 +197,7 @@ class Feed:
         return size
 
     def _make_keyframe(self, histograms: int) -> Message:
-        limits = self.pace.limits
+        limits = self.throttle.limits
         limit = limits.keyframe_bytes if histograms == HISTORY else min(limits.interim_bytes, limits.keyframe_bytes)
         limit //= max(1, len(self.sources))
         frames = join_frames(source.encode(since=0, limit=limit, histograms=histograms) for source in self.sources)
@@ -225,7 +230,7 @@ class Feed:
         return {
             "runs": {source.key: source.status() for source in self.sources},
             "sent": time.time(),
-            "interval": self.pace.interval(),
+            "interval": self.throttle.interval(),
             "errors": self.errors,
             "last_error": self.last_error,
         }

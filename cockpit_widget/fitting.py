@@ -17,7 +17,7 @@ from cockpit_core.schema import batches, wire
 NETWORK, LAYERS = 0.6, 0.2
 HISTORY = 40  # histograms of the network over time, for a page that may never be able to ask
 MOST_PIECES = 8  # of a backlog: as many messages at once
-FEWEST_POINTS = 20  # per curve; with fewer it says nothing
+FEWEST_POINTS = 20  # points per curve; a curve with fewer says nothing
 ROW_BYTES = 36  # seq, step, time, wall time, epoch and what the framing takes
 LIST_BYTES = 160  # the alpha fit and the notes of one row
 POINT_BYTES = 12  # value and row number
@@ -52,14 +52,14 @@ def encode_curves(data: RunData, since: int, run: str, limit: int) -> list[bytes
 
 
 def encode_first(data: RunData, since: int, run: str, limit: int) -> bytes:
-    """With many runs in one message there is no room for all curves of each. Then those that are looked at first, as many
-    as fit: a run of which there is nothing looks like one that has not begun."""
+    """With many runs in one message there is no room for all curves of each. Then it holds the most important ones,
+    as many as fit: a run without any curve looks like one that has not begun."""
     names = [name for name in data.table.columns if not name.startswith(("signal/", "error/"))]
     logged = [name for name in names if name.startswith("log/")]
     for chosen in (names, ["Loss", "Alpha", "GradNorm", *logged], ["Loss", *logged[:4]], ["Loss"]):
-        found = thin(data, since, run, chosen, [], limit)
-        if found is not None:
-            return found
+        encoded = thin(data, since, run, chosen, [], limit)
+        if encoded is not None:
+            return encoded
     return b""
 
 
@@ -91,7 +91,7 @@ def thin(
 
     Each try encodes everything, so the first is already a guess, and one that fits is taken.
     """
-    rows = max(0, len(data.table) - data.table.find_row(since))  # of a log with gaps, far fewer than expected
+    rows = max(0, len(data.table) - data.table.find_row(since))  # far fewer than expected, for a log with gaps
     points: int | None = guess_points(rows, count_columns(data, names, layers), names is None, int(0.82 * limit))
     while points is None or points >= FEWEST_POINTS:
         points = None if points is None or points >= rows else points

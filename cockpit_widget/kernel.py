@@ -1,4 +1,4 @@
-"""What the widget asks of the kernel around it, and what it keeps the kernel from doing."""
+"""What the widget needs from the kernel around it, and what it keeps the kernel from doing."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def show(function: ShowSample, sample: int) -> Shown:
 def keeping_random_states() -> Iterator[None]:
     """A dataset that draws its augmentation must not move what training draws next.
 
-    Only between cells: beside a training that runs in another thread, taking states back would take back its draws.
+    Only between cells: if training runs in another thread, restoring the state would undo its draws.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -115,7 +115,7 @@ def write_png(pixels: np.ndarray) -> bytes:
     """Grey [height, width] or coloured [height, width, 3] bytes as a PNG file."""
     height, width = pixels.shape[:2]
     kind = 2 if pixels.ndim == 3 else 0
-    rows = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each row behind its filter, none
+    rows = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each row follows its filter, which is none
     rows[:, 1:] = pixels.reshape(height, -1)
 
     def chunk(name: bytes, data: bytes) -> bytes:

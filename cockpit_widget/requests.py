@@ -2,7 +2,7 @@
 thinned, everything again, samples as the user's own function shows them.
 
 While a cell is busy a request may arrive minutes late, or on a thread of its own. So nothing here touches training
-except one flag, and everything that arrives is checked: a page is not to be trusted.
+except one flag, and everything that arrives is checked: a page is not trusted.
 """
 
 from __future__ import annotations

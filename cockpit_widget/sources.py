@@ -22,7 +22,7 @@ from cockpit_core.events.writer import Written
 from cockpit_core.report.show import find_runs
 from cockpit_core.report.terminal import clean
 from cockpit_widget.fitting import encode_stretch, encode_within, split
-from cockpit_widget.pace import Pace
+from cockpit_widget.throttle import Throttle
 
 ENDINGS = frozenset({"finished", "failed", "stopped", "crashed"})
 POLL = 0.5  # seconds between two looks at a directory
@@ -73,8 +73,9 @@ class Source:
     def stop_requested(self) -> bool:
         return False
 
-    def subscribe(self, callback: Callable[[], object], pace: Pace) -> Callable[[], None] | None:
-        """Be called back when a message is due and there is something new. Returns how to end it, None if it never is."""
+    def subscribe(self, callback: Callable[[], object], throttle: Throttle) -> Callable[[], None] | None:
+        """Be called back when a message is due and there is something new. Returns how to end it; None if that never
+        happens."""
         return None
 
     def request_stop(self) -> None:
@@ -124,7 +125,7 @@ class Source:
 
 def measure_rate(rows: StoredRows) -> float | None:
     """Steps per second between the first and the last of these steps. What was before the first (compiling, imports) and
-    what was logged between them are no steps."""
+    what was logged between them are not steps."""
     taken = np.flatnonzero(rows.kind == KINDS.index("step"))
     if taken.size < 2:
         return None
@@ -169,19 +170,19 @@ class RunSource(Source):
     def stop_requested(self) -> bool:
         return bool(self._run.should_stop)
 
-    def subscribe(self, callback: Callable[[], object], pace: Pace) -> Callable[[], None] | None:
+    def subscribe(self, callback: Callable[[], object], throttle: Throttle) -> Callable[[], None] | None:
         ends: list[Callable[[], None]] = []
         listen = getattr(getattr(self._run, "_writer", None), "listen", None)
         if listen is not None:  # on other ranks of a distributed run nothing is written
             ends.append(listen(self._written.append))
-            super().read()  # what was written before that; where both overlap, nothing happens twice
+            super().read()  # what was written before that; where the two overlap, nothing is taken twice
             self._listening = True
-        run, clock = self._run, pace.clock
+        run, clock = self._run, throttle.clock
 
         def after_record() -> None:
-            """At every step of training, between whose many kernels Python code is never in the cache: each call that
-            is not made here saves a microsecond or more."""
-            if clock() >= pace.next or run.status in ENDINGS:
+            """Called at every training step, when Python code is never in the cache: each call that is avoided here
+            saves a microsecond or more."""
+            if clock() >= throttle.next or run.status in ENDINGS:
                 callback()
 
         ends.append(run.subscribe(after_record))
@@ -235,7 +236,7 @@ class DataSource(Source):
 def make_sources(runs: Any) -> list[Source]:
     """One source per run; keys are the shortest ends of their paths that differ."""
     given = list(runs) if isinstance(runs, (list, tuple)) else [runs]
-    items = [found for item in given for found in _expand(item)]
+    items = [run for item in given for run in _expand(item)]
     if not items:
         raise ValueError("There is nothing to show: pass a run, a log directory, or a list of them.")
     keys = name_paths([_path_of(item) for item in items])
@@ -246,8 +247,8 @@ def _expand(item: Any) -> list[Any]:
     """A folder of runs stands for the runs in it, the last ones by name; a folder with none is waited for."""
     if not isinstance(item, (str, os.PathLike)) or not Path(item).is_dir():
         return [item]
-    found = list(find_runs(Path(item)))
-    return [item] if not found or Path(item) in found else found[-MOST_RUNS:]
+    runs = list(find_runs(Path(item)))
+    return [item] if not runs or Path(item) in runs else runs[-MOST_RUNS:]
 
 
 def _make_source(item: Any, key: str) -> Source:
@@ -279,8 +280,8 @@ def name_paths(paths: Sequence[Path]) -> list[str]:
 
 
 class Tail(threading.Thread):
-    """Calls ``poll`` until it says that there is nothing more to come, or until stopped. It outlives nobody: ``poll``
-    holds the widget weakly, and the thread is a daemon."""
+    """Calls ``poll`` until it says that there is nothing more to come, or until stopped. It keeps nothing alive:
+    ``poll`` holds the widget weakly, and the thread is a daemon."""
 
     def __init__(self, poll: Callable[[], bool], seconds: float = POLL) -> None:
         super().__init__(name="cockpit-tail", daemon=True)

@@ -20,9 +20,9 @@ from cockpit_widget.feed import Feed, Message
 from cockpit_widget.kernel import after_each_cell, find_cell, silence
 from cockpit_widget.lens import ShowSample
 from cockpit_widget.memory import recall, remember
-from cockpit_widget.pace import Clock, Limits, Pace
 from cockpit_widget.requests import answer
 from cockpit_widget.sources import Tail, make_sources
+from cockpit_widget.throttle import Clock, Limits, Throttle
 
 PROTOCOL = 1
 _STATIC = Path(__file__).parent / "static"
@@ -45,7 +45,8 @@ class CockpitWidget(anywidget.AnyWidget):
     button there shows all panels, and ``compact=False`` begins with them. ``panels`` names the panels to show (default:
     all), ``height`` is in pixels (0: as tall as needed), ``theme`` is "auto", "light" or "dark", ``refresh_rate`` the
     updates per second (default: 5, fewer on long runs; at most 10), ``poster`` whether a static picture goes along for
-    places that show no widgets. ``show_sample`` turns the id of a sample into what the list of hard samples shows of it:
+    places that show no widgets. ``show_sample`` turns the id of a sample into what the list of hard samples shows for
+    it:
     text, an array, a picture of PIL or matplotlib, PNG bytes, or a pair of text and picture.
     """
 
@@ -76,7 +77,7 @@ class CockpitWidget(anywidget.AnyWidget):
             raise TypeError(f"show_sample is a function of a sample's id, got {show_sample!r:.80}")
         sources = make_sources(runs)
         self._show_sample = show_sample
-        self._feed = Feed(sources, Pace(refresh_rate, clock=clock, limits=limits), clock=clock)
+        self._feed = Feed(sources, Throttle(refresh_rate, clock=clock, limits=limits), clock=clock)
         self._names, self._cell = tuple(source.key for source in sources), find_cell()
         self._poster, self._display_ids = poster, list[str]()
         self._endings: list[Callable[[], None]] = []
@@ -91,7 +92,7 @@ class CockpitWidget(anywidget.AnyWidget):
             _meta={
                 "protocol": PROTOCOL,
                 "runs": [source.describe(i) for i, source in enumerate(sources)],
-                "interval": self._feed.pace.interval(),
+                "interval": self._feed.throttle.interval(),
                 "shows_samples": show_sample is not None,
             },
         )
@@ -106,7 +107,7 @@ class CockpitWidget(anywidget.AnyWidget):
         me = weakref.ref(self)
         with self._feed.lock:  # a run that trains in another thread may call back before the last one is subscribed
             for source in self._feed.sources:
-                unsubscribe = source.subscribe(_weakly(me, CockpitWidget._tick), self._feed.pace)
+                unsubscribe = source.subscribe(_weakly(me, CockpitWidget._tick), self._feed.throttle)
                 if unsubscribe is not None:
                     self._endings.append(unsubscribe)
         if any(source.tailed for source in self._feed.sources):
@@ -133,7 +134,7 @@ class CockpitWidget(anywidget.AnyWidget):
         return True
 
     def _pause(self) -> bool:
-        """After a cell: what the throttle held back is sent now, for nobody knows when the next record comes."""
+        """After a cell: what the throttle held back is sent now, because nobody knows when the next record comes."""
         self._feed.tick(self._deliver, force=True)
         return True
 
@@ -143,7 +144,7 @@ class CockpitWidget(anywidget.AnyWidget):
         return not self._feed.ended
 
     def _deliver(self, message: Message) -> None:
-        """Past the trait machinery, which is not thread-safe: one plain message per delta or keyframe."""
+        """Bypasses the trait machinery, which is not thread-safe: one plain message per delta or keyframe."""
         self._trait_values["status"] = message.status
         if message.keyframe:
             self._trait_values["_keyframe"] = message.frames
@@ -185,7 +186,8 @@ class CockpitWidget(anywidget.AnyWidget):
             self._display_ids.append(handle.display_id)
 
     def _static_view(self) -> dict[str, Any]:
-        """Words and a picture. Nobody else may read the runs meanwhile; if somebody does for long, words must do."""
+        """Words and a picture. Nobody else may read the runs meanwhile; if somebody reads for long, there are only
+        words."""
         view: dict[str, Any] = {"text/plain": f"CockpitWidget({', '.join(self._names)})"}
 
         def draw() -> None:

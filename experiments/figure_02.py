@@ -68,7 +68,7 @@ def judge(experiment: Experiment, data: cockpit_core.RunData) -> tuple[Experimen
     if experiment.quick:
         experiment.remark(
             "The quick form is a glance: 60 of the 300 steps, batches of 32, ten events, one seed. The eigenvalue is that of "
-            f"a mini-batch, and a fall to {fall:.0%} is not far outside of what such batches differ by."
+            f"a mini-batch, and a fall to {fall:.0%} is hardly more than such batches differ by anyway."
         )
     figure, axes = make_figure(4, 2.8)
     for axis, (name, (steps, values)) in zip(axes, curves.items(), strict=True):

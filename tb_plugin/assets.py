@@ -24,7 +24,8 @@ ONE_YEAR = 365 * 24 * 3600
 
 
 class Assets:
-    """Serves the bundle, compressed once, under an address that changes with its content and may be kept for ever."""
+    """Serves the bundle, compressed once, under an address that changes with its content, so that browsers may keep
+    it forever."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder

@@ -79,11 +79,11 @@ class Cache:
         """Run, id, number of records and state of every run, in TensorBoard's order."""
         with self._lock:
             entries = self._entries[asker.experiment]
-            found = asker.list_tensors(None, self._interesting_tags(entries))
-            self._drop_gone(asker.experiment, found)
-            for run, tags in found.items():
+            listed = asker.list_tensors(None, self._interesting_tags(entries))
+            self._drop_gone(asker.experiment, listed)
+            for run, tags in listed.items():
                 _note_records(entries.setdefault(run, Entry()), tags)
-            self._read_headers(asker, entries, found)
+            self._read_headers(asker, entries, listed)
             self._read_ends(asker, entries)
             return [
                 {"run": run, "run_id": entry.run_id, "seq": entry.seq, "state": entry.state()}
@@ -97,13 +97,13 @@ class Cache:
         newest = {entry.segment for entry in entries.values()}
         return {HEADER} | {records_tag(k) for segment in newest for k in (segment, segment + 1)}
 
-    def _drop_gone(self, experiment: str, found: dict[str, Any]) -> None:
-        for run in set(self._entries[experiment]) - set(found):
+    def _drop_gone(self, experiment: str, listed: dict[str, Any]) -> None:
+        for run in set(self._entries[experiment]) - set(listed):
             del self._entries[experiment][run]
             self._followers.pop((experiment, run), None)
 
-    def _read_headers(self, asker: Asker, entries: dict[str, Entry], found: dict[str, dict[str, Any]]) -> None:
-        versions = {run: tags[HEADER].max_wall_time for run, tags in found.items() if HEADER in tags}
+    def _read_headers(self, asker: Asker, entries: dict[str, Entry], listed: dict[str, dict[str, Any]]) -> None:
+        versions = {run: tags[HEADER].max_wall_time for run, tags in listed.items() if HEADER in tags}
         news = [run for run, version in versions.items() if entries[run].header != version]
         if not news:
             return

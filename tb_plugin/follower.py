@@ -157,17 +157,17 @@ class Follower:
         version = _version(tags.get(HEADER))
         if version is None or version == self._header_version:
             return False
-        found = sorted((wall_time, payload) for _, wall_time, payload in asker.read_tensor(self.run, HEADER))
-        ids = [(wall_time, _read_id(payload)) for wall_time, payload in found]
+        headers = sorted((wall_time, payload) for _, wall_time, payload in asker.read_tensor(self.run, HEADER))
+        ids = [(wall_time, _read_id(payload)) for wall_time, payload in headers]
         newest = next((run_id for _, run_id in reversed(ids) if run_id), "")
         if self.data.header.run_id not in ("", newest):
             return True
-        # The Python backend keeps what it read of files that were deleted since.
+        # The Python backend keeps what it read from files that were deleted since.
         other = max((wall_time for wall_time, run_id in ids if run_id not in ("", newest)), default=-math.inf)
         own = min((wall_time for wall_time, run_id in ids if run_id == newest and wall_time > other), default=0.0)
         self._born = own - SLACK if other > -math.inf else -math.inf
-        self._headers += [x for x in found if x[0] > max(self._header_time, other)]
-        self._header_version, self._header_time = version, found[-1][0] if found else -math.inf
+        self._headers += [x for x in headers if x[0] > max(self._header_time, other)]
+        self._header_version, self._header_time = version, headers[-1][0] if headers else -math.inf
         return False
 
     def _read_segment(self, asker: Asker, segment: int, series: Any) -> bool:
@@ -175,15 +175,15 @@ class Follower:
         newest = (int(series.max_step), float(series.max_wall_time))
         if segment == self._segment and newest == self._newest:
             return False
-        found = asker.read_tensor(self.run, records_tag(segment))
+        data = asker.read_tensor(self.run, records_tag(segment))
         with _DECODING:
-            self._feed(sorted(found))
+            self._feed(sorted(data))
         self._segment, self._newest = segment, newest
         return True
 
-    def _feed(self, found: list[Datum]) -> None:
+    def _feed(self, data: list[Datum]) -> None:
         payloads: list[bytes] = []
-        for _, wall_time, payload in found:
+        for _, wall_time, payload in data:
             if self._headers and (self.data.table.header is None or self._headers[0][0] <= wall_time):
                 self.data.feed_records(payloads)
                 payloads = []
@@ -198,17 +198,17 @@ class Follower:
             self.data.feed_header(self._headers.pop(0)[1])
 
     def _read_heavy(self, asker: Asker) -> None:
-        found = asker.list_blobs([self.run]).get(self.run, {})
-        described = [(_describe(series.plugin_content, tag), tag) for tag, series in found.items()]
+        blobs = asker.list_blobs([self.run]).get(self.run, {})
+        described = [(_describe(series.plugin_content, tag), tag) for tag, series in blobs.items()]
         for (generation, quantity), tag in sorted(described):
             version, last = self._heavy.get(tag, (None, -1))
-            if version == _version(found[tag]):
+            if version == _version(blobs[tag]):
                 continue
             for step, keys in sorted(asker.read_blob_keys(self.run, tag).items()):
                 if step > last and not self._is_replaced(step, generation):
                     self.data.feed_heavy(quantity, step, partial(self._fetch, keys), generation)
                     last = step
-            self._heavy[tag] = (_version(found[tag]), last)
+            self._heavy[tag] = (_version(blobs[tag]), last)
 
     def _is_replaced(self, step: int, generation: int) -> bool:
         return any(step >= drop.step and generation < drop.generation for drop in self.data.table.drops)
@@ -226,7 +226,7 @@ class Follower:
 
 
 def count_records(series: Any) -> int:
-    """How many there must be if the last has this number; TensorBoard's steps are of 64 bits, numbers of records of 32."""
+    """How many there must be if the last has this number; TensorBoard's steps have 64 bits, numbers of records 32."""
     return min(max(0, int(series.max_step) + 1), UINT32_MAX)
 
 

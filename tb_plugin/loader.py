@@ -1,4 +1,4 @@
-"""What TensorBoard imports at every start, also of people who never open the tab.
+"""What TensorBoard imports at every start, even for people who never open the tab.
 
 An exception here, or in ``fix_flags``, would keep TensorBoard from starting at all. So this module imports nothing of
 ours, and nothing that it does may raise.
@@ -25,7 +25,7 @@ class CockpitLoader(base_plugin.TBLoader):
                 type=int,
                 default=0,
                 help="How many records the Cockpit tab keeps of every 4,096; 0 keeps all. Fewer save memory, and the "
-                "tab then says how many of how many it shows. --samples_per_plugin cockpit=N goes before it. "
+                "tab then says how many of how many it shows. --samples_per_plugin cockpit=N takes precedence. "
                 "(default: %(default)s)",
             )
         except Exception as error:

@@ -45,7 +45,8 @@ class CockpitPlugin(base_plugin.TBPlugin):
         return {path: _guarded(handler) for path, handler in routes.items()}
 
     def is_active(self) -> bool:
-        """TensorBoard asks only if it knows of no data of ours. Looking for some ourselves would slow every start."""
+        """TensorBoard asks this only if it knows of no data of ours. Looking for some here would slow down every
+        start."""
         return False
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:

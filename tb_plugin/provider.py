@@ -38,7 +38,7 @@ class Asker:
         return cls(provider, plugin_util.context(request.environ), plugin_util.experiment_id(request.environ))
 
     def list_runs(self) -> list[str]:
-        """Names of all runs in the order in which TensorBoard shows and colours them: by birth, then by name."""
+        """Names of all runs in the order in which TensorBoard shows and colours them: by start time, then by name."""
         runs = self.provider.list_runs(self.context, experiment_id=self.experiment)
         born = sorted((math.inf if run.start_time is None else run.start_time, run.run_name) for run in runs)
         return [name for _, name in born]

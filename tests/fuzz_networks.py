@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,12 +22,19 @@ import torch
 from torch import Tensor, nn
 
 import cockpit_core
+from cockpit_core import quantities
 from tests import slow_truth
+from tests import slow_truth_instruments as instruments
 from tests.fuzz_blocks import BLOCKS, REGROUPED, Sizes
-from tests.training import with_config
 
 STEPS = 3
 TESTS = ("NormTest", "InnerTest", "OrthoTest")
+AGREEMENT = {
+    "Coherence": instruments.coherence,
+    "ConflictShare": instruments.conflict_share,
+    "EffectiveRank": instruments.effective_rank,
+}
+"""Of the Gram matrix of the whole network."""
 LIMIT = 1e-5
 ALL_PIECES = 10_000
 """Seeds below draw from the first pieces only: one that was wrong once stays what it was."""
@@ -143,8 +151,10 @@ def train(drawn: Draw, seed: int, folder: Path) -> cockpit_core.RunData:
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        options = {"config": "economy", "schedule": 1, "on_error": "raise"}
-        with cockpit_core.track(drawn.model, drawn.loss_fn, optimizer, folder, **with_config(options)) as run:
+        config = [*quantities.configuration("economy"), *AGREEMENT]
+        with cockpit_core.track(
+            drawn.model, drawn.loss_fn, optimizer, folder, config=config, schedule=1, on_error="raise"
+        ) as run:
             for x, y in drawn.batches:
                 optimizer.zero_grad()
                 drawn.loss_fn(drawn.model(x), y).backward()
@@ -190,6 +200,7 @@ def compare(data: cockpit_core.RunData, truth: slow_truth.RunTruth) -> Verdict:
         check_alphas(data, truth, verdict)
     if not verdict.marked and not verdict.refused:
         check_network(data, truth, verdict)
+        check_agreement(data, truth, verdict)
     return verdict
 
 
@@ -224,6 +235,17 @@ def check_network(data: cockpit_core.RunData, truth: slow_truth.RunTruth, verdic
                 verdict.wrong.append(f"{name} at {step}: {value:.6g} for {expected:.6g}")
 
 
+def check_agreement(data: cockpit_core.RunData, truth: slow_truth.RunTruth, verdict: Verdict) -> None:
+    for name, function in AGREEMENT.items():
+        for step, value in zip(*(column.tolist() for column in data.scalars(name)), strict=True):
+            G = np.concatenate([own.reshape(len(own), -1) for own in truth.G[step].values()], 1)
+            K = G @ G.T
+            doubtful = name == "ConflictShare" and np.any(np.abs(K) < 1e-9 * np.abs(K).max())  # a sign may be either
+            expected = function(G)
+            if not doubtful and abs(value - expected) > 10 * LIMIT * abs(expected) + 1e-7:
+                verdict.wrong.append(f"{name} at {step}: {value:.6g} for {expected:.6g}")
+
+
 def check_alphas(data: cockpit_core.RunData, truth: slow_truth.RunTruth, verdict: Verdict) -> None:
     for fit in data.alphas:
         expected = truth.alphas[fit.step]
@@ -253,18 +275,19 @@ def run(seeds: range, report_every: float = 10.0) -> tuple[Counter, list[int]]:
     return kinds, wrong
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def run_from_command_line(try_all: Callable[[range], tuple[Counter, list[int]]], about: str | None, start: int) -> int:
+    """The exit code: 1 if a network is wrong, changed, or ends with an error."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--count", type=int, default=50, help="how many networks")
-    parser.add_argument("--start", type=int, default=ALL_PIECES, help="the first seed")
+    parser.add_argument("--start", type=int, default=start, help="the first seed")
     parser.add_argument("--seed", type=int, help="only this one")
     options = parser.parse_args()
     first, count = (options.start, options.count) if options.seed is None else (options.seed, 1)
     torch.set_num_threads(1)
-    kinds, wrong = run(range(first, first + count))
+    kinds, wrong = try_all(range(first, first + count))
     print(f"{count} networks: {dict(kinds)}; wrong: {wrong}")
-    return 1 if wrong else 0
+    return 1 if wrong or kinds["error"] or kinds["changed"] else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_from_command_line(run, __doc__, ALL_PIECES))

@@ -132,8 +132,10 @@ def replay_history(
     n: int = 40,
     every: int = 5,
     batch: int = 32,
+    logged: Callable[[int], dict[str, float]] | None = None,
 ) -> Judge:
-    """A run of ``n`` tracked steps, each changed by ``change(i, scalars)``; signals by their full names."""
+    """A run of ``n`` tracked steps, each changed by ``change(i, scalars)``; signals by their full names. ``logged``: what the
+    user logs behind every fourth."""
     judge = Judge()
     judge.know(header or make_header())
     judge.start({f"signal/{k}": float(v) for k, v in (STATIC | (static or {})).items()}, 0, 0)
@@ -146,6 +148,8 @@ def replay_history(
             for name, value in (("GradNorm", 0.4), ("UpdateSize", 0.04), ("ParamNorm", 4.0))
         }
         judge.see(Observation(every * i, scalars, plain | (layers(i) if layers else {}), batch))
+        if logged is not None and i % 4 == 3:
+            judge.note(every * i, logged(i))
     assert not judge.failed, judge.failed
     return judge
 

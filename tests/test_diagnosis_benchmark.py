@@ -25,7 +25,7 @@ from cockpit_core.diagnosis.limits import LIMITS
 from cockpit_core.events.data import load
 
 PACED = "everything, each at a pace of its own"
-ADVICE = {"labels_off", "constant_feature", "label_noise", "no_activation", "imbalance", "labels_random"}
+ADVICE = {"label_noise", "no_activation", "imbalance", "labels_random"}
 """Said, and never an alarm; random labels in short runs with real targets, as the one here: they may be mostly noise."""
 
 

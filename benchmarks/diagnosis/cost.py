@@ -63,7 +63,7 @@ def measure(name: str, pairs: int) -> tuple[float, float, float]:
 
         for i in range(2 * pairs + 6):
             whole = i % 2 == 0
-            run._tracker.signals.collect = collect if whole else lambda parts: {}
+            run._tracker.signals.collect = collect if whole else lambda parts, transfer: {}
             run._tracker.log.live.see = timed_see if whole else lambda header, record: []
             begin(whole)
             start = time.process_time()
@@ -83,7 +83,8 @@ def main() -> None:
         whole, without, rules = measure(name, pairs)
         print(
             f"{name}: a tracked step {1e3 * without:.1f} ms without, {1e3 * whole:.1f} ms with signals and rules "
-            f"({100 * (whole / without - 1):+.1f} %), of which rules {1e3 * rules:.2f} ms"
+            f"({100 * (whole / without - 1):+.1f} %), of which rules {1e3 * rules:.2f} ms, {100 * rules / without:.1f} % "
+            "of it, at a step that is judged"
         )
 
 

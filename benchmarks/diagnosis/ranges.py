@@ -49,6 +49,9 @@ def watch(folder: Path, seen: dict[str, list[float]]) -> None:
         if kind == "start":
             judge.start(dict(step.scalars), step.step, step.generation)
             continue
+        if kind == "log":
+            judge.note(step.step, step.scalars)
+            continue
         judge.see(step)
         assert judge.facts is not None
         view = View(judge.history, judge.facts)

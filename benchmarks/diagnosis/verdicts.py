@@ -97,9 +97,16 @@ class Verdict:
 
 def judge(data: RunData, keep: Keep) -> tuple[list[Finding], dict[str, int]]:
     """The findings, and at which step each became an alarm."""
-    judge, at = Judge(), {}
+    judge, at, count = Judge(), {}, -1
     judge.know(data.header)
-    for count, (kind, seen) in enumerate(replay(data.table)):
+    for kind, seen in replay(data.table):
+        if kind == "log":
+            news = judge.note(seen.step, seen.scalars) if keep("validation", count) else []
+            at |= {
+                finding.name: seen.step for finding in news if finding.severity != "advice" and finding.name not in at
+            }
+            continue
+        count += 1
         kept = {name: value for name, value in seen.scalars.items() if keep(name, count)}
         layers = {name: vector for name, vector in seen.layers.items() if keep(name, count)}
         if kind == "start":
@@ -123,7 +130,7 @@ def trace_of(data: RunData, result: dict) -> Trace:
     for kind, seen in replay(data.table):
         if kind == "start":
             static |= {name.removeprefix("signal/"): value for name, value in seen.scalars.items()}
-        else:
+        elif kind == "step":
             steps.append(seen)
     low, high = result["inputs"]
     classes = data.header.loss == "CrossEntropyLoss"

@@ -93,12 +93,12 @@ def run_coordinates(arguments: argparse.Namespace) -> None:
 
     try:
         function = find_function(arguments.model_fn)
-        found = check_coordinates(function, arguments.widths, steps=arguments.steps, progress=progress)
+        check = check_coordinates(function, arguments.widths, steps=arguments.steps, progress=progress)
     except NotUsable as error:
         raise CommandError(str(error)) from error
     terminal = Terminal(sys.stdout)
-    rows = [[clean(cell) for cell in row] for row in describe(found, lambda sizes: draw_sparkline(sizes, terminal))]
-    for line in format_table(rows, "<<" + ">" * (len(found.widths) + 2) + "<"):
+    rows = [[clean(cell) for cell in row] for row in describe(check, lambda sizes: draw_sparkline(sizes, terminal))]
+    for line in format_table(rows, "<<" + ">" * (len(check.widths) + 2) + "<"):
         terminal.write(line)
 
 
@@ -117,7 +117,7 @@ def choose_target(output: str | None, form: str | None, named: Path) -> tuple[Pa
 
 
 def find_all(name: str) -> list[Path]:
-    """The folder of a run, or of every run in a folder that is none itself."""
+    """The folder of a run, or of every run below a folder that is not a run itself."""
     from cockpit_core.report.show import find_runs
 
     path = Path(name)
@@ -125,18 +125,18 @@ def find_all(name: str) -> list[Path]:
         raise CommandError(f"{name}: no such folder")
     if not path.is_dir():
         raise CommandError(f"{name}: a run is a folder")
-    found = list(find_runs(path))
-    if not found:
+    runs = list(find_runs(path))
+    if not runs:
         raise CommandError(f"{name}: no run here; `cockpit ls {path.parent}` lists what there is; {HOW_TO_BEGIN}")
-    return [path] if path in found else found
+    return [path] if path in runs else runs
 
 
 def find_run(name: str) -> Path:
-    """The folder of one run; a folder that holds several is answered with their names."""
-    found = find_all(name)
-    if len(found) == 1:
-        return found[0]
-    raise CommandError(f"{name} holds several runs; choose one: {', '.join(map(str, found[:5]))}")
+    """The folder of one run. A folder that holds several is an error that names them."""
+    runs = find_all(name)
+    if len(runs) == 1:
+        return runs[0]
+    raise CommandError(f"{name} holds several runs; choose one: {', '.join(map(str, runs[:5]))}")
 
 
 def make_parser() -> argparse.ArgumentParser:

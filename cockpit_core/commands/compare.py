@@ -28,10 +28,10 @@ def run_compare(arguments: argparse.Namespace) -> None:
     from cockpit_core.comparing import compare
 
     try:
-        found = compare(arguments.runs, target=arguments.target, group=arguments.group, metric=arguments.metric)
+        comparison = compare(arguments.runs, target=arguments.target, group=arguments.group, metric=arguments.metric)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if arguments.json:
-        print(json.dumps(found.to_dict(), indent=1))
+        print(json.dumps(comparison.to_dict(), indent=1))
     else:
-        print(found)
+        print(comparison)

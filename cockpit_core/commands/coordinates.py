@@ -2,7 +2,8 @@
 
 Yang et al. 2022 (arXiv 2203.03466, appendix D): train the same network at several widths for a few steps, and compare the
 RMS of each layer's outputs and the RMS of each parameter's update. In a parametrisation that scales, they do not depend on
-the width; a slope against the width in a log-log plot is a layer whose initialisation or learning rate does not transfer.
+the width; a slope against the width in a log-log plot shows a layer whose initialisation or learning rate does not
+transfer.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class NotUsable(Exception):
 
 @dataclass
 class Coordinates:
-    """By layer one number per width: RMS of outputs, RMS of updates, at the last step."""
+    """For each layer one number per width: RMS of outputs and RMS of updates, at the last step."""
 
     widths: list[int]
     activations: dict[str, list[float]] = field(default_factory=dict)
     updates: dict[str, list[float]] = field(default_factory=dict)
 
     def slopes(self, values: dict[str, list[float]]) -> dict[str, float]:
-        """Of log size against log width, by least squares."""
+        """The slope of log size against log width, by least squares."""
         return {name: slope(self.widths, sizes) for name, sizes in values.items()}
 
 
@@ -60,12 +61,12 @@ def find_function(name: str) -> Callable[[int], Any]:
     else:
         sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(place), function)
+        value = getattr(importlib.import_module(place), function)
     except (ImportError, AttributeError) as error:
         raise NotUsable(f"{name}: {error}") from error
     finally:
         sys.path.pop(0)
-    return found
+    return value
 
 
 def check_coordinates(
@@ -77,8 +78,8 @@ def check_coordinates(
     for width in widths:
         progress(f"width {width}")
         activations, updates = train_once(make, width, steps, seed)
-        for into, found in ((result.activations, activations), (result.updates, updates)):
-            for name, size in found.items():
+        for into, measured in ((result.activations, activations), (result.updates, updates)):
+            for name, size in measured.items():
                 into.setdefault(name, []).append(size)
     whole = len(result.widths)
     for into in (result.activations, result.updates):
@@ -111,15 +112,15 @@ def train_once(make: Callable[[int], Any], width: int, steps: int, seed: int) ->
 
 def last_of(data: Any, quantity: str, sizes: dict[str, int]) -> dict[str, float]:
     """RMS by layer at the last step; "" is the output of the model."""
-    found = {}
+    last = {}
     for name, size in sizes.items():
         try:
             values = data.scalars(quantity, name or None)[1]
         except KeyError:
             continue
         if len(values):
-            found[name] = float(values[-1]) / math.sqrt(size)
-    return found
+            last[name] = float(values[-1]) / math.sqrt(size)
+    return last
 
 
 def describe(coordinates: Coordinates, draw: Callable[[Sequence[float]], str]) -> list[list[str]]:

@@ -106,7 +106,7 @@ class Progress:
 
 
 def make_instruments(fast: bool) -> list[quantities.Quantity]:
-    """The whole cockpit, and the three that no configuration switches on by itself."""
+    """All of "full", and three quantities that no configuration contains."""
     return [*quantities.configuration("economy" if fast else "full"), CABS(), EarlyStopping(), MeanGSNR()]
 
 
@@ -178,12 +178,12 @@ def summarize(run: Run, seconds: float, out: TextIO) -> None:
 
 
 def find_command(name: str) -> str | None:
-    """How to type it: by its name where the shell finds the same one, else with its path."""
+    """How to type the command: its name if the shell finds the same one by it, else its path."""
     beside = Path(sys.executable).with_name(name)
-    found = shutil.which(name)
+    path = shutil.which(name)
     if not beside.exists():
-        return name if found else None
-    if found and Path(found).resolve() == beside.resolve():
+        return name if path else None
+    if path and Path(path).resolve() == beside.resolve():
         return name
     return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
 

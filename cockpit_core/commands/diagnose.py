@@ -25,23 +25,23 @@ def print_diagnosis(runs: Sequence[Path], terminal: Terminal, *, as_json: bool, 
         if data.table.header is None and not len(data.rows.step):
             raise ValueError(f"{run}: nothing in this log can be read" if data.broken else f"{run}: this log is empty")
         judged[str(run)] = data, judge_run(data)
-    found = {name: rank(judge.found.values()) for name, (_, judge) in judged.items()}
+    ranked = {name: rank(judge.found.values()) for name, (_, judge) in judged.items()}
     if as_json:
-        plain = [as_plain(name, found[name], list_unexamined(judge)) for name, (_, judge) in judged.items()]
+        plain = [as_plain(name, ranked[name], list_unexamined(judge)) for name, (_, judge) in judged.items()]
         terminal.stream.write(json.dumps(plain, indent=1) + "\n")  # ASCII, with everything else escaped
     else:
         for name, (data, judge) in judged.items():
             terminal.write(terminal.paint(clean(name), "bold"))
-            if judge.history.count or found[name]:
-                show_findings(found[name], terminal, judge.not_examined())
+            if judge.history.count or ranked[name]:
+                show_findings(ranked[name], terminal, judge.not_examined())
             for line in describe_gaps(judge, data.broken):
                 for part in wrap(clean(line), terminal):
                     terminal.write(terminal.paint(part, "dim"))
-    return int(any(is_alarm(finding, fail_on) for findings in found.values() for finding in findings))
+    return int(any(is_alarm(finding, fail_on) for findings in ranked.values() for finding in findings))
 
 
 def find_early(judge: Judge) -> dict[str, str]:
-    """Diagnoses that need more steps than the run has, each with how many."""
+    """Diagnoses that need more steps than the run has, and how many each of them needs."""
     count, late = judge.history.count, judge.history.late
     step = late[-1].step if late else -1
     early: dict[str, str] = {}
@@ -70,7 +70,7 @@ def describe_gaps(judge: Judge, broken: int) -> list[str]:
         last = f"{count} tracked step{'s' * (count != 1)}, the last is step {judge.history.late[-1].step}"
         lines.append(f"too early for {len(early)} diagnoses: {last}")
     if judge.history.resumed:
-        lines.append("resumed: rules about the beginning of a run see what this log has of it, or are silent")
+        lines.append("resumed: rules about the beginning of a run see only what this log has of it")
     if broken:
         lines.append(f"{broken} damaged part{'s' * (broken != 1)} of the log skipped")
     for name, reason in judge.failed.items():

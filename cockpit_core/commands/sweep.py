@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "sweep",
         help="train problems with several optimizers, learning rates and seeds",
-        description="One run directory per combination; what is finished is not run again, so a sweep that was killed "
+        description="One run directory per combination; runs that are finished are not run again: a sweep that was killed "
         "goes on when it is called again. `cockpit compare` reads the result.",
     )
     parser.add_argument("problems", nargs="*", metavar="PROBLEM", help="names (--list shows them), or module:function")
@@ -73,7 +73,7 @@ def run_sweep(arguments: argparse.Namespace) -> None:
 @contextlib.contextmanager
 def modules_of_this_folder() -> Iterator[None]:
     """``mypackage:my_problem`` is found where the command is called, as ``python -m`` would find it. An installed command
-    does not look there by itself. Last, so that no file of the folder hides a package."""
+    does not look there by itself. The folder comes last, so that none of its files hides a package."""
     here = os.getcwd()
     sys.path.append(here)
     try:
@@ -119,7 +119,7 @@ def sweep(arguments: argparse.Namespace) -> None:
 
 
 def make_trials(arguments: argparse.Namespace) -> list[Trial]:
-    """Everything is looked up before anything is run: a typing error must not show after an hour."""
+    """Everything is looked up before anything is run: a typo must not show after an hour."""
     from cockpit_core import problems
     from cockpit_core.quantities import CONFIGURATIONS
     from cockpit_core.sweeping.train import find_optimizer
@@ -129,17 +129,17 @@ def make_trials(arguments: argparse.Namespace) -> list[Trial]:
         raise ValueError(f"which problem? There are {', '.join(problems.names())}")
     if arguments.config not in CONFIGURATIONS:
         raise ValueError(f"--config is one of {', '.join(CONFIGURATIONS)}, got {arguments.config!r}")
-    found = [(name, problems.find(name)) for name in dict.fromkeys(arguments.problems)]
+    chosen = [(name, problems.find(name)) for name in dict.fromkeys(arguments.problems)]
     for optimizer in arguments.optimizer:
         find_optimizer(parse_optimizer(optimizer)[0])
-    sizes = [(name, arguments.epochs or p.epochs, arguments.batch_size or p.batch_size) for name, p in found]
+    sizes = [(name, arguments.epochs or p.epochs, arguments.batch_size or p.batch_size) for name, p in chosen]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     rates = space_rates(arguments.lr, arguments.trials)
     return list(list_trials(sizes, list(dict.fromkeys(arguments.optimizer)), rates, seeds))
 
 
 def prepare_data(trials: list[Trial], options: Options) -> None:
-    """Data that are missing are fetched once, here, and not by two processes at a time; or the sweep ends now."""
+    """Missing data are fetched here, once, not by two processes at a time. If that fails, the sweep ends now."""
     from cockpit_core import problems
     from cockpit_core.sweeping.trials import read_result
 

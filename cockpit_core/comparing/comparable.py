@@ -1,4 +1,4 @@
-"""What of two logs must not be put side by side, and why."""
+"""Which values of two logs must not be put side by side, and why."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def describe_network(header: Header) -> tuple:
 
 
 def find_redefined(headers: Sequence[Header]) -> list[str]:
-    found: dict[str, set[tuple]] = {}
+    defined: dict[str, set[tuple]] = {}
     for header in headers:
         for quantity in header.quantities:
             options = tuple(sorted((k, v) for k, v in quantity.options.items() if k not in FREE_OPTIONS))
-            found.setdefault(quantity.name, set()).add(options)
-    return [name for name, options in found.items() if len(options) > 1]
+            defined.setdefault(quantity.name, set()).add(options)
+    return [name for name, options in defined.items() if len(options) > 1]
 
 
 def describe_recording(settings: Sequence[Setting], headers: Sequence[Header]) -> list[str]:
@@ -62,18 +62,20 @@ def describe_recording(settings: Sequence[Setting], headers: Sequence[Header]) -
     for key in ("cockpit", "torch"):
         versions = {header.versions[key] for header in headers if key in header.versions}
         if len(versions) > 1:
-            what = " (a quantity may be defined otherwise)" if key == "cockpit" else ""
+            what = " (a quantity may be defined differently)" if key == "cockpit" else ""
             notes.append(f"different versions of {key}: {', '.join(sorted(versions))}{what}")
     if len({header.batch_size for header in headers if header.batch_size}) > 1:
-        notes.append("different batch sizes: a step is not the same amount of data; noise and signal share hang on it")
+        notes.append(
+            "different batch sizes: a step is not the same amount of data; noise and signal share depend on it"
+        )
     if len({header.schedule for header in headers}) > 1:
-        notes.append("tracked at different steps: first differences are read at those of the coarsest run")
+        notes.append("tracked at different steps: first differences are read at the steps of the coarsest run")
     lasts = {s.name: max(last_step(run) for run in s.runs) for s in settings}
     longest = max(lasts.values(), default=0)
     short = [f"{name} (step {last})" for name, last in lasts.items() if last < 0.9 * longest]
     if short:
         notes.append(
-            f"shorter than the longest (step {longest}): {'; '.join(short)}; final values are of different ages"
+            f"shorter than the longest (step {longest}): {'; '.join(short)}; their final values come from different steps"
         )
     return notes
 

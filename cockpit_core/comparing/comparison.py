@@ -84,10 +84,10 @@ class Comparison:
 def compare(runs: Any, *, target: str | None = None, group: str | None = None, metric: str | None = None) -> Comparison:
     """Compare runs by their logs.
 
-    runs: log directories, folders that hold some, ``RunData`` or ``Run`` objects, in any mixture.
+    runs: log directories, folders that hold some, ``RunData`` or ``Run`` objects, in any mix.
     target: "valid_accuracy=0.97" counts steps and seconds until then; ``<=`` and ``>=`` say which way is better.
     group: a setting ("optimizer") whose values are compared, each by its best setting.
-    metric: another metric than the first usual one that all runs logged.
+    metric: the metric to compare by; default: the first usual one that all runs logged.
 
     Runs with equal settings count as seeds of one setting; where no setting differs at all, each thing that was named (a
     folder of runs, or a run without a seed of its own) is one. Runs of different problems (as ``cockpit sweep`` or
@@ -105,7 +105,7 @@ def compare(runs: Any, *, target: str | None = None, group: str | None = None, m
         named = ", ".join(name or "no problem on record" for name in problems)
         notes.append(f"runs of different problems ({named}) are not compared with each other")
     check_wanted(entries, wanted, group)
-    sections = [make_section(problem, found, wanted, group) for problem, found in problems.items()]
+    sections = [make_section(problem, members, wanted, group) for problem, members in problems.items()]
     races = [(section.problem, section.metric, section.settings) for section in sections]
     return Comparison(sections, notes, make_profiles(races, group))
 
@@ -117,23 +117,23 @@ def choose_named(name: str, target: Metric | None) -> Metric:
 
 
 def read_runs(runs: Any) -> tuple[list[Entry], list[str]]:
-    """Each run once; those that have no values yet are left out, and that is said."""
+    """Each run once. Runs without values are left out, with a note."""
     given: Iterable[Any] = [runs] if isinstance(runs, (str, Path, RunData)) or hasattr(runs, "logdir") else runs
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     notes = []
     for item in given:
         for name, data in open_runs(item):
             key = str(data.path.resolve()) if data.path else name
-            if key in found:
+            if key in entries:
                 continue
             if not data.names:
                 notes.append(f"{name} has no values and is left out")
                 continue
             source = name if isinstance(item, RunData) else str(getattr(item, "logdir", item))
-            found[key] = Entry(name, data, read_settings(data.header), read_seed(data.header), source)
-    if not found:
+            entries[key] = Entry(name, data, read_settings(data.header), read_seed(data.header), source)
+    if not entries:
         raise ValueError("no run to compare" + (f": {'; '.join(notes)}" if notes else ""))
-    return list(found.values()), notes
+    return list(entries.values()), notes
 
 
 def open_runs(item: Any) -> list[tuple[str, RunData]]:
@@ -164,18 +164,20 @@ def make_section(problem: str, entries: list[Entry], wanted: Metric | None, grou
     known = {name.removeprefix("log/") for run in runs for name in run.names}
     metric = choose_metric(runs, wanted if wanted is None or wanted.name in known else None)
     if wanted is not None and metric is not wanted:
-        notes.append(f"{problem or 'these runs'} has no {wanted.name}: {metric.name} stands in its place")
+        notes.append(f"{problem or 'these runs'} has no {wanted.name}: {metric.name} is used instead")
     rows = group_by_setting(entries)
     if len(rows) == 1 and name_settings_themselves(entries):
         rows = group_by_source(entries)
-        notes.append("the headers do not differ: what was named is compared, whatever sets it apart is not on record")
+        notes.append(
+            "the headers do not differ: the runs or folders named are compared; what sets them apart is not on record"
+        )
     everything = sort_by_metric(rows, metric)
     settings = everything if group is None else choose_best(everything, group, notes)
     comparable = check_comparable(settings)
     excluded = comparable.excluded
     level = None if "Loss" in excluded or len(settings) < 2 else compare_at_level(settings, excluded)
     if level is None and len(settings) > 1 and "Loss" not in excluded:
-        notes.append("there is no loss that all of them reach: instruments are not compared at equal loss")
+        notes.append("there is no loss that all runs reach: instruments are not compared at equal loss")
     pairs = [compare_pair(settings[0], other, excluded) for other in settings[1:]]
     scores = {setting.name: [score(run, metric) for run in setting.runs] for setting in settings}
     sensitivity = measure_sensitivity(everything, metric)
@@ -194,7 +196,8 @@ def sort_by_metric(settings: list[Setting], metric: Metric) -> list[Setting]:
 
 
 def choose_best(settings: list[Setting], group: str, notes: list[str]) -> list[Setting]:
-    """The best setting of each value of the key; ``settings`` are sorted. Unequal numbers of trials are said."""
+    """The best setting of each value of the key; ``settings`` are sorted. A note says if the numbers of trials
+    differ."""
     chosen: dict[str, Setting] = {}
     for setting in settings:
         value = setting.entries[0].settings.get(group, "none")
@@ -205,7 +208,9 @@ def choose_best(settings: list[Setting], group: str, notes: list[str]) -> list[S
     trials = {value: setting.chosen_from for value, setting in chosen.items()}
     if len(set(trials.values())) > 1:
         counts = ", ".join(f"{value} {count}" for value, count in trials.items())
-        notes.append(f"unequal numbers of settings were tried ({counts}): more trials alone find a better one")
+        notes.append(
+            f"unequal numbers of settings were tried ({counts}): more trials find a better one by chance alone"
+        )
     return list(chosen.values())
 
 

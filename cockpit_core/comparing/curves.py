@@ -1,4 +1,4 @@
-"""Columns of a run as curves, those among them that are made of others, and their smoothing."""
+"""Columns of a run as curves, curves made from other columns, and smoothing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def find_times(data: RunData, name: str, steps: np.ndarray) -> np.ndarray:
 
 
 def list_quantities(data: RunData) -> list[str]:
-    """What can be compared step by step: recorded scalars, then those made of them. Metrics of the user's come last."""
+    """What can be compared step by step: recorded scalars, then those made from them. The user's metrics come last."""
     heavy = {name for name in data.histogram_names if name not in data.table.columns}
     scalar = [name for name in data.names if name not in (*NOT_COMPARED, *heavy) and "/" not in name]
     logged = [name for name in data.names if name.startswith("log/")]
@@ -78,13 +78,13 @@ def join(first: Curve, second: Curve, combine: Callable[[np.ndarray, np.ndarray]
 
 
 def read_signal(data: RunData) -> Curve:
-    """``1 - NormTest^2``, cut to 0 and 1: which share of the squared mini-batch gradient is signal."""
+    """``1 - NormTest^2``, clipped to [0, 1]: the share of the squared mini-batch gradient that is signal."""
     curve = read_curve(data, "NormTest")
     return replace(curve, values=np.clip(1 - curve.values**2, 0.0, 1.0))
 
 
 def read_noise_scale(data: RunData) -> Curve:
-    """``B NT^2 / (1 - NT^2)``: the batch size at which noise and signal are alike; none where all is noise."""
+    """``B NT^2 / (1 - NT^2)``: the batch size at which noise and signal are equal; none where all is noise."""
     curve, batch = read_curve(data, "NormTest"), data.header.batch_size
     return join(curve, curve, lambda a, _: np.where((a < 0.999) & (batch > 0), batch * a**2 / (1 - a**2), np.nan))
 

@@ -1,13 +1,14 @@
 """First differences: for every quantity, the first step at which two settings are further apart than seeds of one are.
 
-Runs may be tracked at different steps: all are read in cells around the steps of the one with the fewest values, each
-cell the median of what a run has in it. Two settings are apart in a cell where the distance of their medians over seeds
+Runs may be tracked at different steps: all are read in cells around the steps of the one with the fewest values. A
+cell holds the median of what a run has in it. Two settings are apart in a cell where the distance of their medians
+over seeds
 exceeds a factor times the larger range over seeds around it, and no seed of one lies among those of the other. That must hold for
 ``CELLS`` cells in a row, in one direction.
 
 How often two halves of one setting are called different, per quantity, on made-up curves (white noise, seeds with an
-offset, drifting seeds): with three runs each in at most 1.3 % of the cases, with two in at most 3 %. With one run each the
-range over seeds is unknown; what the values fluctuate by from cell to cell stands in for it, and drifting curves come
+offset, drifting seeds): with three runs each in at most 1.3 % of the cases, with two in at most 3 %. With one run
+each the range over seeds is unknown. The fluctuation from cell to cell is used instead, and drifting curves come
 apart by themselves in four of ten cases.
 
 It misleads where something differs that is not on record. What comes first is a candidate for the cause, not a proof.
@@ -33,7 +34,7 @@ SMALLEST = 0.02  # a relative difference below two percent is no reason for anyt
 
 
 class TooFew(Exception):
-    """Too little is on record of both to say whether they separate."""
+    """Too few values are on record to say whether they separate."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def find_first(a: np.ndarray, b: np.ndarray, logarithmic: bool) -> int | None:
 
 
 def measure_spread(table: np.ndarray) -> np.ndarray:
-    """Range over seeds, the largest of the cells around; of one run, how far a value lies from the mean of its neighbours."""
+    """The largest range over seeds in the cells around. For one run: how far a value lies from the mean of its
+    neighbours."""
     if len(table) > 1:
         width = np.ptp(table, axis=0)
     else:

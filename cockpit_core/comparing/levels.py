@@ -27,7 +27,7 @@ class Level:
 
 
 def find_level(runs: Sequence[RunData]) -> float | None:
-    """The lowest loss that all of them reach, a tenth of the common way above it; None where there is none."""
+    """A tenth of the common way above the lowest loss that all of them reach; None where there is none."""
     lows, highs = [], []
     for run in runs:
         values = smooth(read_curve(run, "Loss").values, WIDTH)
@@ -56,8 +56,8 @@ def compare_at_level(settings: Sequence[Setting], excluded: set[str]) -> Level |
             continue
         row = {}
         for setting in settings:
-            found = [measure_around(run, name, places[id(run)]) for run in setting.runs]
-            finite = [value for value in found if np.isfinite(value)]
+            around = [measure_around(run, name, places[id(run)]) for run in setting.runs]
+            finite = [value for value in around if np.isfinite(value)]
             if finite:
                 row[setting.name] = float(np.median(finite))
         if row:
@@ -71,7 +71,7 @@ def find_step(run: RunData, loss: float) -> int:
 
 
 def measure_around(run: RunData, name: str, step: int) -> float:
-    """The median around a step; NaN where nothing was recorded near it: then it was another phase."""
+    """The median around a step; NaN where nothing was recorded near it: further away is another phase."""
     curve = get_curve(run, name)
     if not len(curve):
         return float("nan")

@@ -48,7 +48,7 @@ class Score:
 
 
 def parse_target(text: str) -> Metric:
-    """``valid_accuracy=0.97``; ``<=`` and ``>=`` say in so many words which way is better."""
+    """``valid_accuracy=0.97``; ``<=`` and ``>=`` say explicitly which way is better."""
     match = re.fullmatch(r"\s*(.+?)\s*(<=|>=|=)\s*([^=<>]+?)\s*", text)
     try:
         value = float(match[3]) if match else math.nan

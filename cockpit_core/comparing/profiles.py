@@ -1,7 +1,9 @@
-"""Performance profiles over problems (Dolan and More 2002): who is how often within which factor of the fastest.
+"""Performance profiles over problems (Dolan and More 2002): how often each contestant is within a given factor of the
+fastest.
 
-Cost of a setting on a problem: steps until its median run reaches the target. Its ratio is that to the cheapest setting of the
-problem; the profile rho(tau) is the share of problems on which the ratio is at most tau. A problem whose target was not
+Cost of a setting on a problem: steps until its median run reaches the target. The ratio compares it with the cheapest
+setting of the problem; the profile rho(tau) is the share of problems on which the ratio is at most tau. A problem
+whose target was not
 named has the median of the settings' final values as target: half of them reach it, whatever the metric is.
 """
 

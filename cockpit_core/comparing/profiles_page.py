@@ -1,4 +1,5 @@
-"""Performance profiles in the report, where it shows runs of several problems: a picture and a table without a program."""
+"""Performance profiles in the report, where it shows runs of several problems: a picture and a table that need no
+script."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ WORDS = (
 
 
 def write_profiles(runs: dict[str, RunData]) -> str:
-    """Markup, or nothing: of one problem, or of runs that cannot be compared."""
+    """Markup; nothing for a single problem, or for runs that cannot be compared."""
     problems = {data.header.options.get("problem", "") for data in runs.values() if data.header is not None}
     if len(problems - {""}) < 2:
         return ""

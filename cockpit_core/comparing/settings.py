@@ -1,4 +1,5 @@
-"""What sets runs apart: the optimizer, its hyperparameters, the network, whatever the user noted. Seeds are apart."""
+"""What sets runs apart: the optimizer, its hyperparameters, the network, whatever the user noted. Seeds are kept
+apart."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ from cockpit_core.events.data import RunData
 from cockpit_core.foundation.records import Header
 
 SEEDS = ("seed", "random_seed")
-# How a run was watched and where, not how it was trained. The logdir is another for every run.
+# How and where a run was watched, not how it was trained. Every run has its own logdir.
 ASIDE = (
     *("batch_dim", "memory_budget", "logdir", "hardware", "threads", "trial", "stage"),
     *("budget", "lent for early steps", "left out", "start kept", "loss function", "activations"),
     *("constant weights", "linear pairs", "copied weights", "fresh weights"),
 )
-OF_THE_MODEL = ("model", "parameters", "network")  # each says less or more of the same: as many as tell the rows apart
+OF_THE_MODEL = ("model", "parameters", "network")  # only as many as tell the rows apart
 LONGEST = 48  # letters of one value in a name
 SWITCHES = ("foreach", "fused", "capturable", "differentiable")  # other code for the same formula
 
 
 @dataclass
 class Entry:
-    """One run: how it is called, its columns, and what its header says of the training."""
+    """One run: its name, its columns, and what its header says about the training."""
 
     name: str
     data: RunData
@@ -53,12 +54,12 @@ def read_settings(header: Header) -> dict[str, str]:
     """Everything in the header that belongs to the training, as text."""
     if is_lost(header):
         return {"settings": "lost"}
-    found = {key: value for key, value in header.options.items() if key not in (*ASIDE, *SEEDS)}
-    found |= {"model": header.model, "parameters": str(int(header.num_parameters)), "loss": name_loss(header)}
+    settings = {key: value for key, value in header.options.items() if key not in (*ASIDE, *SEEDS)}
+    settings |= {"model": header.model, "parameters": str(int(header.num_parameters)), "loss": name_loss(header)}
     if header.batch_size:
-        found["batch_size"] = str(header.batch_size)
+        settings["batch_size"] = str(header.batch_size)
     # A sweep tells SGD from SGD with momentum by name; the class alone does not.
-    found["optimizer"] = header.options.get("optimizer") or " + ".join(
+    settings["optimizer"] = header.options.get("optimizer") or " + ".join(
         optimizer.name for optimizer in header.optimizers
     )
     for number, optimizer in enumerate(header.optimizers):
@@ -67,17 +68,17 @@ def read_settings(header: Header) -> dict[str, str]:
             for key, value in group.items():
                 if key in SWITCHES or (index and first.get(key) == value):
                     continue
-                found[name_hyperparameter(key, number, index)] = value
-    return {key: value for key, value in found.items() if value}
+                settings[name_hyperparameter(key, number, index)] = value
+    return {key: value for key, value in settings.items() if value}
 
 
 def is_lost(header: Header) -> bool:
-    """Of a log whose beginning is damaged the rest is read; what it was a training of is not known."""
+    """A log whose beginning is damaged can be read from there on, but what was trained is not known."""
     return not (header.model or header.layers or header.optimizers)
 
 
 def name_loss(header: Header) -> str:
-    """The module that was handed over, else what the graph of the loss told."""
+    """The module that was handed over, else the name read from the graph of the loss."""
     return header.loss or header.options.get("loss function", "")
 
 
@@ -107,7 +108,8 @@ def find_differing(entries: Sequence[Entry]) -> list[str]:
 
 
 def drop_repeated(keys: list[str], entries: Sequence[Entry]) -> list[str]:
-    """Of what describes the network, only what tells more rows apart than the problem and what stands before it."""
+    """Of the keys that describe the network, only those that tell more rows apart than the problem and the keys
+    before them."""
     kept = list[str]()
     apart: list[tuple[str, ...]] = [(entry.settings.get("problem", ""),) for entry in entries]
     for key in OF_THE_MODEL:
@@ -121,7 +123,7 @@ def drop_repeated(keys: list[str], entries: Sequence[Entry]) -> list[str]:
 
 
 def is_default(key: str, entries: Sequence[Entry]) -> bool:
-    """It hangs on the optimizer alone, and so is said by the optimizer's name."""
+    """It depends on the optimizer alone, so the optimizer's name says it."""
     if key in ("optimizer", "lr") or len({entry.optimizer for entry in entries}) < 2:
         return False
     if not any(key in group for entry in entries for o in entry.data.header.optimizers for group in o.groups):
@@ -151,7 +153,7 @@ def group_by_setting(entries: Sequence[Entry]) -> list[Setting]:
 
 
 def group_by_source(entries: Sequence[Entry]) -> list[Setting]:
-    """Headers that say the same, but the user named several things: each of them is a row."""
+    """The headers are the same, but the user named several runs or folders: each of them is a row."""
     rows: dict[str, Setting] = {}
     for entry in entries:
         rows.setdefault(entry.source, Setting(entry.source, [])).entries.append(entry)
@@ -170,7 +172,7 @@ def shorten(value: str) -> str:
 
 
 def make_unique(settings: list[Setting]) -> list[Setting]:
-    """Rows that differ in what the name leaves out get a number: a row must be nameable."""
+    """Rows that differ only in what the name leaves out get a number: every row needs a name."""
     seen: dict[str, int] = {}
     for setting in settings:
         seen[setting.name] = seen.get(setting.name, 0) + 1

@@ -57,7 +57,7 @@ def describe_section(section: Section) -> Iterator[str]:
 
 
 def list_profiles(profiles: Profiles) -> Iterator[str]:
-    """One row per contestant, those first that are the fastest most often."""
+    """One row per contestant. Those that are fastest most often come first."""
     problems = f"Performance profiles over {len(profiles.problems)} problems"
     yield f"{problems}: on how many the steps to the target are within a factor of the fewest"
     rows = [["", "fastest", *(f"within {factor:g}" for factor in FACTORS[1:]), "reached"]]

@@ -1,10 +1,10 @@
 """Curvature at one point: products, the largest eigenvalue, the diagonal and the trace. No hooks, no globals."""
 
 from .diagonal import diagonal
-from .found import Diagonal, Limits
 from .lanczos import Eigenpair, largest_eigenvalue
 from .operators import GGNOperator, HessianOperator, make_operator
 from .point import NoCurvature, Point
+from .results import Diagonal, Limits
 
 __all__ = [
     "Diagonal",

@@ -20,7 +20,8 @@ UNCOVERED = 0.3
 def tell_apart(
     point: Point, generator: torch.Generator, memory_budget: int
 ) -> tuple[dict[str, Individual], dict[str, str]]:
-    """By parameter; and those without rule, with the reason: all of them where samples are mixed (BatchNorm)."""
+    """For each parameter; and parameters without a rule, with the reason. That is all of them where samples are mixed
+    (BatchNorm)."""
     try:
         return make_individuals(point, find_sites(point, generator), memory_budget)
     except NoCurvature as reason:
@@ -28,11 +29,11 @@ def tell_apart(
 
 
 def make_individuals(point: Point, sites: Sites, memory_budget: int) -> tuple[dict[str, Individual], dict[str, str]]:
-    """By name; and the parameters without rule, with the reason. NoCurvature if those are too many."""
+    """By name; and the parameters without a rule, with the reason. NoCurvature if there are too many of them."""
     made: dict[str, Individual] = {}
     uncovered, keep = dict(sites.uncovered), memory_budget // 4
     sizes = {name: math.prod(output_shape(some[0].node)) for name, some in sites.by_name.items()}
-    for name in sorted(sizes, key=sizes.__getitem__):  # small ones first: so the most of them keep their patches
+    for name in sorted(sizes, key=sizes.__getitem__):  # small ones first: then most of them keep their patches
         parameter, pieces = point.trainable[name], list[Piece]()
         try:
             for site in sites.by_name[name]:

@@ -1,4 +1,5 @@
-"""Random signs at the outputs of all uses of one parameter: what stands for a change of it where it has more inputs than positions.
+"""Random signs at the outputs of all uses of one parameter. They stand for a change of it where it has more inputs
+than positions.
 
 Signs v at the outputs stand for the change ``D^T v = sum_s v_s a_s^T`` of the weight, which is never formed (individual.py).
 """
@@ -57,7 +58,8 @@ class SignsAtOutputs:
 class MixedSigns:
     """The same changes with less noise: ``e = L v`` with ``L L^T = [a_s . a_t]``, so that ``e^T K e`` is the trace in the mean.
 
-    Signs v by themselves would give ``v^T (L L^T) K v``, which is not symmetric, and the noisier the more alike the a_s are.
+    Signs v by themselves would give ``v^T (L L^T) K v``, which is not symmetric, and noisier the more alike the a_s
+    are.
     L is triangular, with the positions in the order of the gradients there: those that matter most are mixed least.
     """
 
@@ -129,11 +131,11 @@ def _triangular(pieces: list[Outer], order: Tensor) -> Tensor:
     products = given.mT @ given
     size = products.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(torch.finfo(torch.float64).tiny)
     eye = torch.eye(products.shape[-1], dtype=torch.float64, device=products.device)
-    found, failed = torch.linalg.cholesky_ex(products + 1e-12 * size[..., None, None] * eye)
-    if bool(failed.any()) or not bool(torch.isfinite(found).all()):
+    factor, failed = torch.linalg.cholesky_ex(products + 1e-12 * size[..., None, None] * eye)
+    if bool(failed.any()) or not bool(torch.isfinite(factor).all()):
         raise NoCurvature("what a weight was given is not finite at this step")
-    places = order.argsort(1)[:, None, None, :].expand_as(found)
-    return found.mT.gather(3, places)
+    places = order.argsort(1)[:, None, None, :].expand_as(factor)
+    return factor.mT.gather(3, places)
 
 
 def input_seeds(one: Individual, vs: list[Tensor], bs: list[Tensor]) -> list[tuple[GradientEdge, Tensor]]:
@@ -142,7 +144,7 @@ def input_seeds(one: Individual, vs: list[Tensor], bs: list[Tensor]) -> list[tup
     whole = slice(None)
     made = [p.factors(p.arrange(v.unsqueeze(0)), whole) for p, v in zip(outer, vs, strict=True)]
     owners = _owners([(u, f.positions) for u, f in enumerate(made) if isinstance(f.left, Tensor)], made[0].right)
-    merged, found = merge(made), []
+    merged, seeds = merge(made), []
     for turned in (False, True):
         targets = [t for t, p in enumerate(outer) if p.input_edge is not None and p.turned == turned]
         if not targets:
@@ -155,8 +157,8 @@ def input_seeds(one: Individual, vs: list[Tensor], bs: list[Tensor]) -> list[tup
         for t, seed in zip(targets, total.split(lengths, -1), strict=True):
             edge = outer[t].input_edge
             assert edge is not None
-            found.append((edge, outer[t].input_seed(seed)))
-    return found
+            seeds.append((edge, outer[t].input_seed(seed)))
+    return seeds
 
 
 def _owners(uses: list[tuple[int, int]], like: Tensor) -> Tensor:
@@ -166,7 +168,7 @@ def _owners(uses: list[tuple[int, int]], like: Tensor) -> Tensor:
 
 
 def _pull(f: Factors, b: Tensor, turned: bool, same: Tensor) -> Tensor:
-    """``(l r^T)^T b``, or ``l r^T b`` if turned, without what a use has from itself: [n, I, T]. b: [1, n, 1, O, T]."""
+    """``(l r^T)^T b``, or ``l r^T b`` if turned, without what a use gets from itself: [n, I, T]. b: [1, n, 1, O, T]."""
     inner = products(f.right if turned else f.left, b)  # [1, n, S, T]
     if isinstance(f.left, Tensor):
         inner = inner.masked_fill(same, 0.0)

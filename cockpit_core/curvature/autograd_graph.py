@@ -56,7 +56,7 @@ _ONE_DIM = ("Cat", "Stack", "Select", "Slice", "Split", "SplitWithSizes", "Softm
 
 
 WRAPPER = "BackwardHookFunctionBackward"
-"""Torch puts this node, which does nothing, around what a module with a full backward hook takes and gives."""
+"""Torch puts this node, which does nothing, around the inputs and outputs of a module with a full backward hook."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ _VIEWS = set(
 
 
 def activation_bytes(loss: Tensor) -> int:
-    """Of everything that was computed on the way to ``loss``, each result once; parameters do not count."""
+    """The bytes of everything computed on the way to ``loss``, each result once; parameters do not count."""
     total = 0
     for node in reachable([loss.grad_fn]):
         if variable_of(node) is None and kind_of(node) not in _VIEWS:
@@ -156,14 +156,14 @@ def relevant_nodes(nodes: list[Node], wanted: set[int]) -> set[Node]:
         for below, _ in node.next_functions:
             if below is not None:
                 parents.setdefault(below, []).append(node)
-    found: set[Node] = set()
+    relevant: set[Node] = set()
     stack = [n for n in nodes if id(variable_of(n)) in wanted]
     while stack:
         node = stack.pop()
-        if node not in found:
-            found.add(node)
+        if node not in relevant:
+            relevant.add(node)
             stack.extend(parents.get(node, []))
-    return found
+    return relevant
 
 
 class _Reader:
@@ -219,8 +219,11 @@ class _Reader:
             raise NoCurvature(f"{kind} may mix samples")
 
     def _classify(self, node: Node, kind: str, active: set[int]) -> None:
-        if kind == "NativeBatchNorm" and node._saved_training and self.batch_size > 1:  # type: ignore[attr-defined]
-            raise NoCurvature("BatchNorm in training mode mixes the samples")
+        if kind == "NativeBatchNorm" and node._saved_training:  # type: ignore[attr-defined]
+            if self.batch_size > 1:
+                raise NoCurvature("BatchNorm in training mode mixes the samples")
+            if active:  # one sample, normalised by what it is itself
+                self._obstruct(f"{kind} is not linear")
         if kind in _ACTIVATION_OPERAND and not active <= {_ACTIVATION_OPERAND[kind]}:
             raise NoCurvature(f"a weight of {kind} is not a parameter but computed")
         if kind in SECOND_DERIVATIVES:

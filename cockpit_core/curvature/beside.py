@@ -2,8 +2,10 @@
 
 Such a parameter counts as an output of the network that is the parameter itself. With ``y`` the outputs proper, ``t`` the
 parameters that the loss uses, and ``J`` the derivative of both by all parameters, ``G = J^T [d^2 loss / d(y, t)^2] J``:
-Gauss-Newton as ever, plus the Hessian of the loss by t. A penalty ``r(t)`` adds its own Hessian. A learned weight, which the
-network itself does not use, adds its second derivative to the diagonal, and what it has with the outputs beside the diagonal.
+Gauss-Newton as usual, plus the Hessian of the loss by t. A penalty ``r(t)`` adds its own Hessian. A learned weight,
+which the
+network itself does not use, adds its second derivative to the diagonal, and its mixed derivatives with the outputs
+off the diagonal.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from torch import Tensor
 from .operators import GGNOperator, HessianOperator, Operator, differentiable_gradient
 from .point import NoCurvature, Point, explained
 
-_MOST = 2000  # parameters that a penalty may couple, or its diagonal takes too many products
+_MOST = 2000  # a penalty may couple so many parameters; with more, its diagonal takes too many products
 
 
 @dataclass(frozen=True)
 class Beside:
     """``penalty``: a function of the parameters alone, part of the loss. ``own``: parameters that the network does not use.
 
-    ``network``: the loss as a function of the outputs, all else held fixed. ``outputs``: the user's tensors that these are.
+    ``network``: the loss as a function of the outputs, all else held fixed. ``outputs``: the user's own tensors.
     """
 
     network: Point
@@ -39,7 +41,8 @@ class Beside:
         return {name: p for name, p in self.network.trainable.items() if name not in self.own}
 
     def refuse_unless_whole(self, slopes: Sequence[Tensor | None]) -> None:
-        """The gradient of the loss is that of the network and of the penalty, or something of the loss was overlooked."""
+        """The gradient of the loss must be the sum of those of the network and of the penalty; else a part of the
+        loss was overlooked."""
         shared = list(self.shared.values())
         whole = _gradient([self.loss], shared, [torch.ones_like(self.loss)])
         pairs = [(y, s.detach()) for y, s in zip(self.outputs, slopes, strict=True) if s is not None]
@@ -59,7 +62,7 @@ def _gradient(roots: Sequence[Tensor], inputs: Sequence[Tensor], seeds: Sequence
 
 
 def diagonal_beside(beside: Beside) -> dict[str, Tensor]:
-    """What the diagonal of Gauss-Newton has besides that of the network."""
+    """What is added to the diagonal of the network's Gauss-Newton matrix."""
     diagonals: dict[str, Tensor] = {}
     if beside.penalty is not None:
         diagonals |= hessian_diagonal(beside.penalty, beside.shared)
@@ -82,7 +85,7 @@ def hessian_diagonal(scalar: Tensor, parameters: dict[str, Tensor]) -> dict[str,
         return dict(zip(parameters, first, strict=True))
     if sum(p.numel() for p in inputs) > _MOST:
         raise NoCurvature(
-            "a penalty of the loss couples more parameters with each other than its diagonal can be had for"
+            "a penalty of the loss couples too many parameters with each other for its diagonal to be computed"
         )
     return dict(zip(parameters, _one_by_one(slopes, inputs), strict=True))
 

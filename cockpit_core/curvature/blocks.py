@@ -1,6 +1,6 @@
 """Convolutions with the ReLU and the pooling behind them, crossed by columns in one stroke.
 
-Behind a ReLU and a pooling about one output gradient of a convolution in eight is not zero, and always the same one, for
+Behind a ReLU and a pooling about one in eight output gradients of a convolution is not zero, and the same ones for
 every column. Torch writes the zeros, reads them, masks them and multiplies with them; here columns go from what the
 pooling gave out to the convolution's input, and the squares of its parameters are taken on the way. Only where every path
 from where the columns start leads through the block: what comes from elsewhere would be missing.
@@ -57,42 +57,43 @@ class Block:
         return kernel, tuple(node._saved_stride), tuple(node._saved_dilation)
 
     def square(self, columns: Tensor, signs: Tensor | None, uses: list[Use], sums: dict[str, Sums]) -> bool:
-        """Add the squares of the convolution's own parameters; False if they have to be had in another way."""
+        """Add the squares of the convolution's own parameters; False if they must be computed another way."""
         piece = min((sums[use.name].piece for use in uses), default=PIECE)
-        found = square_in_parts(self.convolution, columns, self.where, signs, piece)
-        if found is None:
+        squared = square_in_parts(self.convolution, columns, self.where, signs, piece)
+        if squared is None:
             return False
         for use in uses:
             if use.role == "weight":
-                sums[use.name].add(found.squares, found.norms)
+                sums[use.name].add(squared.squares, squared.norms)
             else:
-                sums[use.name].add_small(found.sums, signs)
+                sums[use.name].add_small(squared.sums, signs)
         return True
 
     def send(self, columns: Tensor) -> Tensor | None:
-        """Columns at the convolution's input; None if they have to be had in another way."""
+        """Columns at the convolution's input; None if they must be computed another way."""
         return self.send_through(columns, self.where, self._node._saved_weight.detach())
 
     def send_through(self, columns: Tensor, where: Tensor, weight: Tensor) -> Tensor | None:
-        """Through another weight, that may have more rows."""
+        """The same through another weight, which may have more rows."""
         space, padding = tuple(self._node._saved_input.shape[2:]), tuple(self._node._saved_padding)
         return send_columns(columns, where, weight, self.geometry, padding, space, self.out)
 
 
 def find_blocks(root: Node, batch_size: int | None, room: float, dense: float = DENSE) -> list[Block]:
-    """Those below ``root``, wherever they lie, of which at most this share is not zero, that fit into so many bytes."""
+    """The blocks anywhere below ``root`` of which at most the share ``dense`` is not zero and that fit into ``room``
+    bytes."""
     nodes = reachable([root])
     uses = [(below, node) for node in nodes for below, _ in node.next_functions if below is not None]
     count = Counter(below for below, _ in uses)
     reader = {below: node for below, node in uses if count[below] == 1}
-    found: list[Block] = []
+    blocks: list[Block] = []
     for node in nodes:
         if _is_plain(node, batch_size) and _bytes_at(node, reader) <= room:
             block = _block_at(node, reader, dense)
             if block is not None:
-                found.append(block)
+                blocks.append(block)
                 room -= block.where.nbytes
-    return found
+    return blocks
 
 
 def _is_plain(node: Node, batch_size: int | None) -> bool:

@@ -66,8 +66,8 @@ class Squares:
 
     @property
     def columns_at_once(self) -> int:
-        """On the CPU no more than stay in the caches: measured, a network of several MB per column gains nothing. Blocks
-        do gain; of theirs two lie in memory at a time."""
+        """On the CPU no more than stay in the caches: measured, a network of several MB per column gains nothing.
+        Blocks do gain; two of theirs are in memory at a time."""
         outputs = self.point.outputs
         assert outputs is not None and outputs.grad_fn is not None
         blocks = [block for block, _ in self._cuts_below(outputs.grad_fn)]
@@ -104,7 +104,8 @@ class Squares:
 
     @torch.no_grad()
     def _cross(self, block: Block, top: Tensor, signs: Tensor | None, nodes: list[Node]) -> Tensor | None:
-        """Columns below the block, the squares of its parameters added; None, and nothing added, if that is not to be had."""
+        """Columns below the block, after the squares of its parameters were added. None, with nothing added, if this
+        is not possible."""
         sent = block.send(top) if any(node is not block.convolution for node in nodes) else top[:, :, :0]
         uses = [use for use in self.network.uses if use.node is block.convolution]
         if sent is None or (uses and not block.square(top, signs, uses, self.sums)):
@@ -119,7 +120,7 @@ class Squares:
         if last is not None and last is _node_of(source):
             return columns
         arrived: Tensor | None = None
-        columns = columns.contiguous()  # what left a block does not lie as torch likes it
+        columns = columns.contiguous()  # what comes out of a block is not laid out as torch likes it
         for some in self._passes(nodes, columns) or [[]]:
             ends = some if last is None else [*some, last]
             gradients = self._send_back(source, columns, ends) if ends else []
@@ -148,7 +149,7 @@ class Squares:
         for use in self.network.uses:
             if use.node is node:
                 sums = self.sums[use.name]
-                with explained():  # reading what the graph saved may fail: a checkpointed block gives it out once
+                with explained():  # reading what the graph saved may fail: a checkpointed block hands it out only once
                     WAYS[use.kind, use.role](use, b.to(sums.squares.dtype), signs, self.point.batch_size, sums)
 
     def _send_back(self, source: Tensor | GradientEdge, columns: Tensor, nodes: list[Node]) -> list[Tensor | None]:
@@ -184,10 +185,10 @@ class Sender:
     def _grad(self, source: Any, seed: Tensor, nodes: list[Node], batched: bool) -> list[Tensor | None]:
         edges = [GradientEdge(node, 0) for node in nodes]
         with explained():
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 [source], edges, [seed], retain_graph=True, allow_unused=True, is_grads_batched=batched
             )
-        return [None if f is None else f.detach() for f in found]
+        return [None if f is None else f.detach() for f in gradients]
 
 
 def _stack(parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from .autograd_graph import read_network
 from .columns import Squares, add_activation_columns, add_loss_columns, column_count
-from .found import Diagonal, Limits, in_order
 from .loss_hessian import LossHessian
 from .monte_carlo import monte_carlo
 from .operators import Operator, flatten, make_operator, unflatten
 from .point import NoCurvature, Point
+from .results import Diagonal, Limits, in_order
 from .split import estimate_in_parts, refuse_fused_attention
 from .symmetry import refuse_asymmetry
 from .trace import estimate_diagonal
@@ -85,7 +85,7 @@ def _by_columns(point: Point, kind: str, limits: Limits) -> Diagonal:
         return _by_given_squares(point, LossHessian(point), limits)
     if kind == "hessian" and network.obstacle:
         raise NoCurvature(network.obstacle)
-    loss = LossHessian(point)  # last: for many outputs it takes as long as a step
+    loss = LossHessian(point)  # this comes last: with many outputs it takes as long as a step
     count = column_count(network, loss, point, kind == "hessian")
     _check_count(count, limits)
     squares = Squares(point, network, limits.memory_budget)

@@ -23,7 +23,7 @@ from .sites import Site
 
 @dataclass(frozen=True)
 class OneHot:
-    """A factor [B, rows, S] with a single one per position, at ``indices`` [B, S]; none where ``kept`` [B, S] is 0."""
+    """A factor [B, rows, S] with a single 1 per position, at ``indices`` [B, S]; none where ``kept`` [B, S] is 0."""
 
     indices: Tensor
     kept: Tensor
@@ -61,7 +61,8 @@ class Factors:
 class Outer:
     """Linear maps, convolutions (also transposed, with groups) and embeddings.
 
-    keep: bytes that patches of a convolution's input may take; more are cut anew for every block of samples. ``kept``: that do.
+    keep: bytes that patches of a convolution's input may take; larger patches are cut anew for every block of
+    samples. ``kept``: the bytes they take.
     """
 
     def __init__(self, site: Site, parameter: Tensor, keep: int):
@@ -127,7 +128,7 @@ class Outer:
         return (node._saved_mat1 if self.site.kind == "Addmm" else node._saved_self).detach()
 
     def _rows(self, b: Tensor) -> Tensor:
-        """[V, *shape] -> [V, B, 1, F, S], the features lying last before."""
+        """[V, *shape] -> [V, B, 1, F, S], where the features are the last dimension of ``shape``."""
         b = self.site.layout.samples_first(b)
         return b.reshape(*b.shape[:2], 1, -1, b.shape[-1]).mT
 
@@ -273,9 +274,9 @@ class Direct:
         # Behind V and B the other dimensions follow in order, with one of positions before them where rows were cut.
         others = [d for d in range(rank) if layout.rows or d != layout.dim]
         summed = [2 + i for i, d in enumerate(others) if d not in axes]
-        found = layout.samples_first(b)
-        found = found.sum(summed) if summed else found
-        return found.reshape(*found.shape[:2], -1)
+        slopes = layout.samples_first(b)
+        slopes = slopes.sum(summed) if summed else slopes
+        return slopes.reshape(*slopes.shape[:2], -1)
 
     def broadcast(self, change: Tensor) -> Tensor:
         """The transpose of ``gradient``: [B, elements] -> the output's shape."""
@@ -287,8 +288,8 @@ class Direct:
         full = [shape[d] // batch if d == 0 and layout.rows else shape[d] for d in others]
         narrow = [size if d in axes else 1 for d, size in zip(others, full, strict=True)]
         wide = change.reshape(1, batch, *narrow).expand(1, batch, *full)
-        found = layout.undo(wide, shape)[0]
-        return found if self._factor is None else found * self._factor.to(found)
+        result = layout.undo(wide, shape)[0]
+        return result if self._factor is None else result * self._factor.to(result)
 
     def _axes(self, rank: int) -> list[int]:
         """Which dimensions of the output the parameter has entries along."""

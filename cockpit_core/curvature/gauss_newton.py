@@ -23,10 +23,11 @@ from .sites import refuse_beside
 from .spread import Draws
 
 EXACT_COLUMNS = 6
-"""Up to so many columns Gauss-Newton is exact; of more, a few random mixtures have an error well below that of the rest."""
+"""Up to so many columns Gauss-Newton is exact. With more, a few random mixtures have an error well below that of the
+rest."""
 LEAST_DRAWS, MOST_DRAWS = 2, 32
 LEAST_FREEDOM = 12
-"""Of the variance: samples times draws. Below it, a small spread may be chance."""
+"""How many numbers (samples times draws) a variance needs. With fewer, a small spread may be chance."""
 
 
 class Traces(NamedTuple):
@@ -52,7 +53,8 @@ class GaussNewton:
         elements: bool,
         loss: LossHessian | None = None,
     ):
-        """loss: of this point, where columns are only to be drawn; without it, few of them are taken as they are."""
+        """loss: that of this point, if columns are only to be drawn. Without it, all columns are taken as they are if
+        they are few."""
         assert point.outputs is not None
         self.point, self.generator, self.elements, self.memory_budget = point, generator, elements, memory_budget
         refuse_beside(point)
@@ -126,12 +128,12 @@ class GaussNewton:
         if self.leaves:
             column = self.loss.draw(1, self.generator).columns[0].to(outputs.dtype)
             with explained():
-                found = torch.autograd.grad(
+                gradients = torch.autograd.grad(
                     outputs, list(self.leaves.values()), column, retain_graph=True, allow_unused=True
                 )
-            for total, f in zip(self._squares.values(), found, strict=False):
+            for total, f in zip(self._squares.values(), gradients, strict=False):
                 total += 0.0 if f is None else f.detach().square()
-            sums = [0.0 if f is None else float(f.double().square().sum()) for f in found]
+            sums = [0.0 if f is None else float(f.double().square().sum()) for f in gradients]
             self._drawn_of_leaves.add(torch.tensor(sums, dtype=torch.float64).unsqueeze(1))
 
     @property
@@ -140,7 +142,7 @@ class GaussNewton:
 
     @property
     def least_draws(self) -> int:
-        """Of columns over the whole batch only the sums are seen: so many, or their spread is not known."""
+        """Columns over the whole batch show only their sums: with fewer than this their spread is not known."""
         if self.leaves and not self.individuals:
             return LEAST_FREEDOM
         return least_draws(self.point) if self.draws_columns else 0
@@ -161,8 +163,8 @@ class GaussNewton:
         return float(self._norms.sum()) + drawn + more, math.hypot(error, error_of_leaves)
 
     def traces(self) -> Traces:
-        names, found = list(self.individuals), self._norms.sum(1)
-        traces, errors, error = Traces(dict(zip(names, found.tolist(), strict=True)), dict.fromkeys(names, 0.0), 0.0)
+        names, norms = list(self.individuals), self._norms.sum(1)
+        traces, errors, error = Traces(dict(zip(names, norms.tolist(), strict=True)), dict.fromkeys(names, 0.0), 0.0)
         if not self.exact:
             means, own, error = self._drawn.finish()
             traces = {name: trace + more for (name, trace), more in zip(traces.items(), means, strict=True)}
@@ -192,7 +194,7 @@ def least_draws(point: Point) -> int:
 def draw_gauss_newton(
     point: Point, loss: LossHessian, generator: torch.Generator, target: float, memory_budget: int
 ) -> GaussNewton:
-    """From drawn columns alone, as many as the error asks for; NoCurvature where some samples cannot be told apart."""
+    """From drawn columns alone, as many as the error demands; NoCurvature where some samples cannot be told apart."""
     ggn = GaussNewton(point, generator, memory_budget, elements=True, loss=loss)
     if ggn.leaves:
         raise NoCurvature(next(iter(ggn.uncovered.values())))

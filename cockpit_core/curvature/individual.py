@@ -48,12 +48,12 @@ class Individual:
             same = i > 0 and bs is several[0]
             arranged.append(arranged[0] if same else [p.arrange(b) for p, b in zip(outer, bs, strict=True)])
         for part in self._parts(arranged[0]):
-            found: list[list[Factors]] = []
+            blocks: list[list[Factors]] = []
             for i, some in enumerate(arranged):
                 same = i > 0 and some is arranged[0]
-                made = found[0] if same else [p.factors(b, part) for p, b in zip(outer, some, strict=True)]
-                found.append(made if same else merge(made))
-            yield found
+                made = blocks[0] if same else [p.factors(b, part) for p, b in zip(outer, some, strict=True)]
+                blocks.append(made if same else merge(made))
+            yield blocks
 
     def _parts(self, arranged: list[Tensor]) -> Iterator[slice]:
         columns = arranged[0].shape[0]

@@ -27,8 +27,8 @@ _LEAST_PRODUCTS_COLD = 24
 class Eigenpair:
     """``residual`` is ``||A v - value v||`` for the unit vector v: some eigenvalue lies within it of ``value``.
 
-    start: what to hand in as ``start`` next time: the vector and less of the next three, so that eigenvalues that swap
-        places are all on board. ``converged`` is False if the products ran out before the tolerance was met.
+    start: what to pass as ``start`` next time. It holds the vector and, with less weight, the next three, for
+    eigenvalues that swap places. ``converged`` is False if the products ran out before the tolerance was met.
     """
 
     value: float
@@ -47,15 +47,15 @@ class _Basis:
         self.vectors = start.new_empty(capacity, start.numel())
         self.projected = torch.zeros(capacity, capacity, dtype=torch.float64)
         self.size = 0
-        self.kept = 0  # by the last restart: the vector after those has a part along each of them
+        self.kept = 0  # kept by the last restart: the vector after them has a part along each of them
         self.next = start
         self.overhang = math.inf
 
     def grow(self) -> None:
         """One product: take ``next`` in, and find the new direction by orthogonalising its image, twice.
 
-        The first time against the two vectors that Lanczos' recurrence leaves; the second, which takes away what
-        rounding has left of the others, against all.
+        The first time against the two vectors of Lanczos' recurrence. The second time against all, which removes what
+        rounding has left of the others.
         """
         m = self.size
         self.vectors[m] = self.next
@@ -72,11 +72,11 @@ class _Basis:
         overhang = torch.linalg.vector_norm(image, dtype=torch.float64)
         also = [finite, overhang, older, coefficients[0], coefficients.abs().max()]
         together = torch.cat([again.double(), torch.stack([number.double() for number in also])])
-        *found, is_finite, overhang, older, last, largest = together.tolist()  # the device is asked once
+        *products, is_finite, overhang, older, last, largest = together.tolist()  # the device is asked once
         if not is_finite:
             raise NoCurvature("the Hessian is not finite at this step")
         self._check_symmetry(older, last, largest, image.dtype)
-        column = torch.tensor(found, dtype=torch.float64, device="cpu")
+        column = torch.tensor(products, dtype=torch.float64, device="cpu")
         self.projected[: m + 1, m] = column
         self.projected[m, : m + 1] = column
         self.size = m + 1
@@ -120,7 +120,7 @@ def _random(like: Tensor, generator: torch.Generator) -> Tensor:
 def _first_vector(
     operator: Operator, start: Sequence[Tensor] | None, generator: torch.Generator, noise: float
 ) -> tuple[Tensor, bool]:
-    """With length one; and whether ``start`` is in it."""
+    """The start vector with length one; and whether it contains ``start``."""
     like = flatten([p.detach() for p in operator.parameters])
     if not like.is_floating_point() or like.dtype in (torch.float16, torch.bfloat16):
         like = like.float()
@@ -158,8 +158,9 @@ def largest_eigenvalue(
         eigenvector of some smaller eigenvalue would never leave it, and the residual would not tell. In many
         dimensions the noise lies almost wholly in the bulk of the spectrum near zero, and was measured to cost nothing.
     Stops when the residual is below ``tolerance * |value|`` and no other Ritz value, raised by its own residual, could
-    pass the top one by more than that, after ``min_products`` at least (24 without a start): what a larger eigenvector
-    has in the noise needs them to grow. The value is far better than its residual; ``benchmarks/eigenvalue.py``
+    pass the top one by more than that, after ``min_products`` at least (24 without a start): the part of a larger
+    eigenvector in the noise needs them to grow. The value is far better than its residual;
+    ``benchmarks/eigenvalue.py``
     counts how often it is not. What this cannot rule out: an eigenvector that is almost orthogonal to start and noise, or two
     eigenvalues closer than the tolerance.
     """

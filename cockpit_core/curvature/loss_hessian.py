@@ -33,8 +33,8 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A form that the Hessian may have. ``asked``: has it a negative part, and twice (or once) how far it is from the truth;
-    ``keep`` it, if it is close. Nothing is asked of a form that is out of the question."""
+    """A form that the Hessian may have. ``asked``: whether it has a negative part, and how far it is from the truth
+    (once or twice). ``keep`` it if it is close. Of a form that is out of the question nothing is asked."""
 
     asked: list[Tensor]
     keep: Callable[[bool], None]
@@ -47,11 +47,11 @@ class Attempt:
         return True
 
 
-def distances(found: Tensor, image: Tensor, rounding: Tensor | None) -> list[Tensor]:
-    """Numbers for ``is_close``. rounding: what is subtracted from each other in ``image``; where little is left of it,
-    rounding is."""
+def distances(product: Tensor, image: Tensor, rounding: Tensor | None) -> list[Tensor]:
+    """Numbers for ``is_close``. rounding: the sizes that are subtracted from each other in ``image``. Where little is
+    left of them, what is left is rounding."""
     lost = image.new_zeros(()) if rounding is None else rounding.norm()
-    return [(found - image).norm(), image.norm(), lost]
+    return [(product - image).norm(), image.norm(), lost]
 
 
 def is_close(difference: float, size: float, lost: float, *, dtype: torch.dtype) -> bool:
@@ -60,7 +60,7 @@ def is_close(difference: float, size: float, lost: float, *, dtype: torch.dtype)
 
 
 def check_same(ours: float, theirs: float, dtype: torch.dtype) -> None:
-    """A loss with further terms, or of another scale, must not pass for the one that is differentiated."""
+    """A loss with further terms, or with another scale, must not be taken for the one that is differentiated."""
     tolerance = 1e-3 if dtype in (torch.float32, torch.float64) else 2e-2
     if not abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs)):
         raise NoCurvature("the loss is not the given function of the outputs alone")
@@ -127,7 +127,7 @@ class LossHessian:
             return Attempt([], lambda negative: None)
         p = self._leaf.detach().reshape(self.shape).softmax(1)
         top = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
-        # Off the top class ``c (diag(p) - p p^T) e_top`` is free of cancellation, however sure the network is.
+        # Away from the top class ``c (diag(p) - p p^T) e_top`` has no cancellation, however sure the network is.
         there = (self._product(top) * (1 - top)).sum(1, keepdim=True)
         expected = (-p * (1 - top) * (p * top).sum(1, keepdim=True)).sum(1, keepdim=True)
         scale = torch.where(expected < 0, there / expected.clamp_max(-torch.finfo(p.dtype).tiny), 0.0)
@@ -175,8 +175,8 @@ class LossHessian:
         units = torch.eye(size).to(self._leaf).unsqueeze(1).expand(size, self.batch_size, size)
         rows = [self._product(unit.reshape(self.shape)).reshape(self.batch_size, size) for unit in units]
         blocks = torch.stack(rows, 1)  # [B, K, K]
-        found = (blocks @ probe.reshape(self.batch_size, size, 1)).reshape(self.shape)
-        if not is_close(*read_numbers(distances(found, image, None)), dtype=image.dtype):
+        product = (blocks @ probe.reshape(self.batch_size, size, 1)).reshape(self.shape)
+        if not is_close(*read_numbers(distances(product, image, None)), dtype=image.dtype):
             raise NoCurvature("the loss couples the samples of the batch")
         values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
         kept = values.abs() > 1e-7 * values.abs().max()
@@ -231,7 +231,8 @@ class LossHessian:
 
     @property
     def _constant(self) -> bool:
-        """Are the columns that are the same at all positions of a sample taken apart? For few classes, many positions."""
+        """Are the columns that are the same at all positions of a sample treated separately? Yes for few classes and
+        many positions."""
         classes = self.shape[1] if self.form == "softmax" else 0
         return 0 < classes <= _FEW_CLASSES and self._per_sample > _FEW_CLASSES * classes
 
@@ -259,7 +260,7 @@ class LossHessian:
         """Columns S eps with random signs eps: ``E[column column^T]`` is the whole Hessian of a sample.
 
         The signs are drawn from ``generator`` alone. Only for losses whose Hessian has no negative part.
-        centred: without what ``constant_seeds`` give.
+        centred: without the part that ``constant_seeds`` cover.
         """
         if self._tokens is not None:
             if count == 1:

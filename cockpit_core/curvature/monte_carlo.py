@@ -11,14 +11,14 @@ from cockpit_core.foundation.accelerator import read_numbers
 
 from .autograd_graph import read_network
 from .columns import Squares
-from .found import Diagonal, Limits, in_order
 from .gauss_newton import draw_gauss_newton
 from .loss_hessian import LossHessian, Seeds
 from .point import NoCurvature, Point, explained
+from .results import Diagonal, Limits, in_order
 from .spread import widening
 
 _LEAST, _MOST = 4, 8
-"""Columns over the whole batch: of their sums alone nothing is known from fewer."""
+"""Columns over the whole batch: from fewer sums than this no error can be estimated."""
 
 
 def monte_carlo(point: Point, generator: torch.Generator, limits: Limits) -> Diagonal:
@@ -47,8 +47,8 @@ def monte_carlo(point: Point, generator: torch.Generator, limits: Limits) -> Dia
     made = Diagonal(values, False, "Monte-Carlo column", "ggn_mc", columns=1)
     numbers = read_numbers([*bounds, *whole, *made.ask_traces()])  # waited for once
     count = len(bounds) + len(whole)
-    *found, error = numbers[:count] or [0.0]
-    layers = {**dict.fromkeys(values, 0.0), **dict(zip(norms, found, strict=True))}
+    *errors, error = numbers[:count] or [0.0]
+    layers = {**dict.fromkeys(values, 0.0), **dict(zip(norms, errors, strict=True))}
     return replace(made, trace_error=error, trace_errors=layers).knowing(numbers[count:])
 
 
@@ -59,10 +59,10 @@ def _error_bound(contributions: Tensor) -> Tensor:
 def _by_sample(point: Point, loss: LossHessian, generator: torch.Generator, limits: Limits, note: str) -> Diagonal:
     """Networks without rules whose samples can be told apart: a few columns, whose error is known from the samples."""
     made = draw_gauss_newton(point, loss, generator, limits.target, limits.memory_budget)
-    values, found = in_order(point, made.diagonal()), made.traces()
-    layers = {name: found.errors.get(name, 0.0) for name in values}
+    values, traces = in_order(point, made.diagonal()), made.traces()
+    layers = {name: traces.errors.get(name, 0.0) for name in values}
     return Diagonal(
-        values, False, "Monte-Carlo columns", "ggn_mc", found.error, layers, columns=made.columns, note=note
+        values, False, "Monte-Carlo columns", "ggn_mc", traces.error, layers, columns=made.columns, note=note
     )
 
 
@@ -73,9 +73,9 @@ def _mixed_signs(point: Point, loss: LossHessian, generator: torch.Generator, li
     while len(made) < _MOST:
         made.append(_squares_of_one(point, loss, generator))
         if len(made) >= _LEAST:
-            found = _mean_of(made, point, note)
-            if found.trace_error is not None and found.trace_error <= limits.target * abs(found.trace):
-                return found
+            diagonal = _mean_of(made, point, note)
+            if diagonal.trace_error is not None and diagonal.trace_error <= limits.target * abs(diagonal.trace):
+                return diagonal
     return _mean_of(made, point, note)
 
 
@@ -86,10 +86,10 @@ def _squares_of_one(point: Point, loss: LossHessian, generator: torch.Generator)
     if point.sum_of_squares is not None:
         return point.sum_of_squares(column)
     with explained():
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             point.outputs, list(parameters.values()), column, retain_graph=True, allow_unused=True
         )
-    pairs = zip(parameters.items(), found, strict=True)
+    pairs = zip(parameters.items(), gradients, strict=True)
     return {n: torch.zeros_like(p) if f is None else f.detach().square() for (n, p), f in pairs}
 
 

@@ -25,7 +25,7 @@ class Operator(Protocol):
 
     parameters: list[Tensor]
     column_bytes: int
-    """What each further vector takes in ``matmat``."""
+    """Bytes that each further vector takes in ``matmat``."""
     note: str
     """What the user should know about how this was done; mostly nothing."""
 
@@ -41,8 +41,8 @@ Gradients = list[Tensor | None]
 
 def gradient_of_one(outputs: Gradients, leaf: Tensor, seeds: Sequence[Tensor], batched: bool = False) -> Tensor:
     """``J^T seeds`` with respect to a single tensor; zero where it does not matter."""
-    (found,) = _gradient(outputs, [leaf], seeds, batched)
-    return leaf.new_zeros((seeds[0].shape[:1] if batched else ()) + leaf.shape) if found is None else found
+    (gradient,) = _gradient(outputs, [leaf], seeds, batched)
+    return leaf.new_zeros((seeds[0].shape[:1] if batched else ()) + leaf.shape) if gradient is None else gradient
 
 
 def _gradient(
@@ -53,7 +53,7 @@ def _gradient(
     if not pairs:
         return [None] * len(inputs)
     with explained():
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             [o for o, _ in pairs],
             list(inputs),
             [s.to(o.dtype) for o, s in pairs],
@@ -61,7 +61,7 @@ def _gradient(
             allow_unused=True,
             is_grads_batched=batched,
         )
-    return [None if f is None else f.detach() for f in found]
+    return [None if f is None else f.detach() for f in gradients]
 
 
 def differentiable_gradient(loss: Tensor, inputs: Sequence[Any]) -> Gradients:
@@ -164,7 +164,7 @@ class GGNOperator(_Products):
 
 
 class InParts:
-    """The sum over parts of the batch, each on a graph of its own that is made for every product and freed behind it.
+    """The sum over parts of the batch, each on its own graph, which is built for every product and freed after it.
 
     Takes the forward and the gradient again for every product, about twice the time, and the memory of one part.
     """
@@ -174,7 +174,7 @@ class InParts:
         self.parameters = list(point.trainable.values())
         self._part, self._make = point.part, make
         self._bounds = [(lo, min(lo + size, point.batch_size)) for lo in range(0, point.batch_size, size)]
-        first = make(point.part(*self._bounds[0]))  # what has no second derivative, or no parts, says so now
+        first = make(point.part(*self._bounds[0]))  # what cannot be had is refused now
         self.column_bytes = first.column_bytes
         first.close()
         self.note = f"{len(self._bounds)} parts of the batch, one after the other, to stay within memory_budget"
@@ -183,10 +183,10 @@ class InParts:
         total: list[Tensor] = []
         for lo, hi in self._bounds:
             operator = self._make(self._part(lo, hi))
-            found = product(operator)
+            part = product(operator)
             operator.close()
-            # Not in place: where the gradient is linear in a parameter, what is found may be the vector itself.
-            total = [t + f for t, f in zip(total, found, strict=True)] if total else found
+            # Not in place: where the gradient is linear in a parameter, the result may be the vector itself.
+            total = [t + f for t, f in zip(total, part, strict=True)] if total else part
         return total
 
     def matvec(self, vector: Sequence[Tensor]) -> list[Tensor]:

@@ -1,10 +1,12 @@
-"""What a change of a parameter, another one for each sample, does to the outputs of its uses: the reverse of factors.py.
+"""What a change of a parameter (a different one for each sample) does to the outputs of its uses: the reverse of
+factors.py.
 
 With ``dW_n`` the change for sample n, ``dz_n = dW_n a_n`` at every use. A random ``dW_n`` probes the Hessian of one sample as
 a matrix over the parameter. Where a weight sees more positions than it has inputs (convolutions, biases, norms), that is far
 less noisy than random signs at all outputs, most of which no change of the weight can bring about.
 
-``v^T R v`` has no noise from the diagonal of R, so the signs are those of a basis in which R has less beside it. What a convolution
+``v^T R v`` has no noise from the diagonal of R, so the signs are taken in a basis in which R has less off the
+diagonal. What a convolution
 sees has much in common at all its positions (behind a ReLU, its mean), and R is largest along that: so the first few axes
 are means over the quarters of an image. Measured on a U-Net: half the variance, for the cost of two means.
 """
@@ -23,7 +25,7 @@ from .signs import Codes, random_signs
 from .sites import Layout
 
 _AXES = 4
-"""Of the basis, that are means of what a weight was given."""
+"""How many axes of the basis are means of what a weight was given."""
 
 
 class ChangeOfParameter:
@@ -55,12 +57,12 @@ class ChangeOfParameter:
     @torch.no_grad()
     def starts(self, slopes: Sequence[Tensor]) -> list[tuple[GradientEdge, Tensor]]:
         """``dW_n^T b`` at the inputs of all linear maps, b being the slope at the output."""
-        found = []
+        starts = []
         for piece, b in zip(self._one.pieces, slopes, strict=True):
             edge = piece.input_edge if isinstance(piece, Outer) else None
             if edge is not None and isinstance(piece, Outer):
-                found.append((edge, _pull_to_input(piece, self._change, b)))
-        return found
+                starts.append((edge, _pull_to_input(piece, self._change, b)))
+        return starts
 
 
 class _Turn:

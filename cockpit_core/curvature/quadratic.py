@@ -6,7 +6,8 @@ between the outputs and the loss; the network below is not touched. So the forwa
 kernels, or on a part of the batch, and ``l`` put on top of it.
 
 One output may be computed from another: the code of an autoencoder and what it is decoded to. The gradient that autograd gives
-for the lower one then has what the upper one passes on; as functions of the loss they are apart, so nothing is let through.
+for the lower one then has what the upper one passes on; to the loss they are separate variables, so nothing is let
+through.
 """
 
 from __future__ import annotations
@@ -124,10 +125,10 @@ class LossAtOutputs:
             if not bent:
                 return torch.zeros_like(d)
             with explained(), self._held_apart():
-                found = torch.autograd.grad(
+                slopes = torch.autograd.grad(
                     [s for s, _ in bent], self._outputs, [v for _, v in bent], retain_graph=True, allow_unused=True
                 )
-            full = [torch.zeros_like(y) if f is None else f for y, f in zip(self._outputs, found, strict=True)]
+            full = [torch.zeros_like(y) if f is None else f for y, f in zip(self._outputs, slopes, strict=True)]
             return self._join([f.detach() for f in full]).to(d.dtype)
 
     def products(self, rows: Tensor) -> Tensor:
@@ -135,10 +136,10 @@ class LossAtOutputs:
         bent = [s for s in self.slopes if s is not None and s.requires_grad]
         if len(self._outputs) == 1 and bent:
             try:
-                (found,) = torch.autograd.grad(
+                (slopes,) = torch.autograd.grad(
                     bent, self._outputs, [rows.detach().to(bent[0].dtype)], retain_graph=True, is_grads_batched=True
                 )
-                return found.detach().to(rows.dtype)
+                return slopes.detach().to(rows.dtype)
             except (RuntimeError, UserWarning):  # vmap lacks a rule for one of them
                 pass
         return torch.stack([self._product(row) for row in rows])

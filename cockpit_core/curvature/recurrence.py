@@ -1,4 +1,5 @@
-"""Recurrent layers that a library computes in one piece: nothing of them can be read from the graph, step by step it can."""
+"""Recurrent layers that a library computes in one piece: the graph shows nothing of them unless they are computed
+step by step."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ A weight W that is used several times, at u and then behind it at t, has a furth
 a_t changes with e_u. ``2 sum_t <dW^T b_t, da_t/de e>`` is what it adds, found by one more backward pass that starts at the inputs
 a_t with ``dW^T b_t``.
 
-How dW_n is drawn decides on the noise, which is ``2 ||R_n||^2`` less what lies on the diagonal: see ``pushing.py`` and
-``at_outputs.py``. Parameters whose samples cannot be told apart get random signs of their own, as ever.
+How dW_n is drawn decides the noise, which is ``2 ||R_n||^2`` without the diagonal: see ``pushing.py`` and
+``at_outputs.py``. Parameters whose samples cannot be told apart get random signs of their own, as elsewhere.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class RestProbes:
             slopes = [self._slopes[i] for i in self._places(self._individuals[name])]
             known = [s.detach() for s in slopes if s is not None]
             if len(known) < len(slopes):
-                raise NoCurvature("a weight that is used several times, and not for nothing each time")
+                raise NoCurvature("a weight that is used several times, where not every use matters")
             starts += self._drawn[name].starts(known)
         return _Prepared(changes, seeds, starts)
 
@@ -178,7 +178,7 @@ class RestProbes:
         return self._sender.send(edges, self._inputs[: len(self._nodes)], seeds)
 
     def _check_symmetry(self, seeds: list[Tensor | None], images: list[Tensor | None]) -> None:
-        """Of the second probe with the first: ``u . K v = v . K u``, which holds for every Hessian."""
+        """Compares the second probe with the first: ``u . K v = v . K u`` holds for every Hessian."""
         self._probed += 1
         if self._probed == 1:
             self._first = seeds, images

@@ -28,7 +28,7 @@ _LONG = 2**15  # gradients longer than this are squared one by one, in place
 class Sums:
     """What is accumulated for one parameter: the squares [*shape], and if wanted the squared norms [B].
 
-    piece: elements of individual gradients, and of what they are made of, that may be formed at once.
+    piece: how many elements of individual gradients, and of what they are made of, may be formed at once.
     """
 
     squares: Tensor
@@ -84,7 +84,7 @@ def _add_outer_products(
 
 
 def _blocks(batch: int, elements: int, piece: int) -> list[slice]:
-    """Samples in blocks of about so many elements, two samples at least: one for each core."""
+    """Samples in blocks of about this many elements, with at least two samples, one for each core."""
     size = max(2, piece // max(1, elements))
     return [slice(begin, min(begin + size, batch)) for begin in range(0, batch, size)]
 
@@ -104,7 +104,8 @@ def _add_squares(g: Tensor, sign: Tensor | None, total: Tensor) -> None:
 
 
 def _matrix(use: Use, b: Tensor, signs: Tensor | None, batch_size: int, sums: Sums) -> None:
-    """Weight of ``a W^T``: one position: ``(b^2)^T a^2``; several (tokens): their outer products are summed first."""
+    """The weight of ``a W^T``. With one position ``(b^2)^T a^2``; with several (tokens) their outer products are
+    summed first."""
     node: Any = use.node
     a = (node._saved_mat1 if use.kind == "Addmm" else node._saved_self).detach()
     if use.kind == "Addmm" and (node._saved_alpha != 1 or node._saved_beta != 1):

@@ -1,9 +1,9 @@
 """Random signs, and how those of one probe are turned into those of the next.
 
 In ``v^T K v`` signs of entries that K couples are noise. A sweep takes one set of signs several times, each time with whole groups
-of entries turned round, by the rows of a Hadamard matrix: what two groups have with each other then cancels exactly. The groups
+of entries turned round, by the rows of a Hadamard matrix: what couples two groups then cancels exactly. The groups
 are quarters of a map's outputs: the gates of a recurrent layer lie in different ones, and gates of one unit are what it couples
-most. Elsewhere independent probes are better: within a group, a sweep is a single probe.
+most. Elsewhere independent probes are better, because within a group a sweep is a single probe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 SWEEP = 4
-"""Probes of one sweep: and so many groups."""
+"""Probes in one sweep, which is also the number of groups."""
 
 
 def random_signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,6 @@
 """Where a network uses its parameters, and which part of each use belongs to which sample: read from the graph, any wiring.
 
-A *site* is one node that takes one parameter. Other than ``autograd_graph``, which proves from the kinds of all nodes that
+A *site* is one node that takes one parameter. Unlike ``autograd_graph``, which proves from the kinds of all nodes that
 the Hessian's diagonal is a sum of squares, nothing is assumed here about the nodes in between: whether samples stay apart,
 and along which dimension they lie at a site (time first inside recurrent layers and attention), is measured. A random column
 is sent back for half of the samples, zeros for the others: at a site that keeps samples apart the others' part is zero to the
@@ -56,10 +56,10 @@ class Layout:
 
 
 def candidate_layouts(shape: Sequence[int], batch_size: int) -> list[Layout]:
-    found = [Layout(batch_size, d) for d, size in enumerate(shape[:3]) if size == batch_size]
+    layouts = [Layout(batch_size, d) for d, size in enumerate(shape[:3]) if size == batch_size]
     if shape and shape[0] > batch_size and shape[0] % batch_size == 0:
-        found += [Layout(batch_size, rows="minor"), Layout(batch_size, rows="major")]
-    return found
+        layouts += [Layout(batch_size, rows="minor"), Layout(batch_size, rows="major")]
+    return layouts
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _find_uses(root: Node, wanted: dict[int, str], point: Point) -> tuple[dict[s
 
 def _ends(leaf: Node, readers: dict[Node, list[tuple[Node, int]]]) -> list[tuple[Node, int, bool]]:
     """The nodes that take the parameter, through transposes and casts of it, with the operand's number."""
-    found: list[tuple[Node, int, bool]] = []
+    ends: list[tuple[Node, int, bool]] = []
     stack = [(leaf, False, False)]
     while stack:
         node, turned, reshaped = stack.pop()
@@ -138,13 +138,13 @@ def _ends(leaf: Node, readers: dict[Node, list[tuple[Node, int]]]) -> list[tuple
             if kind in ("Transpose", "Permute") and len(output_shape(reader)) == 2:
                 kind = "T"
             if kind not in _CHAIN:
-                found.append((reader, i, turned))
+                ends.append((reader, i, turned))
                 continue
             more = (reader, turned ^ (kind == "T"), reshaped or kind in ("View", "Unsqueeze"))
             if more[1] and more[2]:
                 raise NoCurvature("a parameter is reshaped and transposed before it is used")
             stack.append(more)
-    return found
+    return ends
 
 
 def _read_use(node: Node, i: int, name: str, transposed: bool) -> Use:
@@ -197,7 +197,7 @@ def find_layouts(point: Point, nodes: list[Node], generator: torch.Generator) ->
 
 
 def _choose_samples(batch_size: int, generator: torch.Generator) -> Tensor:
-    """Half of them, [B] of booleans; one sample alone is the whole batch."""
+    """Half of the samples, as booleans [B]; a single sample is always chosen."""
     chosen = torch.zeros(batch_size, dtype=torch.bool)
     chosen[torch.randperm(batch_size, generator=generator, device=generator.device)[: (batch_size + 1) // 2].cpu()] = (
         True
@@ -206,15 +206,16 @@ def _choose_samples(batch_size: int, generator: torch.Generator) -> Tensor:
 
 
 def _send_to(point: Point, nodes: list[Node], chosen: Tensor, generator: torch.Generator) -> list[tuple[Node, Tensor]]:
-    """A random column for the chosen samples; for each node that it reaches where it is not zero, by row and column."""
+    """Sends a random column for the chosen samples. For each node that it reaches: where it is not zero, by row and
+    column."""
     outputs = point.outputs
     assert outputs is not None
     rows = chosen.repeat_interleave(outputs.shape[0] // point.batch_size).reshape((-1,) + (1,) * (outputs.dim() - 1))
     random = torch.randn(outputs.shape, generator=generator, device=generator.device)
     edges: list[Any] = [GradientEdge(node, 0) for node in nodes]
     seed = (random * rows.to(random)).to(outputs)
-    found = torch.autograd.grad([outputs], edges, [seed], retain_graph=True, allow_unused=True)
-    return [(node, _map_of(b.detach())) for node, b in zip(nodes, found, strict=True) if b is not None]
+    gradients = torch.autograd.grad([outputs], edges, [seed], retain_graph=True, allow_unused=True)
+    return [(node, _map_of(b.detach())) for node, b in zip(nodes, gradients, strict=True) if b is not None]
 
 
 def _map_of(b: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """The trace of the Hessian of any network: ``Tr(H) = Tr(G) + Tr(R)``.
 
 ``G`` is Gauss-Newton: exact, from one backward pass per column of the loss's curvature, or (many classes, many positions) from
-columns with random signs. ``R = H - G`` is probed (rest.py). Both are sums over samples that are drawn apart, so a few draws
-suffice, and their standard errors are known well (spread.py). The diagonal of G comes along where it is asked for.
+columns with random signs. ``R = H - G`` is probed (rest.py). Both are sums over samples with separate draws, so a few
+draws suffice, and their standard errors are known well (spread.py). The diagonal of G comes along where it is asked
+for.
 Where samples are mixed (BatchNorm), signs are shared by the whole batch, in both: columns of G then take one backward pass each,
 far less than a product with H, and R alone is less noisy than H.
 """
@@ -25,7 +26,7 @@ from .signs import SWEEP
 from .spread import Draws, Elements
 
 LEAST_SHARED, FEW_ELEMENTS = 4, 1000
-"""Signs that all samples share: so many draws at least, and more where they are those of few elements only."""
+"""Where all samples share their signs: at least this many draws, and more where only few elements have signs."""
 PROBE = 2
 """What a probe of the rest takes, in columns of Gauss-Newton: measured, 1.5 to 3."""
 
@@ -45,7 +46,7 @@ class Split:
     uncovered: dict[str, str] = field(default_factory=dict)
 
     def plus(self, other: Split) -> Split:
-        """Of two parts of the batch: sums, and the squares of the errors add up."""
+        """The sum over two parts of the batch; the squares of their errors add up."""
         return Split(
             {name: trace + other.traces[name] for name, trace in self.traces.items()},
             {name: math.hypot(error, other.errors[name]) for name, error in self.errors.items()},
@@ -169,7 +170,7 @@ def estimate_in_parts(
     size, total = math.ceil(point.batch_size / parts), None
     for begin in range(0, point.batch_size, size):
         part = point.part(begin, min(begin + size, point.batch_size))
-        found = estimate_split(
+        own = estimate_split(
             part,
             generator,
             elements=elements,
@@ -177,12 +178,12 @@ def estimate_in_parts(
             max_probes=max_probes,
             memory_budget=memory_budget,
         )
-        total = found if total is None else total.plus(found)
+        total = own if total is None else total.plus(own)
     assert total is not None
     return total
 
 
 def refuse_fused_attention(point: Point) -> None:
-    """Before anything is computed for nothing: its second derivative does not exist."""
+    """Refuses before anything is computed in vain: there is no second derivative."""
     if any(kind_of(node).startswith("ScaledDotProduct") for node in reachable([point.loss.grad_fn])):
         raise NoCurvature("fused attention has no second derivative; use the plain ('math') attention kernel")

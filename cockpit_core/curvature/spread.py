@@ -3,7 +3,7 @@
 A draw gives one number per sample, and those of different samples are uncorrelated. So the variance of their sum is the sum of
 their variances, each from the draws of one sample: with B samples and k draws that is B (k - 1) degrees of freedom where the
 spread of the k sums alone has k - 1. Where few samples carry the sum there are fewer (Welch and Satterthwaite), and
-the error is widened so that two of it still hold what two of a normal distribution hold: the truth in 95 of 100 cases.
+the error is widened so that the truth still lies within two of it in 95 of 100 cases, as with a normal distribution.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Draws:
 
 
 def _standard_error(drawn: Tensor) -> float:
-    """Of ``drawn.mean(0).sum()``. drawn: [k, B]."""
+    """The variance of ``drawn.mean(0).sum()``. drawn: [k, B]."""
     k = len(drawn)
     if k < 2:
         return math.inf
@@ -95,7 +95,7 @@ class Elements:
 
 
 def _error_of_sum(spread: Tensor, share: float, count: int) -> float:
-    """Elements are not independent of each other: half of the degrees of freedom that they would have."""
+    """Elements depend on each other, so they count as half the degrees of freedom."""
     total = float(spread.sum())
     if total <= 0:
         return 0.0

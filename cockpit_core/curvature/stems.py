@@ -1,7 +1,8 @@
 """Convolutions of the data itself, and the ReLU and the pooling behind them, kept out of second derivatives.
 
-Torch's second derivative of a convolution always forms the gradient with respect to its input, also where the input is
-data and nobody asks; those of a ReLU and of a pooling form zeros of the activation's size and add them. Together that is
+Torch's second derivative of a convolution always forms the gradient with respect to its input, even where the input
+is data and nobody asks for it; those of a ReLU and of a pooling form zeros of the activation's size and add them.
+Together that is
 a fifth of a Hessian-vector product of a small image network. Such a stem is linear in its weight wherever it has a
 derivative: ``z = P (conv(x, W) + b)`` with P the choice that ReLU and pooling made. So the rest of the network is
 differentiated with respect to z, and the stem is crossed by hand: ``dz = P (conv(x, dW) + db)`` on the way in,
@@ -101,12 +102,12 @@ class Stem:
         sizes = [list(bias.shape) for bias in self.leaves[1:]]
         mask = [False, True, bool(sizes)]
         size = sizes[0] if sizes else None
-        found = _aten.convolution_backward(slope, self._input, self._weight, size, *self._settings, mask)
-        return list(found[1 : 1 + len(self.leaves)])
+        gradients = _aten.convolution_backward(slope, self._input, self._weight, size, *self._settings, mask)
+        return list(gradients[1 : 1 + len(self.leaves)])
 
 
 def find_stems(root: Tensor, parameters: Sequence[Tensor]) -> list[Stem]:
-    """Those on the way to ``root``. Weights that are shared, cast or computed stay with autograd."""
+    """The stems on the way to ``root``. Weights that are shared, cast or computed stay with autograd."""
     nodes = reachable([root.grad_fn])
     uses = [(below, node) for node in nodes for below, _ in node.next_functions if below is not None]
     count = Counter(below for below, _ in uses)
@@ -155,16 +156,18 @@ class Stemmed:
 
     def pull(self, slopes: Sequence[Tensor | None], batched: bool = False) -> list[Tensor]:
         """Gradients of ``inputs`` (None where there is none) as those of the parameters."""
-        found: list[Tensor | None] = [None] * len(self.parameters)
+        gradients: list[Tensor | None] = [None] * len(self.parameters)
         at_stems, at_rest = slopes[: len(self.stems)], slopes[len(self.stems) :]
         for stem, places, slope in zip(self.stems, self._places, at_stems, strict=True):
             if slope is not None:
                 for i, gradient in zip(places, stem.pull_all(slope, batched), strict=True):
-                    found[i] = gradient
+                    gradients[i] = gradient
         for i, slope in zip(self._rest, at_rest, strict=True):
-            found[i] = slope
+            gradients[i] = slope
         lead = next((s.shape[:1] for s in slopes if s is not None), ()) if batched else ()
-        return [p.new_zeros(lead + p.shape) if f is None else f for f, p in zip(found, self.parameters, strict=True)]
+        return [
+            p.new_zeros(lead + p.shape) if f is None else f for f, p in zip(gradients, self.parameters, strict=True)
+        ]
 
     def close(self) -> None:
         """Let go of the data and of the graph."""

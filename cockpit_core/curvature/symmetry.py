@@ -37,7 +37,7 @@ def refuse_asymmetry(difference: float, scale: float, dtype: torch.dtype) -> Non
     if difference > allowed * scale:
         raise NoCurvature(
             f"the second derivative that torch gives for this network is not symmetric (off by {difference / scale:.2g} of "
-            "its size), so it is no Hessian: some function in it has a wrong one (that of torch's weight_norm is)"
+            "its size), so it is no Hessian: some function in it has a wrong second derivative (torch's weight_norm)"
         )
 
 

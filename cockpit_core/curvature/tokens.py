@@ -1,4 +1,5 @@
-"""Cross entropy over a large vocabulary, read from the graph of the loss: never more than one matrix of the logits' size at once.
+"""Cross entropy over a large vocabulary, read from the graph of the loss. It never holds more than one matrix of the
+size of the logits.
 
 Above its ``log_softmax`` such a loss is linear: a sum of chosen entries with weights. With g its gradient by the entries of a
 position, the Hessian by the logits z is ``c (diag(p) - p p^T)``, ``c = -sum(g)``, and nothing else is needed to draw columns.
@@ -19,7 +20,7 @@ from .point import NoCurvature, Point, explained
 from .signs import random_signs
 
 LARGE = 2**22
-"""Numbers in the outputs from which on the loss is read this way."""
+"""From this many numbers in the outputs on, the loss is read this way."""
 _CHUNK = 2**22  # of them at a time
 _LINEAR = set(
     "NllLoss NllLoss2D Mean Sum Neg Mul Div Add Sub View UnsafeView Squeeze Unsqueeze Expand ToCopy MaskedFill".split()
@@ -76,8 +77,8 @@ class TokenLoss:
         if below is outputs.grad_fn and number == outputs.output_nr:
             return column
         start: Any = GradientEdge(below, number)
-        (found,) = torch.autograd.grad([start], [outputs], [column.to(outputs.dtype)], retain_graph=True)
-        return found.detach()
+        (slope,) = torch.autograd.grad([start], [outputs], [column.to(outputs.dtype)], retain_graph=True)
+        return slope.detach()
 
 
 def read_tokens(point: Point) -> TokenLoss | None:
@@ -85,18 +86,18 @@ def read_tokens(point: Point) -> TokenLoss | None:
     if point.outputs is None or point.outputs.grad_fn is None or point.outputs.numel() < LARGE:
         return None
     above = reachable([point.loss.grad_fn], stop=[point.outputs.grad_fn])
-    found = [node for node in above if kind_of(node) == "LogSoftmax"]
-    if len(found) != 1 or point.cut not in ((), (point.outputs.grad_fn,)):
+    softmaxes = [node for node in above if kind_of(node) == "LogSoftmax"]
+    if len(softmaxes) != 1 or point.cut not in ((), (point.outputs.grad_fn,)):
         return None
-    linear = reachable([point.loss.grad_fn], stop=found)
+    linear = reachable([point.loss.grad_fn], stop=softmaxes)
     if any(kind_of(node) not in _LINEAR or variable_of(node) is not None for node in linear):
         return None
     if any(kind_of(n) in ("Mul", "Div") and sum(f is not None for f, _ in n.next_functions) > 1 for n in linear):
         return None
-    between = reachable([f for f, _ in found[0].next_functions], stop=[point.outputs.grad_fn])
+    between = reachable([f for f, _ in softmaxes[0].next_functions], stop=[point.outputs.grad_fn])
     if any(kind_of(node) not in _SAME_ENTRIES for node in between) or point.outputs.grad_fn in linear:
         return None
-    return TokenLoss(point, found[0])
+    return TokenLoss(point, softmaxes[0])
 
 
 def _signed(value: int) -> int:

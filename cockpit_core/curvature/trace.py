@@ -1,8 +1,8 @@
 """Trace and diagonal from products with random vectors, with a standard error.
 
 XTrace (Epperly, Tropp and Webber, 2024, "XTrace: making the most of every sample in stochastic trace estimation"):
-each of k random vectors in turn is the test vector for what the others' images do not span, so that no product is used
-once only. Here element by element, so that the estimates of layers add up to the estimate of the network.
+each of k random vectors in turn is the test vector for what the others' images do not span, so that every product is
+used more than once. Here element by element, so that the estimates of layers add up to the estimate of the network.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _add_xtrace(operator: Operator, samples: _Samples, probes: int, generator: t
     q, r = torch.linalg.qr(images.T.double() if like.numel() <= 10_000 else images.T)
     diagonal = r.diagonal().abs()
     refuse_asymmetric((omega @ images.T).double(), like.dtype)
-    if float(diagonal.min()) <= 1e-6 * float(diagonal.max()):  # rank below k: plain Hutchinson is then as good
+    if float(diagonal.min()) <= 1e-6 * float(diagonal.max()):  # the rank is below k: then plain Hutchinson is as good
         for v, image in zip(omega, images, strict=True):
             samples.add(v * image)
         return

@@ -66,8 +66,7 @@ def _finite(image: Any) -> Any:
 
 
 class Trunk:
-    """``leaves``: weight and bias of each block. Remembers of the last directions that were pushed what it needs on the
-    way back."""
+    """``leaves``: weight and bias of each block. Remembers from the last push what it needs on the way back."""
 
     def __init__(self, blocks: Sequence[Block]):
         self._layers = [_Layer(block) for block in blocks]  # from the data up
@@ -132,7 +131,7 @@ def parameters_of(convolution: Node) -> list[Tensor]:
 
 
 def find_trunks(root: Tensor, parameters: Sequence[Tensor]) -> list[Trunk]:
-    """Those on the way to ``root``. Weights that are shared, cast, computed or not trained end one."""
+    """The trunks on the way to ``root``. A weight that is shared, cast, computed or not trained ends one."""
     if root.grad_fn is None:
         return []
     nodes = reachable([root.grad_fn])
@@ -155,8 +154,9 @@ def find_trunks(root: Tensor, parameters: Sequence[Tensor]) -> list[Trunk]:
 
 
 def _saving(block: Block) -> float:
-    """Of a product, in vectors multiplied: an entry costs as many as its patch has, and some to find it, each three times as
-    dear as in torch's convolutions, which take every position. Of data neither needs a gradient, nor do they change."""
+    """What a product saves, counted in multiplied vectors. An entry costs as many as its patch has, and some to find
+    it, each three times as much as in torch's convolutions, which take every position. Data need no gradient and do
+    not change."""
     node: Any = block.convolution
     channels, *kernel = node._saved_weight.shape[1:]
     row = channels * (kernel[-1] if node._saved_dilation[-1] == 1 else 1)
@@ -167,7 +167,7 @@ def _saving(block: Block) -> float:
 
 
 def _is_trained(convolution: Node, wanted: set[int], count: Counter[Node]) -> bool:
-    """Do the weight and the bias, if there is one, belong to nobody else?"""
+    """Are the weight and the bias (if there is one) used nowhere else?"""
     (weight, _), *rest = convolution.next_functions[1:]
     own = [below for below, _ in [(weight, 0), *rest] if below is not None]
     leaves = [variable_of(below) for below in own]

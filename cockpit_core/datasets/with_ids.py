@@ -11,11 +11,12 @@ KEY = "ids"
 
 
 class WithIds(Dataset):
-    """Every sample of ``dataset`` with its index behind it: ``(inputs, label)`` becomes ``(inputs, label, index)``.
+    """Every sample of ``dataset``, followed by its index: ``(inputs, label)`` becomes ``(inputs, label, index)``.
 
     A sample that is a dictionary gets one more key (``ids``, or ``key=``); any other sample becomes a pair. Shuffling,
     samplers, workers and collating are as before, and everything else (``classes``, ``targets``, ...) is the dataset's own.
-    The index is that in ``dataset``: put ``WithIds`` around the whole dataset and take subsets of it, so that ids mean the
+    The index is the one in ``dataset``: put ``WithIds`` around the whole dataset and take subsets of it, so that ids
+    mean the
     same in every split.
     """
 

@@ -13,14 +13,14 @@ for _module in pkgutil.iter_modules(__path__):
 
 def all_diagnoses() -> dict[str, type[Diagnosis]]:
     """Ours, and those that a user has defined: every subclass that has a name."""
-    found: dict[str, type[Diagnosis]] = {}
+    classes: dict[str, type[Diagnosis]] = {}
     waiting = list(Diagnosis.__subclasses__())
     while waiting:
         cls = waiting.pop(0)
         waiting += cls.__subclasses__()
         if cls.name:
-            found.setdefault(cls.name, cls)
-    return dict(sorted(found.items()))
+            classes.setdefault(cls.name, cls)
+    return dict(sorted(classes.items()))
 
 
 __all__ = ["Diagnosis", "Found", "all_diagnoses", "evidence"]

@@ -37,5 +37,5 @@ class AdamEpsTooLarge(Diagnosis):
         )
         remedy = f"Use eps = 1e-8, or multiply the learning rate by about {number(0.3 / max(steps, 1e-6))}."
         harmful = view.suffers or (view.stuck and view.t >= 20)
-        found = [evidence("step per parameter over lr", steps)]
-        return Found(text, remedy, found, severity="likely" if harmful else "advice")
+        numbers = [evidence("step per parameter over lr", steps)]
+        return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

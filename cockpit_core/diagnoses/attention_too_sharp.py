@@ -37,6 +37,5 @@ class AttentionTooSharp(Diagnosis):
             "Divide the products by sqrt(d) of a head, initialise smaller projections, or normalise queries and keys."
         )
         harmful = view.suffers and view.struggles  # after 80 steps: small decoders are slow to begin with
-        found = [evidence("attention_logit", logit), evidence("attention_entropy", entropy)]
-        found = [item for item in found if item.value == item.value]
-        return Found(text, remedy, found, severity="likely" if harmful else "advice")
+        numbers = [evidence("attention_logit", logit), evidence("attention_entropy", entropy)]
+        return Found(text, remedy, numbers, severity="likely" if harmful else "advice")

@@ -16,7 +16,7 @@ class BatchRepeated(Diagnosis):
     needs = ("batch_checksum", "loss_std")
     hold, after, least = 1, 0, 2
     confidence = 0.9
-    explains = ("data_not_shuffled",)
+    explains = ("data_not_shuffled", "overfitting")
 
     def test(self, view: View) -> Found | None:
         sums = list(view.history.checksums)[-4:]
@@ -29,11 +29,11 @@ class BatchRepeated(Diagnosis):
             "Take the next batch of the loader inside the loop (not once before it). If these samples are all "
             "there are, this is full-batch training and right."
         )
-        found = [evidence("tracked batches that are the same", len(sums))]
-        found.append(evidence("fluctuation", view.fluctuation, limit="fluctuation_low"))
+        numbers = [evidence("tracked batches that are the same", len(sums))]
+        numbers.append(evidence("fluctuation", view.fluctuation, limit="fluctuation_low"))
         return Found(
             text,
             remedy,
-            [item for item in found if item.value == item.value],
+            numbers,
             severity="likely" if usual else "advice",
         )

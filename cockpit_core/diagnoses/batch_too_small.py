@@ -17,11 +17,7 @@ class BatchTooSmall(Diagnosis):
     needs = ("NormTest",)
     hold, after, least = 1, 80, 4
     confidence = 0.7
-    explains = (
-        "data_not_shuffled",
-        "label_noise",
-        "labels_random",
-    )
+    explains = ("data_not_shuffled", "label_noise", "labels_random", "overfitting")
     rivals = {  # noqa: RUF012
         "learning_rate_too_high": "a run with a fifth of the learning rate. If its loss falls smoothly, it was the rate; if it "
         "falls slowly and is as rough, the batch.",
@@ -35,13 +31,12 @@ class BatchTooSmall(Diagnosis):
         harmful = view.drop < 0.15 or view.level > 1 or view.struggles or view.suffers
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
         text = (
-            f"The batch of {view.batch} is too small: {number(100 * min(1.0, view.noise))} % of its gradient (squared) are noise, "
-            f"and {fallen(view.drop)}."
+            f"The batch of {view.batch} is too small: its gradient is mostly noise (squared, {number(view.noise)} times the "
+            f"signal), and {fallen(view.drop)}."
         )
         remedy = (
             f"Use batches of about {size} (or accumulate gradients), or divide the learning rate by "
             f"{number(max(2.0, math.sqrt(view.noise)))}."
         )
-        found = [evidence("noise over batch size", view.noise), evidence("level", view.level)]
-        found = [item for item in found if item.value == item.value]
-        return Found(text, remedy, found, severity="likely" if harmful else "advice")
+        numbers = [evidence("noise over batch size", view.noise), evidence("level", view.level)]
+        return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

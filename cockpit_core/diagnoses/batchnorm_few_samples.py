@@ -16,7 +16,7 @@ class BatchnormFewSamples(Diagnosis):
     needs = ("static_batchnorms",)
     hold, after, least = 3, 5, 4
     confidence = 0.7
-    explains = ("batch_too_small", "data_not_shuffled")
+    explains = ("batch_too_small", "data_not_shuffled", "overfitting")
     rivals = {  # noqa: RUF012
         "learning_rate_too_high": "a run with a fifth of the learning rate. If it is as bad, it is BatchNorm.",
     }
@@ -36,10 +36,12 @@ class BatchnormFewSamples(Diagnosis):
             f"BatchNorm takes its statistics of {number(per_pass)} samples: they are mostly noise, and differ "
             "from those of evaluation."
         )
+        harmful = view.suffers or (view.t >= 40 and view.struggles) or view.not_followed > 4
         remedy = "Use batches of 16 or more, or GroupNorm or LayerNorm in place of BatchNorm."
         return Found(
             text,
             remedy,
             [evidence("samples per pass", per_pass)],
-            severity="likely" if per_pass <= 2 and view.level > 0.3 else "advice",
+            severity="likely" if harmful else "advice",
+            since=view.history.began,
         )

@@ -17,6 +17,7 @@ class BatchnormMomentum(Diagnosis):
     needs = ("static_batchnorm_momentum",)
     hold, after = 1, 0
     confidence = 0.9
+    explains = ("overfitting",)
     before_training = True
 
     def test(self, view: View) -> Found | None:

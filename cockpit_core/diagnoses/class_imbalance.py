@@ -19,6 +19,7 @@ class ClassImbalance(Diagnosis):
     needs = ("label_top_share",)
     hold, after, least = 4, 40, 10
     confidence = 0.7
+    explains = ("overfitting",)
 
     def test(self, view: View) -> Found | None:
         share, classes = mean(view.every("label_top_share", 12)), view.last("signal/classes")
@@ -40,5 +41,5 @@ class ClassImbalance(Diagnosis):
         )
         # Every network finds the commonest class first. Of two classes one is often rare by nature.
         harmful = lost and classes > 2 and view.t >= 80
-        found = [evidence("label_top_share", share), evidence("class_odds", odds)]
-        return Found(text, remedy, found, severity="likely" if harmful else "advice")
+        numbers = [evidence("label_top_share", share), evidence("class_odds", odds)]
+        return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

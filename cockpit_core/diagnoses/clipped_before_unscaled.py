@@ -24,7 +24,7 @@ class ClippedBeforeUnscaled(Diagnosis):
             return None
         text = (
             f"Gradients seem to be clipped before they are unscaled: the optimizer gets {number(view.clipped)} of "
-            f"them, at a loss scale of {number(scale)}."
+            f"them, at a loss scale of {scale:g}."
         )
         remedy = "Call scaler.unscale_(optimizer) before clip_grad_norm_."
         return Found(text, remedy, [evidence("clipped", view.clipped), evidence("loss_scale", scale)])

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 class ConstantFeature(Diagnosis):
     name = "constant_feature"
     title = "some inputs never change"
-    severity = "advice"
     needs = ("input_constant",)
     hold, after, least = 4, 10, 10
     confidence = 0.7
+    explains = ("overfitting",)
 
     def test(self, view: View) -> Found | None:
         share = min(view.every("input_constant", 12), default=0.0)
@@ -24,4 +24,14 @@ class ConstantFeature(Diagnosis):
             return None
         text = f"{number(100 * share)} % of the input features are the same for all samples of a batch."
         remedy = "Look whether a column was filled with a constant, or broadcast over the batch."
-        return Found(text, remedy, [evidence("input_constant", share)])
+        numbers = [evidence("input_constant", share)]
+        if view.suffers:  # what is left does not tell enough
+            text = f"{text[:-1]}, and the loss is still {number(100 * view.level)} % of what ignoring the input gives."
+            numbers.append(evidence("level", view.level))
+        return Found(
+            text,
+            remedy,
+            numbers,
+            severity="likely" if view.suffers and view.level > 0 else "advice",
+            since=view.history.began,
+        )

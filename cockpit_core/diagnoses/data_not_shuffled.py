@@ -24,6 +24,7 @@ class DataNotShuffled(Diagnosis):
         "label_noise",
         "not_finite",
         "class_imbalance",
+        "overfitting",
     )
 
     def test(self, view: View) -> Found | None:
@@ -47,7 +48,8 @@ class DataNotShuffled(Diagnosis):
         if not share > limit("between") or not share > (0.15 if count >= 8 else 0.5) * samples:
             return None
         # Real targets may drift because the network makes them itself; in sorted batches they are all alike as well.
-        if view.facts.is_value and not share > 0.8 * samples:
+        harm = view.struggles and view.t >= 40 and share > 0.4 * samples
+        if view.facts.is_value and not share > 0.8 * samples and not harm:
             return None
         if count < 3 and not share > 2 * limit("between"):
             return None
@@ -56,4 +58,4 @@ class DataNotShuffled(Diagnosis):
             "those of shuffled batches would."
         )
         remedy = "Pass shuffle=True to the DataLoader (or permute the samples at each epoch)."
-        return Found(text, remedy, [evidence("between", share)])
+        return Found(text, remedy, [evidence("between", share)], since=view.history.began)

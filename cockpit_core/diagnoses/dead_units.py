@@ -30,8 +30,10 @@ class DeadUnits(Diagnosis):
         dead, first = view.typical("dead"), view.first("dead")
         now = dead >= limit("dead")
         from_start = first >= limit("dead0") and dead >= 0.9 * limit("dead0") and not view.learns
+        if not (now or from_start):
+            return None
         harmful = bool(view.silent) or view.stuck or view.drop < 0.1
-        if not (now or from_start) or not harmful or (view.learns and view.drop > 0.8):
+        if not harmful or (view.learns and view.drop > 0.8):
             return None
         where = view.name_activation("dead_where")
         when = "from the first step on" if first >= limit("dead0") else "by now"

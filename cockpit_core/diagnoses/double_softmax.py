@@ -69,9 +69,9 @@ class DoubleSoftmax(Diagnosis):
             )
         else:
             return None
-        found = (
+        numbers = (
             [evidence("row_sum_error", max(errors))]
             if errors
             else [evidence("output_min", min(lows)), evidence("output_max", max(highs))]
         )
-        return Found(text, remedy, found)
+        return Found(text, remedy, numbers)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+LATE, REST = 100, 0.55  # nine of ten healthy runs are below that share of chance after so many steps
+
+
 class DropoutTooHigh(Diagnosis):
     name = "dropout_too_high"
     title = "dropout is too high"
@@ -27,6 +30,7 @@ class DropoutTooHigh(Diagnosis):
         "learning_rate_too_high",
         "init_too_large",
         "dead_units",
+        "overfitting",
     )
 
     probe = "mode"
@@ -38,16 +42,17 @@ class DropoutTooHigh(Diagnosis):
         p = view.static("static_dropout")
         if not p >= limit("dropout") or view.now("eval_dropout") > 0 or view.level < 0.25:
             return None
-        if p < 0.95 and (view.t < 40 or view.thrives):
-            return None
         without = view.eval_level
+        if p < 0.95 and (view.t < 40 or (view.thrives and not view.level > REST)):
+            return None
         rest = f", and without dropout it is {number(100 * without)} %" if without == without else ""
         text = (
             f"Dropout of {p:g} is too high: {number(100 * p)} % of a layer are missing at every step, and the "
             f"loss is still {number(100 * view.level)} % of what ignoring the input gives{rest}."
         )
         remedy = "Use 0.1 to 0.5."
-        # The loss of training is high by the noise alone; what counts is the loss without it.
-        harmful = view.t >= 80 and (view.struggles if without != without else view.is_behind(without))
-        found = [evidence("dropout", p), evidence("level", view.level)]
-        return Found(text, remedy, found, severity="likely" if harmful else "advice")
+        # The loss of training is high by the noise alone at first, and where it is good without dropout.
+        known = view.level > REST if view.level == view.level else view.struggles
+        harmful = view.t >= LATE and known and not without < 0.25
+        numbers = [evidence("dropout", p), evidence("level", view.level)]
+        return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

@@ -31,8 +31,8 @@ class GraphDetached(Diagnosis):
             or view.typical("dead") >= limit("dead")
         ):
             return None
-        found = view.last("signal/ungraded_where")
-        place = int(found) if found == found else -1
+        first = view.last("signal/ungraded_where")
+        place = int(first) if first == first else -1
         where = view.facts.layers[place] if 0 <= place < len(view.facts.layers) else "there"
         behind = view.facts.layers[: place + 1] if place >= 0 else []
         text = (
@@ -41,9 +41,9 @@ class GraphDetached(Diagnosis):
         )
         # A trained backbone may run under no_grad: then training goes well. So it does behind a small layer of random
         # weights, mostly.
-        whole = view.weight_share(behind) > limit("cut_weights")
+        whole = view.weight_share(behind) > limit("cut_weights") or view.matrix_share(behind) >= 0.5
         fresh = view.are_fresh(behind)
-        behind_others = view.t >= 60 and (view.lags if fresh else view.struggles)
+        behind_others = view.t >= 80 and (view.lags if fresh else view.struggles)
         harmful = (fresh and whole) or behind_others
         remedy = (
             f"Look behind {where} for .detach(), .data, .item(), numpy(), torch.no_grad() or an argmax; if the "

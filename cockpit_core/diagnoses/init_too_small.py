@@ -39,7 +39,7 @@ class InitTooSmall(Diagnosis):
         # Weights of the usual size whose signal fades are too many layers: vanishing_gradients says so.
         if view.static("static_constant") > 0.7 * view.static("static_matrices") or not view.weight_scale < 0.4:
             return None
-        harmful = view.t >= regrowth(view) and (view.lags if view.weight_scale < 0.1 else view.struggles)
+        harmful = view.t >= max(60.0, regrowth(view)) and (view.lags if view.weight_scale < 0.1 else view.struggles)
         text = (
             "The initialisation is too small: the weights are "
             f"{number(view.weight_scale)} times as long as torch makes them, at the first step the outputs of different "
@@ -49,9 +49,9 @@ class InitTooSmall(Diagnosis):
             "Initialise with the scale of Kaiming or Xavier, 1 / sqrt(inputs of a unit); in deep networks add "
             "normalisation or skip connections."
         )
-        found = [evidence("weight_scale", view.weight_scale), evidence("output_spread", spread)]
-        found.append(evidence("output_rms", size))
-        return Found(text, remedy, found, severity="likely" if harmful else "advice")
+        numbers = [evidence("weight_scale", view.weight_scale), evidence("output_spread", spread)]
+        numbers.append(evidence("output_rms", size))
+        return Found(text, remedy, numbers, severity="likely" if harmful else "advice")
 
 
 def regrowth(view: View) -> float:

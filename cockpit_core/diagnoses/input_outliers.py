@@ -28,13 +28,18 @@ class InputOutliers(Diagnosis):
         "labels_random",
         "init_too_large",
         "targets_not_scaled",
+        "overfitting",
     )
 
     def test(self, view: View) -> Found | None:
         tails = view.every("input_tail", 30)
         far = [tail for tail in tails if tail > limit("input_tail")]
-        seldom = len(far) >= 1 and len(tails) <= 5 and view.t >= 40  # few batches were looked at
-        extreme = (len(far) >= 2 or seldom) and max(far) > 3 * limit("input_tail") and view.struggles
+        seldom = len(far) >= 1 and len(tails) <= 5 and view.t >= 80  # few batches were looked at
+        extreme = (
+            (len(far) >= 2 or seldom)
+            and max(far) > 3 * limit("input_tail")
+            and ((view.struggles and view.t >= 60) or view.suffers)
+        )
         usual = len(far) >= 3 and len(far) >= 0.08 * len(tails) and view.has_seen(8)
         if not (extreme or usual) or view.typical("input_zeros") > 0.5:
             return None
@@ -55,5 +60,6 @@ class InputOutliers(Diagnosis):
         remedy = (
             "Look at those samples (the panel of largest individual gradients names them); correct, clip or drop them."
         )
-        severity = "likely" if extreme or (len(heavy) >= 2 and suffers) or len(alone) >= 3 else "advice"
+        spoiled = view.not_followed > 3 and view.valid_left > 0.5  # training gets used to them, validation has none
+        severity = "likely" if extreme or spoiled or (len(heavy) >= 2 and suffers) or len(alone) >= 3 else "advice"
         return Found(text, remedy, [evidence("input_tail", max(far))], severity=severity)

@@ -31,6 +31,7 @@ class InputsNotScaled(Diagnosis):
         "batch_too_small",
         "learning_rate_too_low",
         "targets_not_scaled",
+        "overfitting",
     )
 
     def test(self, view: View) -> Found | None:

@@ -17,6 +17,7 @@ class LabelsOffByOne(Diagnosis):
     needs = ("label_min",)
     hold, after, least = 1, 0, 2
     confidence = 0.6
+    explains = ("overfitting",)
 
     def test(self, view: View) -> Found | None:
         low, high = view.history.classes_seen

@@ -27,6 +27,7 @@ class LearningRateTooHigh(Diagnosis):
         "graph_detached",
         "vanishing_gradients",
         "saturated_units",
+        "overfitting",
     )
     probe = "line"
 
@@ -64,20 +65,23 @@ class LearningRateTooHigh(Diagnosis):
             length = f"{number(worst)} times" if worst >= 10 else f"{number(100 * worst)} % of"
             signs.append((f"a step was {length} the length of all weights", evidence("update", worst)))
         if view.travelled > limit("travelled") and none and view.update > 0.02 and not view.starts_small:
-            away = f"the weights are {number(view.travelled)} times their first length away"
+            away = f"the weights have moved {number(view.travelled)} times their initial length"
             words = away if math.isfinite(view.travelled) else "the weights are not finite any more"
             signs.append((words, evidence("travelled", view.travelled)))
         far = 3 < view.travelled < math.inf and view.weight_fall > 2
         lost = view.was_good and not view.facts.loss.startswith("BCE")
         if far and (lost or not view.learns) and view.level > 0.95 and view.struggles and not view.starts_small:
             before = "no longer better than chance" if lost else "no better than chance"
-            words = f"the weights are {number(view.travelled)} times their first length away, and the loss is {before}"
+            words = (
+                f"the weights have moved {number(view.travelled)} times their initial length, and the loss is {before}"
+            )
             signs.append((words, evidence("travelled", view.travelled)))
         if view.edge > limit("edge") and view.drop < 0.15 and view.has_seen(4) and view.t >= 25:
             words = f"the largest eigenvalue is {number(view.edge)} times the limit at which steps grow"
             signs.append((words, evidence("edge", view.edge)))
         # Where nothing is learned for another reason, different batches decide alpha; curvature and length would know.
         beyond = view.alpha > limit("alpha") and not view.edge < 0.5 and view.update > 5e-3 and view.level > 0.8
+        beyond = beyond and not any(trial.whole > 2 * trial.quarter for trial in view.trials)  # tried on one batch
         if beyond and view.drop < 0.2 and view.has_seen(8) and view.t >= 40:
             signs.append(
                 (

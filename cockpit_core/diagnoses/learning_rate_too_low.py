@@ -27,6 +27,9 @@ class LearningRateTooLow(Diagnosis):
     def _crawls(view: View) -> bool:
         """It learns, and far too slowly: steps are short, and longer ones would do as well, or the loss falls as steadily as
         short steps let it."""
+        straight = view.straight > 0.9 and len(view.trials) >= 3 and view.update < 0.5 * limit("update_low")
+        if straight and view.t >= 100 and view.level > 0.6 and view.trend < -4:
+            return True  # 16 times the rate would do, and most is left to learn
         if view.t < 60 or not view.has_seen(9) or not view.lags or not view.drop < 0.8 * view.usual_drop:
             return False
         tried = 0.95 < view.straight < 1.1 and view.update < 2 * limit("update_low") and len(view.trials) >= 3
@@ -54,7 +57,7 @@ class LearningRateTooLow(Diagnosis):
                 f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch, "
                 f"and a step takes {number(100 * view.gain_by_step)} % off it"
             )
-        elif crawls and view.straight > 0.95:
+        elif crawls and view.straight > 0.9:
             factor = 8.0
             why = f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch"
         elif long_way:
@@ -74,11 +77,11 @@ class LearningRateTooLow(Diagnosis):
         factor = min(100.0, max(3.0, factor))
         text = f"The learning rate {number(view.rate)} is too low: {fallen(view.drop)}, and {why}."
         remedy = f"Multiply the learning rate by about {number(factor)}, to {number(view.rate * factor)}."
-        found = [
+        numbers = [
             evidence("steps_to_go", view.steps_to_go_min),
             evidence("edge", view.edge, limit="edge_low"),
             evidence("update", view.update, limit="update_low"),
             evidence("gain_by_step", view.gain_by_step),
             evidence("straight", view.straight),
         ]
-        return Found(text, remedy, [item for item in found if item.value == item.value])
+        return Found(text, remedy, numbers, since=view.history.began)

@@ -53,7 +53,7 @@ class LossSign(Diagnosis):
     def _runs_away(view: View) -> Found | None:
         """A loss that we do not know: below zero for every sample from the start, and falling without end."""
         top = view.first("loss_max")
-        if not view.loss < (10 if top != top else 3) * view.very_first or top > 0 or view.history.resumed:
+        if not view.loss < (50 if top != top else 3) * view.very_first or top > 0 or view.history.resumed:
             return None
         text = (
             f"The loss runs away below zero: it began at {number(view.very_first)} and is {number(view.loss)}. Either its "

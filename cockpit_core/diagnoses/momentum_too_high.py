@@ -44,9 +44,9 @@ class MomentumTooHigh(Diagnosis):
             f"the run has {view.t} so far."
         )
         remedy = "Use 0.9; if you need more, divide the learning rate by as much as 1 / (1 - momentum) grows."
-        found = [evidence("momentum", inertia)]
+        numbers = [evidence("momentum", inertia)]
         if view.amplification == view.amplification:
-            found.append(evidence("amplification", view.amplification))
+            numbers.append(evidence("amplification", view.amplification))
         if stale:
-            found.append(evidence("gain_by_step", view.gain_by_step))
-        return Found(text, remedy, found, severity="likely" if harmful else "advice")
+            numbers.append(evidence("gain_by_step", view.gain_by_step))
+        return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

@@ -21,9 +21,11 @@ class ParametersNotOptimized(Diagnosis):
     explains = ("gradients_not_zeroed", "not_learning", "labels_random", "label_noise", "learning_rate_too_low")
 
     def test(self, view: View) -> Found | None:
+        if not view.static("static_unoptimized") > 0 or not view.update > 0:
+            return None
         missing = view.facts.names("not optimized")
         still = [name for name in view.still if not missing or name in missing]
-        if not still or not view.static("static_unoptimized") > 0 or not view.update > 0:
+        if not still:
             return None
         foreign = view.static("static_foreign") > 0
         why = (
@@ -37,11 +39,11 @@ class ParametersNotOptimized(Diagnosis):
             "requires_grad_(False)."
         )
         lost = view.gradient_share(still)
-        found = [evidence("UpdateSize", 0.0, "length of the step of these tensors", layer=still[0])]
-        found.append(evidence("lost gradient", lost, "share of the squared gradient that is not followed"))
+        numbers = [evidence("UpdateSize", 0.0, "length of the step of these tensors", layer=still[0])]
+        numbers.append(evidence("lost gradient", lost, "share of the squared gradient that is not followed"))
         # Layers that were trained before may stay as they are: then training goes well. So it does around a small layer
         # of random weights, mostly.
         whole = view.weight_share(still) > limit("lost_weights")
         fresh = foreign or view.are_fresh(still)
         harmful = (fresh and whole) or (view.suffers if fresh else view.suffers and view.struggles)
-        return Found(text, remedy, found, still, severity="broken" if harmful else "advice")
+        return Found(text, remedy, numbers, still, severity="broken" if harmful else "advice")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -25,8 +25,8 @@ class ScheduleBeforeStep(Diagnosis):
         if not rate > 0 or not abs(first - rate) > 1e-6 * rate:
             return None
         text = (
-            f"The scheduler steps before the optimizer: the schedule began at {number(rate)}, and the first step was "
-            f"taken with {number(first)}."
+            f"The scheduler steps before the optimizer: the schedule began at {rate:.4g}, and the first step was "
+            f"taken with {first:.4g}."
         )
         remedy = "Call optimizer.step() first, then scheduler.step()."
         return Found(text, remedy, [evidence("LearningRate", first)])

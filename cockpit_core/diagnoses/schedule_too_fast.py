@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, fallen, number
@@ -27,6 +28,9 @@ class ScheduleTooFast(Diagnosis):
     def test(self, view: View) -> Found | None:
         much_left = view.level > 0.25 or (view.level != view.level and not view.drop > 0.5)
         life = view.rate_life
+        starved = self._is_starved(view)
+        if starved is not None:
+            return starved
         over = (
             life < 20 and view.rate_fall < 0.1 and (view.level > 0.3 or not view.thrives)
         )  # whatever was learned by then
@@ -43,9 +47,9 @@ class ScheduleTooFast(Diagnosis):
             text = f"The schedule is too fast: the learning rate halves every {number(life)} steps, and {fallen(view.drop)}"
             text += "; trial steps many times longer would still take as much more off the loss." if tried else "."
             remedy = "Let the rate fall over the whole run, or keep it constant until the loss no longer falls."
-            found = [evidence("rate_fall", view.rate_fall), evidence("level", view.level)]
-            found += [evidence("straight", view.straight)] if tried else []
-            return Found(text, remedy, found)
+            numbers = [evidence("rate_fall", view.rate_fall), evidence("level", view.level)]
+            numbers += [evidence("straight", view.straight)] if tried else []
+            return Found(text, remedy, numbers)
         if not view.rate_fall < limit("rate_fall"):
             return None
         # Cosine and linear schedules end at zero too, and are meant so: they have spent half of their time above a half.
@@ -68,3 +72,19 @@ class ScheduleTooFast(Diagnosis):
             "until the loss no longer falls."
         )
         return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("level", view.level)])
+
+    @staticmethod
+    def _is_starved(view: View) -> Found | None:
+        """All steps to come will not do what is left, at the slope that the loss has now."""
+        life = view.rate_life
+        left = view.rate_fall * life / math.log(2)  # in steps at the highest rate
+        much = view.level > 0.15 and view.final_level > 0.08
+        if not left < limit("steps_left") or not much or view.t < 60 or view.history.resumed:
+            return None
+        text = (
+            f"The schedule is too fast: the learning rate halves every {number(life)} steps, so that all steps to come, however "
+            f"many, are worth {number(left)} at its highest value, and the loss is still {number(100 * view.level)} % of what "
+            "ignoring the input gives."
+        )
+        remedy = "Let the rate fall over the whole run, or keep it constant until the loss no longer falls."
+        return Found(text, remedy, [evidence("steps_left", left), evidence("level", view.level)])

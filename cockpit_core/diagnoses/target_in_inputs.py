@@ -17,6 +17,7 @@ class TargetInInputs(Diagnosis):
     needs = ("input_target",)
     hold, after, least = 2, 0, 5
     confidence = 0.5
+    explains = ("overfitting",)
 
     def test(self, view: View) -> Found | None:
         likeness, places = view.every("input_target", 5), view.every("input_target_where", 5)
@@ -24,9 +25,9 @@ class TargetInInputs(Diagnosis):
             return None
         least, same = min(likeness), min(likeness) >= limit("input_target")
         # A feature that tells nearly all may be a legitimate one; where it is all the same at every step, it is said.
-        if not same and not (
-            len(likeness) == 5 and least > 0.9 and view.batch >= 16 and view.facts.is_value and view.has_seen(12)
-        ):
+        apart = view.not_followed > 2 and view.valid_left > 0.3  # validation, which has it not, falls behind
+        nearly = len(likeness) == 5 and least > 0.9 and view.batch >= 16
+        if not same and not (nearly and (apart or (view.facts.is_value and view.has_seen(12)))):
             return None
         text = (
             f"Feature {number(places[-1])} of the inputs gives the target away: over {len(likeness)} batches their "
@@ -36,4 +37,10 @@ class TargetInInputs(Diagnosis):
             "Look where that column comes from. Either it was made of the target and will be missing in use, or the "
             "task is as simple as that: a network without the column decides."
         )
-        return Found(text, remedy, [evidence("input_target", least)], severity="likely" if same else "advice")
+        return Found(
+            text,
+            remedy,
+            [evidence("input_target", least)],
+            severity="likely" if same or apart else "advice",
+            since=view.history.began,
+        )

@@ -34,6 +34,8 @@ class WeightDecayTooHigh(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         share = view.decay_share
+        if not share > 0:
+            return None
         strong = share > limit("decay_share") and view.weight_fall < 0.95 and not view.drop > 0.9
         held_down = view.struggles and view.t >= 40 and not view.improves
         shrinking = share > 0.3 and view.weight_fall < 0.85 and held_down
@@ -48,12 +50,15 @@ class WeightDecayTooHigh(Diagnosis):
         decay = view.facts.weight_decay
         text = (
             f"Weight decay {number(decay)} is too high: it pulls {number(share)} times as hard as the gradient, and the "
-            f"weights have shrunk to {number(100 * view.weight_fall)} % of their first length."
+            f"weights have shrunk to {number(100 * view.weight_fall)} % of their initial length."
         )
         remedy = (
             f"Divide weight_decay by about {number(max(10.0, share / 0.02))}, to "
             f"{number(decay / max(10.0, share / 0.02))}."
         )
         return Found(
-            text, remedy, [evidence("decay_share", share), evidence("ParamNorm, now over first", view.weight_fall)]
+            text,
+            remedy,
+            [evidence("decay_share", share), evidence("ParamNorm, now over first", view.weight_fall)],
+            since=view.history.began,
         )

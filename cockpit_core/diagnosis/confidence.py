@@ -15,7 +15,7 @@ def weigh(estimate: float, right: int, said: int) -> float:
 
 
 def confidence_of(name: str, estimate: float) -> float:
-    """Of a rule: ``estimate`` is what its file says, and all there is for a user's own."""
+    """The confidence of a rule. ``estimate`` is what its file says; for a user's own rule there is nothing else."""
     if name in DATA:
         return min(0.5, estimate)
     return round(weigh(estimate, *MEASURED.get(name, (0, 0))), 2)

@@ -30,9 +30,9 @@ class Diagnosis:
     """Subclass it, put the file into ``cockpit_core/diagnoses`` (or import your own before ``track``).
 
     needs: columns without which it cannot say anything, e.g. "NormTest" or "dead"; one of them is enough.
-    hold: at so many tracked steps in a row the rule must hold; span: and over so many training steps; after: from this
-    training step on; least: and after so many tracked steps. sticky: once found it is never retracted, because it tells
-    of something that has happened. explains: diagnoses that follow from this one, and are then told as its consequences.
+    hold: the rule must hold at this many tracked steps in a row; span: and over this many training steps; after: from
+    this training step on; least: and after this many tracked steps. sticky: never retracted, because it tells of
+    something that has happened. explains: diagnoses that follow from this one, and are then told as its consequences.
     """
 
     name: ClassVar[str] = ""
@@ -48,7 +48,8 @@ class Diagnosis:
     explains: ClassVar[tuple[str, ...]] = ()
     rivals: ClassVar[dict[str, str]] = {}  # other causes that the same evidence fits: what would decide between the two
     before_training: ClassVar[bool] = False  # also asked when track() is called, before the first step
-    probe: ClassVar[str] = ""  # a dear look that would decide, made at a tracked step while ``suspects`` holds
+    at_validation: ClassVar[bool] = False  # also asked when a validation loss is logged, between tracked steps
+    probe: ClassVar[str] = ""  # an expensive probe that would decide, made at a tracked step while ``suspects`` holds
 
     def suspects(self, view: View) -> bool:
         """Is it worth a probe?"""

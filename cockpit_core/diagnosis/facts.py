@@ -16,12 +16,13 @@ ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lion", "adafactor", "adam
 
 
 class Facts:
-    """Of the first parameter group that has the setting; NaN where none has."""
+    """The settings of the first parameter group that has them; NaN where none has."""
 
     def __init__(self, header: Header):
         self.options = header.options
         self.by_module = header.loss in KNOWN_LOSSES
         self.loss = header.loss if self.by_module else header.options.get("loss function", header.loss)
+        self.quantities = {quantity.name for quantity in header.quantities}
         self.layers = [layer.name for layer in header.layers]
         self.sizes = [layer.size for layer in header.layers]
         self.shapes = [layer.shape for layer in header.layers]
@@ -40,8 +41,8 @@ class Facts:
         self.plain_sgd = self.optimizer == "SGD" and not any(g.get("nesterov") == "True" for g in self.groups)
 
     def setting(self, name: str) -> float:
-        found = [_number(group[name]) for group in self.groups if name in group]
-        return found[0] if found else math.nan
+        values = [_number(group[name]) for group in self.groups if name in group]
+        return values[0] if values else math.nan
 
     @property
     def inertia(self) -> float:

@@ -1,4 +1,4 @@
-"""What the rules look back at: the first tracked steps, the last ones, and a few extremes of all between."""
+"""What the rules look back at: the first tracked steps, the last ones, and a few extremes of all in between."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cockpit_core.diagnosis.logged import Logged
+
 EARLY, LATE, LAYERS = 4, 48, 6
-FRESH = 10  # training steps within which a value is one of the start
+FRESH = 10  # a value from within this many training steps counts as one of the start
 SIGNAL = "signal/"
 PROBE, PROBES = "signal/probe/", ("line", "mode")
-CARRIED = ("ParamNorm", "LearningRate")  # change slowly: where a step has none, the last one stands in
+CARRIED = ("ParamNorm", "LearningRate")  # these change slowly: where a step has none, the last one is used
 
 
 nan = math.nan
@@ -59,6 +61,7 @@ class History:
         self.rate_seen = (-1, math.nan)  # the last learning rate, with its step
         self.probes: dict[str, int] = {}  # how often each was tried
         self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
+        self.logged = Logged()
 
     def start(self, scalars: Mapping[str, float], step: int, generation: int) -> None:
         self.static = {name.removeprefix(SIGNAL): value for name, value in scalars.items()}
@@ -94,13 +97,21 @@ class History:
         if not math.isnan(checksum):
             self.checksums.append(checksum)
 
+    def note(self, step: int, values: Mapping[str, float]) -> bool:
+        """What the user logged, beside the training loss of that time; False where no rule looks at it."""
+        last = self.late[-1] if self.late else None
+        few = last is None or not last.get(SIGNAL + "recent_count") >= 8
+        train = nan if last is None else last.get("Loss") if few else last.get(SIGNAL + "recent_loss")
+        return self.logged.add(step, values, train)
+
     def _pool(self, name: str, value: float, weight: float = 1.0) -> None:
         if math.isfinite(value):
             count, total, squares = self.pools.get(name, (0.0, 0.0, 0.0))
             self.pools[name] = (count + weight, total + weight * value, squares + weight * value * value)
 
     def _pool_rate(self, step: int, rate: float) -> None:
-        """Over time, not over records: those of a run within a budget lie close together here, and far apart there."""
+        """Averages over time, not over records: within a budget, records are close together in some places and far
+        apart in others."""
         if not math.isfinite(rate):
             return
         since, before = self.rate_seen
@@ -109,7 +120,7 @@ class History:
         self.rate_seen = (step, rate)
 
     def _keep(self, seen: Observation) -> Observation:
-        """Vectors are kept apart, the last few; what changes slowly is carried on."""
+        """Of the vectors only the last few are kept; what changes slowly is carried forward."""
         self.began = seen.step if self.began < 0 else self.began
         for name, vector in seen.layers.items():
             self.vectors.setdefault(name, deque(maxlen=LAYERS)).append(vector)

@@ -1,23 +1,26 @@
-"""Decides what is a finding: a rule must hold for some tracked steps; causes fold their symptoms; some are taken back."""
+"""Decides what is a finding: a rule must hold for some tracked steps, causes absorb their symptoms, and some findings
+are retracted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from cockpit_core.diagnosis.confidence import confidence_of
 from cockpit_core.diagnosis.contract import Diagnosis, Found
 from cockpit_core.diagnosis.facts import Facts
-from cockpit_core.diagnosis.history import History, Observation
+from cockpit_core.diagnosis.history import PROBE, History, Observation
+from cockpit_core.diagnosis.unexamined import lacking
 from cockpit_core.diagnosis.view import View
-from cockpit_core.foundation.records import Finding, Header
+from cockpit_core.foundation.records import Evidence, Finding, Header
 from cockpit_core.schema.findings import SEVERITIES
 
 PATIENCE = 20  # tracked steps in a row at which a rule does not hold any more, before its finding is retracted
 FEW = 3  # the same where few steps are tracked, if it has not held for as long as the run was old by then
-FIRST, EVERY = 100, 4
-"""So many tracked steps are judged each, then every few: all rules together take longer than a step of a tiny network."""
+FIRST, EVERY = 30, 4
+"""Each of the first tracked steps is judged, later only some: all rules together take longer than a step of a tiny
+network."""
 PROBED_FROM = 8  # steps
 EITHER, DECIDES = " Either this, or ", " What decides: "
 
@@ -35,7 +38,7 @@ class Judge:
         self.held: dict[str, int] = {}  # by rule: the last step at which it held
         self.found: dict[str, Finding] = {}
         self.failed: dict[str, str] = {}
-        self.probing = False  # a run goes on: rules may ask for a dear look
+        self.probing = False  # the run is live: rules may ask for an expensive probe
         self.probe = ""  # what they would like to have at the next tracked step
         self.passed = 0  # tracked steps since the last that was judged, this one included
 
@@ -53,15 +56,23 @@ class Judge:
         high = self.history.highest.get("Loss", math.inf)
         self.history.add(seen)
         self.passed += 1
+        if PROBE + self.probe in seen.scalars:  # made: not once more before the next judgement asks for it
+            self.probe = ""
         urgent = seen.get("Loss") > high or seen.step == self.history.first_not_finite
         if self.history.count > FIRST and self.passed < EVERY and not urgent:
             return []
-        found = self._judge(seen.step, self.rules.values())
+        news = self._judge(seen.step, self.rules.values())
         self.passed = 0
-        return found
+        return news
+
+    def note(self, step: int, values: Mapping[str, float]) -> list[Finding]:
+        """What the user logged; validation is judged at once."""
+        if not self.history.note(step, values):
+            return []
+        return self._judge(step, [rule for rule in self.rules.values() if rule.at_validation])
 
     def _choose_probe(self, view: View) -> str:
-        """One at a time: what was looked at least often is next, and more seldom as the run grows older."""
+        """One at a time. The probe made least often is next, and probes become rarer as the run grows older."""
         most, tried = allowed_probes(view.t), self.history.probes
         waiting: dict[str, int] = {}
         for rule in self.rules.values() if most else ():
@@ -91,7 +102,12 @@ class Judge:
     def _ask(self, rule: Diagnosis, view: View, step: int) -> None:
         name = rule.name
         early = step < rule.after or (view.n < rule.least and not view.has_seen(rule.least))
-        found = None if early and not (rule.before_training and view.n == 0) else self._test(rule, view)
+        found = None
+        if not early or (rule.before_training and view.n == 0):
+            try:
+                found = rule.test(view)
+            except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as error:
+                self.failed.setdefault(name, f"{type(error).__name__}: {error}")  # a rule never ends a training run
         if found is None:
             if name in self.streaks:
                 del self.streaks[name]
@@ -108,13 +124,6 @@ class Judge:
             known = self.found.get(name)
             since = known.since if known is not None else first if found.since is None else found.since
             self.found[name] = make_finding(rule, found, since, step, known)
-
-    def _test(self, rule: Diagnosis, view: View) -> Found | None:
-        try:
-            return rule.test(view)
-        except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as error:
-            self.failed.setdefault(rule.name, f"{type(error).__name__}: {error}")  # a rule never ends a training run
-            return None
 
     def _miss(self, rule: Diagnosis, step: int, sparse: bool) -> None:
         known = self.found.get(rule.name)
@@ -170,22 +179,20 @@ class Judge:
 
     def not_examined(self) -> dict[str, str]:
         """Diagnoses that could not be made, each with what would bring its evidence."""
-        return {
-            name: " or ".join(rule.needs)
-            for name, rule in self.rules.items()
-            if rule.needs and not any(need in self.history.names or f"signal/{need}" in self.history.names or
-                                      need in self.history.static for need in rule.needs)
-        }  # fmt: skip
+        planned = self.facts.quantities if self.facts is not None else set()
+        lacks = {name: lacking(rule.needs, self.history, planned) for name, rule in self.rules.items()}
+        return {name: " or ".join(own) for name, own in lacks.items() if own}
 
 
 def allowed_probes(step: int) -> float:
-    """Of one kind, up to a step: one, and three more whenever the run has become four times as long. A probe takes as long
-    as a few steps, and healthy runs are under suspicion too before they have learned anything."""
+    """How many probes of one kind a run may have made by a step: one, and three more whenever it has become four
+    times as long. A probe takes as long as a few steps, and healthy runs are suspected too before they have learned
+    anything."""
     return 1 + 1.5 * math.log2(step / PROBED_FROM) if step >= PROBED_FROM else 0
 
 
 def make_all() -> list[Diagnosis]:
-    """Those of the folder, which is read when somebody wants to judge: a judge knows no diagnosis by name."""
+    """The diagnoses of the folder, which is read only when it is needed: a judge knows no diagnosis by name."""
     from cockpit_core.diagnoses import all_diagnoses
 
     return [cls() for cls in all_diagnoses().values()]
@@ -195,7 +202,7 @@ def make_finding(rule: Diagnosis, found: Found, since: int, step: int, known: Fi
     """Numbers and words are those of the first time, unless the finding has become worse or comes back."""
     severity = found.severity or rule.severity
     made = Finding(
-        rule.name, severity, found.text, since, list(found.layers)[:100], found.evidence, found.remedy,
+        rule.name, severity, found.text, since, list(found.layers)[:100], known_only(found.evidence), found.remedy,
         confidence_of(rule.name, rule.confidence),
         step=step,
     )  # fmt: skip
@@ -204,8 +211,14 @@ def make_finding(rule: Diagnosis, found: Found, since: int, step: int, known: Fi
     return known
 
 
+def known_only(items: Iterable[Evidence]) -> list[Evidence]:
+    """What was measured; of a finding whose only number is NaN that is what it tells."""
+    every = list(items)
+    return [item for item in every if item.value == item.value] or every
+
+
 def say_either(finding: Finding, rival: tuple[str, str] | None) -> Finding:
-    """With the other cause, by its title, and what would decide; without one that no longer holds."""
+    """The finding with the title of the other cause and what would decide; without a cause that no longer holds."""
     text, remedy = finding.text.partition(EITHER)[0], finding.remedy.partition(DECIDES)[0]
     if rival is not None:
         text, remedy = f"{text}{EITHER}{rival[0]}.", f"{remedy}{DECIDES}{rival[1]}"
@@ -223,18 +236,18 @@ def is_news(before: Finding | None, now: Finding) -> bool:
 
 def rank(findings: Iterable[Finding]) -> list[Finding]:
     """Worst first, causes only: what another finding explains is told there. Retracted ones stand last."""
-    found = list(findings)
+    listed = list(findings)
     explained = {
-        name for finding in found if not finding.retracted for name in finding.explains if not finding.retracted
+        name for finding in listed if not finding.retracted for name in finding.explains if not finding.retracted
     }
-    explained -= _mutual(found)
-    shown = [finding for finding in found if finding.name not in explained or finding.retracted]
+    explained -= _mutual(listed)
+    shown = [finding for finding in listed if finding.name not in explained or finding.retracted]
     return sorted(shown, key=_badness)
 
 
-def _mutual(found: list[Finding]) -> set[str]:
+def _mutual(findings: list[Finding]) -> set[str]:
     """Two that explain each other would both vanish: the worse one stays."""
-    active = [finding for finding in sorted(found, key=_badness) if not finding.retracted]
+    active = [finding for finding in sorted(findings, key=_badness) if not finding.retracted]
     stays: set[str] = set()
     for i, finding in enumerate(active):
         if not any(finding.name in other.explains for other in active[:i]):

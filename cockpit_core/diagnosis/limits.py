@@ -1,7 +1,7 @@
 """Every threshold of the diagnoses, with its unit, its reason, and what healthy runs show (1 to 99 %).
 
 ``low`` and ``high`` are the healthy range that a finding shows beside its number; ``value`` is where a rule begins to
-speak, outside of that range. The ranges are measured by ``benchmarks/diagnosis``.
+speak, outside that range. The ranges are measured by ``benchmarks/diagnosis``.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ LIMITS: dict[str, Limit] = {
         0.5, 0, 0.5, "", "share of all weights that do not learn", "the others make up for a small layer, mostly"
     ),
     "cut_weights": Limit(
-        0.3, 0, 0.3, "", "share of all weights that no gradient reaches", "nobody cuts a third of a network on purpose"
+        0.5, 0, 0.5, "", "share of all weights that no gradient reaches", "nobody cuts half of a network on purpose"
     ),
     "vanishing": Limit(
         1e-3,
@@ -201,6 +201,33 @@ LIMITS: dict[str, Limit] = {
     "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
     "class_odds": Limit(
         20, 1, 12, "to 1", "commonest class against one of the others", "a batch has hardly one sample of such a class"
+    ),
+    "steps_left": Limit(
+        10,
+        20,
+        _inf,
+        "steps",
+        "all steps to come, in steps at the highest rate",
+        "where much is left, they will not do it",
+    ),
+    "valid_left": Limit(
+        0.9,
+        0,
+        0.9,
+        "",
+        "validation loss over its first value",
+        "a network that learns what holds elsewhere gets better there",
+    ),
+    "train_left": Limit(
+        0.6,
+        0.6,
+        1,
+        "",
+        "training loss over what it was at the first validation",
+        "so much has been learned in the meantime",
+    ),
+    "valid_rise": Limit(
+        1.15, 1, 1.15, "", "validation loss over its lowest value", "more than from one look to the next"
     ),
     "label_top_share": Limit(0.9, 0, 0.8, "", "share of the commonest label", "always giving it is right so often"),
 }

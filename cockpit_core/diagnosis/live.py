@@ -15,18 +15,20 @@ STOPS = ("broken", "likely")
 
 
 class Live:
-    """``on_finding`` is called with each finding that is new or has changed; an error of it is the caller's to guard.
-    ``stop_on``: findings at least as bad ask the training to end. ``probes``: rules may ask for a dear look."""
+    """``on_finding`` is called with each finding that is new or has changed; the caller must guard against its
+    errors. ``stop_on``: findings at least as bad ask the training to end. ``probes``: rules may ask for expensive
+    probes."""
 
     def __init__(
         self, on_finding: Callable[[Finding], object] | None = None, stop_on: str | None = None, probes: bool = True
     ):
         self.on_finding, self.stop_on = on_finding, stop_on
-        from cockpit_core.diagnosis import judge, replay  # forty small files: not before they are needed
+        from cockpit_core.diagnosis import judge, replay  # forty small files: not read before they are needed
 
         self.judge: Judge = judge.Judge()
         self.judge.probing = probes
         self._rank, self._observe, self._feed = judge.rank, replay.observe, replay.feed
+        self._plain_names = replay.plain_names
         self._known = 0
         self.stops = False
         self._told: dict[str, tuple[str, bool]] = {}
@@ -54,8 +56,13 @@ class Live:
             self.judge.know(header)
         return self.judge.see(self._observe(record, header.batch_size))
 
+    def note(self, record: Record) -> list[Finding]:
+        """What the user has logged."""
+        return self.judge.note(record.step, self._plain_names(record.scalars))
+
     def tell(self, news: list[Finding]) -> None:
-        """Each once, and again when it becomes worse or is retracted. ``stops``: the training shall end."""
+        """Tells each finding once, and again when it becomes worse or is retracted. ``stops``: the training shall
+        end."""
         shown = {finding.name for finding in self.findings}
         fresh = [f for f in news if f.name in shown and self._told.get(f.name) != (f.severity, f.retracted)]
         self._told |= {finding.name: (finding.severity, finding.retracted) for finding in fresh}

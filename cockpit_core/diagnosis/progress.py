@@ -3,63 +3,74 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES
 from cockpit_core.diagnosis.history import FRESH, SIGNAL
 from cockpit_core.diagnosis.reading import Reading, mean, median, nan, ratio, variance
+from cockpit_core.foundation.kept import kept
 
 PATIENT = 20  # steps that every network is given
-FAR = 4  # times chance: a network that begins so far off has to come down first
+FAR = 4  # times chance: a network that begins so far above it has to come down first
 
 
 class Progress(Reading):
     """Features of the loss."""
 
-    @cached_property
+    @kept
     def losses(self) -> list[float]:
-        return [seen.scalars.get("Loss", nan) for seen in self.late]
+        return self.column("Loss")
 
-    @cached_property
+    @kept
     def finite(self) -> list[float]:
         return [loss for loss in self.losses if math.isfinite(loss)]
 
-    @cached_property
+    @kept
     def broken(self) -> bool:
         return self.history.first_not_finite >= 0
 
-    @cached_property
+    @kept
     def window(self) -> int:
         return max(3, min(15, self.n // 4))
 
-    @cached_property
+    @kept
     def loss0(self) -> float:
-        """Of the first tracked steps; not of later ones, where few are tracked."""
+        """The loss of the first tracked steps, without later ones where few are tracked."""
         early = [seen for seen in self.history.early[:3] if seen.step <= self.history.began + FRESH]
         return mean(seen.get("Loss") for seen in early)
 
-    @cached_property
+    @kept
     def very_first(self) -> float:
         return self.history.early[0].get("Loss") if self.history.early else nan
 
-    @cached_property
+    @kept
     def recent(self) -> float:
         """Mean of the last losses, tracked or not; NaN where they are too few, or not seen."""
         known = self.latest is not None and self.latest is self.late[-1] and self.now("recent_count") >= 8
         return self.now("recent_loss") if known else nan
 
-    @cached_property
+    @kept
     def loss(self) -> float:
-        return self.recent if self.sparse and self.recent == self.recent else mean(self.finite[-self.window :])
+        return self.recent if self.recent == self.recent else mean(self.finite[-self.window :])
 
-    @cached_property
+    @kept
     def drop(self) -> float:
         """Share of the first loss that is gone; NaN where the loss may have any sign and begins around zero."""
         if self.level != self.level and abs(self.loss0) < 0.3 * median(self.values(SIGNAL + "loss_std", 12)):
             return nan
+        if self.level == self.level and self.begin == self.begin:  # how hard a batch is by itself is in both
+            return 1 - self.level / self.begin
         return (self.loss0 - self.loss) / (abs(self.loss0) + 1e-12)
 
-    @cached_property
+    @kept
+    def begin(self) -> float:
+        """The first losses over the variance of their own targets; NaN where the loss is no squared error."""
+        if self.facts.loss != "MSELoss" or self.now("passes") > 1:
+            return nan
+        early = [seen for seen in self.history.early[:3] if seen.step <= self.history.began + FRESH]
+        return ratio(mean(seen.get("Loss") for seen in early),
+                     mean(seen.get(SIGNAL + "target_std") ** 2 for seen in early) * self.summed)  # fmt: skip
+
+    @kept
     def spike(self) -> float:
         """The highest loss over the first; one that is no worse than chance is no spike (fine-tuning begins low), and
         individual losses set the scale of a loss that begins near zero."""
@@ -69,7 +80,7 @@ class Progress(Reading):
         own = median(seen.get(SIGNAL + "loss_std") for seen in self.history.early)
         return highest / max(abs(self.loss0), own if own == own else 0.0, 1e-12)
 
-    @cached_property
+    @kept
     def guess(self) -> float:
         """The loss of a network that knows nothing: ln C, or the variance of the targets."""
         loss = self.facts.loss
@@ -78,10 +89,10 @@ class Progress(Reading):
             return math.log(classes) if classes > 1 else nan
         return math.log(2) if loss in BINARY_LOSSES else self.chance
 
-    @cached_property
+    @kept
     def top_share(self) -> float:
-        """How often always giving the commonest label is right. Of few samples one label is the commonest by accident:
-        1 / C, unless the share is far above that."""
+        """How often always giving the commonest label is right. Among few samples some label is the commonest by
+        accident: then 1 / C, unless the share is far above that."""
         share = mean(self.values(SIGNAL + "label_top_share", len(self.late)))
         if self.facts.loss in BINARY_LOSSES:
             return share
@@ -92,7 +103,7 @@ class Progress(Reading):
         accident = 2 * math.sqrt(2 * math.log(classes) * even * (1 - even) / count)
         return share if share - even > accident else even
 
-    @cached_property
+    @kept
     def chance(self) -> float:
         """The loss of an answer that does not look at the input: entropy of the labels, or variance of the targets."""
         loss, share = self.facts.loss, self.top_share
@@ -100,39 +111,46 @@ class Progress(Reading):
             classes = self.last(SIGNAL + "classes")
             if not classes > 1 or not share > 1 / classes:
                 return self.guess
-            rest = (1 - share) / (classes - 1)  # the others as even as can be: the most that such labels hide
+            rest = (1 - share) / (classes - 1)  # the other labels spread evenly: the most entropy there can be
             return -share * math.log(share) - (1 - share) * math.log(rest) if share < 1 else self.guess
         if loss in BINARY_LOSSES:
-            if share > 0.999:  # one half of what an adversary is trained with: there is no answer to be ignored
+            if share > 0.999:  # one half of the data of an adversary: no answer ignores the input there
                 return nan
             return -share * math.log(share) - (1 - share) * math.log(1 - share) if share > 0.5 else math.log(2)
         if loss == "MSELoss":
-            return median(seen.get(SIGNAL + "target_std") ** 2 for seen in self.late)
+            return median(spread**2 for spread in self.column(SIGNAL + "target_std"))
         return median(self.values(SIGNAL + "target_chance", 48))
 
-    @cached_property
+    @kept
     def level(self) -> float:
         """The loss over that of chance; a sum is first divided by what it was summed over. NaN where targets move: what
         would be chance moves with them."""
         if self.moving_targets:
             return nan
-        if self.facts.loss == "MSELoss" and not self.sparse:  # step by step: a heavy tail is in both
+        if self.facts.loss == "MSELoss" and self.recent == self.recent:
+            return ratio(self.recent, self.target_variance * self.summed * self.undivided)
+        if self.facts.loss == "MSELoss":  # step by step: a heavy tail is then in both
             pairs = [ratio(o.get("Loss"), o.get(SIGNAL + "target_std") ** 2) for o in self.late[-self.window :]]
             return median(pairs) / (self.summed * self.undivided)
         return ratio(self.loss, self.chance * self.summed * self.undivided)
 
-    @cached_property
+    @kept
+    def target_variance(self) -> float:
+        """Of all batches that were looked at, on average."""
+        return mean(seen.get(SIGNAL + "target_std") ** 2 for seen in (*self.history.early, *self.late))
+
+    @kept
     def undivided(self) -> float:
         """Backward passes whose losses are added up and not divided by their number; 1 where they are, or seem to be."""
         passes = self.now("passes")
         each = ratio(self.level0, passes)
         return passes if passes >= 2 and 0.7 < each < 1.5 and self.summed == 1 else 1.0
 
-    @cached_property
+    @kept
     def level0(self) -> float:
         return ratio(self.very_first, self.guess * self.summed)
 
-    @cached_property
+    @kept
     def summed(self) -> float:
         """How many elements the loss adds up: 1 for a mean."""
         addends, passes = self.typical("loss_addends"), max(1.0, self.now("passes"))
@@ -140,30 +158,30 @@ class Progress(Reading):
             return addends * self.factor * passes
         return float(self.batch) if self.static("static_sum") == 1 else 1.0
 
-    @cached_property
+    @kept
     def factor(self) -> float:
-        """On the loss, where its graph tells; 1 where it does not. A loss scale is none."""
+        """The factor on the loss, where its graph shows one; else 1. A loss scale does not count."""
         factor, scale = abs(self.typical("loss_factor")), self.now("loss_scale")
         return 1.0 if factor != factor else factor if scale != scale else factor / scale
 
-    @cached_property
+    @kept
     def adds_samples(self) -> bool:
         """The losses of samples are added up; those of one sample's outputs alone may be, and are meant so."""
         addends, elements = self.typical("loss_addends"), self.typical("loss_elements")
         return self.static("static_sum") == 1 or (addends > 1.5 and addends * self.factor > 0.5 * elements)
 
-    @cached_property
+    @kept
     def spread(self) -> float:
         """Standard error of a batch's loss as its individual losses predict it."""
-        return median(seen.get(SIGNAL + "loss_std") for seen in self.late) / math.sqrt(self.batch)
+        return median(self.column(SIGNAL + "loss_std")) / math.sqrt(self.batch)
 
-    @cached_property
+    @kept
     def significance(self) -> float:
         """The drop in units of that standard error."""
         count = self.now("recent_count") if self.loss == self.recent else self.window
         return (self.loss0 - self.loss) / (self.spread * math.sqrt(1 / 3 + 1 / count) + 1e-30)
 
-    @cached_property
+    @kept
     def trend(self) -> float:
         """Slope of a straight line through all losses in units of its standard error: below -3 it falls for sure."""
         n, i, loss, ii, i_loss, loss2 = self.history.line
@@ -173,9 +191,9 @@ class Progress(Reading):
         left = max(spread - cross * cross / spread_i, 1e-12 * abs(loss2) + 1e-300) / (n - 2)
         return cross / math.sqrt(left * spread_i)
 
-    @cached_property
+    @kept
     def fluctuation(self) -> float:
-        """Of batch losses over what independent batches must show: 1 = independent batches."""
+        """The fluctuation of batch losses over that of independent batches: 1 = independent batches."""
         recent = self.finite[-40:]
         if len(recent) < 12:
             return nan
@@ -183,36 +201,40 @@ class Progress(Reading):
         own = self.typical("loss_std") / math.sqrt(self.batch)
         return median(bends) / 0.6745 / math.sqrt(6) / own if own > 0 else nan
 
-    @cached_property
+    @kept
     def hits(self) -> float:
         """How many standard errors the share of right answers is above always giving the commonest label."""
         usual = self.top_share
-        since = self.t / 2 if self.sparse else 0
-        found = [a for seen in self.late if seen.step >= since and (a := seen.get(SIGNAL + "accuracy")) == a][-15:]
-        if usual != usual or len(found) < (1 if self.sparse else 4):
+        accuracies = self.values(SIGNAL + "accuracy", 15)
+        if self.sparse:  # of the second half
+            known = [a for seen in self.late if 2 * seen.step >= self.t and (a := seen.get(SIGNAL + "accuracy")) == a]
+            accuracies = known[-15:]
+        if usual != usual or len(accuracies) < (1 if self.sparse else 4):
             return nan
-        return (mean(found) - usual) / (0.5 / math.sqrt(len(found) * self.batch))
+        return (mean(accuracies) - usual) / (0.5 / math.sqrt(len(accuracies) * self.batch))
 
-    @cached_property
+    @kept
     def gain(self) -> float:
         """Share of the loss that is gone, counted from chance where it began above: coming down to the mean is no gain."""
         if self.level != self.level:
             return self.drop
+        if self.begin == self.begin:
+            return 1 - self.level / min(self.begin, 1.0)
         start = min(self.loss0, self.chance * self.summed) if self.loss0 > 0 else self.loss0
         return (start - self.loss) / (abs(start) + 1e-12)
 
-    @cached_property
+    @kept
     def learns(self) -> bool:
         """Something has been learned beyond doubt."""
         sure = self.significance > 6 and self.gain > 0.05
         return self.gain > 0.5 or self.drop > 0.8 or self.level < 0.7 or self.hits > 4 or sure
 
-    @cached_property
+    @kept
     def thrives(self) -> bool:
         """Learning goes well: whatever else is found does no harm that can be seen."""
         return self.has_seen(3) and (self.drop > 0.5 if self.level != self.level else self.level < 0.6)
 
-    @cached_property
+    @kept
     def struggles(self) -> bool:
         """The run is visibly worse than it should be by now: what was found does harm. Nine of ten healthy runs are below
         chance after 20 steps, below nine tenths of it after 40, below eight tenths after 80."""
@@ -222,7 +244,7 @@ class Progress(Reading):
             return self.is_high and not self.comes_down
         return self.drop < self.usual_drop
 
-    @cached_property
+    @kept
     def is_high(self) -> bool:
         """The loss is a larger share of chance than that of nine of ten healthy runs by now."""
         return self.level > max(0.6, 1 - 0.1 * math.log2(max(self.t, PATIENT) / PATIENT))
@@ -232,25 +254,27 @@ class Progress(Reading):
         """Share of the first loss that nine of ten healthy runs have lost by now."""
         return min(0.5, 0.05 + 0.12 * math.log2(max(self.t, PATIENT) / PATIENT))
 
-    @cached_property
+    @kept
     def comes_down(self) -> bool:
         """The loss began a little above chance and falls as fast as it should: from there it takes longer to be below. (So
         it is with rare labels, and with losses of several terms, whose chance is not known.)"""
         start = ratio(self.very_first, self.chance * self.summed * self.undivided)  # before any step could do harm
         fallen = 1 - ratio(self.loss, self.very_first)
+        if self.begin == self.begin:
+            start, fallen = (self.begin if self.batch >= 16 else 1.0), self.drop  # of few samples it is an accident
         half = max(4, self.window)
         falls = self.improves or mean(self.finite[-2 * half : -half]) > mean(self.finite[-half:])
-        still = falls and (self.t < 6 * PATIENT or self.level < 0.97)
+        still = falls and (self.t < 6 * PATIENT or self.level < 0.8)
         return 1.15 < start < FAR and fallen >= self.usual_drop and still
 
-    @cached_property
+    @kept
     def lags(self) -> bool:
         """Worse than three of four healthy runs: enough where the fact beside it is a strong one."""
         if self.t < PATIENT or self.level != self.level:
             return self.struggles
         return self.is_behind(self.level) and not self.comes_down
 
-    @cached_property
+    @kept
     def suffers(self) -> bool:
         """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
         return self.t >= 4 * PATIENT and self.lags
@@ -259,7 +283,7 @@ class Progress(Reading):
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""
         return level > max(0.5, 0.97 - 0.2 * math.log2(max(self.t, PATIENT) / PATIENT))
 
-    @cached_property
+    @kept
     def improves(self) -> bool:
         """The last losses are lower than those before them, by more than they fluctuate."""
         half = max(4, self.window)
@@ -269,20 +293,23 @@ class Progress(Reading):
         spread = math.sqrt((variance(before) + variance(after)) / half)
         return mean(before) - mean(after) > 2 * spread
 
-    @cached_property
+    @kept
     def lasting(self) -> bool:
         """The loss is still far above where it began: not a spike that came back."""
-        return self.broken or self.loss > 3 * abs(self.loss0) or median(self.finite[-2:]) > 3 * abs(self.loss0)
+        now = self.loss if self.sparse else mean(self.finite[-self.window :])  # a peak between two records is over
+        return self.broken or now > 3 * abs(self.loss0) or median(self.finite[-2:]) > 3 * abs(self.loss0)
 
-    @cached_property
+    @kept
     def rests_at_chance(self) -> bool:
         """The loss came down from above to that of ignoring the input, and no further."""
         half = max(3, self.window)
         before, after = mean(self.finite[-2 * half : -half]), mean(self.finite[-half:])
+        if self.recent == self.recent:  # few records: the losses before this one, and before the last
+            before, after = (self.values(SIGNAL + "recent_loss", 2) * 2)[:2]
         from_above = self.very_first > 1.03 * self.chance * self.summed
         return from_above and 0.97 < self.level < 1.08 and abs(before - after) < 0.03 * abs(after)
 
-    @cached_property
+    @kept
     def was_good(self) -> bool:
         """A loss of classes was below chance once by more than accident: something was learned, whatever came of it (an
         adversary caught up)."""
@@ -291,9 +318,10 @@ class Progress(Reading):
         chance = self.chance * self.summed * self.undivided
         return self.history.lowest.get("Loss", nan) < min(0.9 * chance, chance - 5 * self.spread)
 
-    @cached_property
+    @kept
     def moving_targets(self) -> bool:
-        """Targets are others than at the start: the network makes them itself (reinforcement learning, distillation), and
+        """Targets are different from those at the start: the network makes them itself (reinforcement learning,
+        distillation), and
         its loss need not fall."""
         if not self.facts.is_value or self.n < 8:
             return False
@@ -304,10 +332,10 @@ class Progress(Reading):
         )
         return spread > 2 * before or before > 2 * spread or abs(shift) > max(spread, before)
 
-    @cached_property
+    @kept
     def stuck(self) -> bool:
         """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
-        falls = self.significance > 4 or self.trend < -3
+        falls = (self.significance > 4 or self.trend < -3) and not 0.985 < self.level < 1.03
         if self.hits > 3 or (falls and not self.rests_at_chance) or self.moving_targets or self.was_good:
             return False
         if self.level != self.level:

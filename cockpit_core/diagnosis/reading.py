@@ -45,16 +45,17 @@ class Reading:
         self.late = list(history.late)
         self.latest = next((seen for seen in reversed(self.late) if SIGNAL + "training" in seen.scalars), None)
         self._values: dict[tuple[str, int], list[float]] = {}
+        self._columns: dict[str, list[float]] = {}
         told = self.late[-1].batch_size if self.late else 0  # 0: the loss did not tell, where it is a function
         self.knows_batch = told > 0 or history.samples > 0
         self.batch = max(1, told or int(history.samples))
         self.sparse = self.n < self.t / SPARSE  # few records: what lies between them is known by its losses only
 
     def has_seen(self, count: int) -> bool:
-        """So many tracked steps, or as long a time in a run that is seldom tracked."""
+        """So many tracked steps, or as much time in a run that is rarely tracked."""
         return self.n >= count or (self.sparse and self.n >= 3 and self.t >= 5 * count)
 
-    # ---- reading columns: each where it was recorded, for quantities may have paces of their own ----
+    # ---- reading columns: each where it was recorded, because quantities may have their own pace ----
 
     def static(self, name: str) -> float:
         return self.history.static.get(name, nan)
@@ -74,20 +75,27 @@ class Reading:
             self._values[name, count] = known
         return known
 
+    def column(self, name: str) -> list[float]:
+        """Of all steps that are looked back at, oldest first; NaN where one has none."""
+        known = self._columns.get(name)
+        if known is None:
+            known = self._columns[name] = [seen.scalars.get(name, nan) for seen in self.late]
+        return known
+
     def last_of(self, look: Callable[[Observation], float], count: int = RECENT) -> list[float]:
-        """The last numbers that tracked steps give, oldest first; no more of them are looked at than it takes."""
-        found: list[float] = []
+        """The last numbers that tracked steps give, oldest first. It looks at no more steps than needed."""
+        values: list[float] = []
         for seen in reversed(self.late):
             if (value := look(seen)) == value:
-                found.append(value)
-                if len(found) == count:
+                values.append(value)
+                if len(values) == count:
                     break
-        found.reverse()
-        return found
+        values.reverse()
+        return values
 
     def last(self, name: str) -> float:
-        found = self.values(name, 1)
-        return found[0] if found else nan
+        values = self.values(name, 1)
+        return values[0] if values else nan
 
     def now(self, name: str) -> float:
         """The signal at the last step that had signals; NaN where it was left out there (a count of nothing)."""
@@ -106,4 +114,12 @@ class Reading:
 
     def ratios(self, above: str, below: str, count: int = RECENT) -> list[float]:
         """The last quotients of two columns that come together."""
-        return self.last_of(lambda seen: ratio(seen.scalars.get(above, nan), seen.scalars.get(below, nan)), count)
+        values: list[float] = []
+        for seen in reversed(self.late):
+            scalars = seen.scalars
+            if above in scalars and (value := ratio(scalars[above], scalars.get(below, nan))) == value:
+                values.append(value)
+                if len(values) == count:
+                    break
+        values.reverse()
+        return values

@@ -1,8 +1,8 @@
-"""The findings of a log that is there: the same judge, fed row by row."""
+"""The findings of a finished log: the same judge, fed row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from cockpit_core.events.data import RunData, load
 from cockpit_core.events.table import KINDS, Table
 from cockpit_core.foundation.records import Finding, Record
 
+LOGGED = "log/"
 _TINY = float(np.finfo(np.float32).tiny)
 LAYERED = ("GradNorm", "UpdateSize", "ParamNorm")  # what rules look at layer by layer
 
@@ -40,45 +41,55 @@ def feed(judge: Judge, table: Table, before: int | None = None) -> None:
             continue
         if kind == "start":
             judge.start(dict(seen.scalars), seen.step, seen.generation)
+        elif kind == "log":
+            judge.note(seen.step, seen.scalars)
         else:
             judge.see(seen)
 
 
 def replay(table: Table) -> Iterator[tuple[str, Observation]]:
-    """Records that start a run or measure a step, in order."""
+    """Records that start a run, measure a step or hold what the user logged, in order."""
     rows = table.rows()
     columns = {name: dict(zip(*map(np.ndarray.tolist, column.get()), strict=True)) for name, column in table.columns.items()
-               if not name.startswith(("cost/", "error/", "log/"))}  # fmt: skip
+               if not name.startswith(("cost/", "error/"))}  # fmt: skip
     alphas = {seq: fit.alpha for seq, fit in table.alphas.between(0, table.next_seq) if fit.alpha is not None}
     layers = {name: _rows_of(table, name) for name in LAYERED if name in table.layer_columns}
     generations = table.generations()
     for row, kind in enumerate(rows.kind.tolist()):
-        if KINDS[kind] not in ("start", "step"):
+        if KINDS[kind] == "end":
             continue
         scalars = {name: values[row] for name, values in columns.items() if row in values}
+        if KINDS[kind] == "log":
+            yield "log", Observation(int(rows.step[row]), plain_names(scalars))
+            continue
         seq = int(rows.seq[row])
         if seq in alphas:
             scalars["Alpha"] = float(alphas[seq])
-        vectors = {name: found[row] for name, found in layers.items() if row in found}
+        vectors = {name: by_row[row] for name, by_row in layers.items() if row in by_row}
         size = table.header.batch_size if table.header is not None else 0
         yield KINDS[kind], Observation(int(rows.step[row]), scalars, vectors, size, generations[row])
 
 
+def plain_names(scalars: Mapping[str, float]) -> dict[str, float]:
+    """What the user logged, by the user's own names."""
+    return {name.removeprefix(LOGGED): value for name, value in scalars.items() if name.startswith(LOGGED)}
+
+
 def _rows_of(table: Table, name: str) -> dict[int, np.ndarray]:
     """{row: one number per layer of the header}, NaN where a layer has none."""
-    found: dict[int, np.ndarray] = {}
+    vectors: dict[int, np.ndarray] = {}
     names = [layer.name for layer in table.header.layers] if table.header else []
     for place, layer in enumerate(names):
         rows, values = table.layer_columns[name].get(table.layer_index[layer])
         for row, value in zip(rows.tolist(), values.tolist(), strict=True):
-            if row not in found:
-                found[row] = np.full(len(names), np.nan)
-            found[row][place] = value
-    return {row: rounded(vector) for row, vector in found.items()}
+            if row not in vectors:
+                vectors[row] = np.full(len(names), np.nan)
+            vectors[row][place] = value
+    return {row: rounded(vector) for row, vector in vectors.items()}
 
 
 def rounded(vector: np.ndarray) -> np.ndarray:
-    """To 32 bits where they suffice: a log keeps no more of most vectors, and both ways must see the same."""
+    """To 32 bits where they suffice: a log keeps no more of most vectors, and both ways must see the same numbers."""
     with np.errstate(over="ignore"):
         narrow = vector.astype(np.float32).astype(np.float64)
     return np.where(np.isfinite(narrow) & (np.abs(narrow) >= _TINY), narrow, vector)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import cached_property
 
 import numpy as np
 
 from cockpit_core.diagnosis.progress import Progress
 from cockpit_core.diagnosis.reading import median, nan, ratio
+from cockpit_core.foundation.kept import kept
 
 
 class Tensors(Progress):
@@ -29,7 +29,13 @@ class Tensors(Progress):
         chosen, sizes = set(names), dict(zip(self.facts.layers, self.facts.sizes, strict=True))
         return ratio(sum(size for name, size in sizes.items() if name in chosen), sum(sizes.values()))
 
-    @cached_property
+    def matrix_share(self, names: Iterable[str]) -> float:
+        """Share of all matrices that are among these tensors: layers, large or small."""
+        chosen = set(names)
+        matrices = [name for name, shape in zip(self.facts.layers, self.facts.shapes, strict=True) if len(shape) > 1]
+        return ratio(sum(name in chosen for name in matrices), len(matrices))
+
+    @kept
     def weight_scale(self) -> float:
         """Median over the matrices: length of the first weights over that of torch's default initialisation."""
         rows = self.stack("ParamNorm", start=True)
@@ -39,11 +45,11 @@ class Tensors(Progress):
         return median(float(rows[0][i]) / math.sqrt(self.facts.shapes[i][0] / 3) for i in chosen)
 
     def are_fresh(self, names: Iterable[str]) -> bool:
-        """Were most of these weights as torch initialises them when the run began? What was trained before is not."""
+        """Were half of these weights or more as torch initialises them when the run began? What was trained before is not."""
         chosen = set(names)
         matrices = [name for name, shape in zip(self.facts.layers, self.facts.shapes, strict=True) if len(shape) > 1]
         own, fresh = [name for name in matrices if name in chosen], set(self.facts.names("fresh weights"))
-        return not self.history.resumed and 2 * sum(name in fresh for name in own) > len(own)
+        return not self.history.resumed and bool(own) and 2 * sum(name in fresh for name in own) >= len(own)
 
     def stack(self, name: str, start: bool = False) -> np.ndarray:
         """[steps, layers]: the last few vectors of a quantity, or those of the start."""
@@ -52,7 +58,7 @@ class Tensors(Progress):
         rows = [row for row in rows if row.size == width]
         return np.array(rows) if rows else np.empty((0, width))
 
-    @cached_property
+    @kept
     def still(self) -> list[str]:
         """Tensors that get a gradient and did not move at any of the last tracked steps, while others did."""
         gradients, updates = self.stack("GradNorm"), self.stack("UpdateSize")
@@ -63,7 +69,7 @@ class Tensors(Progress):
             moving = (updates > 0).any()
         return [self.facts.layers[i] for i in np.flatnonzero(idle)] if moving else []
 
-    @cached_property
+    @kept
     def silent(self) -> list[str]:
         """Tensors whose gradient is exactly zero at all of the last tracked steps, while others have one."""
         gradients = self.stack("GradNorm")
@@ -74,9 +80,10 @@ class Tensors(Progress):
             any_left = (gradients > 0).any()
         return [self.facts.layers[i] for i in np.flatnonzero(zero)] if any_left else []
 
-    @cached_property
+    @kept
     def vanishing(self) -> tuple[float, str]:
-        """The smallest over the largest gradient per element (root mean square) of early weights, and whose it is."""
+        """The smallest over the largest gradient per element (root mean square) of early weights, and which weight
+        has it."""
         gradients = self.stack("GradNorm", start=True)
         if not len(gradients):
             return nan, ""

@@ -7,16 +7,17 @@ the loss says, ``tensors`` what single tensors say; here are steps, noise and cu
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 from cockpit_core.diagnosis.history import PROBE, SIGNAL
 from cockpit_core.diagnosis.limits import limit
-from cockpit_core.diagnosis.reading import RECENT, median, nan, ratio
-from cockpit_core.diagnosis.tensors import Tensors
+from cockpit_core.diagnosis.reading import RECENT, mean, median, nan, ratio
+from cockpit_core.diagnosis.validation import Validation
+from cockpit_core.foundation.kept import kept
 
 FIRST_PLATEAU = 100  # steps
+LINE = PROBE + "line"
 TRIED = ("quarter", "whole", "four", "sixteen")
 
 
@@ -30,64 +31,65 @@ class Trial(NamedTuple):
     sixteen: float
 
 
-class View(Tensors):
+class View(Validation):
     """What a rule sees."""
 
     # ---- steps ----
 
-    @cached_property
+    @kept
     def rate(self) -> float:
         return self.last("LearningRate")
 
-    @cached_property
+    @kept
     def update(self) -> float:
         """Length of a step over the length of all parameters: typical of the last ones, and of now where few are known."""
         last = self.ratios("UpdateSize", "ParamNorm")
         return min(median(last), last[-1]) if last else nan
 
-    @cached_property
+    @kept
     def update_max(self) -> float:
         return self.history.highest.get("update", nan)
 
-    @cached_property
+    @kept
     def is_long(self) -> bool:
-        """Steps as long as the weights. Longer than all of them: at once. Half as long: where little is learned by it."""
+        """Steps as long as the weights. Longer than all of them: told at once. Half as long: told where little is
+        learned."""
         if self.starts_small or self.thrives:
             return False
         rises = not sum(self.finite[-2:]) < 1.8 * self.very_first
         if self.update_max > 4 * limit("update"):
             return True
-        if (
-            self.update_max > 2 * limit("update") and rises and self.update > limit("update")
-        ):  # not the first step alone
+        again = self.update > limit("update") and self.n >= 4  # not the first steps alone
+        if self.update_max > 2 * limit("update") and rises and again:
             return True
-        if self.drop != self.drop:  # a loss around zero says nothing of progress
+        if self.drop != self.drop:  # a loss around zero says nothing about progress
             return self.update_max > limit("update") and self.update > 0.02 and self.t >= 20
         once = self.update_max > limit("update") and self.drop < 0.15 and self.struggles and not self.improves
         return once or (self.update > 0.3 * limit("update") and self.drop < 0.3 and self.t >= 20)
 
-    @cached_property
+    @kept
     def starts_small(self) -> bool:
-        """The first weights are far shorter than usual initialisations make them: relative steps are long by that alone."""
+        """The first weights are far shorter than usual initialisations make them: relative steps are long for that
+        reason alone."""
         usual = math.sqrt(sum(shape[0] / 3 for shape in self.facts.shapes if len(shape) > 1))
         return self.norm0 < 0.3 * usual
 
-    @cached_property
+    @kept
     def clipped(self) -> float:
         """The gradient as the optimizer gets it over that of the backward pass."""
         return median(self.ratios("GradNormClipped", "GradNorm"))
 
-    @cached_property
+    @kept
     def rate_fall(self) -> float:
         return ratio(self.rate, self.history.highest.get("LearningRate", nan))
 
-    @cached_property
+    @kept
     def rate_mean(self) -> float:
         """Mean learning rate over its maximum: a half for cosine and linear decay, a third for exponential decay."""
         pool = self.history.pools.get("rate")
         return ratio(pool[1] / pool[0], self.history.highest.get("LearningRate", nan)) if pool else nan
 
-    @cached_property
+    @kept
     def rate_life(self) -> float:
         """Steps in which the learning rate halves, where it falls by the same factor at every step; else NaN."""
         past = [(seen.step, v) for seen in self.late[-8:] if (v := seen.get("LearningRate")) > 0]
@@ -96,10 +98,28 @@ class View(Tensors):
             return nan
         return math.log(2) / median(falls)
 
-    @cached_property
+    @kept
+    def final_level(self) -> float:
+        """Where the loss will end, as a share of chance, if it goes on to fall as it does and the rate to halve as it does:
+        its slope now times life / ln 2 steps."""
+        known = [(float(seen.step), v) for seen in self.late if (v := seen.get(SIGNAL + "recent_loss")) == v
+                 and seen.get(SIGNAL + "recent_count") >= 8]  # fmt: skip
+        if len(known) < 2:
+            half = max(3, self.window)
+            parts = [
+                [o for o in part if math.isfinite(o.get("Loss"))]
+                for part in (self.late[-2 * half : -half], self.late[-half:])
+            ]
+            known = [(mean(o.step for o in part), mean(o.get("Loss") for o in part)) for part in parts]
+        (before, high), (now, low) = known[-2:]
+        if not now > before or not low > 0:
+            return nan
+        return self.level * (1 - max(0.0, high - low) / (now - before) * self.rate_life / math.log(2) / low)
+
+    @kept
     def rate_rises(self) -> bool:
         """Warm-up is not over."""
-        past = [v for seen in self.late[-12:] if (v := seen.get("LearningRate")) == v]
+        past = [rate for rate in self.column("LearningRate")[-12:] if rate == rate]
         return bool(past) and past[-1] > 1.02 * past[0]
 
     def name_activation(self, signal: str) -> str:
@@ -107,20 +127,20 @@ class View(Tensors):
         names, place = self.facts.names("activations"), self.last(SIGNAL + signal)
         return names[int(place)] if place == place and 0 <= place < len(names) else "a layer"
 
-    @cached_property
+    @kept
     def weight_fall(self) -> float:
         return ratio(self.last("ParamNorm"), self.norm0)
 
-    @cached_property
+    @kept
     def norm0(self) -> float:
         return self.history.first.get("ParamNorm", nan)
 
-    @cached_property
+    @kept
     def travelled(self) -> float:
         """Distance from the start over the length of the parameters there."""
         return ratio(self.last("Distance"), self.norm0)
 
-    @cached_property
+    @kept
     def decay_share(self) -> float:
         """Part of a step (or of the gradient) that is weight decay alone."""
         decay = self.facts.weight_decay
@@ -131,7 +151,7 @@ class View(Tensors):
             return decay * median(share)
         return decay * median(self.ratios("ParamNorm", "GradNormClipped"))
 
-    @cached_property
+    @kept
     def amplification(self) -> float:
         """Length of a step over lr times the gradient: 1 for plain SGD, up to 1 / (1 - momentum)."""
         if self.facts.optimizer != "SGD":
@@ -140,11 +160,11 @@ class View(Tensors):
             self.last_of(lambda o: ratio(o.get("UpdateSize"), o.get("LearningRate") * o.get("GradNormClipped")))
         )
 
-    @cached_property
+    @kept
     def steps_to_go_min(self) -> float:
         """L / (slope x length of a step), the least of the last ones. Where the slope along the steps was not measured:
         what it would be if each followed its gradient exactly, which no step can beat."""
-        measured = [v for seen in self.late if (v := seen.get(SIGNAL + "steps_to_go")) == v]
+        measured = [value for value in self.column(SIGNAL + "steps_to_go") if value == value]
         if measured:
             return min(measured)
         bounds = [ratio(abs(o.get("Loss")), o.get("GradNorm") * o.get("UpdateSize")) for o in self.late]
@@ -152,51 +172,52 @@ class View(Tensors):
 
     # ---- probes: what trial steps and evaluation would give ----
 
-    @cached_property
+    @kept
     def trials(self) -> list[Trial]:
         """The last probes along the line of a step."""
-        found: list[Trial] = []
-        for seen in self.late if "line" in self.history.probes else ():
+        trials: list[Trial] = []
+        for seen in [seen for seen in self.late if LINE in seen.scalars] if "line" in self.history.probes else ():
             loss = seen.get(PROBE + "loss")
-            if seen.get(PROBE + "line") == 1 and math.isfinite(loss) and loss:
+            if seen.get(LINE) == 1 and math.isfinite(loss) and loss:
                 quarter, whole, four, sixteen = (loss - seen.get(PROBE + name) for name in TRIED)
-                found.append(Trial(whole / abs(loss), quarter, whole, four, sixteen))
-        return found[-RECENT:]
+                trials.append(Trial(whole / abs(loss), quarter, whole, four, sixteen))
+        return trials[-RECENT:]
 
-    @cached_property
+    @kept
     def gain_by_step(self) -> float:
         """Share of a batch's loss that one step takes off it."""
         return median(trial.gain for trial in self.trials)
 
-    @cached_property
+    @kept
     def straight(self) -> float:
         """What a step 16 times as long would take off its batch's loss, over 16 times what the step does: 1 = the loss is a
         straight line so far, and the steps could be many times longer."""
-        found = [trial.sixteen / (16 * trial.whole) if trial.whole > 0 else -1.0 for trial in self.trials]
-        return median(found) if len(found) >= 2 else nan
+        ratios = [trial.sixteen / (16 * trial.whole) if trial.whole > 0 else -1.0 for trial in self.trials]
+        return median(ratios) if len(ratios) >= 2 else nan
 
-    @cached_property
+    @kept
     def bent(self) -> float:
-        """The same of a whole step over a quarter of it: 1 = straight, below 0 = the step goes beyond the valley."""
-        found = [trial.whole / (4 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
-        return median(found) if len(found) >= (2 if self.sparse else 3) else nan
+        """The same for a whole step over a quarter of it: 1 = straight, below 0 = the step goes beyond the valley."""
+        ratios = [trial.whole / (4 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
+        return median(ratios) if len(ratios) >= (2 if self.sparse else 3) else nan
 
-    @cached_property
+    @kept
     def bent_four(self) -> float:
-        """The same of a step four times as long."""
-        found = [trial.four / (16 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
-        return median(found) if len(found) >= (2 if self.sparse else 3) else nan
+        """The same for a step four times as long."""
+        ratios = [trial.four / (16 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
+        return median(ratios) if len(ratios) >= (2 if self.sparse else 3) else nan
 
-    @cached_property
+    @kept
     def creeps(self) -> bool:
         """Trial steps say so: each takes next to nothing off the loss of its own batch, and 16 times as long ones take 16
         times as much."""
         patient = 1.0 if self.t >= FIRST_PLATEAU else 0.15  # a deep network that finds its way begins like this
         return 0 < self.gain_by_step < patient * limit("gain_by_step") and 0.85 < self.straight < 1.2
 
-    @cached_property
+    @kept
     def goes_beyond(self) -> bool:
-        """By trial steps on the same batch, where nothing comes of them: at the edge of stability good runs do so too."""
+        """Steps are too long by trial steps on the same batch, and nothing is learned. At the edge of stability the
+        first holds for good runs too."""
         if self.t < 30 or (self.facts.adaptive and self.update < 1e-3):
             return False
         if 0 < self.vanishing[0] < limit("vanishing") or self.first("output_spread") < 1e-4:
@@ -206,38 +227,38 @@ class View(Tensors):
             return True
         return self.bent_four < 0 and self.stuck and self.update > 3e-3
 
-    @cached_property
+    @kept
     def eval_level(self) -> float:
         """The loss in evaluation mode, without dropout, over that of chance."""
         if "mode" not in self.history.probes:
             return nan
         known = [v for seen in self.late[-12:] if math.isfinite(v := seen.get(PROBE + "eval"))]
-        return ratio(median(known), self.chance * self.summed * self.undivided)
+        return ratio(known[-1] if known else nan, self.chance * self.summed * self.undivided)
 
     # ---- noise and curvature ----
 
-    @cached_property
+    @kept
     def noise(self) -> float:
         """Noise scale over the batch size: tr(Sigma) / (B ||g||^2), the square of the norm test."""
         return median(self.values("NormTest")) ** 2
 
-    @cached_property
+    @kept
     def late_noise(self) -> float:
-        """The same of the second half of the run, from two records at least: how samples agree at a first step says nothing
-        of what is left to learn."""
-        found = [
+        """The same for the second half of the run, from at least two records: how samples agree at the first step
+        says nothing about what is left to learn."""
+        shares = [
             o.get("NormTest") ** 2 for o in self.late if 2 * o.step > self.t and o.get("NormTest") == o.get("NormTest")
         ]
-        return median(found) if len(found) >= 2 else nan
+        return median(shares) if len(shares) >= 2 else nan
 
-    @cached_property
+    @kept
     def edge(self) -> float:
         """The largest eigenvalue over 2 (1 + momentum) / lr, where plain gradient descent is on the edge."""
-        if not self.facts.plain_sgd:
+        if not self.facts.plain_sgd or "HessMaxEV" not in self.history.names:
             return nan
         momentum = self.facts.momentum if self.facts.momentum == self.facts.momentum else 0.0
         return median(self.last_of(lambda o: o.get("HessMaxEV") * o.get("LearningRate") / (2 * (1 + momentum)), 3))
 
-    @cached_property
+    @kept
     def alpha(self) -> float:
         return median(self.values("Alpha", 8))

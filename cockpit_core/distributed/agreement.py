@@ -18,7 +18,7 @@ class Spent:
 
 @dataclass
 class Wish:
-    """What depends on one rank's clock, loss or user, and is asked of all of them."""
+    """What depends on the clock, loss or user of one rank, and is asked of all of them."""
 
     trigger: str = ""
     stop: bool = False
@@ -34,7 +34,7 @@ class Agreed:
 
 
 class Decisions:
-    """Of one process: what it wants is done at once."""
+    """For one process: what it wants is done at once."""
 
     should_stop = False
 
@@ -50,12 +50,12 @@ class Decisions:
         self.should_stop = True
 
     def settle(self, step: int, spent: Spent, act: Callable[[Agreed], None]) -> None:
-        """The tracked step ``step`` is over: what all processes agree upon, if there is anything to agree upon."""
+        """The tracked step ``step`` is over: what all processes agree on, if there is anything to agree on."""
 
 
 class JointDecisions(Decisions):
-    """Of several processes: the others have seen another loss and another clock, and would not follow. A wish waits until all
-    of them talk."""
+    """For several processes: the others have seen another loss and another clock, and would not follow. A wish waits
+    until all of them talk."""
 
     def __init__(self, gather: Callable[[str, Any], list[Any]], budget: float | None):
         self.gather, self.budget, self.wish = gather, budget, Wish()
@@ -82,6 +82,6 @@ class JointDecisions(Decisions):
 
 
 def rest_until(spent: Spent, step: int, budget: float) -> int:
-    """The step at which the budget allows to measure again, if steps take as long as they did so far."""
+    """The step at which the budget allows measuring again, if steps take as long as they did so far."""
     missing = spent.seconds / budget - spent.elapsed
     return step + 1 + max(0, math.ceil(missing / max(spent.elapsed / (step + 1), 1e-9)))

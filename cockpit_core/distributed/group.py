@@ -1,12 +1,13 @@
 """Several processes, one run: what they tell each other, and when.
 
-Under DistributedDataParallel with R ranks the loss is ``L = (1/R) sum_r L_r``: each rank's mean counts alike, also where
-local batches differ in size, because that is how the gradient is reduced. The batch is the union of the local ones,
+Under DistributedDataParallel with R ranks the loss is ``L = (1/R) sum_r L_r``: each rank's mean counts equally, even
+where local batches differ in size, because that is how the gradient is reduced. The batch is the union of the local
+ones,
 B = sum_r B_r, in the order of the ranks, and ``g_n = (B/R) dL_r/dtheta^(n)`` for a sample n of rank r.
 
 Where ``fully_shard`` splits the parameters over the processes, all of this is the same: it reduces gradients to the same
-mean. Whole gradients and steps, which projections need, are put together layer by layer, and freed. What there is no way to
-have (curvature: the graph's own parameters are freed between the passes) has no value, with that reason.
+mean. Whole gradients and steps, which projections need, are put together layer by layer, and freed. What cannot be
+had (curvature: the graph's own parameters are freed between the passes) has no value, and the reason is on record.
 
 Ranks only talk at steps that all of them track, and every message carries the place in the step where it was sent: a
 rank that is somewhere else is noticed at once, and measuring stops for good instead of waiting. An error on one rank is
@@ -31,9 +32,9 @@ from cockpit_core.kernels.counts import Counts
 from cockpit_core.layers.registry import NotCovered
 
 ALONE = {
-    "probe": "with several processes no probe is made: a forward pass may take all of them",
+    "probe": "with several processes no probe is made: a forward pass may need all of them",
     "BackPACK": "BackPACK sees the samples of one process",
-    "preconditioned": "with several processes it is not measured: a product would take all of them",
+    "preconditioned": "with several processes it is not measured: a product would need all of them",
 }
 """What only a group of one can measure, and why."""
 
@@ -54,11 +55,11 @@ class Group:
     sharded = is_joint = is_joining = False
     """``is_joint``: there are others; for this folder only. ``is_joining``: inside ``with ddp.join():``."""
     reduces_late = False
-    """Layers wait for the end of the step, because to reduce them takes messages."""
+    """Layers wait for the end of the step, because reducing them takes messages."""
     repeats_alone = True
     """A process may run passes of the step once more by its own decision."""
     paces_each = True
-    """Each quantity may have a pace of its own; several processes would have to agree upon them, step by step."""
+    """Each quantity may have a pace of its own; several processes would have to agree on it, step by step."""
     looks_for_steps = True
     """Parameters that move without a step of the optimizer are looked for."""
 
@@ -78,11 +79,12 @@ class Group:
         return []
 
     def may_use(self, own: bool) -> bool:
-        """Is a parameter part of the batch's loss? ``own``: of this process's part. Another process may use it all the same."""
+        """Is a parameter part of the batch's loss? ``own``: of this process's part. Even if not, another process may
+        use it."""
         return own
 
     def comparable(self, samples: int) -> int:
-        """Of so many samples the individual gradients can be multiplied with each other; they never travel."""
+        """The individual gradients of this many samples can be multiplied with each other; they are never sent."""
         return samples
 
     def losses_of_batch(self, own: Iterable[float]) -> Iterable[float]:
@@ -90,7 +92,8 @@ class Group:
         return own
 
     def lacks_backward(self, passes: int) -> bool:
-        """Is this a step without a backward pass so far? Of several processes some may lack one; all of them go on alike."""
+        """Is this a step without a backward pass so far? Of several processes some may lack one; all of them do the
+        same."""
         return not passes
 
     def decisions(self, budget: float | None) -> Decisions:
@@ -110,7 +113,8 @@ class Group:
         return {}
 
     def describe_others(self) -> str:
-        """Processes that train beside this one and are no part of its numbers; "" if there are none."""
+        """A warning about processes that train beside this one and have no part in its numbers; "" if there are
+        none."""
         if not has_peers():
             return ""
         return (
@@ -132,15 +136,15 @@ class Group:
 
     @property
     def expects_answers(self) -> bool:
-        """Do other processes wait for what this one has found, or why it has found nothing?"""
+        """Do other processes wait for a result of this one, or for the reason why there is none?"""
         return False
 
     def most_passes(self, own: int) -> int:
-        """Backward passes of the last measured step, on the process that did most; ``own`` are this one's."""
+        """Backward passes of the last measured step on the process that made most; ``own``: those of this one."""
         return own
 
     def note_passes(self, each: list[int]) -> None:
-        """Of the step that is being measured, by rank."""
+        """The backward passes of the step that is being measured, by rank."""
 
     def refusal(self, model: nn.Module) -> str:
         """Why a pass of ours through the user's graph would disturb the other processes; "" if it would not."""
@@ -163,17 +167,17 @@ class Processes(Group):
     def gather(self, place: str, item: Any) -> list[Any]:
         if self.broken:
             raise OutOfStep(self.broken)
-        found: list[Any] = [None] * self.size
+        answers: list[Any] = [None] * self.size
         try:
-            dist.all_gather_object(found, (place, to_host(item)), group=self.group)
+            dist.all_gather_object(answers, (place, to_host(item)), group=self.group)
         except Exception as error:
             self.broken = f"another process cannot be reached: {error}"
             raise OutOfStep(self.broken) from error
-        places = [where for where, _ in found]
+        places = [where for where, _ in answers]
         if len(set(places)) > 1:
             self.broken = f"the processes are at different places of the step: {', '.join(places)}"
             raise OutOfStep(self.broken)
-        return [item for _, item in found]
+        return [item for _, item in answers]
 
     def add(self, tensors: list[Tensor]) -> None:
         try:
@@ -234,7 +238,7 @@ class Processes(Group):
         return [names] if names else []
 
     def when_reduced(self, callback: Callable[[], None]) -> None:
-        """Behind the callbacks that reduce the gradient over the processes; there may be two in a row."""
+        """After the callbacks that reduce the gradient over the processes; there may be two in a row."""
         queue = torch.autograd.Variable._execution_engine.queue_callback
         queue(lambda: queue(callback))
 
@@ -273,7 +277,7 @@ class Processes(Group):
 
 
 def to_host(item: Any) -> Any:
-    """Messages hold tensors of the CPU only."""
+    """Messages hold CPU tensors only."""
     if isinstance(item, Tensor):
         return item.cpu()
     if isinstance(item, dict):
@@ -297,5 +301,5 @@ def reason_of(error: Exception) -> str:
 
 
 def first_problem(problems: list[str]) -> str:
-    """Of all ranks' problems the first, with its rank; "" if there is none."""
+    """The first of all ranks' problems, with its rank; "" if there is none."""
     return next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), "")

@@ -1,4 +1,5 @@
-"""One step measured by several processes: each its own samples, then one batch. The definitions are in ``group``."""
+"""One step measured by several processes: each measures its own samples, then they are one batch. The definitions are
+in ``group``."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ class Batch:
 
 
 def join_batches(group: Group, find_mine: Callable[[], Batch]) -> Batch | str | None:
-    """``L`` is the mean of the ranks' losses; a rank's individual losses have its mean, so each counts B / (R B_r). None: there
-    is nothing to join, one process has it all.
+    """``L`` is the mean of the ranks' losses; a rank's individual losses have its mean, so each counts B / (R B_r).
+    None if there is nothing to join, because one process has it all.
 
-    The reason, where a rank has no part: the losses of some ranks are not those of the batch.
+    A reason where a rank has no part: the losses of some ranks are not those of the batch.
     """
     if not group.is_joint:
         return None
@@ -56,8 +57,8 @@ def join_slopes(
     """
     if not group.is_joint:
         return compute()
-    found, problem = attempt(compute)
-    slopes, parallel = found if not problem else ({}, False)
+    computed, problem = attempt(compute)
+    slopes, parallel = computed if not problem else ({}, False)
     answers = group.gather("slopes", {n: None if len(slope) == samples else slope for n, slope in slopes.items()})
     joined = {}
     for name, slope in slopes.items():
@@ -72,8 +73,8 @@ def join_slopes(
 def join_diagonals(
     group: Group, kinds: list[str], diagonals: Mapping[str, Diagonal], reasons: Mapping[str, str]
 ) -> dict[str, Diagonal | str]:
-    """By kind, or why there is none. The Hessian of a mean of losses is the mean of their Hessians; independent probes,
-    so variances of the sum add."""
+    """For each kind its diagonal, or why there is none. The Hessian of a mean of losses is the mean of their
+    Hessians. Probes are independent, so the variances add up."""
     if not group.is_joint:
         return dict(diagonals)
     answers = group.gather("diagonals", {kind: describe_diagonal(kind, diagonals, reasons) for kind in kinds})
@@ -100,12 +101,12 @@ def join_diagonal(group: Group, mine: Diagonal | None, answers: list[Any]) -> Di
 def describe_diagonal(
     kind: str, diagonals: Mapping[str, Diagonal], reasons: Mapping[str, str]
 ) -> tuple[str, list[str], float | None, bool]:
-    found = diagonals.get(kind)
-    if found is None or not found.names:
+    diagonal = diagonals.get(kind)
+    if diagonal is None or not diagonal.names:
         return reasons.get(f"diagonal {kind}", "no diagonal was measured"), [], None, False
     measured = [
-        found.elements.split(" from ")[0],
-        *sorted(found.values),
-        *(f"rest {name}" for name in sorted(found.rest)),
+        diagonal.elements.split(" from ")[0],
+        *sorted(diagonal.values),
+        *(f"rest {name}" for name in sorted(diagonal.rest)),
     ]
-    return "", measured, found.trace_error, found.exact
+    return "", measured, diagonal.trace_error, diagonal.exact

@@ -48,7 +48,7 @@ def open_channel(ranks: list[int]) -> Any:
 
 
 def find_wrapper(model: nn.Module) -> Any:
-    """DistributedDataParallel keeps no way back from its module, so the living ones are looked through, once."""
+    """A module does not know the DistributedDataParallel around it, so all living ones are looked through, once."""
     from torch.nn.parallel import DistributedDataParallel
 
     if isinstance(model, DistributedDataParallel):

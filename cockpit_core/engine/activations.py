@@ -2,7 +2,7 @@
 
 A graph keeps what the backward pass of an activation needs: the output of a ReLU, the input of a GELU, queries and keys of
 fused attention. It is all there, whether the network called a module or a function, and nothing has to be hooked or
-kept. Of each activation at most ``MOST`` elements are read, evenly spread over samples and positions.
+kept. At most ``MOST`` elements of each activation are read, evenly spread over samples and positions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from cockpit_core.engine.loss.graph import below
 from cockpit_core.quantities.measured import Activations, Attention, Scale, Units
 
 MOST = 2**15
+AT_ONCE = 2**17
+"""Elements of an output that are read without choosing."""
 ROWS = 2**9
 """Rows of attention that are looked at."""
 NEAR = 64  # nodes that are searched for the layer before an activation
@@ -44,10 +46,11 @@ FUSED = ("ScaledDotProductFlash", "ScaledDotProductEfficient", "ScaledDotProduct
 
 
 def note_output(into: Activations, name: str, tensors: list[Tensor]) -> None:
-    """The first tensor with a dimension: what a layer (or the model, "") gives besides is its state or its loss."""
+    """The first tensor with a dimension: whatever else a layer (or the model, "") returns is its state or its loss."""
     tensor = next((t for t in tensors if t.dim() and t.numel()), None)
     if tensor is not None:
-        into.add(Activations(scales={name: measure_scale(name, tensor.detach())}))
+        scale, known = measure_scale(name, tensor.detach()), into.scales.get(name)
+        into.scales[name] = scale if known is None else known.add(scale)
 
 
 def read_activations(root: Any, names: Mapping[int, str], wanted: set[str]) -> Activations:
@@ -90,13 +93,14 @@ def read_units(kind: str, node: Any, names: Mapping[int, str]) -> Units:
     dim = 1 if values.dim() > 3 or (second and values.dim() > 2) else values.dim() - 1
     rows, part = thin(values.movedim(dim, -1))
     h = rows if kind in OUTPUTS else INPUTS[kind](node, rows)
+    sizes = h.abs().sum(0, dtype=torch.float64).cpu()
     dies = kind in ("Relu", "Hardswish") or (kind == "Hardtanh" and node._saved_min_val == 0)
     return Units(
         kind,
         layer,
         dies,
-        (h != 0).any(0).cpu(),
-        h.abs().sum(0, dtype=torch.float64).cpu(),
+        sizes != 0,  # also NaN
+        sizes,
         len(h),
         count_saturated(kind, node, h),
         part,
@@ -147,8 +151,10 @@ def read_fused(node: Any, names: Mapping[int, str]) -> Attention:
     q, k = node._saved_query, node._saved_key
     samples = slice(None, None, max(1, len(q) // 8))
     each = max(1, ROWS // max(1, len(q[samples]) * q.shape[1]))
-    rows = torch.arange(0, q.shape[2], max(1, q.shape[2] // each), device=q.device)
-    k = k[samples].repeat_interleave(q.shape[1] // k.shape[1], 1)  # grouped queries share their keys
+    rows, k = slice(None, None, max(1, q.shape[2] // each)), k[samples]
+    k = (
+        k if k.shape[1] == q.shape[1] else k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    )  # grouped queries share keys
     scale = node._saved_scale if node._saved_scale is not None else q.shape[-1] ** -0.5
     scores = (widen(q[samples][:, :, rows]) * scale) @ widen(k).transpose(-2, -1)
     mask = getattr(node, "_saved_attn_mask", None)
@@ -157,10 +163,11 @@ def read_fused(node: Any, names: Mapping[int, str]) -> Attention:
         mask = mask.expand(len(q), *mask.shape[1:])[samples] if mask.dim() == 4 else mask
         scores = scores + (mask[..., rows, :] if mask.shape[-2] > 1 else mask)
     if node._saved_is_causal:
-        later = torch.arange(k.shape[2], device=q.device) > rows[:, None]
+        later = torch.arange(k.shape[2], device=q.device) > torch.arange(q.shape[2], device=q.device)[rows, None]
         scores = scores.masked_fill(later, -math.inf)
     p = torch.softmax(scores, -1).flatten(0, -2)
-    largest = float(scores.abs().masked_fill(scores == -math.inf, 0).amax())
+    seen = scores if mask is None and not node._saved_is_causal else scores.masked_fill(scores == -math.inf, 0)
+    largest = float(seen.abs().amax())
     return Attention(find_layer(node, names)[0], entropy_of(p), len(p), largest, len(p) / q[..., 0].numel())
 
 
@@ -171,21 +178,31 @@ def widen(values: Tensor) -> Tensor:
 
 def entropy_of(p: Tensor) -> float:
     """Sum over rows of ``-sum p log p``, in nats."""
-    return float(torch.special.entr(p.double()).sum())
+    return float(torch.special.entr(widen(p)).sum(dtype=torch.float64))
 
 
 def measure_scale(name: str, tensor: Tensor) -> Scale:
-    flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.flatten()
-    every = max(1, len(flat) // MOST)
-    chosen = flat[::every] if every % 2 or every == 1 else flat[:: every - 1]  # an odd stride meets all features
-    chosen = widen(chosen)
+    flat = tensor.reshape(-1)
+    chosen = widen(flat[:: find_stride(tensor)])
     squares = float(torch.linalg.vector_norm(chosen)) ** 2
     largest = float(torch.linalg.vector_norm(chosen, math.inf)) if not name else math.nan
-    return Scale(name, squares, len(chosen), largest, len(chosen) / len(flat))
+    elements = chosen.numel()
+    return Scale(name, squares, elements, largest, elements / flat.numel())
+
+
+def find_stride(tensor: Tensor) -> int:
+    """Every how many elements one is read. In few enough all are: that takes no longer than picking some."""
+    total = tensor.numel()
+    if total <= AT_ONCE:
+        return 1
+    stride, each = total // MOST, max(1, total // max(1, tensor.shape[0]))
+    while math.gcd(stride, each) > 1:  # one that divides what a sample has would meet the same features again and again
+        stride += 1
+    return stride
 
 
 def join_activations(group: Group, mine: Activations) -> Activations:
-    """Of the global batch; what processes saw that does not fit together stands beside each other."""
+    """For the global batch. Where what the processes saw does not fit together, it is listed side by side."""
     joined, *others = group.gather("activations", mine)
     for other in others:
         joined.add(other)

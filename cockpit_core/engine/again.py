@@ -2,7 +2,7 @@
 
 While a step goes by, it is noted which calls of the model its losses came from (``Again``). Once the step is taken, the
 losses are evaluated again, pass by pass: the micro-batches of a step are one batch, and their losses, slopes and
-curvatures add up. ``forward.Forward`` is the one door to a repeated call.
+curvatures add up. ``forward.Forward`` is the only way to a repeated call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Evaluation:
 
     call: Forward | None
     programs: dict[Any, Program]
-    """By place among the arguments of the loss module; of a loss that is none, the only one is the loss itself."""
+    """By place among the arguments of the loss module. For a loss without a module, the only one is the loss itself."""
     problem: str = ""
     factor: Tensor = field(default_factory=lambda: torch.ones(()))
     task: int = -1
@@ -62,7 +62,7 @@ def take_factor(owner: weakref.ref[Again], evaluation: Evaluation, gradients: An
 
 @dataclass(eq=False)
 class Again:
-    """Of one step: calls of the model, where their outputs lie in the graph, and the losses that were made of them."""
+    """For one step: the calls of the model, where their outputs lie in the graph, and the losses made from them."""
 
     forwards: list[Forward] = field(default_factory=list)
     ends: dict[Place, End] = field(default_factory=dict)
@@ -103,8 +103,8 @@ class Again:
         output.register_hook(partial(take_factor, weakref.ref(self), evaluation))
 
     def read_root(self, root: Root, parameters: Iterable[Tensor]) -> Evaluation:
-        """A backward pass is going to begin here, and no loss module tells all of it: its graph does, as long as it is
-        there."""
+        """A backward pass is going to begin here, and no loss module explains all of it. Its graph does, while it
+        exists."""
         evaluation = Evaluation(None, {})
         pairs = [(t, seed) for t, seed in zip(root.tensors, root.seeds, strict=True) if t.requires_grad]
         try:
@@ -128,8 +128,8 @@ class Again:
             self.evaluations.append(replace(evaluation, task=torch._C._current_graph_task_id()))
 
     def of_pass(self, one: Pass, *, by_module: bool = False) -> list[Evaluation]:
-        """What was differentiated as a whole tells more than the loss module, which may be a part of it. ``by_module``: of
-        the loss module, where there is one."""
+        """What was differentiated as a whole tells more than the loss module, which may be a part of it.
+        ``by_module``: what the loss module tells, if there is one."""
         evaluations: list[Evaluation] = []
         for task in (one.task, *sorted(one.further)):
             own = [e for e in self.evaluations if e.task == task]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.distributed.joining import join_batches, join_diagonals
-from cockpit_core.engine.alpha.alpha import Batch, Taken
+from cockpit_core.engine.alpha.component import Batch, Taken
 from cockpit_core.engine.broadcast import Entry, pull_entry
 from cockpit_core.engine.capture import Pass, add_pass, free, keeps_graph
 from cockpit_core.engine.centre import Centre
@@ -22,7 +22,7 @@ from cockpit_core.layers.registry import Call
 from cockpit_core.quantities.norms import measure_norms
 
 WAITING = 4
-"""This part of the memory budget may be held by layers that are to be checked."""
+"""Layers that wait to be checked may hold this part of the memory budget."""
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
 TAKEN = "gradients were taken away inside the backward pass, as by an optimizer that steps in a hook"
 Norms = Callable[[], dict[str, float]]
@@ -43,18 +43,18 @@ class BackwardSide(Centre):
         self.drop_zeroed()
         if not state.passes:
             state.place = self.find_place()
-        found = Pass(task, origin[1] or loss_size or 0, keeps_graph=keeps_graph())
-        found.part = found.batch_size
-        found.note_size(*origin)
+        pass_ = Pass(task, origin[1] or loss_size or 0, keeps_graph=keeps_graph())
+        pass_.part = pass_.batch_size
+        pass_.note_size(*origin)
         if not state.passes:
             state.before = {
                 n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()
             }
             state.stale = any_nonzero(b for b in state.before.values() if b is not None)
             state.loss_scale = self.loss_scale()
-        state.open = found
+        state.open = pass_
         torch.autograd.Variable._execution_engine.queue_callback(self.on_backward_end)
-        return found
+        return pass_
 
     def on_output_gradient(self, call: Call, names: list[str], position: int, gradient: Tensor) -> None:
         if self.quiet.muted:
@@ -62,108 +62,109 @@ class BackwardSide(Centre):
         if self.alpha.repetition is not None:
             self.alpha.repetition.take(call, names, position, gradient.detach())
             return
-        found = self.step.open
-        if found is None or call.unbatched or not self.step.plan.individual:
+        pass_ = self.step.open
+        if pass_ is None or call.unbatched or not self.step.plan.individual:
             return
         with self.guard("output hooks"):
-            call.batch_size = call.batch_size or found.batch_size
+            call.batch_size = call.batch_size or pass_.batch_size
             self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
             given = [t for t, _ in call.versions if t.layout == torch.strided]  # sparse ones tell no size
-            found.bytes += gradient.nbytes + sum(tensor.nbytes for tensor in given)
-            found.add(call, names, self.cover, position, gradient.detach())
+            pass_.bytes += gradient.nbytes + sum(tensor.nbytes for tensor in given)
+            pass_.add(call, names, self.cover, position, gradient.detach())
 
     def on_entry(self, entry: Entry, gradients: tuple[Tensor | None, ...]) -> None:
         """Called with the gradient of the batched result."""
-        found = self.step.open
-        if self.quiet.muted or found is None or gradients[0] is None or not self.step.plan.individual:
+        pass_ = self.step.open
+        if self.quiet.muted or pass_ is None or gradients[0] is None or not self.step.plan.individual:
             return
         with self.guard("broadcast parameters"), torch.no_grad():
             pulled = pull_entry(entry, gradients[0], self.cover, self.quiet.mute)
             for call, names, position, gradient in pulled.outputs:
-                found.add(call, names, self.cover, position, gradient)
+                pass_.add(call, names, self.cover, position, gradient)
             for name, row in pulled.rows.items():
-                known = found.direct.setdefault(name, {})
+                known = pass_.direct.setdefault(name, {})
                 known[entry.forward] = known[entry.forward] + row if entry.forward in known else row
 
     def on_parameter(self, p: Tensor) -> None:
-        found = self.step.open
-        if found is None:
+        pass_ = self.step.open
+        if pass_ is None:
             return
-        found.accumulated = True
+        pass_.accumulated = True
         if self.quiet.muted or self.step.passes or not self.step.plan.individual:
             return
         if p.grad is None:
             self.step.no_value["individual"] = TAKEN
             return
-        found.arrived.append(self.cover.names[id(p)])
-        if self.step.deferred and not self._stops_waiting(found):
+        pass_.arrived.append(self.cover.names[id(p)])
+        if self.step.deferred and not self._stops_waiting(pass_):
             return
         start = self.clock.mark()
         with self.guard("individual gradients"):
-            while found.arrived:
-                name = found.arrived.pop(0)
-                found.gradients[name] = self.gradient(name)
-                job = self._job_of(found)
+            while pass_.arrived:
+                name = pass_.arrived.pop(0)
+                pass_.gradients[name] = self.gradient(name)
+                job = self._job_of(pass_)
                 for result in self.reducer.reduce(job, [name]):
-                    drop_formed(found.unjudged, result, job.keep)
-                    found.unjudged.append(result)
-            if found.bytes - found.settled > self.memory_budget // WAITING:
-                self._settle_pass(found)
+                    drop_formed(pass_.unjudged, result, job.keep)
+                    pass_.unjudged.append(result)
+            if pass_.bytes - pass_.settled > self.memory_budget // WAITING:
+                self._settle_pass(pass_)
         self.clock.add_overhead(start)
 
-    def _job_of(self, found: Pass) -> Job:
-        """The same for all layers of a pass, unless one more batch shows."""
-        job = found.job
-        if job is None or job.samples != found.batch_size:
-            job = found.job = self._job([found], found.batch_size, found.gradients)
+    def _job_of(self, pass_: Pass) -> Job:
+        """The same for all layers of a pass, unless another batch appears."""
+        job = pass_.job
+        if job is None or job.samples != pass_.batch_size:
+            job = pass_.job = self._job([pass_], pass_.batch_size, pass_.gradients)
         job.half = self.step.half
         return job
 
-    def _settle_pass(self, found: Pass) -> None:
-        """Check what was reduced so far. Once a pass, unless what waits for it exceeds the memory budget."""
-        results: list[LayerResult] = [r for r in found.unjudged if r.samples in (None, found.batch_size)]
-        job = self._job_of(found) if results else None
-        found.gradients, found.job = {}, None
-        found.unjudged, found.settled = [], found.bytes
+    def _settle_pass(self, pass_: Pass) -> None:
+        """Check what was reduced so far: once per pass, unless what waits exceeds the memory budget."""
+        results: list[LayerResult] = [r for r in pass_.unjudged if r.samples in (None, pass_.batch_size)]
+        job = self._job_of(pass_) if results else None
+        pass_.gradients, pass_.job = {}, None
+        pass_.unjudged, pass_.settled = [], pass_.bytes
         if job is not None:
             self._take_layers(job, results)
 
-    def _stops_waiting(self, found: Pass) -> bool:
+    def _stops_waiting(self, pass_: Pass) -> bool:
         """Whether the first step has one backward pass or several shows at its end; too much memory cannot wait for it.
 
         If more passes come after all, the step has no individual gradients, and the next one is measured again.
         """
-        self.step.deferred = self.passes_per_step != 0 or self.group.reduces_late or found.bytes <= self.memory_budget
+        self.step.deferred = self.passes_per_step != 0 or self.group.reduces_late or pass_.bytes <= self.memory_budget
         return not self.step.deferred
 
     def on_backward_end(self) -> None:
-        """Nobody waits for the device inside a backward pass: where its end is told (``after_root``), it is awaited."""
+        """Nothing waits for the device inside a backward pass. Where its end is announced (``after_root``), we wait
+        for that."""
         self.group.when_reduced(self.end_backward if self.prepared is None else self.prepared.note_end)
 
     @ungraded
     def end_backward(self) -> None:
-        found = self.step.open
-        if found is None:
+        pass_ = self.step.open
+        if pass_ is None:
             return
         self.step.open = None
         start = self.clock.mark()
         with self.guard("end of backward"):
-            only_looked_at = not found.accumulated and not self.cover.sharded  # torch.autograd.grad, no training
+            only_looked_at = not pass_.accumulated and not self.cover.sharded  # torch.autograd.grad, no training
             if self.layer_handles and only_looked_at:
                 if not self.step.passes:
                     self.discard()
                 return
-            found.ask_losses(self.step.transfer)
+            pass_.ask_losses(self.step.transfer)
             if self.step.place is not None and self.step.plan.alpha_end:
                 self.step.place.ask(self.step.transfer)
-            self._settle_pass(found)
-            found.read_losses()
-            self.step.ended = found
-            self.step.entangled = add_pass(self.step.passes, found) or self.step.entangled
+            self._settle_pass(pass_)
+            pass_.read_losses()
+            self.step.ended = pass_
+            self.step.entangled = add_pass(self.step.passes, pass_) or self.step.entangled
             self._note_gradients()
-            if found.is_union:  # what was reduced before the second batch was seen has the scale of the first
+            if pass_.is_union:  # what was reduced before the second batch was seen has the scale of the first
                 self.joins_batches, reduced = True, self.step.reduced
-                self.step.reduced = {n: s for n, s in reduced.items() if s.samples == found.batch_size}
+                self.step.reduced = {n: s for n, s in reduced.items() if s.samples == pass_.batch_size}
             if self.step.in_closure and not self.step.measured:
                 self.measure()
         self.clock.add_overhead(start)
@@ -184,7 +185,7 @@ class BackwardSide(Centre):
             state.gradients = {n: g if own[n] else g.clone() for n, g in gradients.items()}
 
     def _norms(self, gradients: dict[str, Tensor]) -> dict[str, float]:
-        """Of all gradients; those of this very pass that the check has measured are known."""
+        """The norms of all gradients; those that the check of this pass has measured are known."""
         seen = self.step.seen_norms
         known = {n: seen[n][0] for n in gradients if n in seen and seen[n][1].fits(self.cover.parameters[n])}
         rest = measure_norms({n: g for n, g in gradients.items() if n not in known})
@@ -213,9 +214,9 @@ class BackwardSide(Centre):
 
     def _directions(self, name: str, gradient: Tensor) -> dict[str, Tensor]:
         plan = self.step.plan
-        found = {"gradient": gradient} if plan.measures_individual else {}
+        along = {"gradient": gradient} if plan.measures_individual else {}
         step = self.alpha.direction(name) if plan.alpha_end else None
-        return found if step is None else found | {"step": step.to(gradient.dtype)}  # the model may have been cast
+        return along if step is None else along | {"step": step.to(gradient.dtype)}  # the model may have been cast
 
     def _take_layers(self, job: Job, results: list[LayerResult]) -> None:
         self.reducer.settle(job, results)
@@ -223,8 +224,8 @@ class BackwardSide(Centre):
         for result in results:
             self._take_layer(job, result)
             errors += [result.error] if result.error is not None else []
-            for found in job.passes:
-                free(found, result.name)
+            for pass_ in job.passes:
+                free(pass_, result.name)
         if errors:
             with self.guard("individual gradients"):
                 raise errors[0]
@@ -257,8 +258,8 @@ class BackwardSide(Centre):
         joint = join_batches(self.group, state.batch)
         if isinstance(joint, str):
             state.no_value["individual"] = joint
-            for found in state.passes:
-                found.losses, found.no_losses = None, joint
+            for pass_ in state.passes:
+                pass_.losses, pass_.no_losses = None, joint
             return
         state.joint = joint
         if state.plan.individual and state.passes:
@@ -285,12 +286,12 @@ class BackwardSide(Centre):
     def _join_diagonals(self) -> None:
         state = self.step
         kinds = sorted({kind or self.curvature.kind for kind in state.plan.curvature_kinds["diagonal"]})
-        for kind, found in join_diagonals(self.group, kinds, state.diagonals, state.no_value).items():
-            if isinstance(found, str):
+        for kind, diagonal in join_diagonals(self.group, kinds, state.diagonals, state.no_value).items():
+            if isinstance(diagonal, str):
                 state.diagonals.pop(kind, None)
-                state.no_value.setdefault(f"diagonal {kind}", found)
+                state.no_value.setdefault(f"diagonal {kind}", diagonal)
             else:
-                state.diagonals[kind] = found
+                state.diagonals[kind] = diagonal
 
     def settle_cover(self) -> list[tuple[str, str]]:
         """Layers that failed the check move to the enclosing module; returns what became final, with the reason."""
@@ -305,7 +306,7 @@ class BackwardSide(Centre):
         return final
 
     def free(self) -> None:
-        """Nothing more is asked of the individual gradients of this step."""
+        """The individual gradients of this step are no longer needed."""
         self.alpha.begin(self.step.plan)
         self.step.scratch.clear()
 

@@ -2,8 +2,9 @@
 
 ``x + self.positions``, ``positions(arange(T))`` or ``token.expand(B, ...)`` use a parameter once for all samples, so the
 module's own output gradient is summed over them already. The individual gradients are still there one node later, in the
-gradient of the sum [B, ...]: it is taken at that node of the autograd graph, and pulled back through the few nodes that know no
-samples. This also tells a module that was called on T positions from one that was called on B samples, where T = B.
+gradient of the sum [B, ...]: it is taken at that node of the autograd graph, and pulled back through the few nodes
+that have no batch dimension. This also tells a module that was called on T positions from one that was called on B
+samples, where T = B.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def find_broadcasts(
     """
     forward, B = origin
     if root is None or not B or B < 2:
-        return Broadcasts()
+        return Broadcasts(interacts=follower.doubt_calls(root) if root is not None and B else "")
     entries, batched = find_entries(root, B, batch_dim)
     places = [(node, entry.batch_dim) for node, entry in entries]
     careful = cover.sharded or (quiet.packed and not TELLS_HOOKS)
@@ -80,9 +81,7 @@ def find_broadcasts(
         region = descend(entry.tail.node, batched)
         if not any(mixes_samples(node, B, batch_dim) for node in region):
             fill(entry, cover.names, region, expanded, B)
-    if (
-        not entries or cover.sharded
-    ):  # what lies behind entries cannot be pulled back: its parameters are not there any more
+    if not entries or cover.sharded:  # what lies behind entries cannot be pulled back: its parameters no longer exist
         return result
     names = {cover.names.get(id(n.variable)) for n in batched if hasattr(n, "variable")}
     for node, entry in entries:
@@ -130,7 +129,7 @@ def make_entry(node: Any, k: int, child: Any, index: int, B: int, batch_dim: int
 
 def shared_dim(shape: tuple[int, ...], tail: tuple[int, ...], B: int, batch_dim: int) -> int | None:
     """The one dimension of size B along which ``tail`` is repeated. Inside a network the batch may be in another place
-    than outside; where two dimensions could be it, nothing is guessed."""
+    than outside; where it could be either of two dimensions, nothing is guessed."""
     padded = (1,) * (len(shape) - len(tail)) + tail
     if len(shape) > batch_dim and padded[batch_dim] == B:
         return None  # it has the batch where it belongs, and is repeated over something else of the same size

@@ -16,7 +16,7 @@ from cockpit_core.engine.survey import Survey
 
 
 class Calls:
-    """Numbered over the run; all else is of one step."""
+    """Calls are numbered over the run; everything else belongs to one step."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -26,7 +26,7 @@ class Calls:
         self.forward: Forward | None = None  # the last one, where it may have to be repeated
         self.outputs: list[Output] = []  # where curvature may ask for them
         self.last_layer: Output | None = None  # for loops that call parts of the model
-        self.held: weakref.WeakSet[Held] = weakref.WeakSet()  # a graph that goes takes what it holds along
+        self.held: weakref.WeakSet[Held] = weakref.WeakSet()  # what a graph holds goes with it
         self.follower = Follower()
         self.loss_key = object()  # marks what the tracked loss module gave in the graphs of this run
 
@@ -65,7 +65,7 @@ class Calls:
         self.resize(1)
 
     def resize(self, samples: int) -> None:
-        """The last call of the model has so many samples, whatever its inputs made believe."""
+        """The last call of the model has this many samples, whatever its inputs suggested."""
         if samples != (self.size or 0):
             self.size = self.sizes[self.number] = samples
             self.follower.resize(self.number, samples)
@@ -104,7 +104,7 @@ class Calls:
 
 
 def all_tensors(value: Any) -> list[Tensor]:
-    """Those of whole numbers too: tokens are data."""
+    """Integer tensors too: tokens are data."""
     if isinstance(value, Tensor):
         return [value] if value.layout == torch.strided else []
     if isinstance(value, dict) or hasattr(value, "keys"):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.loss.individual import NoIndividualLosses, describe_sum
+from cockpit_core.foundation.long_sums import sum_of
 from cockpit_core.foundation.transfer import Asked, Transfer
 from cockpit_core.layers import random_state
 from cockpit_core.layers.contribution import Contribution
@@ -42,9 +43,11 @@ class Pass:
     loss: float = 0.0
     no_losses: str = ""
     amounts: list[Tensor] = field(default_factory=list)
-    """Of the loss, not read yet."""
+    """The amounts of the loss, not read yet."""
     asked: Asked | None = None
-    """Both, and the individual losses, on their way to the host; and how many each are."""
+    """All of these on their way to the host, and the size of each."""
+    here: tuple[list[float], list[Tensor]] | None = None
+    """The same where they are on the host already."""
     sizes_asked: list[int] = field(default_factory=list)
     unchecked: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """Individual losses, and the loss that they should average to."""
@@ -58,7 +61,7 @@ class Pass:
     unjudged: list[Any] = field(default_factory=list)
     """Results of layers (``layer_result.LayerResult``) that are checked at the end of the pass, all at once."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
-    """Of parameters whose results are checked at the end."""
+    """Gradients of parameters whose results are checked at the end."""
     job: Any = None
     """What is asked of its layers (``layer_result.Job``), as long as its batch does not grow."""
     settled: int = 0
@@ -115,7 +118,7 @@ class Pass:
         if not known or self.no_losses:
             return
         if not self.is_union:
-            self.losses = torch.stack(list(known.values())).sum(0)
+            self.losses = sum_of(list(known.values()))
         elif known.keys() == self.sizes.keys():
             parts = [known[forward] * (self.batch_size / size) for forward, size in sorted(self.sizes.items())]
             self.losses = torch.cat(parts)
@@ -129,20 +132,27 @@ class Pass:
         vectors = [losses for losses, _ in self.unchecked] + ([] if self.losses is None else [self.losses])
         if not scalars and not vectors:
             return
+        if all(tensor.is_cpu for tensor in (*scalars, *vectors)):
+            numbers = [float(x.detach().double().numpy()) for x in scalars]
+            self.here = numbers, [vector.double() for vector in vectors]
+            return
         parts = [torch.stack([x.double() for x in scalars])] if scalars else []
         self.sizes_asked = [len(scalars), *(vector.shape[0] for vector in vectors)]
         self.asked = transfer.ask([torch.cat([*parts, *(vector.double() for vector in vectors)])])
 
     def read_losses(self) -> None:
-        """What was asked for is here from now on; do individual losses add up to the loss?"""
-        if self.asked is None:
+        """What was asked for has arrived. Do the individual losses add up to the loss?"""
+        if self.here is not None:
+            (known, pieces), self.here = self.here, None
+        elif self.asked is not None:
+            (both,), self.asked = self.asked.read(), None
+            numbers, *pieces = both.split(self.sizes_asked)
+            known = numbers.numpy().tolist()
+        else:
             return
-        (both,), self.asked = self.asked.read(), None
-        numbers, *found = both.split(self.sizes_asked)
-        self.losses = None if self.losses is None else found[-1]
-        known = numbers.numpy().tolist()
+        self.losses = None if self.losses is None else pieces[-1]
         self.loss += sum(known[: len(self.amounts)])
-        for (losses, _), each, value in zip(self.unchecked, found, known[len(self.amounts) :], strict=False):
+        for (losses, _), each, value in zip(self.unchecked, pieces, known[len(self.amounts) :], strict=False):
             own, count, add = each.numpy(), max(each.shape[0], 1), np.add.reduce
             problem = describe_sum(float(add(own)) / count, float(add(np.abs(own))) / count, value, losses.dtype)
             if problem and not self.no_losses:
@@ -196,17 +206,18 @@ class Pass:
         held.gradients[position] = gradient if before is None else before + gradient
 
 
-def add_pass(passes: list[Pass], found: Pass) -> str:
-    """Passes through the same calls become one: the samples are the same. Why they cannot, where they cannot."""
-    known = next((own for own in passes if own.shares_calls(found)), None)
+def add_pass(passes: list[Pass], pass_: Pass) -> str:
+    """Passes through the same calls become one, because the samples are the same. Returns why not, where that is
+    impossible."""
+    known = next((own for own in passes if own.shares_calls(pass_)), None)
     try:
         if known is not None:
-            known.add_pass(found)
+            known.add_pass(pass_)
             return ""
     except NotCovered as reason:
-        passes.append(found)
+        passes.append(pass_)
         return str(reason)
-    passes.append(found)
+    passes.append(pass_)
     return ""
 
 
@@ -215,16 +226,16 @@ def add_up(known: dict[Any, Tensor], more: dict[Any, Tensor]) -> None:
         known[key] = known[key] + value if key in known else value
 
 
-def free(found: Pass, name: str) -> None:
+def free(pass_: Pass, name: str) -> None:
     """Drop what only this parameter still needed."""
-    found.direct.pop(name, None)
-    found.shared.pop(name, None)
-    for held, _ in found.by_parameter.pop(name, ()):
+    pass_.direct.pop(name, None)
+    pass_.shared.pop(name, None)
+    for held, _ in pass_.by_parameter.pop(name, ()):
         if not held.waiting:
-            found.captured.pop(id(held.call), None)
+            pass_.captured.pop(id(held.call), None)
             held.contributions = None
             held.gradients = {}
-            if not found.keeps_graph:
+            if not pass_.keeps_graph:
                 held.call.release()
 
 
@@ -235,8 +246,9 @@ def keeps_graph() -> bool:
 
 
 def find_batch_size(values: Any, batch_dim: int, depth: int = 0) -> int | None:
-    """The number of samples: the size of the first tensor among the model's inputs that has the batch dimension. ``values``
-    are arguments and keywords, and from two levels on one argument: a list of tensors of different sizes has a sample each.
+    """The number of samples: the size of the first tensor among the model's inputs that has the batch dimension.
+    ``values`` are arguments and keywords. Two levels down, inside one argument, a list of tensors of different sizes
+    has one sample per tensor.
     """
     if isinstance(values, Tensor):
         return int(values.shape[batch_dim]) if values.dim() > batch_dim else None
@@ -319,7 +331,7 @@ def make_call(
     if before is not None:
         call.random_state, call.state = (before.random_state, random_state.take(tensors)), before.state
         if before.is_changed(tensors):
-            call.state.reason = "it writes into its own input, so that it cannot be run again on the same"
+            call.state.reason = "it writes into its own input, so it cannot be run again on the same input"
     if isinstance(module, nn.SyncBatchNorm):
         call.statistics = find_shared_statistics(output)
     return call

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from cockpit_core.distributed.group import Group
-from cockpit_core.engine.alpha.alpha import Alpha
+from cockpit_core.engine.alpha.component import Alpha
 from cockpit_core.engine.calls import Calls
 from cockpit_core.engine.capture import BeforeCall
 from cockpit_core.engine.clock import Clock
@@ -92,7 +92,8 @@ class Centre:
         return self.quiet.mute()
 
     def awaits_backward(self) -> bool:
-        """Is a forward pass that runs now the user's own, and the first backward pass of this step still to come?"""
+        """Is the forward pass that runs now the user's own, and is the first backward pass of this step still to
+        come?"""
         own = not self.quiet.muted and self.alpha.repetition is None
         return own and self.step.open is None and not self.step.passes
 
@@ -119,29 +120,29 @@ class Centre:
         if wanted and not self.layer_handles:
             self._hook_layers()
         elif wanted:
-            self.quiet.watch.start()  # what was noted of the step before is gone
+            self.quiet.watch.start()  # what was noted about the step before is gone
         else:
             self.layer_handles.remove()
 
     def replan(self, plan: Plan) -> None:
-        """The step that goes by is measured after all, as far as it still can be."""
+        """The current step is measured after all, as far as that is still possible."""
         self.step.plan = plan
 
-    # ---- what others know of the step ----------------------------------------------------------------------------
+    # ---- what others know about the step ----------------------------------------------------------------------------
 
     def expect_closure(self, closure: bool) -> None:
         """The optimizer is about to step. With a closure the backward pass is still to come."""
         self.step.in_closure = closure
 
     def unscale(self, scale: float) -> None:
-        """A GradScaler was found only at the step."""
+        """A GradScaler was noticed only at the step."""
         self.step.unscale(scale)
 
     def note_ids(self, ids: np.ndarray) -> None:
         self.step.ids.append(ids)
 
-    def note_second_look(self, found: OwnBatch) -> None:
-        self.looked_again += not found.reasons
+    def note_second_look(self, own_batch: OwnBatch) -> None:
+        self.looked_again += not own_batch.reasons
 
     def note_no_loss(self, reason: str) -> None:
         self.step.no_value["individual"] = reason
@@ -184,21 +185,23 @@ class Centre:
             self._hook_layers()
 
     def discard(self) -> None:
-        """What was captured of this step no longer counts."""
+        """What was captured in this step no longer counts."""
         self.step.discard()
         self.alpha.begin(self.step.plan)
 
     # ---- where the parameters are -------------------------------------------------------------------------------
 
     def find_place(self) -> Place | None:
-        """Where the parameters are now; of sharded ones nobody holds enough to say, and others may not show their elements."""
+        """Where the parameters are now. No process holds enough of sharded ones to say, and others may not show their
+        elements."""
         try:
             return None if self.cover.sharded else Place(self._moved_by_the_step())
         except Exception:
             return None
 
     def is_elsewhere(self) -> bool:
-        """One more backward pass of this step, of new gradients at parameters that were moved meanwhile (SAM and other
+        """One more backward pass of this step, with new gradients at parameters that were moved meanwhile (SAM and
+        other
         two-step optimizers): that is how the optimizer finds its step. The gradient is the one where the step begins."""
         state = self.step
         if not state.passes or state.measured or state.place is None or not state.place.has_moved():
@@ -269,30 +272,30 @@ class Centre:
         )
 
     def measure_curvature(self, make: Callable[[], Any], *, answer: bool = False) -> bool:
-        """Of the loss that ``make`` puts in its place. ``answer``: where it fails, the other processes hear of it."""
+        """The curvature of the loss that ``make`` sets up. ``answer``: if it fails, the other processes are told."""
         asked = self.asked()
         try:
-            found = self.curvature.measure(asked, make, self.curvature_samples)
+            result = self.curvature.measure(asked, make, self.curvature_samples)
         except Exception as error:
             if answer:
                 self.take_curvature(self.curvature.answer_others(asked, error))
             raise
-        self.take_curvature(found)
-        return found.is_done
+        self.take_curvature(result)
+        return result.is_done
 
-    def take_curvature(self, found: CurvatureResult) -> None:
+    def take_curvature(self, result: CurvatureResult) -> None:
         state = self.step
-        for kind, diagonal in found.diagonals.items():
+        for kind, diagonal in result.diagonals.items():
             known = state.diagonals.get(kind)
             state.diagonals[kind] = diagonal if known is None else known.plus(diagonal)
-        state.eigenpairs |= found.eigenpairs
-        for name, reason in found.reasons.items():
+        state.eigenpairs |= result.eigenpairs
+        for name, reason in result.reasons.items():
             state.no_value[name] = reason
             if name.startswith("eigenvalue "):
                 state.eigenpairs.pop(name.removeprefix("eigenvalue "), None)
-        state.curvature_part = found.part or state.curvature_part
-        if found.note:
-            self.cost_notes["eigenvalue"] = found.note
+        state.curvature_part = result.part or state.curvature_part
+        if result.note:
+            self.cost_notes["eigenvalue"] = result.note
 
 
 def to_dense(tensor: Tensor) -> Tensor:

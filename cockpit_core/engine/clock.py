@@ -1,8 +1,8 @@
 """Where the time of tracking goes, by kind of work; shared work is split honestly among those who asked for it.
 
-On a device that works beside the host, the host's clock tells how long it takes to hand work over, and whoever waits
-first waits for the user's work too. So there the device's own events are asked: from the moment at which the device
-comes to our work until it is through with it. They are read when a step is over, and nobody waits for the user's queue.
+On a device that works beside the host, the host's clock only tells how long it takes to hand work over, and waiting
+for our work means waiting for the user's work too. So the device's own events are used there: from the moment the
+device starts our work until it has finished. They are read when a step is over, and nobody waits for the user's queue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Clock:
         self._reference: tuple[Any, float] | None = None  # an event, and its time
 
     def use(self, device: torch.device | None) -> None:
-        """From now on by this device's events; None: by the host's clock."""
+        """Measure by this device's events from now on; None: by the host's clock."""
         if device is not None and is_capturing(device):
             device = None
         if device != self.device:
@@ -56,14 +56,15 @@ class Clock:
         return record(self.device, self._free.pop() if self._free else None)
 
     def when(self, mark: Mark) -> float | None:
-        """Of a moment, in seconds; None: the device is not there yet. To be asked in the order of the marks."""
+        """The time of a moment, in seconds; None if the device has not reached it yet. Must be asked in the order of
+        the marks."""
         if isinstance(mark, float):
             return mark
         if self._reference is None:  # the model is on another device by now
             return time.perf_counter()
         if not mark.query():
             return None
-        event, seconds = self._reference  # the last one that was read: events far apart are told in few digits
+        event, seconds = self._reference  # the last one that was read: the time between distant events has few digits
         seconds += event.elapsed_time(mark) / 1e3
         self._reference = mark, seconds
         return seconds
@@ -71,7 +72,7 @@ class Clock:
     # ---- work ---------------------------------------------------------------------------------------------------
 
     def timed(self, work: str, function: Callable[..., Any], *args: Any) -> Any:
-        start = self.mark()
+        start = time.perf_counter() if self.device is None else self.mark()
         try:
             return function(*args)
         finally:
@@ -88,7 +89,7 @@ class Clock:
             self._note(shares, start)
 
     def add_overhead(self, start: Mark) -> None:
-        """Tracking was at work since then."""
+        """Tracking has been at work since then."""
         self._note({OVERHEAD: 1.0}, start)
 
     def _note(self, shares: dict[str, float], start: Mark) -> None:
@@ -108,7 +109,8 @@ class Clock:
     # ---- reading ------------------------------------------------------------------------------------------------
 
     def spent(self, since: Mark) -> float:
-        """On tracking, at this step: what was noted, and all since then. What is left of our own work is waited for."""
+        """Seconds spent on tracking at this step: what was noted, and everything since then. Waits for the rest of
+        our own work."""
         self._read()
         return self.overhead + self.passed(since)
 

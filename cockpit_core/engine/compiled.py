@@ -19,17 +19,18 @@ def is_wrapper(module: Any) -> bool:
 
 
 def find_compiled_wrappers(model: nn.Module) -> list[nn.Module]:
-    """What ``torch.compile(model)`` returned, where ``track`` was given the model itself: it keeps no way back."""
+    """What ``torch.compile(model)`` returned, where ``track`` was given the model itself, which does not know its
+    wrapper."""
     if not has_compiled():
         return []
     from torch._dynamo.eval_frame import OptimizedModule
 
-    found = (o for o in gc.get_objects() if issubclass(type(o), OptimizedModule))
-    return [wrapper for wrapper in found if wrapper.__dict__.get("_modules", {}).get("_orig_mod") is model]
+    wrappers = (o for o in gc.get_objects() if issubclass(type(o), OptimizedModule))
+    return [wrapper for wrapper in wrappers if wrapper.__dict__.get("_modules", {}).get("_orig_mod") is model]
 
 
 def has_compiled() -> bool:
-    """Has ``torch.compile`` been called in this process? Looking through all its objects takes a tenth of a second and more.
+    """Has ``torch.compile`` been called in this process? Looking through all objects takes a tenth of a second or more.
 
     torch keeps what it compiles with, until ``torch._dynamo.reset()``; an optimizer's step alone leaves a None there.
     """

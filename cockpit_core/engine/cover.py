@@ -14,7 +14,7 @@ from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.layers.fallback import ATOMIC
 from cockpit_core.layers.registry import Repeating, find_rule
 
-COMPLEX = "its elements are complex numbers, which individual gradients are not measured of"
+COMPLEX = "its elements are complex numbers, for which individual gradients are not measured"
 UNSEEN = "no tracked backward pass has gone through it"
 TRANSFORMER_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -46,7 +46,8 @@ def find_batch_dims(model: nn.Module) -> dict[nn.Module, int]:
 
 def leave_to_inner(hosts: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module, str]]:
     """A module that holds a parameter for a module inside it (the bias of BERT's head is that of its last layer): run again as a
-    whole it would count the inner use twice, so the inner one measures it alone. If that is not all, the check says so."""
+    whole it would count the inner use twice, so the inner one measures it alone. If something is missing then, the
+    check says so."""
     if len(hosts) < 2:
         return hosts
     inside = {id(module): {id(m) for m in module.modules()} - {id(module)} for module, _ in hosts}
@@ -79,7 +80,7 @@ class Cover:
         self.methods = {n: ("not covered", COMPLEX) for n, p in self.parameters.items() if p.is_complex()}
         self.distrusted: set[nn.Module] = set()
         self.sharded = any(is_sharded(p) for p in self.parameters.values())
-        self.wholes: dict[str, Tensor] = {}  # of sharded parameters, those whose values are being looked at
+        self.wholes: dict[str, Tensor] = {}  # sharded parameters whose values are being looked at
         self.guard = guard
         self.hosts: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in self.parameters}
         self._assign(model)
@@ -137,11 +138,12 @@ class Cover:
         return module not in self.distrusted
 
     def distrust(self, module: nn.Module, error: Exception | None = None) -> None:
-        """The module's own rule gave an error or a wrong sum: its fallback serves from now on. An error is told."""
+        """The module's own rule gave an error or a wrong sum: its fallback is used from now on. An error is
+        reported."""
         self.distrusted.add(module)
         for name, hosts in self.hosts.items():
             if any(host is module for host, _ in hosts):
-                self.methods.pop(name, None)  # it is found anew
+                self.methods.pop(name, None)  # looked up again
         if error is not None:
             with self.guard(f"the rule of {self.paths.get(id(module)) or 'the model'} ({type(module).__name__})"):
                 raise error
@@ -153,7 +155,7 @@ class Cover:
         self.methods.setdefault(name, (method, reason))
 
     def is_left_out(self, name: str) -> bool:
-        """Nothing gave its individual gradients, so it is not asked any more."""
+        """Nothing gave its individual gradients, so they are not asked for any more."""
         return self.methods.get(name, ("",))[0] == "not covered"
 
     def escalate(self, name: str, reason: str) -> bool:
@@ -161,7 +163,7 @@ class Cover:
         module, local = self.hosts[name][0]
         path = self.paths[id(module)]
         if self.sharded:
-            reason += " (and it is sharded, so that the module around it cannot be run again)"
+            reason += " (and it is sharded, so the module around it cannot be run again)"
         parent, parent_path = self._enclosing(path)
         if parent is None or self.sharded:
             self.methods[name] = ("not covered", reason)
@@ -169,7 +171,8 @@ class Cover:
         own = path[len(parent_path) + 1 :] if parent_path else path
         self.hosts[name] = [(parent, f"{own}.{local}")]
         self._places = None
-        self.methods[name] = ("fallback", f"measured at {parent_path or type(parent).__name__}: {reason}")
+        if self.methods.get(name, ("",))[0] != "contribution":  # what was recorded so far stays marked
+            self.methods[name] = ("fallback", f"measured at {parent_path or type(parent).__name__}: {reason}")
         return True
 
     def _enclosing(self, path: str) -> tuple[nn.Module | None, str]:

@@ -30,7 +30,7 @@ from cockpit_core.engine.loss.graph import (
     roots_of,
     shared_gradients,
 )
-from cockpit_core.engine.loss.individual import NoIndividualLosses, individual_losses, sum_per_sample
+from cockpit_core.engine.loss.individual import NoIndividualLosses, individual_losses, is_one, sum_per_sample
 from cockpit_core.engine.loss.prepared import Output, Prepared, correct_loss
 from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.loss.samples import order_of_rows
@@ -44,7 +44,7 @@ from cockpit_core.quantities.measured import Activations
 
 
 class Engine(BackwardSide):
-    """Captures and reduces; knows nothing of schedules, records and files."""
+    """Captures and reduces. Knows nothing about schedules, records and files."""
 
     # ---- forward ------------------------------------------------------------------------------------------------
 
@@ -88,10 +88,10 @@ class Engine(BackwardSide):
                 tensor.register_hook(partial(self.on_model_gradient, forward, position))
 
     def on_model_gradient(self, forward: Forward, position: int, gradient: Tensor) -> None:
-        found = self.step.open
-        if not self.quiet.muted and self.alpha.repetition is None and found is not None:
-            if forward not in found.forwards:
-                found.forwards.append(forward)
+        pass_ = self.step.open
+        if not self.quiet.muted and self.alpha.repetition is None and pass_ is not None:
+            if forward not in pass_.forwards:
+                pass_.forwards.append(forward)
             forward.gradients[position] = gradient.detach()
 
     # ---- layers -------------------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ class Engine(BackwardSide):
         if self.quiet.packed:
             self.step.activations.reason = "activations are checkpointed or stored elsewhere, and not looked at"
             return
-        found = self.clock.timed("activations", read_activations, root, self.cover.names, wanted)
-        self.step.activations.add(found)
+        activations = self.clock.timed("activations", read_activations, root, self.cover.names, wanted)
+        self.step.activations.add(activations)
 
     def join_activations(self) -> Activations:
         """Of all processes."""
@@ -162,11 +162,11 @@ class Engine(BackwardSide):
         if not self.layer_handles or self.quiet.muted:
             return
         with self.guard("broadcast parameters"):
-            found = find_broadcasts(root, origin, self.batch_dim, self.cover, self.calls.follower, self.quiet)
-            self.step.interacts = self.step.interacts or found.interacts
-            for node, entry in found.entries:
+            broadcasts = find_broadcasts(root, origin, self.batch_dim, self.cover, self.calls.follower, self.quiet)
+            self.step.interacts = self.step.interacts or broadcasts.interacts
+            for node, entry in broadcasts.entries:
                 node.register_prehook(partial(self.on_entry, entry))
-            self.unbatched |= found.has_unbatched
+            self.unbatched |= broadcasts.has_unbatched
 
     # ---- loss ---------------------------------------------------------------------------------------------------
 
@@ -201,20 +201,20 @@ class Engine(BackwardSide):
                 return
             start = self.clock.mark()
             try:
-                found = self.open_pass(origin, find_batch_size((args, kwargs), self.batch_dim))
-                factor = factor / self.step.loss_scale
-                self._take_losses(found, origin[0], again, args, kwargs, value, factor)
-                found.labels = find_labels(args, kwargs, found.batch_size)
+                pass_ = self.open_pass(origin, find_batch_size((args, kwargs), self.batch_dim))
+                factor = factor / self.step.loss_scale if self.step.loss_scale != 1 else factor
+                self._take_losses(pass_, origin[0], again, args, kwargs, value, factor)
+                pass_.labels = find_labels(args, kwargs, pass_.batch_size)
                 if value.dim() == 0:
                     calls = again, args, kwargs, factor
-                    found.curved |= self.measure_curvature(lambda: ModuleLoss(self.scene(), found.part, *calls))
+                    pass_.curved |= self.measure_curvature(lambda: ModuleLoss(self.scene(), pass_.part, *calls))
             except Exception as error:
                 self.take_curvature(self.curvature.answer_others(self.asked(), error))  # else they would wait
                 raise
             self.clock.add_overhead(start)
 
     def _is_of_interest(self, value: Tensor, factor: Tensor) -> bool:
-        """Every step comes by here, so no context manager: an idle one may cost microseconds only."""
+        """Every step comes by here, so there is no context manager: an idle step may cost only microseconds."""
         try:
             self.noticed_loss(value, factor)
         except Exception as error:
@@ -223,28 +223,28 @@ class Engine(BackwardSide):
         return self.step.plan.active
 
     def _take_losses(
-        self, found: Pass, call: int, again: LossAgain, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
+        self, pass_: Pass, call: int, again: LossAgain, args: tuple, kwargs: dict, value: Tensor, factor: Tensor
     ) -> None:
-        """Loss and individual losses of this pass, times the user's own factor (1/3 for ``loss / 3``)."""
-        found.amounts.append((value * factor).sum())
-        if not ({"losses", "alpha"} & self.step.plan.needs or self.step.plan.alpha_end) or found.no_losses:
+        """The loss and the individual losses of this pass, times the user's own factor (1/3 for ``loss / 3``)."""
+        pass_.amounts.append((value * factor).sum() if value.dim() else value * factor)
+        if not ({"losses", "alpha"} & self.step.plan.needs or self.step.plan.alpha_end) or pass_.no_losses:
             return
         try:
             if value.dim() > 0:  # reduction="none": the user's own reduction is in the factor
                 name = type(self.loss_fn).__name__
-                losses = sum_per_sample((value * factor).detach(), found.part, self.batch_dim, name) * found.part
+                losses = sum_per_sample((value * factor).detach(), pass_.part, self.batch_dim, name) * pass_.part
             else:
-                order = self._order_of_rows(args, found.part)
-                calls = again, args, kwargs, found.part, self.batch_dim, order
+                order = self._order_of_rows(args, pass_.part)
+                calls = again, args, kwargs, pass_.part, self.batch_dim, order
                 losses = self.clock.timed("losses", individual_losses, *calls)
-                found.unchecked.append((losses, value))
-                losses = losses * factor
-            found.add_losses(call, losses)
+                pass_.unchecked.append((losses, value))
+                losses = losses if is_one(factor) else losses * factor
+            pass_.add_losses(call, losses)
         except NoIndividualLosses as reason:
-            found.no_losses, found.losses = str(reason), None
+            pass_.no_losses, pass_.losses = str(reason), None
 
     def _order_of_rows(self, args: tuple, B: int) -> Tensor | None:
-        """The sample of each row that a loss module was given, where they are k B of them and do not lie as expected."""
+        """The sample of each row that a loss module was given, where there are k B of them in an unexpected order."""
         given = next((value for value in args if isinstance(value, Tensor) and value.requires_grad), None)
         if given is None or not given.dim() or len(given) <= B or B < 2 or len(given) % B:
             return None
@@ -289,10 +289,10 @@ class Engine(BackwardSide):
         parts = find_terms(root, origin[1], self.batch_dim) if asks else Terms()
         terms, whole = parts.terms, [node for node, _ in roots_of(root)]
         own = [term.edge.node for term in terms if not term.shared]
-        for node in own if own and len(own) < len(terms) else whole:  # a penalty knows no samples
+        for node in own if own and len(own) < len(terms) else whole:  # a penalty has no samples
             self._look_for_broadcasts(node, origin)
         if asks:  # the calls have been told of their samples
-            with self.quiet.mute(), random_state.restored(random_state.take([])):  # a hook of the user's may draw
+            with self.quiet.mute(), random_state.restored(random_state.take([])):  # the user's hooks may draw
                 rest = parts, origin, self.batch_dim, self.verified
                 prepared.reading = self.clock.timed("losses", read_root, root, *rest)
                 if plan.individual:
@@ -317,19 +317,19 @@ class Engine(BackwardSide):
         with self.guard("loss hook"):
             if not prepared.by_module:
                 self.noticed_loss(torch.tensor(prepared.value / self.loss_scale()), factor)
-            found = self.open_pass(prepared.origin, None)
-            found.whole, found.shared = True, prepared.shared
-            found.labels = prepared.labels
+            pass_ = self.open_pass(prepared.origin, None)
+            pass_.whole, pass_.shared = True, prepared.shared
+            pass_.labels = prepared.labels
             self.step.again.note_whole(prepared.again)
-            found.curved = bool(self.step.plan.curvature_kinds)
-            found.loss = prepared.value / self.step.loss_scale
+            pass_.curved = bool(self.step.plan.curvature_kinds)
+            pass_.loss = prepared.value / self.step.loss_scale
             reading = prepared.reading
             if reading is None or reading.reason:
-                found.no_losses = "" if reading is None else reading.reason
+                pass_.no_losses = "" if reading is None else reading.reason
                 return
             for forward, losses in reading.losses.items():
-                found.note_size(forward, len(losses))
-                found.add_losses(forward, losses / self.step.loss_scale)
+                pass_.note_size(forward, len(losses))
+                pass_.add_losses(forward, losses / self.step.loss_scale)
 
     def after_root(self, prepared: Prepared, failed: bool) -> None:
         for handle in prepared.handles:

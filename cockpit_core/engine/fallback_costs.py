@@ -9,11 +9,11 @@ from torch import nn
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.fallback import gradients_of
 
-COSTLY = 3.0  # a fallback that takes longer than so many backward passes of its layer is worth a note
+COSTLY = 3.0  # a fallback that takes longer than this many backward passes of its layer is worth a note
 
 
 class FallbackCosts:
-    """A fallback that takes much longer than its layer is worth a note. Timed at its second step: not cold."""
+    """A fallback that takes much longer than its layer is worth a note. Timed at its second step, when it is warm."""
 
     def __init__(self, paths: Mapping[int, str]):
         self.paths = paths

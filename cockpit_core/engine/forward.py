@@ -1,4 +1,4 @@
-"""One call of the model, and how to repeat it: the one door to a repeated forward pass."""
+"""One call of the model, and how to repeat it: the only way to a repeated forward pass."""
 
 from __future__ import annotations
 
@@ -89,11 +89,14 @@ class Forward:
             yield inputs, named
 
     def is_same(self, result: Any) -> bool:
-        """Up to rounding: attention may have taken another kernel. Outputs that were written into since tell nothing."""
-        found = flatten_tensors(result)
-        if self.outputs and len(found) != len(self.outputs):
+        """Up to rounding, because attention may have used another kernel. Outputs that were written into since do not
+        count."""
+        tensors = flatten_tensors(result)
+        if self.outputs and len(tensors) != len(self.outputs):
             return False
-        pairs = [(a.detach(), b) for a, (b, version) in zip(found, self.outputs, strict=False) if b._version == version]
+        pairs = [
+            (a.detach(), b) for a, (b, version) in zip(tensors, self.outputs, strict=False) if b._version == version
+        ]
         return all(a.shape == b.shape and is_close(a, b) for a, b in pairs)
 
     def tensors(self) -> list[Tensor]:
@@ -101,11 +104,11 @@ class Forward:
 
 
 SAME = {torch.float64: 1e-8, torch.float32: 1e-3}
-"""How far outputs may be apart, relatively, that were computed twice."""
+"""How far apart, relatively, outputs may be that were computed twice."""
 
 
-def is_close(found: Tensor, known: Tensor) -> bool:
-    away = torch.linalg.vector_norm((found - known).double())
+def is_close(value: Tensor, known: Tensor) -> bool:
+    away = torch.linalg.vector_norm((value - known).double())
     length = torch.linalg.vector_norm(known.double())
     return bool(away <= SAME.get(known.dtype, 5e-2) * length.clamp(min=1e-30)) or not bool(torch.isfinite(length))
 

@@ -1,7 +1,8 @@
 """The Gram matrix of individual gradients, ``K_nm = g_n . g_m`` [B, B], layer by layer and never all gradients at once.
 
-One position per sample: ``K = (B B') * (A A')``, elementwise. Otherwise gradients are formed in blocks of samples that fit
-the memory budget; where they were formed anyway and fit, those serve. A layer's own matrix is reduced to a few numbers and
+One position per sample: ``K = (B B') * (A A')``, elementwise. Of few samples, kernels compare what they sum in registers.
+Otherwise gradients are formed in blocks of samples that fit the memory budget; where they were formed anyway and fit, those
+serve. A layer's own matrix is reduced to a few numbers and
 added to the network's: with hundreds of layers, hundreds of them would be too much to keep.
 """
 
@@ -10,8 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cockpit_core.layers.contribution import Contribution, Outer, Tried
+from cockpit_core.kernels.native.comparing import MOST_COMPARED, compare_blocks
+from cockpit_core.kernels.native.reducing import can_reduce
+from cockpit_core.layers.contribution import Contribution, Outer
 from cockpit_core.layers.scratch import Scratch
+from cockpit_core.layers.standing_in import Tried
 
 
 @torch.no_grad()
@@ -21,12 +25,16 @@ def gram_of(
     """Of one parameter over all passes of the step, the first ``chosen`` samples of each; ``rows`` are gradients [n, D]
     that were formed anyway."""
     parts = [part.part if isinstance(part, Tried) else part for part in parts]
+    if len(parts) == 1 and rows[0] is None and parts[0].compares(chosen[0]):
+        return parts[0].compare(chosen[0])
     if all(isinstance(part, Outer) for part in parts):
         a, b = (torch.cat([getattr(p, side)[:n] for p, n in zip(parts, chosen, strict=True)]) for side in "ab")
         return ((b @ b.T).double() * (a @ a.T).double()).cpu()
     blocks = [(k, lo, hi) for k in range(len(parts)) for lo, hi in cut(parts[k], rows[k], chosen[k], budget)]
     if len(blocks) == 1:
         G = form(parts[0], rows[0], 0, chosen[0], scratch)
+        if can_reduce(G, 0) and len(G) <= MOST_COMPARED:
+            return compare_blocks([G], [1.0])[0]
         return (G @ G.T).double().cpu()  # one product reads them once; half of it by smaller blocks takes longer
     starts = [0]
     for _, lo, hi in blocks:

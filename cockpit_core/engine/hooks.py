@@ -32,7 +32,7 @@ class Hook:
 
     def __init__(self, owner: Any, method: str, *, keeps: bool = False):
         self.owner, self.kept = weakref.ref(owner), owner if keeps else None
-        self.function = getattr(type(owner), method)  # found once: some hooks are called at every step
+        self.function = getattr(type(owner), method)  # looked up once: some hooks are called at every step
 
     def __call__(self, *args: Any) -> Any:
         if is_compiling():  # first: the compiler traces this line, and no further
@@ -48,14 +48,16 @@ class Hook:
 
 
 class LayerHook(Hook):
-    """For tracked steps: not called where code runs on stand-ins for tensors. (Hooks of idle steps are too cheap to ask.)"""
+    """For tracked steps: not called where code runs on stand-ins for tensors. (Hooks of idle steps are so cheap that
+    asking would cost more.)"""
 
     __slots__ = ()
 
     def __call__(self, *args: Any) -> Any:
         if is_compiling() or is_imagined():
             return None
-        return super().__call__(*args)
+        owner = self.owner()
+        return None if owner is None else self.function(owner, *args)
 
 
 def _give_inert() -> Any:

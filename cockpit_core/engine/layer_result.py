@@ -31,15 +31,15 @@ USED_ELSEWHERE = "the contributions of its module do not add up to its gradient:
 
 @dataclass(eq=False)
 class LayerResult:
-    """Of one parameter: ``statistics``, or a ``reason``; ``kept`` serves a projection on the step; ``norm`` is the
-    gradient's own, where the check has measured it."""
+    """The result of one parameter: ``statistics``, or a ``reason``. ``kept`` is for a projection on the step;
+    ``norm`` is that of the gradient, where the check has measured it."""
 
     name: str
     parts: list[Contribution] = field(default_factory=list)
     statistics: LayerStatistics | None = None
     reason: str = ""
     error: Exception | None = None
-    """Ours, where that is the reason; raised once the other processes have had their answers."""
+    """An error of ours, if that is the reason; raised once the other processes have their answers."""
     kept: list[Contribution] = field(default_factory=list)
     gram: Tensor | None = None
     norm: float | None = None
@@ -65,14 +65,15 @@ class Job:
     gradient: Callable[[str], Tensor]
     """What the backward passes of this step added to ``p.grad``."""
     directions: Callable[[str, Tensor], dict[str, Tensor]]
-    """On which a layer's gradients are projected, given its gradient; nothing is asked of a layer that has none."""
+    """The directions that a layer's gradients are projected on, given its gradient; nothing is asked of a layer
+    without one."""
     keep: bool = False
     """Alpha will project on the step."""
     gram: int = 0
     """Samples that the Gram matrix is asked for."""
     half: bool = False
     lengths: Mapping[str, float] = field(default_factory=dict)
-    """Of gradients, where they are sharded over processes."""
+    """Norms of gradients, where they are sharded over processes."""
     left_over: Mapping[str, float] = field(default_factory=dict)
     """How long ``p.grad`` was before this step, where it was not zeroed: what was added to it is known less precisely."""
     longest: float = 0.0
@@ -90,15 +91,18 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
     chosen = choose_samples([part.samples for part in parts], job.gram)
     for part, count in zip(parts, chosen, strict=True):
         smaller = job.keep and rows_are_smaller(part)
-        rows = part.samples if smaller else count if fits(part, count, request.memory_budget) else 0
-        reduced.append(reduce_layer(part, directions, request, bins, clock, keep_rows=rows))
+        compared = count if len(parts) == 1 and part.compares(count) else 0
+        useful = not compared and fits(part, count, request.memory_budget)
+        rows = part.samples if smaller else count if useful else 0
+        reduced.append(reduce_layer(part, directions, request, bins, clock, keep_rows=rows, compared=compared))
         formed.append(reduced[-1].rows)
         reduced[-1].rows = None
         result.kept.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)
     result.statistics = join(reduced)
     if result.statistics.counts is not None:
         result.statistics.counts.pack()
-    if job.gram:
+    result.gram = reduced[0].gram
+    if job.gram and result.gram is None:
         result.gram = clock.timed("gram", gram_of, parts, formed, chosen, request.memory_budget, request.scratch)
 
 
@@ -135,7 +139,7 @@ def put_tables(tables: Sequence[tuple[Counts, str, Tensor]], moved: Sequence[Ten
 
 
 def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: Job) -> dict[str, str]:
-    """Do the contributions of each layer add up to its gradient? By name what is wrong, where something is.
+    """Do the contributions of each layer add up to its gradient? Returns what is wrong, by name, where something is.
 
     ``mean(g_n . g) = ||g||^2`` costs nothing extra; all layers are looked at together, with one transfer.
     """
@@ -167,7 +171,7 @@ def has_dots(result: LayerResult, job: Job) -> bool:
 
 
 def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job: Job) -> str:
-    """Of one layer, whose ``g_n . g`` have this mean and this mean size. "" if they add up."""
+    """What is wrong with one layer, whose ``g_n . g`` have this mean and this mean size; "" if they add up."""
     dots = dots_of(result)
     if dots is None:
         return ""
@@ -188,7 +192,7 @@ def cancels(result: LayerResult, gradient: Tensor, job: Job) -> bool:
     """Nothing can be seen along a gradient that is zero: do the contributions cancel along another direction?"""
     parts = result.parts
     if sum(part.samples for part in parts) != job.samples:
-        return True  # others are with other processes
+        return True  # the other rows are with other processes
     direction = uneven(gradient.numel(), gradient).reshape(gradient.shape)
     along = torch.cat([project(part, direction) for part in parts])
     noise = 256 * max(job.longest, float(along.abs().max())) + 4 * job.samples * job.left_over.get(result.name, 0.0)
@@ -197,7 +201,7 @@ def cancels(result: LayerResult, gradient: Tensor, job: Job) -> bool:
 
 
 def tolerance_of(gradient: Tensor, half: bool) -> float:
-    """Rounding alone; what many elements sum up to grows with the root of their number."""
+    """The size of rounding alone: a sum of many elements grows with the root of their number."""
     if half or gradient.dtype not in TOLERANCE:
         return 5e-2
     exact = gradient.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"

@@ -12,13 +12,15 @@ from cockpit_core.engine.capture import Captured, Pass
 from cockpit_core.engine.cover import Cover
 from cockpit_core.foundation.faults import describe_error
 from cockpit_core.foundation.ungraded import Ungraded
-from cockpit_core.layers.contribution import Contribution, Joined, Rows, Same, Summed, Tried, Zeros
+from cockpit_core.layers.contribution import Contribution, Joined, Rows, Same, Summed, Zeros
 from cockpit_core.layers.fallback import fallback
 from cockpit_core.layers.registry import Call, NotCovered, Repeating, find_rule
+from cockpit_core.layers.standing_in import Tried
 
 
 class Maker:
-    """Makes contributions by the rules of the layers, or by the generic fallback, in passes of ours that nobody hears."""
+    """Makes contributions by the rules of the layers, or by the generic fallback, in passes of our own that no hook
+    sees."""
 
     def __init__(self, cover: Cover, memory_budget: int, mute: Callable[[], Any]):
         self.cover, self.memory_budget, self.mute = cover, memory_budget, mute
@@ -42,46 +44,46 @@ class Maker:
             return {local: Tried(part, partial(behind.get, local)) for local, part in parts.items()}
         return parts
 
-    def of_parameter(self, found: Pass, name: str, scale: float) -> Contribution:
+    def of_parameter(self, pass_: Pass, name: str, scale: float) -> Contribution:
         """``g_n`` of one parameter in one pass, all its uses summed per sample."""
         shape = self.cover.parameters[name].shape
         parts: list[tuple[int, Contribution]] = []
-        for forward, rows in found.direct.get(name, {}).items():
+        for forward, rows in pass_.direct.get(name, {}).items():
             parts.append((forward, Rows(rows, shape, scale)))
-        for held, local in found.by_parameter.get(name, ()) if not parts else ():
+        for held, local in pass_.by_parameter.get(name, ()) if not parts else ():
             if held.contributions is None:
                 held.contributions = self.of_call(held, scale)
             parts.append((held.call.forward, held.contributions[local].resolve()))
             held.waiting.discard(local)
-        row = found.shared[name] / found.batch_size if name in found.shared else None
-        if found.is_union and (parts or row is not None):
-            each = [[part for own, part in parts if own == forward] for forward in sorted(found.sizes)]
-            sizes = [size for _, size in sorted(found.sizes.items())]
+        row = pass_.shared[name] / pass_.batch_size if name in pass_.shared else None
+        if pass_.is_union and (parts or row is not None):
+            each = [[part for own, part in parts if own == forward] for forward in sorted(pass_.sizes)]
+            sizes = [size for _, size in sorted(pass_.sizes.items())]
             pairs = list(zip(each, sizes, strict=True))
             if row is not None:
                 pairs = [([*some, Same(row, size, scale)], size) for some, size in pairs]
             return Joined([sum_up(some) if some else Zeros(size, shape, scale) for some, size in pairs])
-        also = [] if row is None else [Same(row, found.batch_size, scale)]
+        also = [] if row is None else [Same(row, pass_.batch_size, scale)]
         return sum_up([*(part for _, part in parts), *also])
 
-    def nothing(self, found: Pass, name: str, scale: float) -> Contribution:
-        """Of a pass that does not go through this parameter."""
-        return Zeros(found.batch_size, self.cover.parameters[name].shape, scale)
+    def nothing(self, pass_: Pass, name: str, scale: float) -> Contribution:
+        """The contribution of a pass that does not go through this parameter."""
+        return Zeros(pass_.batch_size, self.cover.parameters[name].shape, scale)
 
 
 def apply_rule(
     call: Call, seeds: dict[int, Tensor], names: list[str], scale: float, cover: Cover
 ) -> dict[str, Contribution]:
-    """What the module's own rule gives. Nothing where it has none, or where it fails: then the fallback serves."""
+    """What the module's own rule gives. Nothing where it has none, or where it fails: then the fallback is used."""
     rule = find_rule(call.module) if cover.trusts(call.module) else None
     try:
         if isinstance(rule, Repeating):
-            found = rule(call, seeds, scale)
-            return {name: part for name, part in found.items() if name in names}
+            parts = rule(call, seeds, scale)
+            return {name: part for name, part in parts.items() if name in names}
         if any(cover.has_rule(call.module, local) for local in names):
             assert rule is not None
-            found = rule(call, seeds[0], scale)
-            return {name: part for name, part in found.items() if name in names and cover.has_rule(call.module, name)}
+            parts = rule(call, seeds[0], scale)
+            return {name: part for name, part in parts.items() if name in names and cover.has_rule(call.module, name)}
     except NotCovered:
         raise
     except Exception as error:

@@ -101,7 +101,7 @@ class Setting:
     length: float
     gradient_norm: float
     share: Callable[[Any], list[Any]]
-    """What every process found, one after the other; just our own without others."""
+    """The results of all processes, one after the other; just our own if there are no others."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -188,12 +188,12 @@ def attempt_at_start(setting: Setting, compute: Callable[[], Numbers]) -> Number
 
 
 def is_turn(count: int) -> bool:
-    """At the 1st, 2nd, 4th, 8th, ... time it is looked whether a repetition comes out as the first time."""
+    """At the 1st, 2nd, 4th, 8th, ... time, check whether a repetition gives the same as the first time."""
     return count.bit_count() == 1
 
 
 def why_not_again(cover: Cover, loss_fn: Any, *, in_closure: bool, mixes_processes: bool) -> str:
-    """What rules out to look at the samples again, before anything is tried; "" if nothing does."""
+    """What rules out looking at the samples again, before anything is tried; "" if nothing does."""
     moved = [n for n, p in cover.parameters.items() if n not in cover.selected and p.grad is not None]
     if in_closure:
         return "optimizer.step(closure) evaluates the loss at other parameters itself"

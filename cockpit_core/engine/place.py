@@ -17,7 +17,7 @@ TENSORS = 16
 ELEMENTS = 64
 """Enough for whatever moves a network as a whole: a step, a perturbation of it, an average put in its place."""
 BACK = 1e-2
-"""So much of the way there and back may be left by rounding."""
+"""Rounding may leave this share of the way there and back."""
 
 
 class Place:
@@ -30,14 +30,15 @@ class Place:
         self.asked: Asked | None = None
 
     def ask(self, transfer: Transfer) -> Place:
-        """Its values come over with what else is wanted on the host."""
+        """Its values are transferred with whatever else is wanted on the host."""
         if isinstance(self.taken, Tensor) and self.asked is None:
             self.asked = transfer.ask([self.taken])
         return self
 
     @cached_property
     def values(self) -> np.ndarray:
-        """Of another device's not before somebody asks: taken inside a backward pass, they must not wait for it."""
+        """Values on another device are read only when somebody asks: inside a backward pass nothing may wait for
+        them."""
         return to_array(self.taken if self.asked is None else self.asked.read()[0])
 
     def take(self) -> np.ndarray | Tensor:
@@ -46,13 +47,13 @@ class Place:
             parts = [sample(p) for p in self.parameters]
             if parts and not any(part.is_cpu or part.is_complex() for part in parts):
                 return torch.cat([part.double().to(parts[0].device) for part in parts])
-            return np.concatenate([as_array(part.detach()) for part in parts]) if parts else np.zeros(0)
+            return np.concatenate([as_array(part) for part in parts]) if parts else np.zeros(0)
 
     def read(self) -> np.ndarray:
         return to_array(self.take())
 
     def has_moved(self) -> bool:
-        """By whatever little: a difference of one rounding unit counts."""
+        """However little: a difference of one rounding unit counts."""
         return self.distance(self.read()) > 0
 
     def distance(self, values: np.ndarray) -> float:
@@ -108,7 +109,7 @@ def sample(p: Tensor) -> Tensor:
 class Unseen:
     """Notices parameters that move although their optimizer's ``step`` is never called.
 
-    Accumulating gradients over many batches moves nothing, so it is never taken for that.
+    Accumulating gradients over many batches moves nothing, so it is never mistaken for that.
     """
 
     FIRST, NEXT = 8, 16

@@ -18,10 +18,9 @@ EVERY_SAMPLE = 2**31
 
 @dataclass
 class Plan:
-    """``record``: write a record at this step. ``alpha_end``: only finish the Alpha of the step before. ``probe``: a dear look
-    that a diagnosis has asked for, by its name.
-
-    Nothing in it changes once it is made: what every layer asks for is found once.
+    """``record``: write a record at this step. ``alpha_end``: only finish the Alpha of the step before. ``probe``:
+    the name of an expensive probe that a diagnosis has asked for. Nothing in it changes once it is made: what every
+    layer needs is worked out once.
     """
 
     quantities: list[Quantity] = field(default_factory=list)
@@ -40,26 +39,27 @@ class Plan:
         if self.probe:
             self.needs.add("update")
         self.extensions = find_extensions(self.quantities) if self.record and not self.by_products_only else {}
+        self.counting = [q for q in self.quantities if type(q).counted is not Quantity.counted]
         self.spec = self.make_spec()
         self.active = self.record or self.alpha_end  # an attribute, because every idle step asks
 
     def make_spec(self) -> Spec | None:
-        """One pass counts for all: of several that count alike, the first has its bins."""
-        wanted = [spec for quantity in self.quantities if (spec := quantity.counted()) is not None]
+        """One pass counts for all quantities: of several that count the same way, the first decides the bins."""
+        wanted = [spec for quantity in self.counting if (spec := quantity.counted()) is not None]
         one = next((spec.gradient for spec in wanted if spec.gradient), None)
         two = next((spec.joint for spec in wanted if spec.joint), None)
         return Spec(gradient=one, joint=two) if one or two else None
 
     def measured_at(self, moment: Moment) -> list[Quantity]:
-        """Those whose statistics are complete then, and not sooner."""
+        """The quantities whose statistics are complete at this moment, and not sooner."""
         return self._by_moment.get(moment, [])
 
     @cached_property
     def _by_moment(self) -> dict[Moment, list[Quantity]]:
-        found: dict[Moment, list[Quantity]] = {}
+        by_moment: dict[Moment, list[Quantity]] = {}
         for quantity in self.quantities:
-            found.setdefault(moment_of(quantity.needs), []).append(quantity)
-        return found
+            by_moment.setdefault(moment_of(quantity.needs), []).append(quantity)
+        return by_moment
 
     @cached_property
     def individual(self) -> bool:
@@ -99,7 +99,7 @@ class Plan:
             for need in kinds:
                 if need in quantity.needs:
                     kinds[need].add(getattr(quantity, "curvature", None) or "")
-        return {} if self.by_products_only else {need: found for need, found in kinds.items() if found}
+        return {} if self.by_products_only else {need: chosen for need, chosen in kinds.items() if chosen}
 
     def request(self, scratch: Scratch) -> Request:
         request = Request(memory_budget=self.memory_budget, scratch=scratch)
@@ -110,8 +110,8 @@ class Plan:
 
     @cached_property
     def users(self) -> dict[str, list[str]]:
-        """Which quantities asked for which work; forming gradients is shared by all that read their elements. What a
-        quantity takes itself has a name of its own."""
+        """Which quantities asked for which work; forming gradients is shared by all that read their elements. The
+        time that a quantity takes itself has a name of its own."""
         users: dict[str, list[str]] = {}
         for quantity in self.quantities:
             for work in work_of(quantity.needs):
@@ -123,7 +123,8 @@ class Plan:
 
 
 class Plans:
-    """Makes plans. One that asks for the very same as one before is that one, with all that was found of it: most steps do.
+    """Makes plans. A plan that asks for the same as an earlier one is that plan, with all that was worked out for it.
+    Most steps do.
     Bins may have moved meanwhile, where their range follows the gradients."""
 
     KEPT = 4

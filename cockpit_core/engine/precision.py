@@ -1,4 +1,4 @@
-"""What we compute ourselves has the precision of what it is computed from, also where a whole step runs inside autocast."""
+"""What we compute ourselves has the precision of its inputs, even where a whole step runs inside autocast."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ DEVICES = ("cpu", "cuda")
 
 
 _is_on = torch.is_autocast_enabled
+_is_any_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: _is_on("cpu") or _is_on("cuda"))
 
 
 def plain_precision() -> AbstractContextManager[Any]:
@@ -20,7 +21,7 @@ def plain_precision() -> AbstractContextManager[Any]:
 
 
 def suspend_autocast() -> ExitStack | None:
-    """Until it is closed; None where there is nothing to do: a tracked step asks dozens of times."""
+    """In force until it is closed; None where there is nothing to do: a tracked step asks dozens of times."""
     if not _is_on("cpu") and not _is_on("cuda"):
         return None
     stack = ExitStack()
@@ -34,7 +35,7 @@ class PreciseGuard(Guard):
     __slots__ = ("precision",)
 
     def __enter__(self) -> None:
-        self.precision = suspend_autocast()
+        self.precision = suspend_autocast() if _is_any_on() else None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         if self.precision is not None:

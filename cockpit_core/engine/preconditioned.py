@@ -1,8 +1,8 @@
 """The largest eigenvalue of ``P^-1/2 (H + decay) P^-1/2`` on the step's own batch, P what the optimizer divided by.
 
 It has the eigenvalues of ``P^-1 H``, which decide whether preconditioned descent is stable, and is symmetric, which Lanczos
-needs. A step of one backward pass keeps one graph of its gradient for all products; of a step of several, the passes are
-repeated for each product, one after the other: their Hessians add up, and one graph exists at a time.
+needs. A step of one backward pass keeps one graph of its gradient for all products; in a step of several, the passes
+are repeated for each product, one after the other. Their Hessians add up, and only one graph exists at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cockpit_core.curvature.point import explained
 from cockpit_core.quantities.measured import Preconditioner
 
 SMALL = 1000
-"""Up to so many parameters products are cheap: eigenvalues a percent apart are told apart too."""
+"""With up to this many parameters products are cheap, and even eigenvalues that differ by a percent are told apart."""
 PATIENT = {"tolerance": 1e-7, "max_products": 128, "max_vectors": 128}
 
 
@@ -49,12 +49,12 @@ class PreconditionedHessian:
             yield from self.kept
             return
         for loss in self.losses():
-            found: list[Tensor | None] = [
+            gradients: list[Tensor | None] = [
                 *torch.autograd.grad(loss, self.parameters, create_graph=True, allow_unused=True)
             ]
             if self.keeps:
-                self.kept.append(found)
-            yield found
+                self.kept.append(gradients)
+            yield gradients
 
     def matvec(self, vector: Sequence[Tensor]) -> list[Tensor]:
         v = [root * part for root, part in zip(self.roots, vector, strict=True)]

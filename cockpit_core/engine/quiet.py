@@ -1,4 +1,4 @@
-"""Passes of our own through the user's network: nobody hears them, and they leave no trace."""
+"""Passes of our own through the user's network: no hook sees them, and they leave no trace."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Quiet:
     def undisturbed(self) -> Iterator[None]:
         """A pass of ours calls no hook of the user, and draws no random number that the user would have drawn.
 
-        Where a backward pass runs code of the user's (checkpointing, an ``autograd.Function``), it runs on copies of all
+        Where a backward pass runs code of the user (checkpointing, an ``autograd.Function``), it runs on copies of all
         that this code keeps.
         """
         with ExitStack() as stack:
@@ -57,7 +57,7 @@ class Quiet:
 
     @contextmanager
     def running(self, classes: set[type]) -> Iterator[None]:
-        """Code of these classes of the user's runs once more, on copies of all that it can reach."""
+        """Code of these classes of the user runs once more, on copies of all that it can reach."""
         muted, self.muted = self.muted, True
         try:
             with random_state.kept(), self._state(classes).installed():

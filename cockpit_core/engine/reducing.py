@@ -33,8 +33,8 @@ class Reducer:
         self.cover, self.maker, self.group, self.clock = cover, maker, group, clock
 
     def reduce(self, job: Job, names: list[str]) -> Iterator[LayerResult]:
-        """One result for every layer of which something is asked; it is to be settled. What is ahead of the last one needs
-        no formed gradients any more."""
+        """One result for every layer that something is asked of, still to be settled. All but the last no longer need
+        formed gradients."""
         if self.cover.sharded:
             lend_parameters(self.cover, job.passes)
         for some in self.group.rounds(names):
@@ -59,10 +59,10 @@ class Reducer:
         if not job.directions(name, gradient) or (not used and not bool(gradient.any())):
             return None  # what is left of another backward pass: the generator's, where the discriminator is trained
         try:
-            for found in job.passes:
-                absent = used and not is_used([found], name)
+            for pass_ in job.passes:
+                absent = used and not is_used([pass_], name)
                 make = self.maker.nothing if absent else self.maker.of_parameter
-                result.parts.append(make(found, name, job.scale))
+                result.parts.append(make(pass_, name, job.scale))
         except Exception as error:
             self._give_up(result, error)
         return result
@@ -74,7 +74,7 @@ class Reducer:
             result.error = error
 
     def _reduce_waiting(self, job: Job, results: list[LayerResult]) -> None:
-        """All that were too small for a turn of their own."""
+        """All layers that were too small for a turn of their own."""
         try:
             small_layers.reduce_waiting(results, job, self.clock)
         except Exception as error:
@@ -128,9 +128,9 @@ class Reducer:
                 result.statistics, result.reason = None, failed[result.name]
         return again
 
-    def _add_sums(self, found: list[LayerStatistics]) -> None:
+    def _add_sums(self, layers: list[LayerStatistics]) -> None:
         sums: list[Tensor] = []
-        for statistics in found:
+        for statistics in layers:
             if statistics.squares is not None:
                 statistics.squares = self.group.own(statistics.squares)
                 sums.append(statistics.squares)
@@ -147,11 +147,11 @@ def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) ->
 
 
 def is_used(passes: list[Pass], name: str) -> bool:
-    return any(name in found.by_parameter or name in found.direct or name in found.shared for found in passes)
+    return any(name in pass_.by_parameter or name in pass_.direct or name in pass_.shared for pass_ in passes)
 
 
 def use_next_way(parts: list[Contribution]) -> bool:
-    """Every part moves on, also behind one that cannot."""
+    """Every part moves on, even if another one cannot."""
     moved = [part.next_way() for part in parts]
     return all(moved)
 
@@ -187,6 +187,6 @@ def lend_parameters(cover: Cover, passes: list[Pass]) -> None:
         runs_again = rule is None or repeats or any("." in local for local in locals_)
         if runs_again and (repeats or not contains_sharded_modules(module)):
             values[module] = {name: whole(p) for name, p in module.named_parameters()}
-    for found in passes:
-        for held in found.captured.values():
+    for pass_ in passes:
+        for held in pass_.captured.values():
             held.call.parameters = values.get(held.call.module, {})

@@ -1,4 +1,4 @@
-"""``torch.jit`` compiles the hooks of a module along with it. Ours are hidden from it while it looks."""
+"""``torch.jit`` compiles the hooks of a module along with it. Our hooks are hidden while it does."""
 
 from __future__ import annotations
 

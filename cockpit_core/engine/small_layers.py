@@ -1,5 +1,5 @@
-"""Biases and scales of normalisations: their individual gradients are small and there already, and reducing them one after
-the other takes longer to ask for than to do. They wait for the end of the pass, and are reduced together.
+"""Biases and scales of normalisations: their individual gradients are small and already formed, and calling a
+reduction for each takes longer than the reduction itself. They wait for the end of the pass, and are reduced together.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from cockpit_core.engine.gram import gram_of
 from cockpit_core.engine.layer_result import Job, LayerResult
 from cockpit_core.engine.statistics import LayerStatistics, Request
 from cockpit_core.kernels import Counts
+from cockpit_core.kernels.native.comparing import MOST_COMPARED, compare_blocks
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_blocks
-from cockpit_core.layers.contribution import Contribution, Rows, Tried
+from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.layers.standing_in import Tried
 from cockpit_core.quantities.measured import choose_samples
 
 MOST = 2**16
@@ -56,17 +58,27 @@ def reduce_waiting(waiting: Sequence[LayerResult], job: Job, clock: Clock) -> No
         along = [list(directions.values()) for _, directions, _ in some]
         names = ["norms", *(["histogram"] if bins is not None else []), *(f"project {name}" for name in some[0][1])]
         shares = {name: 1 / len(names) for name in names}
-        found = clock.timed_shares(shares, reduce_blocks, blocks, along, [part.scale for *_, part in some], bins)
-        for (result, directions, _), own in zip(some, found, strict=True):
+        reduced = clock.timed_shares(shares, reduce_blocks, blocks, along, [part.scale for *_, part in some], bins)
+        for (result, directions, _), own in zip(some, reduced, strict=True):
             result.statistics = as_statistics(own, list(directions), job.request)
             result.kept = list(result.parts)
-            if job.gram:
-                chosen, request = choose_samples([len(own.norms)], job.gram), job.request
-                parts, budget, scratch = result.parts, request.memory_budget, request.scratch
-                result.gram = clock.timed("gram", gram_of, parts, [None], chosen, budget, scratch)
+        if job.gram:
+            clock.timed("gram", compare_waiting, [(result, part) for result, _, part in some], blocks, job)
 
 
-def as_statistics(found: Reduced, names: list[str], request: Request) -> LayerStatistics:
-    dots = dict(zip(names, found.dots.unbind(1), strict=False))
-    counts = None if request.spec is None else Counts(request.spec, found.counts, None)
-    return LayerStatistics(len(found.norms), found.norms, dots, None, counts)
+def compare_waiting(some: list[tuple[LayerResult, Rows]], blocks: list[Tensor], job: Job) -> None:
+    """Their Gram matrices, with one call where samples are few."""
+    counts = [choose_samples([len(block)], job.gram) for block in blocks]
+    if max(count for (count,) in counts) <= MOST_COMPARED:
+        firsts = [block[:count] for block, (count,) in zip(blocks, counts, strict=True)]
+        for (result, _), K in zip(some, compare_blocks(firsts, [part.scale for _, part in some]), strict=True):
+            result.gram = K
+        return
+    for (result, _), count in zip(some, counts, strict=True):
+        result.gram = gram_of(result.parts, [None], count, job.request.memory_budget, job.request.scratch)
+
+
+def as_statistics(reduced: Reduced, names: list[str], request: Request) -> LayerStatistics:
+    dots = dict(zip(names, reduced.dots.unbind(1), strict=False))
+    counts = None if request.spec is None else Counts(request.spec, reduced.counts, None)
+    return LayerStatistics(len(reduced.norms), reduced.norms, dots, None, counts)

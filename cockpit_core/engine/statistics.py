@@ -20,7 +20,7 @@ from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_blo
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.scratch import Scratch
 
-PROJECTED = 16 * 2**20  # so many elements at most are formed at a time, to be projected
+PROJECTED = 16 * 2**20  # at most this many elements are formed at a time, to be projected
 CACHE_BYTES = 4 * 2**20  # a block of formed gradients and its patches stays in the second-level cache
 
 
@@ -46,6 +46,7 @@ class LayerStatistics:
     squares: Tensor | None = None  # sum_n g_n^2 [*shape]
     counts: Counts | None = None
     rows: Tensor | None = None  # g_n [n, D] of the first n samples, where somebody asks for them
+    gram: Tensor | None = None  # g_n . g_m [n, n] of the first n samples, likewise
 
 
 @ungraded
@@ -57,9 +58,10 @@ def reduce_layer(
     clock: Clock,
     *,
     keep_rows: int = 0,
+    compared: int = 0,
 ) -> LayerStatistics:
     """All statistics of one parameter from one backward pass. ``keep_rows``: the gradients of so many samples too, if they
-    are formed."""
+    are formed. ``compared``: so many samples are compared with each other, if that can be done in passing."""
     result = LayerStatistics(contribution.samples)
     waiting = set()
     if request.squares and not take(result, "squares", clock.timed("squares", contribution.squares)):
@@ -79,7 +81,7 @@ def reduce_layer(
                 result.projections[name] = projection
                 pending.pop(name)
     if waiting or pending:
-        form_and_reduce(contribution, pending, request, parameter_bins, waiting, result, clock, keep_rows)
+        form_and_reduce(contribution, pending, request, parameter_bins, waiting, result, clock, keep_rows, compared)
     return result
 
 
@@ -99,15 +101,17 @@ def form_and_reduce(
     result: LayerStatistics,
     clock: Clock,
     keep_rows: int,
+    compared: int,
 ) -> None:
     """What has no shortcut: in one pass without stored gradients where there is a kernel for that, else in blocks."""
     spec = request.spec if "counts" in waiting else None
     few = keep_rows < contribution.samples  # for so few gradients alone the others are not formed
     if few and "squares" not in waiting and (spec is None or spec.joint is None):
         bins = None if spec is None else spec.gradient
-        reduced = clock.timed("form", contribution.reduce, list(directions.values()), bins)
+        reduced = clock.timed("form", contribution.reduce, list(directions.values()), bins, compared)
         if reduced is not None:
             keep_reduced([reduced], list(directions), waiting, result)
+            result.gram = reduced.gram
             return
     reduce_blocks(contribution, directions, request, parameter_bins, waiting, result, clock, keep_rows)
 
@@ -221,8 +225,8 @@ def project(contribution: Contribution, direction: Tensor) -> Tensor:
 
 
 def block_size(contribution: Contribution, memory_budget: int, like: Tensor | None) -> int:
-    """How many samples at a time: what fits the cache, at least 4 for the products' sake, never over a quarter of the
-    budget, for histograms widen and weigh what is formed."""
+    """How many samples at a time: what fits the cache, at least 4 for fast products, but never more than a quarter of
+    the budget, because histograms need room beside what is formed."""
     each = contribution.floats_per_sample * (like.element_size() if like is not None else 8)
     fits_cache, fits_budget = CACHE_BYTES // max(each, 1), memory_budget // 4 // max(each, 1)
     return int(max(1, min(max(fits_cache, 4), fits_budget, contribution.samples)))

@@ -57,7 +57,7 @@ class StepState:
     """What is wanted on the host."""
     activations: Activations = field(default_factory=Activations)
     ids: list[np.ndarray] = field(default_factory=list)
-    """Of the samples, as far as the user has said (``run.batch(ids=...)``)."""
+    """Ids of the samples, as far as the user has given them (``run.batch(ids=...)``)."""
     gram: Gram = field(default_factory=Gram)
     again: Again = field(default_factory=Again)
     """What it takes to evaluate the losses of this step once more."""
@@ -66,11 +66,11 @@ class StepState:
     seen_norms: dict[str, tuple[float, GradientMark]] = field(default_factory=dict)
     """Norms of gradients that the check has measured already."""
     marks: dict[str, GradientMark] = field(default_factory=dict)
-    """Of ``p.grad`` at the end of the backward pass."""
+    """Marks of ``p.grad`` at the end of the backward pass."""
     copied: bool = False
     """``gradients`` are copies; if not, they are ``p.grad`` itself, and right as long as nobody writes into it."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Layers whose individual gradients could not be had at this step, with the reason."""
+    """Layers without individual gradients at this step, with the reason."""
     no_value: dict[str, str] = field(default_factory=dict)
     diagonals: dict[str, Any] = field(default_factory=dict)
     eigenpairs: dict[str, Any] = field(default_factory=dict)
@@ -97,11 +97,11 @@ class StepState:
     """``zero_grad`` was forgotten: the optimizer's gradient is not this step's."""
 
     def unscale(self, scale: float) -> None:
-        """A GradScaler was found only at the step: divide what was taken with its factor in it."""
+        """A GradScaler was noticed only at the step: divide what was taken with its factor in it."""
         self.loss_scale = scale
-        for found in self.passes:
-            found.loss /= scale
-            found.losses = None if found.losses is None else found.losses / scale
+        for pass_ in self.passes:
+            pass_.loss /= scale
+            pass_.losses = None if pass_.losses is None else pass_.losses / scale
         self.gradient_norms = {name: norm / scale for name, norm in self.gradient_norms.items()}
         self.gradients = {name: gradient / scale for name, gradient in self.gradients.items()}
         self.diagonals = {kind: diagonal.scaled(1 / scale) for kind, diagonal in self.diagonals.items()}
@@ -126,34 +126,34 @@ class StepState:
 
     @property
     def backward_passes(self) -> int:
-        """Also those that went through the same calls once more, and were added to the first."""
-        return sum(found.count for found in self.passes)
+        """Includes those that went through the same calls once more and were added to the first."""
+        return sum(pass_.count for pass_ in self.passes)
 
     @property
     def batch_size(self) -> int:
         if self.joint is not None:
             return self.joint.size
-        return sum(found.batch_size for found in self.passes)
+        return sum(pass_.batch_size for pass_ in self.passes)
 
     @property
     def loss(self) -> float:
         """The scalar that was differentiated: the micro-batches' losses, each with the user's own factor."""
         if self.joint is not None:
             return self.joint.loss
-        return sum(found.loss for found in self.passes)
+        return sum(pass_.loss for pass_ in self.passes)
 
     def losses(self) -> Tensor | None:
         """``l_n`` of the whole batch, mean ``L``. A pass's own have the mean of its part: each counts B / B_k."""
         if self.joint is not None:
             return self.joint.losses
-        parts = [found.losses for found in self.passes]
+        parts = [pass_.losses for pass_ in self.passes]
         if not parts or any(part is None for part in parts):
             return None
         if len(parts) == 1 and parts[0] is not None:
             return parts[0] if parts[0].dtype == torch.float64 else parts[0].double()
         total = self.batch_size
         pairs = zip(parts, self.passes, strict=True)
-        return torch.cat([part.double() * (total / found.batch_size) for part, found in pairs if part is not None])
+        return torch.cat([part.double() * (total / pass_.batch_size) for part, pass_ in pairs if part is not None])
 
     def batch(self) -> Batch:
         """What all passes of this process have seen together."""
@@ -171,14 +171,14 @@ class StepState:
         return next(iter(self.failures.values()), "")
 
     def labels(self) -> Tensor | None:
-        """Of the whole batch, as the loss was given them."""
-        parts = [found.labels for found in self.passes]
+        """Labels of the whole batch, as the loss was given them."""
+        parts = [pass_.labels for pass_ in self.passes]
         if not parts or any(part is None for part in parts):
             return None
-        return torch.cat([part for part in parts if part is not None])
+        return parts[0] if len(parts) == 1 else torch.cat([part for part in parts if part is not None])
 
     def why_no_losses(self) -> str:
         if self.joint is not None:
             return self.joint.no_losses
-        reasons = (found.no_losses or found.no_losses_yet for found in self.passes)
+        reasons = (pass_.no_losses or pass_.no_losses_yet for pass_ in self.passes)
         return next((reason for reason in reasons if reason), "no loss was captured")

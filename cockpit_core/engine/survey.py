@@ -1,4 +1,4 @@
-"""One look through the graph of what is differentiated: is it of this model, and of which of its calls?"""
+"""One look through the graph of what is differentiated: does it belong to this model, and to which of its calls?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def survey(
 ) -> Survey:
     """``names`` by id of the parameters, ``hooked``: modules whose calls are tagged. What a checkpointed block hides is
     taken for the model's where the model has been called. ``swapped``: the graph holds other objects than the parameters
-    (fully_shard), so that losses which were handed over are taken for the model's; they may be another run's otherwise."""
+    (fully_shard), so losses that were handed over are taken for the model's. Otherwise they may belong to another
+    run."""
     answer, seen, waiting = Survey(), set(), [node for node, _ in roots_of(root)]
     while waiting:
         node = waiting.pop()

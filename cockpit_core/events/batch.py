@@ -58,8 +58,10 @@ def make_batch(
         since = 0
     first = table.find_row(since)
     last = None if until is None else max(first, table.find_row(until))
-    columns = [_decimate(column, max_points) for column in _select(data, first, last, names, layers)]
     rows = table.rows(first, last)
+    columns = list(_select(data, first, last, rows.seq.size, names, layers))
+    if max_points is not None:
+        columns = [_decimate(column, max_points) for column in columns]
     kept = _choose_rows(columns, rows)
     end = table.next_seq if until is None else max(since, min(until, table.next_seq))
     batch = records.Batch(
@@ -75,7 +77,7 @@ def make_batch(
         triggered=rows.triggered[kept] if rows.triggered.any() else None,
         replace=since == 0 and until is None,
         header=data.header if table.header is not None and since <= table.header_seq <= end else None,
-        columns=[_renumber(column, kept) for column in columns],
+        columns=columns if kept.size == rows.seq.size else [_renumber(column, kept) for column in columns],
         notices=[notice for _, notice in table.notices.between(since, end)],
         findings=latest(finding for _, finding in table.findings.between(since, end)),
         drop_from_step=min((drop.step for drop in table.drops if drop.seq >= since > 0), default=-1),
@@ -93,23 +95,30 @@ def latest(findings: Iterable[records.Finding]) -> list[records.Finding]:
 
 
 def _select(
-    data: RunData, first: int, last: int | None, names: Collection[str] | None, layers: Collection[str] | None
+    data: RunData,
+    first: int,
+    last: int | None,
+    count: int,
+    names: Collection[str] | None,
+    layers: Collection[str] | None,
 ) -> Iterator[records.BatchColumn]:
-    """All wanted columns, with rows counted from ``first``; those without a value are left out."""
+    """All wanted columns of these ``count`` rows, counted from ``first``; those without a value are left out.
+
+    One value per row needs no row numbers.
+    """
     table = data.table
     for name, column in table.columns.items():
-        if _wanted(name, names):
-            rows, values = column.get(first, last)
-            if rows.size:
-                yield records.BatchColumn(name, values, rows=rows - first)
+        if names is None or _wanted(name, names):
+            some, values = column.part(first, last, count)
+            if values.size:
+                yield records.BatchColumn(name, values, rows=None if some is None else some - first)
     layer_names, chosen = list(table.layer_index), None if layers is None else set(layers)
     for name, matrix in table.layer_columns.items():
-        for index in matrix.layers() if _wanted(name, names) else ():
-            layer = layer_names[index]
-            if chosen is None or layer in chosen:
-                rows, values = matrix.get(index, first, last)
-                if rows.size:
-                    yield records.BatchColumn(name, values, layer, rows - first)
+        if _wanted(name, names):
+            wanted = [index for index in matrix.layers() if chosen is None or layer_names[index] in chosen]
+            for index, rows, values in matrix.get_all(wanted, first, last):
+                where = None if rows.size == count else rows - first
+                yield records.BatchColumn(name, values, layer_names[index], where)
 
 
 def _wanted(name: str, names: Collection[str] | None) -> bool:
@@ -165,18 +174,17 @@ def _first_each(indices: np.ndarray, bucket: np.ndarray) -> np.ndarray:
     return indices[np.diff(bucket[indices], prepend=-1) != 0]
 
 
-def _decimate(column: records.BatchColumn, max_points: int | None) -> records.BatchColumn:
-    if max_points is None or column.rows is None:
-        return column
+def _decimate(column: records.BatchColumn, max_points: int) -> records.BatchColumn:
     keep = decimate(column.values, max_points)
     if keep.size == column.values.size:
         return column
-    return records.BatchColumn(column.name, column.values[keep], column.layer, column.rows[keep], True)
+    rows = keep if column.rows is None else column.rows[keep]
+    return records.BatchColumn(column.name, column.values[keep], column.layer, rows, True)
 
 
 def _choose_rows(columns: list[records.BatchColumn], rows: StoredRows) -> np.ndarray:
     """Rows to send: all, or after decimation those that are referred to, were triggered, or are the last."""
-    if not any(column.decimated for column in columns):
+    if not any(column.decimated for column in columns) or any(column.rows is None for column in columns):
         return np.arange(rows.seq.size)
     used = rows.triggered.astype(bool)
     used[-1] = True
@@ -186,8 +194,9 @@ def _choose_rows(columns: list[records.BatchColumn], rows: StoredRows) -> np.nda
 
 
 def _renumber(column: records.BatchColumn, kept: np.ndarray) -> records.BatchColumn:
+    """A column with a value in every row keeps all of them, so here all have row numbers."""
     assert column.rows is not None
-    whole = column.rows.size == kept.size  # one value per row needs no row numbers
+    whole = column.rows.size == kept.size
     column.rows = None if whole else np.searchsorted(kept, column.rows)
     return column
 

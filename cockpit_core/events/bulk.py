@@ -1,8 +1,8 @@
 """Many records at once, about thirty times faster than one by one; the result is the same.
 
-Records that share a ``Pattern`` are read as columns of one byte matrix. Whatever fits none (warnings, an end, the
-first step of a resumed run, damage) goes the ordinary way, in its turn: nothing is believed here that the ordinary way
-would refuse.
+Records that share a ``Pattern`` are read as columns of one byte matrix. Whatever fits no pattern (warnings, an end,
+the first step of a resumed run, damage) is read the ordinary way, in its turn. Nothing is accepted here that the
+ordinary way would refuse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from cockpit_core.events.pattern import Pattern, read_numbers, read_small
 from cockpit_core.events.table import KINDS, StoredRows, Table
 from cockpit_core.foundation import records
 
-FEW = 16  # fewer records alike are not worth a pattern
+FEW = 6  # fewer records alike are not worth a pattern
+FEW_KNOWN = 3  # or using one that is there
 MANY_PATTERNS = 64  # a run whose records all differ is read the ordinary way
 
 
@@ -55,13 +56,13 @@ def _find_alike(payloads: Sequence[bytes], known: dict[int, Pattern]) -> list[Al
         by_length.setdefault(len(payload), []).append(place)
     alike: list[Alike] = []
     for length, members in by_length.items():
-        if not length or len(members) < FEW:
+        if not length or len(members) < (FEW_KNOWN if length in known else FEW):
             continue
         places = np.array(members)
         matrix = np.frombuffer(b"".join(payloads[place] for place in members), np.uint8).reshape(-1, length)
-        while places.size >= FEW and len(alike) < MANY_PATTERNS:
+        while places.size >= FEW_KNOWN and len(alike) < MANY_PATTERNS:
             try:
-                pattern = _find_pattern(payloads[places[0]], matrix[:1], known)
+                pattern = _find_pattern(payloads[places[0]], matrix[:1], known, places.size >= FEW)
             except ValueError:
                 places, matrix = places[1:], matrix[1:]
                 continue
@@ -71,9 +72,11 @@ def _find_alike(payloads: Sequence[bytes], known: dict[int, Pattern]) -> list[Al
     return alike
 
 
-def _find_pattern(payload: bytes, row: np.ndarray, known: dict[int, Pattern]) -> Pattern:
+def _find_pattern(payload: bytes, row: np.ndarray, known: dict[int, Pattern], may_make: bool) -> Pattern:
     pattern = known.get(len(payload))
     if pattern is None or not pattern.fits(row)[0]:
+        if not may_make:
+            raise ValueError("too few for a pattern of their own")
         pattern = Pattern(payload)
         if len(known) >= MANY_PATTERNS:
             known.clear()
@@ -101,8 +104,7 @@ def _add_stretch(table: Table, alike: list[Alike], start: int, end: int) -> bool
     if not _has_ordered_fits(table, parts):
         return False
     base = len(table)
-    for name, (places, values, texts) in _join(parts).items():
-        table.extend_column(name, base + places, values, texts)
+    _extend_columns(table, base, parts)
     for pattern, places, matrix in parts:
         _extend_layers(table, pattern, base + places, matrix)
         _extend_lists(table, pattern, rows.seq[places].tolist(), rows.step[places].tolist(), matrix)
@@ -117,7 +119,7 @@ def _add_stretch(table: Table, alike: list[Alike], start: int, end: int) -> bool
 
 
 def _has_ordered_fits(table: Table, parts: list[Alike]) -> bool:
-    """Whether each fit is of a later step than all before it; one that is not replaces them, the ordinary way."""
+    """Whether each fit has a later step than all before it. One that has not replaces them, the ordinary way."""
     places = [places for pattern, places, _ in parts for _ in pattern.alphas]
     steps = [read_small(matrix, at).astype(np.int64) for pattern, _, matrix in parts for at, _ in pattern.alphas]
     if not steps:
@@ -141,6 +143,18 @@ def _read_rows(parts: list[Alike], count: int) -> StoredRows:
     return rows
 
 
+def _extend_columns(table: Table, base: int, parts: list[Alike]) -> None:
+    if len(parts) > 1:
+        for name, (places, values, texts) in _join(parts).items():
+            table.extend_columns((base + places).astype(np.uint32).tobytes(), [(name, values)])
+            table.extend_texts(name, texts)
+        return
+    ((pattern, places, matrix),) = parts  # all records alike, as mostly: in order already, and rows are the same
+    table.extend_columns((base + places).astype(np.uint32).tobytes(), _read_columns(pattern, matrix))
+    for name, (_, method) in pattern.record.estimates.items():
+        table.extend_texts("error/" + name, [method] * len(places))
+
+
 Joined = tuple[np.ndarray, np.ndarray, list[str]]
 
 
@@ -148,20 +162,26 @@ def _join(parts: list[Alike]) -> dict[str, Joined]:
     """Places and values of each name, over all patterns, in order of place."""
     pieces: dict[str, list[tuple[np.ndarray, np.ndarray, str]]] = {}
     for pattern, places, matrix in parts:
-        record = pattern.record
-        values = read_numbers(matrix, pattern.scalars, len(record.scalars))
-        for index, name in enumerate(record.scalars):
-            pieces.setdefault(name, []).append((places, values[:, index], ""))
-        for name, at in zip(record.costs, pattern.costs, strict=True):
-            pieces.setdefault("cost/" + name, []).append((places, read_numbers(matrix, at)[:, 0], ""))
-        for (name, (_, method)), at in zip(record.estimates.items(), pattern.estimates, strict=True):
-            pieces.setdefault("error/" + name, []).append((places, read_numbers(matrix, at)[:, 0], method))
+        methods = {"error/" + name: method for name, (_, method) in pattern.record.estimates.items()}
+        for name, values in _read_columns(pattern, matrix):
+            pieces.setdefault(name, []).append((places, values, methods.get(name, "")))
     joined = {name: _join_pieces(some, name.startswith("error/")) for name, some in pieces.items()}
     return dict(sorted(joined.items(), key=lambda item: item[1][0][0]))  # columns appear as they would one by one
 
 
+def _read_columns(pattern: Pattern, matrix: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Each name with its value in each record."""
+    record = pattern.record
+    scalars = np.ascontiguousarray(read_numbers(matrix, pattern.scalars, len(record.scalars)).T)
+    yield from zip(record.scalars, scalars, strict=True)
+    for name, at in zip(record.costs, pattern.costs, strict=True):
+        yield "cost/" + name, read_numbers(matrix, at)[:, 0]
+    for name, at in zip(record.estimates, pattern.estimates, strict=True):
+        yield "error/" + name, read_numbers(matrix, at)[:, 0]
+
+
 def _join_pieces(pieces: list[tuple[np.ndarray, np.ndarray, str]], with_texts: bool) -> Joined:
-    if len(pieces) == 1:  # all records alike, as mostly: in order already
+    if len(pieces) == 1:
         ((places, values, text),) = pieces
         return places, values, [text] * len(places) if with_texts else []
     places = np.concatenate([piece[0] for piece in pieces])
@@ -199,4 +219,4 @@ def _make_fits(
         if name != "alpha" or example.alpha is not None:
             columns[name] = read_numbers(matrix, at)[:, 0].tolist()
     columns["step"] = steps
-    return zip(*columns.values(), strict=False)  # some repeat for ever
+    return zip(*columns.values(), strict=False)  # some repeat forever

@@ -12,7 +12,7 @@ import numpy as np
 
 try:
     from google_crc32c import value as _native
-except Exception:  # a broken native extension must not take the log down with it
+except Exception:  # a broken native extension must not break the log
     _native = None
 
 _BLOCK = 256

@@ -59,7 +59,8 @@ class RunData(Taking):
 
     @property
     def names(self) -> list[str]:
-        """Everything with at least one value: the quantities in the header's order, then the rest as it came."""
+        """Everything with at least one value: the quantities in the header's order, then the rest in order of
+        arrival."""
         known = {name for name, column in self.table.columns.items() if column.rows and not _is_aside(name)}
         known |= {name for name, column in self.table.layer_columns.items() if column}
         known |= set(self._heavy.names)
@@ -87,7 +88,7 @@ class RunData(Taking):
 
     @property
     def findings(self) -> list[records.Finding]:
-        """What the log says is wrong, as it was found live: the latest message of each name."""
+        """What the log says is wrong, as it was diagnosed live: the latest message of each name."""
         return list({finding.name: finding for finding in self.table.findings}.values())
 
     @property
@@ -96,12 +97,12 @@ class RunData(Taking):
 
     @property
     def estimates(self) -> dict[str, Estimates]:
-        found = {}
+        estimates = {}
         for name, column in self.table.columns.items():
             if name.startswith("error/") and column.rows:
                 rows, errors = column.get()
-                found[name.removeprefix("error/")] = Estimates(self._steps(rows), errors, list(column.texts))
-        return found
+                estimates[name.removeprefix("error/")] = Estimates(self._steps(rows), errors, list(column.texts))
+        return estimates
 
     @property
     def broken(self) -> int:
@@ -224,14 +225,14 @@ class RunData(Taking):
 
     def parameters(self, step: int = -1) -> dict[str, np.ndarray]:
         """What the quantity Parameters stored: the parameters before that step, by layer."""
-        found, step = {}, check_step(step)
+        counts, step = {}, check_step(step)
         for name in self.layers:
             try:
-                found[name] = self.histogram("Parameters", step, name).counts
+                counts[name] = self.histogram("Parameters", step, name).counts
             except KeyError:
                 if "Parameters" not in self.histogram_names:
                     raise
-        return found
+        return counts
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per record, one column per name; layer-wise values as ``name[layer]``."""

@@ -37,7 +37,7 @@ class HeavyIndex:
         return [entry.step for entry in self._entries.get(name, [])]
 
     def add(self, name: str, step: int, generation: int, fetch: Fetch) -> None:
-        """Raises ValueError for a step that no run has: TensorBoard's are of 64 bits, and may be negative."""
+        """Raises ValueError for a step that no run has: TensorBoard's steps have 64 bits and may be negative."""
         if not 0 <= step <= UINT32_MAX:
             raise ValueError(f"{name} at step {step}")
         entries = self._entries.setdefault(name, [])
@@ -46,16 +46,16 @@ class HeavyIndex:
         entries.append(Heavy(step, generation, fetch))
 
     def drop(self, drop: Drop) -> None:
-        """Forget what earlier generations know of that step and later ones."""
+        """Forget what earlier generations know about that step and later ones."""
         for entries in self._entries.values():
             entries[:] = [x for x in entries if x.step < drop.step or x.generation >= drop.generation]
 
     def find(self, name: str, step: int) -> Heavy | None:
-        """The one of a step (-1: the last one); None if there is none."""
+        """The histogram of a step (-1: the last one); None if there is none."""
         entries = self._entries.get(name, [])
         place = len(entries) - 1 if step == -1 else bisect.bisect_left(entries, step, key=lambda entry: entry.step)
-        found = entries[place] if 0 <= place < len(entries) else None
-        return found if found is not None and step in (-1, found.step) else None
+        heavy = entries[place] if 0 <= place < len(entries) else None
+        return heavy if heavy is not None and step in (-1, heavy.step) else None
 
 
 def check_shown(blob: bytes) -> int:
@@ -67,7 +67,7 @@ def check_shown(blob: bytes) -> int:
 
 
 class Room:
-    """What a message may still hold: so many bytes, and so many once the page has inflated them."""
+    """What a message may still hold: bytes as sent, and bytes once the page has inflated them."""
 
     def __init__(self, bytes_left: int) -> None:
         self.left, self._inflated = bytes_left, MAX_INFLATED
@@ -92,15 +92,15 @@ class Room:
 def make_fetch(path: Path, offset: int, end: int, tag: str) -> Fetch:
     """How to read the blobs of one event again, given where it stands."""
 
-    count: int | None = None  # of blobs: mostly far fewer than a header names layers
+    count: int | None = None  # the number of blobs: mostly far fewer than the header has layers
 
     def fetch(index: int) -> bytes:
         nonlocal count
         if count is not None and index >= count:
             return b""
-        found = [value for value in read_one(path, offset, end).values if value.tag == tag]
+        values = [value for value in read_one(path, offset, end).values if value.tag == tag]
         if count is None:
-            count = max((value.count_strings() for value in found), default=0)
-        return next(filter(None, (value.pick_string(index) for value in found)), b"")
+            count = max((value.count_strings() for value in values), default=0)
+        return next(filter(None, (value.pick_string(index) for value in values)), b"")
 
     return fetch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from array import array
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -14,7 +15,7 @@ class Layout:
     def __init__(self, layers: list[int]) -> None:
         self.layers = layers
         straight = layers == list(range(len(layers)))
-        # Where a name stands twice, the last counts.
+        # If a name occurs twice, the last one counts.
         self._places = None if straight else {layer: place for place, layer in enumerate(layers)}
 
     @property
@@ -57,13 +58,25 @@ class LayerColumn:
 
     def get(self, layer: int, first: int = 0, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Copies of rows and values of one layer, from row ``first`` on, before row ``last``."""
-        found = [(part, part.layout.find(layer)) for part in self._parts]
-        pieces = [part.get(place, first, last) for part, place in found if place is not None]
+        parts = [(part, part.layout.find(layer)) for part in self._parts]
+        pieces = [part.get(place, first, last) for part, place in parts if place is not None]
         if len(pieces) == 1:
             return pieces[0]
         if not pieces:
             return np.empty(0, np.uint32), np.empty(0)
         return np.concatenate([rows for rows, _ in pieces]), np.concatenate([values for _, values in pieces])
+
+    def get_all(
+        self, layers: Iterable[int], first: int, last: int | None
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """These layers that have values, with the same as ``get`` of each."""
+        if len(self._parts) == 1:  # mostly, and then all at once
+            yield from self._parts[0].get_all(layers, first, last)
+            return
+        for layer in layers:
+            rows, values = self.get(layer, first, last)
+            if rows.size:
+                yield layer, rows, values
 
     def keep(self, kept: np.ndarray, renumber: np.ndarray) -> None:
         for part in self._parts:
@@ -121,6 +134,26 @@ class _Part:
         mask = self._present[part, place]
         rows = np.frombuffer(self.rows, np.uint32)[part][mask] if self.rows else np.empty(0, np.uint32)
         return rows, self._values[part, place][mask].astype(np.float64)
+
+    def get_all(
+        self, layers: Iterable[int], first: int, last: int | None
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        part = between(self.rows, first, last)
+        rows = np.frombuffer(self.rows[part], np.uint32)  # the slice is a copy
+        if not rows.size:
+            return
+        present = self._present[part]
+        values = np.array(self._values[part].T, dtype=np.float64, order="C")  # [layers, rows]
+        whole = bool(present.all())
+        for layer in layers:
+            place = self.layout.find(layer)
+            if place is None:
+                continue
+            if whole:
+                yield layer, rows, values[place]
+            elif present[:, place].any():
+                mask = present[:, place]
+                yield layer, rows[mask], values[place][mask]
 
     def keep(self, kept: np.ndarray, renumber: np.ndarray) -> None:
         rows = np.array(self.rows, dtype=np.uint32)

@@ -1,7 +1,7 @@
 """One event file on disk, appended to: is it still there, and does anybody else write one like it?
 
 A writer holds an advisory lock on its own file for as long as it lives. The operating system drops it with the process,
-however that ends, so a dead writer blocks nobody; and there is no file besides that would have to be removed.
+however that ends, so a dead writer blocks nobody; and there is no extra lock file that would have to be removed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class LogFile:
         self.descriptor = -1
         self.descriptor = os.open(path, _FLAGS, 0o644)
         self.size = 0
-        self.moved_to = ""  # with or without its folder; it is written on where it is now
+        self.moved_to = ""  # with or without its folder; writing continues where it is now
         self._looked = time.monotonic()
         self._process = os.getpid()
         for _ in range(20):
             if lock(self.descriptor) is not False:
                 break
-            time.sleep(0.005)  # somebody looks whether it is locked
+            time.sleep(0.005)  # somebody is checking whether it is locked
 
     def append(self, data: bytes) -> None:
         done = 0
@@ -59,14 +59,15 @@ class LogFile:
                 pass  # the reader will skip the half record
 
     def find_loss(self) -> str:
-        """Why nobody will read what is appended ("" if all is well): asked before every record, in about a microsecond."""
+        """Why nobody will read what is appended ("" if all is well). Asked before every record; takes about a
+        microsecond."""
         try:
-            found = os.fstat(self.descriptor)
-        except OSError as error:  # a network file system knows it no longer
+            status = os.fstat(self.descriptor)
+        except OSError as error:  # a network file system no longer knows it
             return f"cannot be reached any more ({error.strerror})"
-        if found.st_nlink == 0:
+        if status.st_nlink == 0:
             return "was deleted"
-        if found.st_size < self.size:
+        if status.st_size < self.size:
             return "was cut off"
         if time.monotonic() - self._looked < LOOK_EVERY or self.moved_to:
             return ""
@@ -132,12 +133,12 @@ def host_name() -> str:
 
 def writer_of(path: Path) -> tuple[str, int]:
     """Host and process that the name of an event file names; ("", 0) if it does not."""
-    found = re.fullmatch(r"events\.out\.tfevents\.\d+\.(.+)\.(\d+)\.\d+\.cockpit", path.name)
-    return (found[1], int(found[2])) if found else ("", 0)
+    match = re.fullmatch(r"events\.out\.tfevents\.\d+\.(.+)\.(\d+)\.\d+\.cockpit", path.name)
+    return (match[1], int(match[2])) if match else ("", 0)
 
 
 def is_gone(path: Path) -> bool:
-    """The process that made this file ran on this machine, and runs no more. Its children may still hold the lock."""
+    """The process that made this file ran on this machine and has ended. Its children may still hold the lock."""
     host, process = writer_of(path)
     if host != host_name() or not process or not hasattr(os, "kill") or os.name == "nt":
         return False

@@ -48,7 +48,7 @@ def make_frame(data: RunData) -> pandas.DataFrame:
 def check_cells(rows: int, columns: int) -> None:
     """Raises ValueError where a table with a cell for each row and column is too large to be made.
 
-    A log holds the values that exist; a table also the cells that have none, which may be far more.
+    A log holds the values that exist. A table also has the empty cells, which may be far more.
     """
     if rows * columns > MOST_CELLS:
         raise ValueError(
@@ -64,7 +64,7 @@ def _spread(count: int, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _spread_alpha(data: RunData) -> np.ndarray:
-    """Alpha stands in the row of the step that it describes, not of the record that it travelled in."""
+    """Alpha stands in the row of the step that it describes, not of the record that carried it."""
     rows = data.rows
     full = np.full(rows.seq.size, np.nan)
     place = {int(rows.step[row]): row for row in np.flatnonzero(rows.kind == KINDS.index("step"))}

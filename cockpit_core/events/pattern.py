@@ -2,7 +2,7 @@
 
 Most records of a run hold the same names in the same order; only the numbers differ. So their bytes differ only where
 numbers stand. A ``Pattern`` is one record taken apart: which bytes are numbers, and which must be the same in another
-record that is to be read with it.
+record for it to be read by this pattern.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Pattern:
     """
 
     def __init__(self, payload: bytes) -> None:
-        self.record = wire.decode_record(payload)  # whatever is wrong with the bytes comes out here
+        self.record = wire.decode_record(payload)  # whatever is wrong with the bytes shows here
         self.payload = np.frombuffer(payload, np.uint8)
         self.care = np.full(len(payload), 0xFF, np.uint8)
         self.small: dict[str, Span] = {}  # seq, step
@@ -121,10 +121,10 @@ class Pattern:
 
     def _free_field(self, start: int, end: int, names: dict[int, str], name: str, kind: int) -> Span | None:
         """Where the numbers of one field of a message stand; None = absent, which means zero."""
-        found = [field for field in _walk(self._data, start, end) if names.get(field[0]) == name]
-        if len(found) > 1 or any(field[1] != kind for field in found):
+        fields = [field for field in _walk(self._data, start, end) if names.get(field[0]) == name]
+        if len(fields) > 1 or any(field[1] != kind for field in fields):
             raise UnusualError
-        for _, _, a, b in found:
+        for _, _, a, b in fields:
             self._free(a, b)
             return a, b
         return None

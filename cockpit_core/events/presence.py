@@ -37,7 +37,7 @@ def explain_writer(path: Path) -> str:
 
 
 def check_nobody_came_first(mine: Path, now: list[Path], earlier: list[Path]) -> None:
-    """Two that start in one folder at the same moment both saw it empty: whoever finds the other there gives up."""
+    """Two runs that start in one folder at the same moment both saw it empty: whichever sees the other gives up."""
     for path in now:
         if path != mine and path not in earlier and find_sign_of_life(path) == "locked":
             raise BlockingIOError(errno.EWOULDBLOCK, explain_writer(path), str(path.parent))

@@ -15,7 +15,7 @@ from cockpit_core.events.summary import Event, decode_event
 SUFFIX = ".cockpit"
 MARK = "tfevents"  # TensorBoard reads only files with this in their name
 _CHUNK = 1 << 20
-AGAIN = 8  # how many times the size of a file may be checked again in search of records inside damaged ones
+AGAIN = 8  # how many times its size a file may be searched again for records inside damaged ones
 
 
 class Located(NamedTuple):
@@ -29,8 +29,8 @@ class Located(NamedTuple):
 class EventFile:
     """A cursor over one file. Each ``read()`` yields what has been appended since the last one.
 
-    ``offset`` is the first byte not yet consumed and ``broken`` counts what had to be skipped. A record that is not
-    there completely is not broken: it may be in the middle of being written, and is looked at again next time.
+    ``offset`` is the first byte not yet consumed and ``broken`` counts what had to be skipped. An incomplete record
+    is not broken: it may just be being written, and is looked at again next time.
     ``events`` and ``bytes_read`` count what was read so far.
     """
 
@@ -86,27 +86,27 @@ class EventFile:
                 self.offset, self._searching, self._need = base + position, not hits.size, 0
                 if self._searching:
                     return
-            found = look(data, position)
-            if found.state == "short":
-                self._need = found.end - len(data)
+            frame = look(data, position)
+            if frame.state == "short":
+                self._need = frame.end - len(data)
                 return
-            start, position = position, found.end
-            if found.state == "whole":
+            start, position = position, frame.end
+            if frame.state == "whole":
                 self.offset = base + position
-                event = self._decode(data[found.start : found.end - FOOT])
+                event = self._decode(data[frame.start : frame.end - FOOT])
                 if event is not None:
                     self.events += 1
                     yield Located(event, base + start, base + position)
                 continue
             self.broken += 1
-            if found.state == "lost" or (look(data, found.end).state == "lost" and self._may_go_back(found)):
+            if frame.state == "lost" or (look(data, frame.end).state == "lost" and self._may_go_back(frame)):
                 self._searching, position = True, start + 1
             self.offset = base + position
 
     def _may_go_back(self, damaged: Frame) -> bool:
-        """Whether to look for records inside of one whose length is sound and whose payload is not: a cut one may have
-        others in it. Not for ever: lengths can be made so that each covers all that follow, to be checked again and
-        again."""
+        """Whether to look for records inside one whose length is sound and whose payload is not: a truncated record
+        may have others in it. There is a limit, because lengths can be made so that each covers all that follow, to
+        be checked again and again."""
         self._checked_again += damaged.end - damaged.start
         return self._checked_again <= AGAIN * (self.bytes_read + _CHUNK)
 
@@ -130,10 +130,10 @@ def read_one(path: str | Path, offset: int, end: int) -> Event:
     with open(path, "rb") as file:
         file.seek(offset)
         data = file.read(end - offset)
-    found = look(data, 0)
-    if found.state != "whole" or found.end != end - offset:
+    frame = look(data, 0)
+    if frame.state != "whole" or frame.end != end - offset:
         raise ValueError(f"{path} has changed: there is no whole record at byte {offset}")
-    return decode_event(data[found.start : found.end - FOOT])
+    return decode_event(data[frame.start : frame.end - FOOT])
 
 
 def is_event_file(name: str) -> bool:
@@ -150,7 +150,7 @@ def find_event_files(folder: str | Path) -> list[Path]:
 
 
 def file_order(name: str) -> tuple[int, int, str]:
-    """By generation, then by time: both are in the name that the writer gives (see there)."""
+    """By generation, then by time: both are in the name that the writer gives."""
     parts = name.split(".")
     generation, time = parts[-2], parts[3] if len(parts) > 3 else ""
     return (int(generation) if generation.isdecimal() else 0, int(time) if time.isdecimal() else 0, name)

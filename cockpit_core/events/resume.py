@@ -1,4 +1,4 @@
-"""What a resumed run must know of the one before."""
+"""What a resumed run must know about the one before."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_past(files: Iterable[Path]) -> Past:
                 for value in () if located.event.is_plain else located.event.values:
                     _learn(past, value, located.event.step)
             except ValueError:
-                continue  # damaged: nothing can be learnt from it
+                continue  # damaged: it tells nothing
     return past
 
 
@@ -50,14 +50,14 @@ def _learn(past: Past, value: Value, step: int) -> None:
         past.header = wire.decode_header(value.read_string())
         past.next_revision = max(past.next_revision, step + 1)
     elif tag.startswith(tags.RECORDS):
-        past.next_seq = max(past.next_seq, step + 1)  # Event.step is seq, also of a record that cannot be read
+        past.next_seq = max(past.next_seq, step + 1)  # Event.step is seq, even for a record that cannot be read
         record = wire.decode_record(value.read_string())
         past.next_seq = max(past.next_seq, record.seq + 1)
         past.generation = max(past.generation, record.generation)
         past.last_time = max(past.last_time, record.time if math.isfinite(record.time) else 0.0)
-        if record.kind == "start":  # of the step that comes
+        if record.kind == "start":  # the next step
             past.last_step = record.step - 1
-        elif record.kind == "step" or record.step > 0:  # the others say 0 also before the first step
+        elif record.kind == "step" or record.step > 0:  # the others say 0 before the first step too
             past.last_step = record.step
         past.ended = record.kind == "end"
     elif tag.startswith(tags.HEAVY):

@@ -52,7 +52,8 @@ def encode_tensor(tag: str, payload: bytes | Sequence[bytes], metadata: bytes = 
 
 
 def encode_scalar(tag: str, value: float) -> bytes:
-    """A plain scalar as TensorBoard and everyone who syncs its logs reads it: 32 bits, beyond them infinite."""
+    """A plain scalar as TensorBoard, and everyone who syncs its logs, reads it: 32 bits, infinite beyond their
+    range."""
     if abs(value) > _FLOAT_MAX:
         value = float("inf") if value > 0 else float("-inf")
     return _begin_scalar(tag) + _FLOAT.pack(value)
@@ -87,16 +88,16 @@ class Value:
 
     def read_string(self) -> bytes:
         """The one string of a header or a record; raises ValueError where there are none or several."""
-        found = list(islice(self._read_strings(), 2))
-        if len(found) != 1:
+        strings = list(islice(self._read_strings(), 2))
+        if len(strings) != 1:
             raise ValueError("a header and a record are one string each")
-        return found[0]
+        return strings[0]
 
     def count_strings(self) -> int:
         return sum(1 for _ in self._read_strings())
 
     def pick_string(self, index: int) -> bytes:
-        """The one at this place; b"" where there are not so many."""
+        """The string at this place; b"" where there are fewer."""
         return next(islice(self._read_strings(), index, None), b"")
 
     def _read_strings(self) -> Iterator[bytes]:
@@ -112,18 +113,18 @@ class Event:
 
     @property
     def is_plain(self) -> bool:
-        """Half of a log are plain scalars, which Cockpit never reads back: the tag stands first, so this is quick."""
+        """Half of a log is plain scalars, which Cockpit never reads back. The tag comes first, so this is quick."""
         start = self.summary[:64]
         return not any(mark in start for mark in _MARKS)
 
     @property
     def values(self) -> Iterator[Value]:
-        """One at a time: two bytes can stand for an empty one. Raises ValueError where the summary is none."""
+        """One at a time, because two bytes can stand for an empty one. Raises ValueError if this is no summary."""
         return (_decode_value(raw) for key, raw in read_fields(self.summary) if key == 1 and isinstance(raw, bytes))
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """All fields of one message, in order; raises ValueError where it is none."""
+    """All fields of one message, in order; raises ValueError if it is no message."""
     position, end = 0, len(data)
     while position < end:
         key, position = read_varint(data, position, end)

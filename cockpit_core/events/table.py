@@ -20,6 +20,7 @@ from cockpit_core.foundation import records
 
 MAX_NAMES = 100_000  # columns of one run; a page cannot show a hundredth of them
 KINDS = ("step", "log", "start", "end")
+_NOTHING = np.empty(0)
 
 
 class StoredRows(NamedTuple):
@@ -75,7 +76,7 @@ class Dated:
         self._items.append(item)
 
     def forget_from(self, step: int) -> None:
-        """Those at the end that are of this step or a later one."""
+        """The items at the end that belong to this step or a later one."""
         first, steps = len(self), self._dates[2]
         while first and steps[first - 1] >= step:
             first -= 1
@@ -93,7 +94,7 @@ class Dated:
             dates[first:] = array("I", [dates[i] for i in order])
 
     def drop(self, drop: Drop) -> None:
-        """Forget what earlier generations know of that step and later ones."""
+        """Forget what earlier generations know about that step and later ones."""
         _, generations, steps = (np.array(dates, dtype=np.uint32) for dates in self._dates)
         mask = (steps < drop.step) | (generations >= drop.generation)
         if mask.all():
@@ -105,8 +106,8 @@ class Dated:
     def between(self, since: int, until: int) -> Iterator[tuple[int, Any]]:
         """The number of the record and the item, of records ``since`` to ``until`` (exclusive)."""
         seqs = self._dates[0]
-        found = slice(bisect.bisect_left(seqs, since), bisect.bisect_left(seqs, until))
-        return zip(seqs[found], map(self._make, self._items[found]), strict=True)
+        span = slice(bisect.bisect_left(seqs, since), bisect.bisect_left(seqs, until))
+        return zip(seqs[span], map(self._make, self._items[span]), strict=True)
 
 
 class Drop(NamedTuple):
@@ -132,14 +133,18 @@ class Column:
     def get(self, first: int = 0, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Copies of rows and values, from row ``first`` on, before row ``last``."""
         part = between(self.rows, first, last)
-        rows = np.frombuffer(self.rows, np.uint32)[part].copy() if self.rows else np.empty(0, np.uint32)
-        values = np.frombuffer(self.values, np.float64)[part].copy() if self.values else np.empty(0)
-        return rows, values
+        return np.array(self.rows[part], np.uint32), np.array(self.values[part], np.float64)
 
-    def extend(self, rows: np.ndarray, values: np.ndarray, texts: list[str]) -> None:
-        self.rows.frombytes(rows.astype(np.uint32).tobytes())
-        self.values.frombytes(values.astype(np.float64).tobytes())
-        self.texts += texts
+    def part(self, first: int, last: int | None, count: int) -> tuple[np.ndarray | None, np.ndarray]:
+        """The same of ``count`` rows; None for the rows if each of them has a value, as mostly: then nothing is searched."""
+        rows, start = self.rows, len(self.rows) - count
+        if not rows or rows[-1] < first:
+            return None, _NOTHING
+        if last is None and start >= 0 and rows[start] == first:
+            return None, np.frombuffer(self.values[start:], np.float64)  # a slice is a copy
+        part = between(rows, first, last)
+        values = np.frombuffer(self.values[part], np.float64)
+        return None if values.size == count else np.frombuffer(rows[part], np.uint32), values
 
     def keep(self, kept: np.ndarray, renumber: np.ndarray) -> None:
         rows, values = self.get()
@@ -196,7 +201,7 @@ class Table:
         return self._layout.width
 
     def add(self, record: records.Record) -> bool:
-        """False if it is not news. Raises ValueError if it does not fit the header."""
+        """False if it is already known. Raises ValueError if it does not fit the header."""
         if record.seq < self.next_seq:
             return False
         if any(vector.size != self.width for vector in record.layers.values()):
@@ -221,7 +226,8 @@ class Table:
         return True
 
     def has_room(self, record: records.Record) -> bool:
-        """Whether all its names are known, or there may be so many: a column takes far more room than a new name."""
+        """Whether all its names are known, or there is room for the new ones: a column takes far more memory than a
+        name."""
         named = (len(x) for x in (record.scalars, record.costs, record.estimates, record.layers))
         room = MAX_NAMES - len(self.columns) - len(self.layer_columns)
         if sum(named) <= room:
@@ -250,8 +256,16 @@ class Table:
         self.steps_taken += int((rows.kind == KINDS.index("step")).sum())
         self.end = None
 
-    def extend_column(self, name: str, rows: np.ndarray, values: np.ndarray, texts: list[str]) -> None:
-        self._column(name).extend(rows, values, texts)
+    def extend_columns(self, rows: bytes, columns: Iterable[tuple[str, np.ndarray]]) -> None:
+        """Values (float64) of several names in the same rows (bytes of uint32)."""
+        known = self.columns
+        for name, values in columns:
+            column = known.get(name) or self._column(name)
+            column.rows.frombytes(rows)
+            column.values.frombytes(values.tobytes())
+
+    def extend_texts(self, name: str, texts: list[str]) -> None:
+        self._column(name).texts += texts
 
     def extend_layers(self, name: str, rows: np.ndarray, values: np.ndarray, absent: np.ndarray | None) -> None:
         self._layer_column(name).extend(rows, values, absent, self._layout)
@@ -286,7 +300,7 @@ class Table:
             self.top_samples.append(seq, generation, step, tuple(record.top_samples))
 
     def _drop(self, drop: Drop) -> None:
-        """Forget what earlier generations know of ``drop.step`` and later steps."""
+        """Forget what earlier generations know about ``drop.step`` and later steps."""
         self.drops.append(drop)
         for items in self.lists():
             items.drop(drop)

@@ -27,7 +27,7 @@ class Taking:
     """Reads what has been appended since, and costs in proportion to that. ``RunData`` asks what it has read."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        """``RunData()`` without a path is empty and fed by a host, see ``feed_header`` and its neighbours."""
+        """``RunData()`` without a path is empty and fed by a host, see ``feed_header`` and the methods after it."""
         self.path = Path(path) if path is not None else None
         self._forget()
         if self.path is not None:
@@ -95,7 +95,7 @@ class Taking:
         try:
             self._generations[path] = wire.decode_series(content)[1]
         except ValueError:
-            self._fed_broken += 1  # what it stands beside may be sound
+            self._fed_broken += 1  # what is beside it may be sound
 
     def _flush(self, waiting: list[bytes]) -> None:
         self.feed_records(waiting)

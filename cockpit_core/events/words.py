@@ -19,7 +19,7 @@ def check_names(name: str, layer: str | None) -> None:
 
 
 def check_step(step: int) -> int:
-    """A whole number, also one of numpy; raises TypeError for anything else."""
+    """A whole number, numpy's included; raises TypeError for anything else."""
     try:
         return operator.index(step)
     except TypeError:

@@ -34,9 +34,8 @@ LARGE_RUN = 1_000_000_000
 
 
 class Written(NamedTuple):
-    """What a listener is told of a header or a histogram: the payload, and where in the file its event stands.
-
-    Of a record it is told the payload alone: that happens at every step, and nobody needs to find it again.
+    """What a listener is told about a header or a histogram: the payload, and where its event is in the file. About a
+    record it is told the payload alone: that happens at every step, and nobody needs to look it up again.
     """
 
     kind: str  # "header" or "heavy"
@@ -110,7 +109,8 @@ class EventWriter:
     # ---- what a run writes ----
 
     def write_header(self, header: records.Header) -> None:
-        """Again whenever something in it changes: the last one counts. A resumed run keeps its id and birthday."""
+        """Written again whenever something in it changes; the last one counts. A resumed run keeps its id and its
+        start time."""
         notes = list(header.notes)
         self._layers_every, self._layer_count = _choose_layers_every(header), len(header.layers)
         if self._layers_every > 1:
@@ -168,8 +168,8 @@ class EventWriter:
     def listen(self, listener: Callable[[bytes | Written], object]) -> Callable[[], None]:
         """Call with all that is written from now on: whoever shows a run of this process need not read the file again.
 
-        It must not raise. Returns how to end it, which may be called from anywhere, also by the garbage collector in the
-        middle of a write: hence no lock, and a new list each time.
+        It must not raise. Returns how to end it, which may be called from anywhere, even by the garbage collector in
+        the middle of a write: hence there is no lock, and a new list each time.
         """
         self._listeners = [*self._listeners, listener]
 
@@ -267,7 +267,7 @@ class EventWriter:
         _make_folder(self.logdir)
         there = find_event_files(self.logdir)
         if any(path.name not in self._known or is_of_another(path, lost) for path in there):
-            self._known.discard(lost.path.name)  # also when the other one has ended
+            self._known.discard(lost.path.name)  # even when the other one has ended
             raise FileExistsError(
                 f"{lost.path} {reason}, and another run is in its place: no more of this one can be written"
             )
@@ -285,8 +285,8 @@ class EventWriter:
 
     def _tell_news(self, record: records.Record) -> records.Record:
         news, self._news = self._news, []
-        found = [records.Notice(record.step, "error", text, "log") for text in news]
-        return replace(record, notices=[*record.notices, *found]) if found else record
+        notices = [records.Notice(record.step, "error", text, "log") for text in news]
+        return replace(record, notices=[*record.notices, *notices]) if notices else record
 
 
 def is_of_another(path: Path, lost: LogFile) -> bool:

@@ -1,4 +1,5 @@
-"""A device that works on its own: when did it come by, without waiting for it, and numbers that are read together."""
+"""A device that works on its own: when it reached a point, without waiting for it, and numbers that are read
+together."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A tracked step holds more at once than an untracked one. The C library of Linux hands what is free at the end of the heap
 back to the system as soon as it exceeds a limit, and fetches it again at the next step, page by page, each of them zeroed:
 that took a sixth of a tracked step of a ResNet, and a tenth of the untracked step of 3C3D. The limit follows the largest
-block that was ever freed; so one large block, which nobody writes to, is taken and freed once.
+block that was ever freed; so one large block is taken and freed once, without being written to.
 """
 
 from __future__ import annotations

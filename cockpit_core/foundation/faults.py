@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 
 MEANT_FOR_THE_USER = (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)
-"""Never an error of ours, wherever they come by."""
+"""Never an error of ours, wherever they are raised."""
 LONGEST_TEXT = 2_000
 OURS = ("cockpit_core", "torch", "contextlib")
 
@@ -20,7 +20,7 @@ class Explained(Exception):
 
 
 class Faults:
-    """``note`` gets what was caught: where, and the error as text."""
+    """``note`` is told what was caught: where, and the error as text."""
 
     def __init__(self, on_error: str, note: Callable[[str, str], None]):
         self.on_error, self.note = on_error, note
@@ -57,13 +57,13 @@ class Guard:
             return False
         if self.faults.on_error == "raise" or is_interruption(error):
             return False
-        self.faults.take(self.where, error)  # a panic in compiled code is no Exception, and no reason to end a training
+        self.faults.take(self.where, error)  # a panic in compiled code is not an Exception
         return True
 
 
 def say(message: str) -> None:
-    """A warning, never as an error: with ``python -W error`` one of ours would end the training. Nor does whoever shows
-    warnings (``warnings.showwarning``, a closed terminal) end it."""
+    """A warning that never becomes an error: with ``python -W error`` one of ours would end the training. Nor may
+    whatever shows warnings end it (``warnings.showwarning``, a closed terminal)."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         try:
@@ -85,7 +85,7 @@ def find_caller() -> int:
 
 
 def describe_error(error: BaseException) -> str:
-    """``Type: text``, also where the text cannot be had: an exception's own ``__str__`` may raise."""
+    """``Type: text``, even where there is no text: an exception's own ``__str__`` may raise."""
     return f"{type(error).__name__}: {text_of(error)}"
 
 
@@ -102,7 +102,7 @@ def text_of(error: BaseException) -> str:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Somebody wants the program to stop: Ctrl-C, an exit, or a handler of the user's for a signal (an alarm, a scheduler's
+    """Somebody wants the program to stop: Ctrl-C, an exit, or the user's handler for a signal (an alarm, a scheduler's
     notice before it ends a job) that happened to run while we worked."""
     return isinstance(error, MEANT_FOR_THE_USER) or was_raised_by_signal(error)
 

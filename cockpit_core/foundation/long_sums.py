@@ -19,7 +19,7 @@ PIECE = 2**14
 """Short enough for float32, long enough that adding the pieces costs nothing."""
 
 CHUNK = 2**17
-"""So many elements are worked on at a time: they stay in the cache."""
+"""This many elements are worked on at a time, so that they stay in the cache."""
 
 
 def is_long(tensor: Tensor, count: int) -> bool:
@@ -34,12 +34,19 @@ def norm(tensor: Tensor) -> float:
     return math.sqrt(float(row_squares(flat[None])))
 
 
+def sum_of(vectors: Sequence[Tensor]) -> Tensor:
+    """The sum of some vectors; of one or two without asking for a matrix of them."""
+    if len(vectors) > 2:
+        return torch.stack(list(vectors)).sum(0)
+    return vectors[0] if len(vectors) == 1 else vectors[0] + vectors[1]
+
+
 @ungraded
 def norms(tensors: Sequence[Tensor]) -> Tensor:
     """``||x||_2`` of each, [n] in double precision, where they lie: nobody waits for the device."""
     short = [t for t in tensors if not is_long(t, t.numel())]
-    found = iter(torch._foreach_norm(short) if short else [])
-    each = [row_squares(t.reshape(1, -1)).sqrt_()[0] if is_long(t, t.numel()) else next(found) for t in tensors]
+    lengths = iter(torch._foreach_norm(short) if short else [])
+    each = [row_squares(t.reshape(1, -1)).sqrt_()[0] if is_long(t, t.numel()) else next(lengths) for t in tensors]
     same = len({(norm.dtype, norm.device) for norm in each}) == 1
     return torch.stack(each if same else [norm.double().to(each[0].device) for norm in each]).double()
 
@@ -53,11 +60,13 @@ def differences(one: Sequence[Tensor], other: Sequence[Tensor], *, keep: bool) -
     apart = [is_walked(x, y) for x, y in zip(one, other, strict=True)]
     pairs = [pair for pair, long in zip(zip(one, other, strict=True), apart, strict=True) if not long]
     short = list(torch._foreach_sub(*map(list, zip(*pairs, strict=True)))) if pairs else []
-    found, lengths = iter(short), iter(norms(short).unbind() if short else ())
+    if len(short) == len(apart):  # nothing is long
+        return short if keep else [], norms(short) if short else torch.zeros(0)
+    pieces, lengths = iter(short), iter(norms(short).unbind() if short else ())
     moved: list[Tensor] = []
     each: list[Tensor] = []
     for x, y, long in zip(one, other, apart, strict=True):
-        difference, length = walk(x, y, keep) if long else (next(found), next(lengths))
+        difference, length = walk(x, y, keep) if long else (next(pieces), next(lengths))
         moved += [difference] if keep and difference is not None else []
         each.append(length)
     return moved, torch.stack([length.to(each[0].device) for length in each]) if each else torch.zeros(0)
@@ -69,7 +78,8 @@ def is_walked(x: Tensor, y: Tensor) -> bool:
 
 
 def walk(x: Tensor, y: Tensor, keep: bool) -> tuple[Tensor | None, Tensor]:
-    """Of two long ones. Pieces are those of ``row_squares``, so that a length is the same either way."""
+    """The difference of two long tensors. Pieces are those of ``row_squares``, so that a length is the same either
+    way."""
     a, b = x.reshape(-1), y.reshape(-1)
     made = torch.empty_like(a) if keep else a.new_empty(CHUNK)
     pieces = a.new_empty(-(-len(a) // PIECE))

@@ -13,17 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_PLAIN = (Tensor, nn.Parameter)  # of most tensors the type alone tells
+_PLAIN = (Tensor, nn.Parameter)  # for most tensors the type alone tells
 
 
 def has_peers(process_group: Any = None) -> bool:
-    """Can code of the user's, run now, talk to other processes? ``process_group``: those it talks to, all by default."""
+    """Can the user's code, if it runs now, talk to other processes? ``process_group``: those it talks to, all by
+    default."""
     dist = torch.distributed
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(process_group) > 1
 
 
 def is_sharded(tensor: Any) -> bool:
-    """A DTensor; by its methods, because importing its class takes time that others need not spend."""
+    """A DTensor; recognised by its methods, because importing its class takes time that others need not spend."""
     return type(tensor) not in _PLAIN and hasattr(tensor, "full_tensor")
 
 
@@ -50,10 +51,10 @@ def norms_of_shards(tensors: list[Tensor]) -> Tensor:
 
 def any_nonzero(tensors: Iterable[Tensor]) -> bool:
     """Is there an element other than zero anywhere, on any process?"""
-    found = list(tensors)
-    if found and is_sharded(found[0]):
-        return bool((norms_of_shards(found) != 0).any())
-    return any(bool((t.to_dense() if t.is_sparse else t).ne(0).any()) for t in found)
+    listed = list(tensors)
+    if listed and is_sharded(listed[0]):
+        return bool((norms_of_shards(listed) != 0).any())
+    return any(bool((t.to_dense() if t.is_sparse else t).ne(0).any()) for t in listed)
 
 
 # ---- at track(...) ---------------------------------------------------------------------------------------------------
@@ -67,8 +68,8 @@ def find_mesh(model: nn.Module) -> Any:
             "shard with torch.distributed.fsdp.fully_shard, or train with DistributedDataParallel to track this model"
         )
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    found = [p.device_mesh for _, p in named if is_sharded(p)]  # type: ignore[attr-defined]
-    meshes = {tuple(mesh.mesh.flatten().tolist()): mesh for mesh in found}
+    by_parameter = [p.device_mesh for _, p in named if is_sharded(p)]  # type: ignore[attr-defined]
+    meshes = {tuple(mesh.mesh.flatten().tolist()): mesh for mesh in by_parameter}
     if not meshes:
         return None
     for name, p in named:

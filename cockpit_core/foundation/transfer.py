@@ -15,18 +15,18 @@ from torch import Tensor
 class Asked:
     """Some tensors that are wanted on the host. They must not be written into before they are read."""
 
-    __slots__ = ("found", "tensors", "transfer")
+    __slots__ = ("arrived", "tensors", "transfer")
 
     def __init__(self, transfer: Transfer, tensors: Sequence[Tensor]):
         self.transfer, self.tensors = transfer, list(tensors)
-        self.found: list[Tensor] | None = self.tensors if all(is_here(t) for t in self.tensors) else None
+        self.arrived: list[Tensor] | None = self.tensors if all(is_here(t) for t in self.tensors) else None
 
     def read(self) -> list[Tensor]:
         """The same tensors on the host."""
-        if self.found is None:
+        if self.arrived is None:
             self.transfer.bring()
-        assert self.found is not None
-        return self.found
+        assert self.arrived is not None
+        return self.arrived
 
 
 class Transfer:
@@ -39,16 +39,16 @@ class Transfer:
 
     def ask(self, tensors: Sequence[Tensor]) -> Asked:
         asked = Asked(self, tensors)
-        if asked.found is None:
+        if asked.arrived is None:
             self.waiting.append(asked)
         return asked
 
     def bring(self) -> None:
         """All that waits, at once."""
         waiting, self.waiting = self.waiting, []
-        found = iter(bring([tensor for asked in waiting for tensor in asked.tensors]))
+        brought = iter(bring([tensor for asked in waiting for tensor in asked.tensors]))
         for asked in waiting:
-            asked.found = [next(found) for _ in asked.tensors]
+            asked.arrived = [next(brought) for _ in asked.tensors]
             asked.tensors = []
 
 
@@ -64,6 +64,6 @@ def bring(tensors: Sequence[Tensor]) -> list[Tensor]:
     flat = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in away]
     host = torch.cat([part.to(flat[0].device) for part in flat]).cpu()
     parts = host.split([part.numel() for part in flat])
-    # A copy of each, because numbers want to begin at multiples of their size.
+    # A copy of each, because numbers must begin at multiples of their size.
     here = iter([p.clone().view(t.dtype).reshape(t.shape) for p, t in zip(parts, away, strict=True)])
     return [tensor if is_here(tensor) else next(here) for tensor in tensors]

@@ -1,6 +1,6 @@
 """``torch.no_grad`` in a fifth of its time: a tracked step of a small network asks for it dozens of times.
 
-Nothing here is traced, compiled or scripted, which is what torch's own has to reckon with. Inside a backward pass gradients
+Nothing here is traced, compiled or scripted, which torch's own has to allow for. Inside a backward pass gradients
 are off already, and nothing is done at all.
 """
 

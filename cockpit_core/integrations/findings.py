@@ -38,7 +38,8 @@ def take_latest(run: Run) -> dict[str, float]:
 
 
 def count_findings(findings: Sequence[Finding]) -> dict[str, float]:
-    """How many are broken and likely now, under the names that the library's logger shows; nothing while there is none."""
+    """How many are broken and likely now, under the names that the library's logger shows; nothing while there are
+    none."""
     active = [finding.severity for finding in findings if not finding.retracted and finding.severity != "advice"]
     return (
         {f"{tags.PREFIX}findings_{kind}": float(active.count(kind)) for kind in ("broken", "likely")} if active else {}

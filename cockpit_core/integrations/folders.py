@@ -1,4 +1,4 @@
-"""Where a run goes that a training library starts, and at which step it begins."""
+"""Where the log of a run goes that a training library starts, and at which step it begins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cockpit_core.events.reader import find_event_files
 def choose_folder(logdir: str | Path | None, parent: str | Path | None, resumes: bool = False) -> Path | None:
     """The user's choice, else ``<parent>/cockpit`` with a number behind it if there is a run already; None: our default.
 
-    A training that goes on from a checkpoint goes on in the last of them that holds a run.
+    Training that resumes from a checkpoint continues in the last of them that holds a run.
     """
     if logdir is not None:
         return Path(logdir)
@@ -27,8 +27,8 @@ def choose_folder(logdir: str | Path | None, parent: str | Path | None, resumes:
 
 
 def continue_at(step: int, folder: Path | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``track`` for a trainer that has done ``step`` steps: it goes on in the log that is there, at its own
-    step, and what the log holds of later steps is replaced. What the user has set stays."""
+    """The options of ``track`` for a trainer that has done ``step`` steps: it continues in the existing log, at its
+    own step, and replaces what the log holds of later steps. What the user has set stays."""
     options = dict(options)
     if step > 0:
         options.setdefault("step", step)

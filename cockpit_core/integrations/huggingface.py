@@ -22,12 +22,13 @@ from cockpit_core.tracking.track import track
 class CockpitCallback(TrainerCallback):
     """Tracks ``trainer.train()``; the options are those of ``cockpit_core.track``.
 
-    The model computes its own loss; the losses of its samples are read from its graph. individual_losses: where that
-    does not tell them, a function of the model's outputs and its inputs that gives one loss per sample [B], up to a
-    common factor (the trainer divides by a number of tokens of its own). logdir: by default the folder ``cockpit`` in the
+    The model computes its own loss; the losses of its samples are read from its graph. individual_losses: for a graph
+    that does not tell them, a function of the model's outputs and its inputs that gives one loss per sample [B], up
+    to a common factor (the trainer divides by its own number of tokens). logdir: by default the folder ``cockpit`` in
+    the
     output directory. log: add headline scalars to what the trainer logs, as ``cockpit/<name>``.
 
-    A training that goes on from a checkpoint goes on in the same log, at the trainer's step.
+    Training that resumes from a checkpoint continues in the same log, at the trainer's step.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class CockpitCallback(TrainerCallback):
         self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
     ) -> None:
         self._move_to_front()
-        if self.run is not None:  # of a training that ended in an exception: nobody tells a callback
+        if self.run is not None:  # left by a training that ended in an exception: callbacks are not told
             self._end("failed")
         step = int(state.global_step)
         folder = choose_folder(self.logdir, args.output_dir, resumes=step > 0)
@@ -57,7 +58,7 @@ class CockpitCallback(TrainerCallback):
             self.handles.add(self.run._tracker.model.register_forward_hook(Hook(self, "on_forward"), with_kwargs=True))
 
     def _move_to_front(self) -> None:
-        """What is added to the logs must be there before the reporters read them; ours was added behind them."""
+        """What is added to the logs must be there before the reporters read them; ours was added after them."""
         frame = sys._getframe(1)
         while frame is not None:
             handler: Any = frame.f_locals.get("self")

@@ -28,7 +28,8 @@ class CockpitCallback(pl.Callback):
     logdir: by default the folder ``cockpit`` beside the logger's files.
     log: hand headline scalars to the logger of the trainer, as ``cockpit/<name>``.
 
-    A training that goes on from a checkpoint goes on in the same log (with a ``logdir``, or if the logger's folder is the
+    Training that resumes from a checkpoint continues in the same log (with a ``logdir``, or if the logger's folder is
+    the
     same), at the trainer's step.
     """
 
@@ -61,14 +62,14 @@ class CockpitCallback(pl.Callback):
         self.run = track(model, self.loss, optimizers, folder, **options)
 
     def _find_step(self, trainer: pl.Trainer) -> int:
-        """How many steps the training has behind it: as the checkpoint says, else as the trainer counts. It counts the steps
+        """How many steps were made so far: as the checkpoint says, else as the trainer counts. It counts the steps
         of every optimizer; ours are rounds of all of them."""
         if trainer.global_step == 0:
             return 0
         return self.checkpointed or trainer.global_step // max(len(trainer.optimizers), 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of us."""
+        """What a checkpoint holds about us."""
         return {} if self.run is None else {"step": self.run.step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ class CockpitCallback(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """``training_step`` may call a part of the module, so that the module's own inputs are never seen."""
+        """``training_step`` may call only a part of the module, so the module's own inputs are never seen."""
         run = self.run
         if run is None or run._tracker.closed:
             return
@@ -113,10 +114,10 @@ class CockpitCallback(pl.Callback):
 def find_loss(module: nn.Module, chosen: nn.Module | str | None) -> nn.Module | None:
     """The user's choice; else the only loss module there is; with several of them the user has to choose."""
     if isinstance(chosen, str):
-        found = getattr(module, chosen)
-        if not isinstance(found, nn.Module):
-            raise TypeError(f"CockpitCallback(loss_fn={chosen!r}): that attribute is no nn.Module")
-        return found
+        loss = getattr(module, chosen)
+        if not isinstance(loss, nn.Module):
+            raise TypeError(f"CockpitCallback(loss_fn={chosen!r}): that attribute is not an nn.Module")
+        return loss
     if chosen is not None:
         return chosen
     losses = {name: m for name, m in module.named_modules() if isinstance(m, _Loss)}

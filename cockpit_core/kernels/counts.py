@@ -23,7 +23,8 @@ def _fold(table: np.ndarray) -> np.ndarray:
 
 
 def _trim(counts: np.ndarray, all_counts: np.ndarray, bins: AnyBins, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a record holds along an axis, and the edges: of logarithmic bins those that ``all_counts`` occupy."""
+    """What a record holds along an axis, and the edges. Of logarithmic bins it holds those that ``all_counts``
+    occupy."""
     if not isinstance(bins, LogBins):
         return counts, bins.edges
     return bins.trim(counts, bins.find_occupied(all_counts, axis), axis)
@@ -96,8 +97,8 @@ class Counts:
         self._host = None
 
     def add(self, table: Tensor) -> None:
-        """Add a table of the 1D histogram that a kernel has filled apart."""
-        assert self.table1d is not None, "the 1D histogram is not counted apart"
+        """Add a table of the 1D histogram that a kernel has filled separately."""
+        assert self.table1d is not None, "the 1D histogram is not counted separately"
         self.table1d += table
         self.touch()
 

@@ -1,6 +1,7 @@
-"""Count individual gradients into histograms: the door to all paths, which give identical counts.
+"""Count individual gradients into histograms: the way to all paths, which give identical counts.
 
-``path=None`` takes Triton for CUDA tensors, the native kernels for CPU tensors, and plain torch where those are not there.
+``path=None`` takes Triton for CUDA tensors, the native kernels for CPU tensors, and plain torch where those are
+missing.
 """
 
 from __future__ import annotations

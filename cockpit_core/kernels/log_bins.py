@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -65,10 +66,8 @@ class LogBins:
 
     @property
     def magnitudes(self) -> np.ndarray:
-        """The ``steps + 1`` edges of positive numbers, in float64."""
-        within = np.array([1.0, *(1 + m / 2.0 ** MANTISSA[True] for m in self.thresholds(True))])
-        octaves = np.ldexp(1.0, np.arange(self.lowest, self.highest))
-        return np.append((octaves[:, None] * within).reshape(-1), math.ldexp(1.0, self.highest))
+        """The ``steps + 1`` edges of positive numbers, in float64; not to be written to."""
+        return _find_magnitudes(self)
 
     @property
     def edges(self) -> np.ndarray:
@@ -92,11 +91,11 @@ class LogBins:
     def find_occupied(self, counts: np.ndarray, axis: int = 0) -> tuple[int, int]:
         """Which steps of magnitude a record holds: those with counts in either sign, from and to a multiple of ``ALIGNED``
         octaves; around 1 where everything is zero."""
-        ahead = np.moveaxis(counts, axis, 0)
-        any_at = np.asarray(ahead.reshape(len(ahead), -1).any(axis=1))
-        found = np.flatnonzero(any_at[self.steps + 1 :] | any_at[: self.steps][::-1])
+        ahead = put_first(counts, axis)
+        any_at = ahead != 0 if ahead.ndim == 1 else np.asarray(ahead.reshape(len(ahead), -1).any(axis=1))
+        occupied = np.flatnonzero(any_at[self.steps + 1 :] | any_at[: self.steps][::-1])
         one = max(0, min(self.steps - 1, -self.lowest * self.per_octave))
-        first, last = (int(found[0]), int(found[-1])) if len(found) else (one, one)
+        first, last = (int(occupied[0]), int(occupied[-1])) if len(occupied) else (one, one)
         width, shift = ALIGNED * self.per_octave, self.lowest % ALIGNED * self.per_octave
         low, high = (first + shift) // width * width - shift, -(-(last + 1 + shift) // width) * width - shift
         return max(low, 0), min(high, self.steps)
@@ -104,11 +103,24 @@ class LogBins:
     def trim(self, counts: np.ndarray, occupied: tuple[int, int], axis: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Those bins along an axis, and their edges. Bins between the smallest of them and zero are part of zero's."""
         (low, high), zero, magnitudes = occupied, self.steps, self.magnitudes
-        ahead = np.moveaxis(counts, axis, 0)
+        ahead = put_first(counts, axis)
         around = ahead[zero - low : zero + low + 1].sum(axis=0, keepdims=True)
         kept = np.concatenate([ahead[zero - high : zero - low], around, ahead[zero + low + 1 : zero + high + 1]])
         edges = np.concatenate([-magnitudes[low : high + 1][::-1], magnitudes[low : high + 1]])
-        return np.ascontiguousarray(np.moveaxis(kept, 0, axis)), edges
+        return (kept if kept.ndim == 1 else np.ascontiguousarray(np.moveaxis(kept, 0, axis))), edges
+
+
+def put_first(counts: np.ndarray, axis: int) -> np.ndarray:
+    return counts if counts.ndim == 1 else np.moveaxis(counts, axis, 0)
+
+
+@lru_cache(maxsize=64)
+def _find_magnitudes(bins: LogBins) -> np.ndarray:
+    within = np.array([1.0, *(1 + m / 2.0 ** MANTISSA[True] for m in bins.thresholds(True))])
+    octaves = np.ldexp(1.0, np.arange(bins.lowest, bins.highest))
+    magnitudes = np.append((octaves[:, None] * within).reshape(-1), math.ldexp(1.0, bins.highest))
+    magnitudes.flags.writeable = False
+    return magnitudes
 
 
 def _least_mantissa(j: int, per_octave: int, bits: int) -> int:

@@ -1,4 +1,4 @@
-"""The parameter's side of the 2D histogram: found once per step, used for every sample."""
+"""The parameter's side of the 2D histogram: computed once per step, used for every sample."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Attention: its linear maps have individual gradients like any Linear, once their output gradients are known.
 
 ``MultiheadAttention`` never calls its children, so the gradient at the projected queries, keys and values is not seen. It
-is read where it passes by in the graph, if all three come from one product there. Else it is found by repeating what lies
-between the maps, once for the whole batch and with the random state of the call. Queries, keys and values may be three
+is read where it passes by in the graph, if all three come from one product there. Else it is computed by repeating
+what lies between the maps, once for the whole batch and with the random state of the call. Queries, keys and values
+may be three
 different sequences.
 """
 
@@ -16,10 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cockpit_core.layers.contribution import Contribution, Later, Positions, Rows, Stacked
+from cockpit_core.layers.contribution import Contribution, Positions, Rows, Stacked
 from cockpit_core.layers.random_state import restored
 from cockpit_core.layers.registry import INNER, Call, match_dtype, of_outputs, rule
 from cockpit_core.layers.row_order import BySample, by_sample
+from cockpit_core.layers.standing_in import Later
 
 ORDER = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
 SIDES = ("query", "key", "value")
@@ -29,12 +31,12 @@ Sides = list[Tensor]
 SAVED = {"AddmmBackward0": "_saved_mat1", "MmBackward0": "_saved_self"}
 """What a product of matrices keeps of its input."""
 MOST_NODES = 48
-"""That are looked at, from the output back to the first map."""
+"""How many nodes are looked at, from the output back to the first map."""
 
 
 def find_inner(call: Call, outputs: list[Tensor]) -> Any:
-    """The node that gives queries, keys and values at once; what the last map was given goes to the call. None where the
-    graph looks otherwise."""
+    """The node that gives queries, keys and values at once; what the last map was given goes to the call. None where
+    the graph looks different."""
     module: nn.MultiheadAttention = call.module  # type: ignore[assignment]
     end = outputs[0].grad_fn if outputs else None
     if end is None or not module._qkv_same_embed_dim:
@@ -76,7 +78,7 @@ def holds(node: Any, parameter: Tensor) -> bool:
 
 @rule(nn.MultiheadAttention, repeats=True, find_inner=find_inner)
 def attention(call: Call, gradients: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
-    """Contributions by local parameter name; None where the call has no rule (the fallback serves)."""
+    """Contributions by local parameter name; None where the call has no rule (the fallback is used)."""
     module: nn.MultiheadAttention = call.module  # type: ignore[assignment]
     given, outputs = dict(zip(ORDER, call.inputs, strict=False)) | call.kwargs, of_outputs(gradients)
     if not has_rule(module, given, outputs):
@@ -97,9 +99,9 @@ def attention(call: Call, gradients: dict[int, Tensor], scale: float) -> dict[st
         joined = rows_first(inner, b)
         parts = wait_for_inner(call, gradients, sides[0], gather, scale, again)
     else:
-        joined, found = again()
+        joined, slopes = again()
         inputs = [gather(x) for x in (sides[:1] if packed else sides)]
-        parts = input_parts(module, [gather(g) for g in found], inputs, split_weights(module, own), scale)
+        parts = input_parts(module, [gather(g) for g in slopes], inputs, split_weights(module, own), scale)
     b = gather(b)
     parts["out_proj.weight"] = Positions(b, gather(joined), like.shape, scale)
     if module.out_proj.bias is not None:
@@ -125,7 +127,8 @@ def wait_for_inner(
     scale: float,
     again: Callable[[], tuple[Tensor, Sides]],
 ) -> dict[str, Contribution]:
-    """Of the map before the heads, whose gradient comes by when that of the map behind them was used already."""
+    """The contribution of the map before the heads, whose gradient arrives when that of the map behind them has been
+    used already."""
     module: nn.MultiheadAttention = call.module  # type: ignore[assignment]
 
     @cache

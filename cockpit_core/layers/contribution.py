@@ -2,18 +2,18 @@
 
 A contribution stands for ``g_n``, n = 1..B, of one parameter tensor from one call of one module. It can always form
 ``g_n`` for a few samples (``form``); where the structure allows, it answers without forming anything.
-``scale`` is the factor B of MATH (``g_n = B dL/dtheta^(n)``): it is applied here, once, in the gradient's own dtype.
+``scale`` is the factor B in ``g_n = B dL/dtheta^(n)``. It is applied here, once, in the gradient's own dtype.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_outer
+from cockpit_core.kernels.native.comparing import MOST_COMPARED
 from cockpit_core.kernels.native.dense import reduce_positions
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce
 from cockpit_core.layers import ways
@@ -45,11 +45,11 @@ class Contribution(ABC):
         """Stay right after the optimizer has moved the parameters: the step itself is projected on later."""
 
     def resolve(self) -> Contribution:
-        """The gradient of its parameter is there: what was waited for is too."""
+        """The gradient of its parameter has arrived, and with it whatever the contribution waited for."""
         return self
 
     def next_way(self) -> bool:
-        """What was found does not add up to the gradient: go another way, if there is one."""
+        """The result does not add up to the gradient: go another way, if there is one."""
         return False
 
     def form(self, lo: int, hi: int, scratch: Scratch | None = None) -> Tensor:
@@ -74,10 +74,18 @@ class Contribution(ABC):
         """``sum_n g_n^2`` [*shape] if that is cheaper than forming the gradients, else None."""
         return None
 
-    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None, compared: int = 0) -> Reduced | None:
         """``||g_n||^2``, ``g_n . V`` for each direction and, where there are bins, counts, all in one pass that stores no
-        gradients; None if forming them is cheaper."""
+        gradients; None if forming them is cheaper. Where it ``compares``, it may give that in the same pass."""
         return None
+
+    def compares(self, samples: int) -> bool:
+        """Does ``compare`` know a way for so many samples?"""
+        return False
+
+    def compare(self, samples: int) -> Tensor:
+        """``g_n . g_m`` [samples, samples] of the first samples in float64, without gradients that are formed for it."""
+        raise NotImplementedError  # asked only where ``compares`` says so
 
     def count(self, parameter: ParameterBins | None, spec: Spec, into: Counts) -> bool:
         """Add all elements to the histograms if that needs no formed gradients; False if it does."""
@@ -153,10 +161,21 @@ class Positions(Contribution):
             parts.append((torch.bmm(A, A.transpose(1, 2)) * torch.bmm(B, B.transpose(1, 2))).sum((1, 2)))
         return torch.cat(parts) * self.scale**2
 
-    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
-        if not can_reduce(self.b, len(directions)) or self.a.dtype != self.b.dtype or not ways.fits(self.a, self.b):
+    def _has_kernel(self, directions: int = 0) -> bool:
+        return can_reduce(self.b, directions) and self.a.dtype == self.b.dtype and ways.fits(self.a, self.b)
+
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None, compared: int = 0) -> Reduced | None:
+        if not self._has_kernel(len(directions)):
             return None
-        return reduce_positions(self.b, self.a, self.scale, directions, bins)
+        return reduce_positions(self.b, self.a, self.scale, directions, bins, compared)
+
+    def compares(self, samples: int) -> bool:
+        return samples <= MOST_COMPARED and self._has_kernel()
+
+    def compare(self, samples: int) -> Tensor:
+        reduced = reduce_positions(self.b[:samples], self.a[:samples], self.scale, [], None, samples)
+        assert reduced.gram is not None
+        return reduced.gram
 
     def project(self, direction: Tensor) -> Tensor:
         V = direction.reshape(self.b.shape[2], self.a.shape[2])  # [out, in]
@@ -256,8 +275,8 @@ class Joined(Contribution):
         return None if any(norm is None for norm in norms) else torch.cat(norms)  # type: ignore[arg-type]
 
     def project(self, direction: Tensor) -> Tensor | None:
-        found = [part.project(direction) for part in self.parts]
-        return None if any(f is None for f in found) else torch.cat(found)  # type: ignore[arg-type]
+        projections = [part.project(direction) for part in self.parts]
+        return None if any(f is None for f in projections) else torch.cat(projections)  # type: ignore[arg-type]
 
 
 class Stacked(Contribution):
@@ -276,63 +295,5 @@ class Stacked(Contribution):
 
     def project(self, direction: Tensor) -> Tensor | None:
         pieces = direction.reshape(self.shape).split([part.shape[0] for part in self.parts])
-        found = [part.project(piece) for part, piece in zip(self.parts, pieces, strict=True)]
-        return None if any(f is None for f in found) else torch.stack(found).sum(0)  # type: ignore[arg-type]
-
-
-class Later(Contribution):
-    """Stands for one that can be made only when the backward pass has come further."""
-
-    def __init__(self, get: Callable[[], Contribution], samples: int, shape: torch.Size):
-        self.get = get
-        super().__init__(samples, shape, 1.0)
-
-    def resolve(self) -> Contribution:
-        return self.get()
-
-    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
-        return self.get().form(lo, hi, scratch)
-
-
-class Tried(Contribution):
-    """A rule that knows its module only as well as the library's next release allows, and the fallback behind it."""
-
-    def __init__(self, part: Contribution, other: Callable[[], Contribution]):
-        self.part, self.other = part, other
-        self.moved = False
-        super().__init__(part.samples, part.shape, 1.0)
-
-    def resolve(self) -> Contribution:
-        self.part = self.part.resolve()
-        return self
-
-    def next_way(self) -> bool:
-        if self.moved:
-            return self.part.next_way()
-        self.part, self.moved = self.other(), True
-        return True
-
-    def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
-        return self.part.form(lo, hi, scratch)
-
-    @property
-    def floats_per_sample(self) -> int:
-        return self.part.floats_per_sample
-
-    def hold(self) -> None:
-        self.part.hold()
-
-    def norms(self) -> Tensor | None:
-        return self.part.norms()
-
-    def project(self, direction: Tensor) -> Tensor | None:
-        return self.part.project(direction)
-
-    def squares(self) -> Tensor | None:
-        return self.part.squares()
-
-    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
-        return self.part.reduce(directions, bins)
-
-    def count(self, parameter: ParameterBins | None, spec: Spec, into: Counts) -> bool:
-        return self.part.count(parameter, spec, into)
+        projections = [part.project(piece) for part, piece in zip(self.parts, pieces, strict=True)]
+        return None if any(f is None for f in projections) else torch.stack(projections).sum(0)  # type: ignore[arg-type]

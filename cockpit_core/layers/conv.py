@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cockpit_core.kernels import AnyBins
 from cockpit_core.kernels.native import dense
 from cockpit_core.kernels.native.columns import Image, can_take, square_columns
+from cockpit_core.kernels.native.comparing import MOST_COMPARED
 from cockpit_core.kernels.native.convolving import can_walk, reduce_convolution, widen_space
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce
 from cockpit_core.layers import ways
@@ -79,19 +80,33 @@ class Patches(Contribution):
         formed = scratch.take("gradients", (n * groups, left.shape[1], columns.shape[1]), left)
         return torch.bmm(left, columns.transpose(1, 2), out=formed).view(n, *self.shape)
 
-    def reduce(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+    def reduce(self, directions: list[Tensor], bins: AnyBins | None, compared: int = 0) -> Reduced | None:
         """From the nonzero entries of ``left`` alone, where they are few: behind a ReLU and a pooling one in eight. Else,
         and where something is not finite, from all."""
         if not can_reduce(self.left, len(directions)) or not self._can_walk():
             return None
-        found = self._walk(directions, bins) if self._is_sparse() else None
-        return self._walk(directions, bins, dense.reduce_convolution) if found is None else found
+        reduced = self._walk(directions, bins) if self._is_sparse() else None
+        return self._walk_all(directions, bins, compared, self.samples) if reduced is None else reduced
 
-    def _walk(self, directions: list[Tensor], bins: AnyBins | None, way: Any = reduce_convolution) -> Reduced | None:
+    def _walk(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
         shape = tuple(self.shape)
-        return way(
+        return reduce_convolution(
             self.left, self.inner, self.geometry, self.groups, shape, self.scale, directions, bins, self.around
-        )  # fmt: skip
+        )
+
+    def _walk_all(self, directions: list[Tensor], bins: AnyBins | None, compared: int, samples: int) -> Reduced:
+        left, inner, shape = self.left[:samples], self.inner[:samples], tuple(self.shape)
+        return dense.reduce_convolution(
+            left, inner, self.geometry, self.groups, shape, self.scale, directions, bins, self.around, compared
+        )
+
+    def compares(self, samples: int) -> bool:
+        return samples <= MOST_COMPARED and can_reduce(self.left, 0) and self._can_walk()
+
+    def compare(self, samples: int) -> Tensor:
+        reduced = self._walk_all([], None, samples, samples)
+        assert reduced.gram is not None
+        return reduced.gram
 
     def _can_walk(self) -> bool:
         return can_walk(self.inner, self.left, math.prod(widen_space(tuple(self.inner.shape[2:]), self.around)))
@@ -108,13 +123,13 @@ class Patches(Contribution):
             return None
         factor = self.left.new_full((1, self.samples), self.scale**2)  # squares of unscaled gradients may be too small
         image = Image.of(self.image, self.groups)
-        found = square_columns(self.left.unsqueeze(0), None, image, self.geometry, self.out, factor)
-        return None if found is None else found.squares.reshape(self.shape)
+        squared = square_columns(self.left.unsqueeze(0), None, image, self.geometry, self.out, factor)
+        return None if squared is None else squared.squares.reshape(self.shape)
 
     def project(self, direction: Tensor) -> Tensor:
-        found = self._walk([direction], None) if can_reduce(self.left, 1) and self._is_sparse() else None
-        if found is not None:
-            return found.dots[:, 0].to(direction.dtype)
+        reduced = self._walk([direction], None) if can_reduce(self.left, 1) and self._is_sparse() else None
+        if reduced is not None:
+            return reduced.dots[:, 0].to(direction.dtype)
         kernel, stride, dilation = self.geometry
         conv = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(kernel)]
         response = conv(self.image, direction.reshape(self.shape), None, stride, 0, dilation, self.groups)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 MOST = 50_000
-"""So many objects are looked at; a module that keeps more is not run again."""
+"""At most this many objects are looked at; a module that keeps more is not run again."""
 
 FRAMEWORKS = frozenset(
     "torch numpy transformers lightning lightning_fabric pytorch_lightning accelerate tensorboard tensorboardX wandb "
@@ -120,7 +120,7 @@ class Copier:
         return made
 
     def _copy_object(self, value: Any, where: str) -> Any:
-        """Something of the user's: a cache, a running mean, a counter. Its attributes are copied in turn."""
+        """An object of the user: a cache, a running mean, a counter. Its attributes are copied in turn."""
         slots = [name for base in type(value).__mro__ for name in slots_of(base)]
         if not hasattr(value, "__dict__") and not slots:
             raise CannotCopy(f"{where} ({type(value).__name__}) keeps a state that cannot be copied")
@@ -149,7 +149,7 @@ def shallow(value: Any, where: str, make: Callable[[Any], Any] = copy.copy) -> A
 
 
 def copy_tensor(value: Tensor) -> Tensor:
-    """Values only: what a tensor of an earlier pass depends on is none of the call that is run again."""
+    """Values only: what a tensor of an earlier pass depends on does not matter for the call that is run again."""
     if value.device.type == "meta" or torch._C._functorch.is_functorch_wrapped_tensor(value):
         return value
     with torch.no_grad():

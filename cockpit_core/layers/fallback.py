@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from cockpit_core.foundation.sharded import contains_sharded_modules, has_peers
-from cockpit_core.layers.contribution import Contribution, Tried
+from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.module_state import ModuleState, NotRepeatable
 from cockpit_core.layers.random_state import is_same, restored
 from cockpit_core.layers.registry import Call, NotCovered, of_outputs
@@ -35,6 +35,7 @@ from cockpit_core.layers.seeds import (
     seeds_of_samples,
     stack_rows,
 )
+from cockpit_core.layers.standing_in import Tried
 
 ATOMIC: tuple[type[nn.Module], ...] = (
     nn.MultiheadAttention,
@@ -120,7 +121,7 @@ class ModuleGradients:
     def explain(self, names: list[str], error: Exception) -> str:
         kind = type(self.call.module).__name__
         if "does not require grad" in str(error):  # nothing that it returns depends on these
-            return f"what {kind} returns does not depend on {', '.join(names)}: it is used outside of the call, by the loss maybe"
+            return f"what {kind} returns does not depend on {', '.join(names)}: it is used outside the call, perhaps by the loss"
         return f"no per-sample products of {kind}: {error}"
 
     def hold(self) -> None:
@@ -141,7 +142,7 @@ class ModuleGradients:
         return True
 
     def copy_parameters(self) -> dict[str, Tensor]:
-        """All that the module has, also those that are not asked for: its forward may write into them."""
+        """All parameters of the module, even those that are not asked for: its forward may write into them."""
         values = self.call.own_parameters() | self.held | self.parameters
         return {name: p.detach().clone() for name, p in values.items()}
 
@@ -243,7 +244,7 @@ def gradients_of(part: Contribution) -> ModuleGradients | None:
 
 
 def refuse_shared_statistics(call: Call) -> None:
-    """Running SyncBatchNorm again would talk to processes that do not listen."""
+    """Running SyncBatchNorm again would wait for processes that do not answer."""
     if has_peers() and call.training and any(isinstance(module, nn.SyncBatchNorm) for module in call.module.modules()):
         raise NotCovered("SyncBatchNorm inside it talks to other processes, so it cannot be run again")
 

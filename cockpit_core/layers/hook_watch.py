@@ -46,14 +46,14 @@ class HookWatch:
         if not _watches:
             RemovableHandle.__init__ = _register  # type: ignore[method-assign]
 
-    def found(self) -> list[dict]:
+    def alive(self) -> list[dict]:
         return [hooks for reference in self.dictionaries.values() if (hooks := reference()) is not None]
 
     @contextmanager
     def silenced(self, leaves: Iterable[Tensor]) -> Iterator[None]:
         """No hook of the user is called, on the noted tensors and on these leaves."""
         own = [leaf._backward_hooks for leaf in leaves if leaf._backward_hooks]
-        before = [(hooks, dict(hooks)) for hooks in (*self.found(), *own) if not all(map(is_ours, hooks.values()))]
+        before = [(hooks, dict(hooks)) for hooks in (*self.alive(), *own) if not all(map(is_ours, hooks.values()))]
         try:
             for hooks, _ in before:
                 drop_foreign(hooks)
@@ -71,9 +71,9 @@ def unhooked() -> Iterator[None]:
     try:
         yield
     finally:
-        found = watch.found()
+        dictionaries = watch.alive()
         watch.remove()
-        for hooks in found:
+        for hooks in dictionaries:
             drop_foreign(hooks)
 
 

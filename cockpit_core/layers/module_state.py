@@ -1,4 +1,4 @@
-"""All that a module keeps, as it was before one of its calls: so that the call can be repeated without a trace.
+"""All that a module keeps, as it was before one of its calls, so that the call can be repeated without a trace.
 
 A call is repeated on copies. Buffers, attributes of every kind (a kept output, a counter, a codebook, a generator of random
 numbers), globals, closures and class attributes that the user's code touches are replaced by copies of what they were
@@ -47,15 +47,15 @@ class ModuleState:
         """``classes``: others whose code may run."""
         self.reason = ""
         """Why the call cannot be repeated; "" if it can."""
-        found = dict.fromkeys(m for root in roots for m in root.modules())
-        self.modules = [m for m in found if not isinstance(m, torch.jit.ScriptModule)]
+        modules = dict.fromkeys(m for root in roots for m in root.modules())
+        self.modules = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
         self.attributes: dict[nn.Module, dict[str, Any]] = {}
         self.buffers: dict[nn.Module, dict[str, Any]] = {}
         self.places: list[tuple[Place, Any]] = []
         self.has_hooks = False
-        """Of the user's, on one of the modules."""
+        """Hooks of the user on one of the modules."""
         try:
-            for module in found:
+            for module in modules:
                 refuse_scripted(module)
             self._take(Copier(), set(classes))
         except CannotCopy as error:
@@ -203,7 +203,7 @@ class LossAgain:
                 undo[0]()
 
     def _forward_changed(self, held: dict[str, Any], changed: dict[str, Any], args: tuple, kwargs: dict) -> Any:
-        """Of a module of torch's own, which keeps nothing: only these attributes have to be put back."""
+        """The state of one of torch's own modules, which keeps nothing: only these attributes have to be put back."""
         before = {name: held[name] for name in changed}
         try:
             held.update(changed)

@@ -1,4 +1,4 @@
-"""Where the code of a user's module keeps state outside of the module: globals, closures, attributes of its class.
+"""Where the code of a user's module keeps state outside the module: globals, closures, attributes of its class.
 
 ``LOSSES.append(penalty)`` in a forward pass, a hook that counts in its closure, ``Layer.calls += 1``. Only the user's own
 code is read, never that of libraries.
@@ -25,7 +25,7 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class Place:
-    """One name that code can bind: of a module of Python's, of a class, or a cell of a closure."""
+    """One name that code can bind: in a Python module, in a class, or a cell of a closure."""
 
     holder: Any
     name: str
@@ -85,11 +85,11 @@ _classes: weakref.WeakKeyDictionary[type, tuple[types.FunctionType, ...]] = weak
 def functions_of(owner: type) -> tuple[types.FunctionType, ...]:
     """All functions that a class and its bases define, libraries aside."""
     if owner not in _classes:
-        found = []
+        functions = []
         for base in owner.__mro__:
             if not is_library(base.__module__):
-                found += [f for f in map(unwrap, vars(base).values()) if isinstance(f, types.FunctionType)]
-        _classes[owner] = tuple(found)
+                functions += [f for f in map(unwrap, vars(base).values()) if isinstance(f, types.FunctionType)]
+        _classes[owner] = tuple(functions)
     return _classes[owner]
 
 
@@ -116,7 +116,7 @@ def names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def find_places(classes: Iterable[type], functions: Iterable[Any]) -> Iterator[Place]:
-    """Everything that the methods of these classes and these functions may bind or change outside of their object."""
+    """Everything that the methods of these classes and these functions may bind or change outside their object."""
     for owner in classes:
         yield from class_places(owner)
     for function in follow(classes, functions):
@@ -195,6 +195,6 @@ def is_autograd_function(value: Any) -> bool:
 
 
 def runs_own_backward(model: nn.Module) -> bool:
-    """Does the user's code use an ``autograd.Function`` of the user's? Each pass of ours runs its backward."""
+    """Does the user's code use an ``autograd.Function`` of its own? Each pass of ours runs its backward."""
     functions = follow({type(module) for module in model.modules()}, ())
     return any(is_autograd_function(place.read()) for function in functions for place in function_places(function))

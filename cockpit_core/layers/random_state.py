@@ -1,7 +1,7 @@
 """The state of the random generators: torch's, of the processor and of every accelerator that takes part, NumPy's, Python's.
 
-A forward pass that is repeated must draw what the first one drew, and leave every generator as it found it. Generators of
-the user's own are part of what a module keeps (``module_state``).
+A forward pass that is repeated must draw what the first one drew, and leave every generator as it was. The user's own
+generators are part of what a module keeps (``module_state``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def take(tensors: Iterable[Tensor]) -> RandomState:
-    """Of the processor, of the devices that these tensors are on, of NumPy and of Python."""
+    """The states of the processor, of the devices that these tensors are on, of NumPy and of Python."""
     devices = {CPU, *(tensor.device for tensor in tensors if tensor.device.type != "meta")}
     return {key: _read(key) for key in (*devices, "numpy", "python")}
 

@@ -1,7 +1,8 @@
 """RNN, LSTM and GRU: two linear maps per layer and direction, applied at every time step.
 
-Their individual gradients are those of a Linear with one position per time step, once the gradient at the gates is known. It
-is found by repeating the recurrence once for the whole batch, step by step, instead of one backward pass per sample.
+Their individual gradients are those of a Linear with one position per time step, once the gradient at the gates is
+known. It is computed by repeating the recurrence once for the whole batch, step by step, instead of one backward pass
+per sample.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Maps = dict[str, tuple[list[Tensor], list[Tensor]]]
 
 @rule(nn.RNN, nn.LSTM, nn.GRU, repeats=True)
 def recurrence(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str, Contribution] | None:
-    """Contributions by local parameter name; None where the call has no rule (the fallback serves)."""
+    """Contributions by local parameter name; None where the call has no rule (the fallback is used)."""
     module: nn.RNNBase = call.module  # type: ignore[assignment]
     given = dict(zip(("input", "hx"), call.inputs, strict=False)) | call.kwargs
     own = call.own_parameters()
@@ -38,8 +39,8 @@ def recurrence(call: Call, outputs: dict[int, Tensor], scale: float) -> dict[str
         results = run_layers(module, own, x, initial_states(module, given.get("hx"), x), maps)
         ends = [(results[k], match_dtype(b, x)) for k, b in outputs.items()]
         at_maps = [out for _, outs in maps.values() for out in outs]
-        found = torch.autograd.grad([e for e, _ in ends], at_maps, [b for _, b in ends], materialize_grads=True)
-    return as_parts(own, maps, list(found), gather, scale)
+        slopes = torch.autograd.grad([e for e, _ in ends], at_maps, [b for _, b in ends], materialize_grads=True)
+    return as_parts(own, maps, list(slopes), gather, scale)
 
 
 def has_rule(module: nn.RNNBase, x: Any, training: bool) -> bool:

@@ -15,7 +15,7 @@ from cockpit_core.layers.random_state import RandomState
 
 
 class NotCovered(Exception):
-    """Individual gradients of this call cannot be had; the message says why and what to do."""
+    """There are no individual gradients of this call; the message says why and what to do."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Call:
 
     @property
     def input(self) -> Any:
-        """The first argument, also where it was passed by name."""
+        """The first argument, even if it was passed by name."""
         return self.inputs[0] if self.inputs else self.kwargs.get("input", next(iter(self.kwargs.values()), None))
 
     def release(self) -> None:
@@ -110,8 +110,8 @@ FindInner = Callable[[Call, Any], Any]
 class Repeating:
     """A rule that repeats what lies between the maps of a module: b are the gradients of all its outputs, by place.
 
-    It serves parameters of the module's children too, and may decline a call (None). The generic fallback stands behind
-    it, in case that what it gives does not add up.
+    It serves parameters of the module's children too, and may decline a call (None). The generic fallback stands
+    behind it, in case its result does not add up.
     """
 
     rule: Rule
@@ -158,19 +158,20 @@ def watch_inner(call: Call, outputs: list[Tensor], take: Callable[[Tensor], None
 
 
 def of_outputs(gradients: dict[int, Tensor]) -> dict[int, Tensor]:
-    """Those of the module's outputs."""
+    """The gradients of the module's outputs."""
     return {k: b for k, b in gradients.items() if k != INNER} if INNER in gradients else gradients
 
 
 def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:
-    """Bring ``tensor`` to [B, positions..., *features]; ``features`` counts its last dimensions that are no positions.
+    """Bring ``tensor`` to [B, positions..., *features]; ``features`` counts its last dimensions, which are not
+    positions.
 
     The batch is at ``batch_dim`` where that dimension has B entries. A leading dimension of k B entries holds k
     positions of each sample (``x.view(B * T, F)``), samples outermost for batch_dim 0, innermost for batch_dim 1.
     """
     B, lead = call.batch_size, tensor.dim() - features
     if 0 in call.rows and 0 not in call.in_order:
-        return gather_rows(tensor, *call.rows[0], B, lead)
+        return gather_rows(tensor, call.rows[0][0], B, lead)
     dim = call.dims.get(0)
     if dim is not None and lead > dim and tensor.shape[dim] == B:
         return tensor if dim == 0 else tensor.movedim(dim, 0)
@@ -197,7 +198,7 @@ def samples_first(tensor: Tensor, call: Call, features: int) -> Tensor:
     )
 
 
-def gather_rows(tensor: Tensor, rows: Tensor, own_lead: int, B: int, lead: int) -> Tensor:
+def gather_rows(tensor: Tensor, rows: Tensor, B: int, lead: int) -> Tensor:
     """[B, S, *features] with S the most rows that a sample has; where one has fewer, the rest is zero."""
     if lead < 1 or tensor.shape[:lead].numel() != len(rows):
         raise NotCovered(f"{tuple(tensor.shape)} has other rows than the {len(rows)} of the output of its module")

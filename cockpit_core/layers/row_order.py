@@ -27,22 +27,23 @@ def batch_axis(module: nn.Module, position: int, default: int) -> int:
 
 
 def by_sample(call: Call, positions: Iterable[int], count: int) -> BySample | None:
-    """How to bring ``count`` rows to their samples, from what is known of these outputs; None where that is not known."""
-    found: Tensor | None = None
+    """How to bring ``count`` rows to their samples, from what is known about these outputs; None where it is not
+    known."""
+    order: Tensor | None = None
     for position in positions:
         axis = batch_axis(call.module, position, call.batch_dim)
         if call.dims.get(position, axis) != axis:
             return None
         if position in call.rows:
             rows = rows_along(call, position, axis, count)
-            if rows is None or (found is not None and bool(((rows != found) & (rows >= 0) & (found >= 0)).any())):
+            if rows is None or (order is not None and bool(((rows != order) & (rows >= 0) & (order >= 0)).any())):
                 return None
-            found = rows if found is None else torch.maximum(rows, found)
-    if found is None:
+            order = rows if order is None else torch.maximum(rows, order)
+    if order is None:
         return (lambda tensor: tensor) if count == call.batch_size else None
     if count % call.batch_size == 0 and all(k in call.in_order for k in positions):
         return lambda tensor: tensor.reshape(call.batch_size, -1, tensor.shape[-1])
-    return lambda tensor: gather_rows(tensor, found, 1, call.batch_size, 1).flatten(1, 2)
+    return lambda tensor: gather_rows(tensor, order, call.batch_size, 1).flatten(1, 2)
 
 
 def rows_along(call: Call, position: int, axis: int, count: int) -> Tensor | None:

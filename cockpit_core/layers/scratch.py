@@ -1,8 +1,8 @@
 """Memory that is used again and again for what lives for a moment only.
 
 A layer's individual gradients are formed in blocks of a few megabytes, and between two layers something small is kept
-until the step ends. An allocator puts that into the hole the last block left, the next block no longer fits there, and a
-process would grow by one block a layer: with 48 convolutions to twice of what is in use.
+until the step ends. An allocator puts that into the hole the last block left, the next block no longer fits there,
+and a process would grow by one block per layer: with 48 convolutions, to twice what is in use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Scratch:
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def take(self, purpose: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Memory of this shape, of the dtype and on the device of ``like``, with whatever stands in it."""
+        """Memory of this shape, of the dtype and on the device of ``like``, with whatever it contains."""
         if like.device.type != "cpu":  # their allocators keep blocks of a size together
             return like.new_empty(shape)
         size, key = math.prod(shape), (purpose, like.dtype)

@@ -42,7 +42,7 @@ def sample_dim(tensor: Tensor, call: Call, position: int) -> int:
 
 
 def copy_inputs(value: Any) -> Any:
-    """A forward pass may write into what it is given; it must not be the user's."""
+    """A forward pass may write into what it is given, so that must not be the user's own."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, (tuple, list)):
@@ -70,8 +70,9 @@ def seeds_of_samples(b: Tensor, call: Call, position: int, lo: int, hi: int) -> 
 def external_seeds(outputs: dict[int, Tensor], totals: dict[int, Tensor], call: Call) -> dict[int, Tensor]:
     """What came to each output from outside the module.
 
-    Where one output is computed from another (the cell state and the hidden state of an LSTM cell), the gradient seen at
-    the latter has passed the former already, and would count twice. An output without samples (a mean loss) is dropped:
+    Where one output is computed from another (the cell state and the hidden state of an LSTM cell), the gradient seen
+    at the latter includes that of the former, which would count twice. An output without samples (a mean loss) is
+    dropped:
     what it sends to the others is in their gradients.
     """
     batched = [k for k, b in totals.items() if has_samples(b, call, k)] or list(totals)
@@ -91,12 +92,12 @@ def external_seeds(outputs: dict[int, Tensor], totals: dict[int, Tensor], call: 
 def dependents(outputs: dict[int, Tensor], batched: list[int], k: int) -> list[int]:
     """Which other outputs were computed from output k."""
     others = [j for j in batched if j != k and outputs[j].requires_grad and outputs[k].requires_grad]
-    found = []
+    positions = []
     for j in others:
         seed = torch.ones_like(outputs[j])
         if torch.autograd.grad(outputs[j], outputs[k], seed, retain_graph=True, allow_unused=True)[0] is not None:
-            found.append(j)
-    return found
+            positions.append(j)
+    return positions
 
 
 def has_samples(tensor: Tensor, call: Call, position: int) -> bool:

@@ -1,6 +1,6 @@
 """Training problems by name: one function each, and the folder is the registry.
 
-A problem of your own is one function as well, in a module of your own: ``cockpit sweep mypackage:my_problem``.
+Your own problem is one function too, in a module of your own: ``cockpit sweep mypackage:my_problem``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class UnknownName(ValueError):
 
 def _collect() -> dict[str, Callable[[], Problem]]:
     """Functions that are annotated to return a Problem, in order of their names."""
-    found: dict[str, Callable[[], Problem]] = {}
+    makers: dict[str, Callable[[], Problem]] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for name, value in vars(module).items():
@@ -30,8 +30,8 @@ def _collect() -> dict[str, Callable[[], Problem]]:
                 callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
             )
             if public and annotations == {"return": "Problem"}:
-                found[name] = value
-    return dict(sorted(found.items()))
+                makers[name] = value
+    return dict(sorted(makers.items()))
 
 
 def names() -> list[str]:
@@ -39,7 +39,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Problem:
-    """The problem of that name, or ``module:function`` of the user's own."""
+    """The problem of that name, or the user's own ``module:function``."""
     if ":" in name:
         value = find_object(name, "problem")
         problem = value() if callable(value) else value
@@ -56,10 +56,10 @@ def find(name: str) -> Problem:
 
 
 def find_object(name: str, what: str) -> Any:
-    """``module:name`` from a module of the user's; whatever fails is said with both parts."""
+    """``module:name`` from a module of the user; an error names both parts."""
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # the user's module may raise anything at import
         reason = f"{type(error).__name__}: {error}"
-        raise UnknownName(f"the {what} {attribute!r} cannot be had from the module {module!r} ({reason})") from error
+        raise UnknownName(f"the {what} {attribute!r} cannot be loaded from the module {module!r} ({reason})") from error

@@ -41,7 +41,7 @@ class Split:
         return inputs, inputs if self.targets is None else self.targets[index]
 
     def shuffle(self, batch_size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch in a new order; what is left of it after whole batches is dropped."""
+        """One epoch in a new order; an incomplete last batch is dropped."""
         order = torch.randperm(len(self), generator=generator)
         for number in range(len(self) // batch_size):
             yield self.take(order[batch_size * number : batch_size * (number + 1)], generator)
@@ -63,7 +63,7 @@ class Data:
 class Problem:
     """One training problem, ready for ``cockpit sweep``.
 
-    name: how it is called, and the beginning of its runs' names.
+    name: what it is called; the names of its runs begin with it.
     description: one sentence: which network, which data, where it comes from.
     make_model, make_loss: both are called after ``torch.manual_seed``.
     make_data: takes the folder of the user's data, or None.
@@ -101,7 +101,7 @@ class Problem:
         data = self.make_data(Path(folder) if folder is not None else None)
         if len(data.train) < self.batch_size:
             raise ValueError(
-                f"{self.name}: {len(data.train)} training samples are less than a batch of {self.batch_size}"
+                f"{self.name}: {len(data.train)} training samples are fewer than a batch of {self.batch_size}"
             )
         return data
 
@@ -123,8 +123,8 @@ class Problem:
                     right += int((outputs.argmax(1) == targets).sum())
                     answers += targets.numel()
         model.train(was_training)
-        found = {"loss": loss / max(len(split), 1)}
-        return {**found, "accuracy": right / answers} if answers else found
+        measured = {"loss": loss / max(len(split), 1)}
+        return {**measured, "accuracy": right / answers} if answers else measured
 
 
 def hold_out(

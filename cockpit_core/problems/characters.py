@@ -1,4 +1,4 @@
-"""A language model of characters: which letter comes next in a novel?"""
+"""A character-level language model: which letter comes next in a novel?"""
 
 from __future__ import annotations
 

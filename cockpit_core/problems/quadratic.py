@@ -47,7 +47,7 @@ def make_quadratic() -> nn.Module:
 def make_matrix(random: np.random.RandomState) -> np.ndarray:
     """A symmetric matrix with the given eigenvalues in a random frame. [100, 100]"""
     eigenvalues = np.concatenate((random.uniform(0, 1, 90), random.uniform(30, 60, 10)))
-    # A Gaussian matrix has no preferred direction; its QR factor neither, once the signs of R are moved over.
+    # A Gaussian matrix has no preferred direction. Neither has its Q factor, once the signs of R are moved into it.
     frame, upper = np.linalg.qr(random.normal(size=(DIMENSION, DIMENSION)))
     frame = frame * np.sign(np.diag(upper))
     return (frame * eigenvalues) @ frame.T

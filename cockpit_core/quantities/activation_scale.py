@@ -12,7 +12,8 @@ class ActivationScale(Quantity):
     ``sqrt(mean(h^2))`` under the name of the module's first parameter; the network's value is that of the model's output
     (the logits of a classifier). Healthy networks keep the same order of magnitude from layer to layer; a fall by a
     constant factor per layer is a bad initialisation, growth over time comes before overflow. "ActivationScale/largest" is
-    the largest absolute output of the model. Of large outputs an evenly spread part is looked at, and it is marked so.
+    the largest absolute output of the model. Of large outputs only an evenly spread part is looked at, and the value
+    says so.
     """
 
     needs = ("scales",)
@@ -23,13 +24,13 @@ class ActivationScale(Quantity):
     cost = "the same"
 
     def measure(self, statistics: Statistics) -> Value:
-        found = find_activations(statistics)
-        refuse_empty(found.scales, found, "no output of a layer was seen")
-        layers = {name: math.sqrt(scale.squares / scale.elements) for name, scale in found.scales.items()}
-        output, method = found.scales.get(""), describe_part(found.scales.values())
+        activations = find_activations(statistics)
+        refuse_empty(activations.scales, activations, "no output of a layer was seen")
+        layers = {name: math.sqrt(scale.squares / scale.elements) for name, scale in activations.scales.items()}
+        output, method = activations.scales.get(""), describe_part(activations.scales.values())
         network = layers.pop("", None)
         if output is None:
-            return Value(None, layers, method=method, reason="the model gives no tensor")
+            return Value(None, layers, method=method, reason="the model returns no tensor")
         return Value(
             network, layers, method=method, parts={"largest": Value(output.largest, method=describe_part([output]))}
         )

@@ -17,14 +17,14 @@ def find_activations(statistics: Statistics) -> Activations:
     return statistics.activations
 
 
-def refuse_empty(found: Iterable[Any], activations: Activations, what: str) -> None:
-    if not list(found):
+def refuse_empty(items: Iterable[Any], activations: Activations, what: str) -> None:
+    if not list(items):
         raise NoValue(activations.reason or what)
 
 
-def describe_part(found: Iterable[Any]) -> str:
+def describe_part(items: Iterable[Any]) -> str:
     """ "" where every element was looked at."""
-    parts = [one.part for one in found]
+    parts = [one.part for one in items]
     least = min(parts)
     return "" if least >= 1 else f"on {least:.2g} of the elements, evenly spread"
 

@@ -38,7 +38,7 @@ class End:
 
 
 def fit_alpha(step: int, T: float, start: End, end: End) -> AlphaFit:
-    """Weighted least squares of four observations on three coefficients, and alpha from it (MATH, Alpha)."""
+    """Weighted least squares of four observations on three coefficients, and alpha from it."""
     variances = [
         v if v > 0 else 1e-10 if v == 0 else math.nan
         for v in (start.loss_var, end.loss_var, start.slope_var, end.slope_var)

@@ -15,7 +15,7 @@ class AlphaOwnBatch(Quantity):
     Unlike Alpha it has no noise of a second batch: for plain SGD on a quadratic it is ``lr kappa - 1``, kappa the batch
     sharpness, and +1 is the edge of stochastic stability (Andreyev and Beneventano 2024, arXiv 2412.20553).
     Costs one more forward and backward pass. "AlphaOwnBatch/loss_end" is ``f_T``. No value where the forward pass cannot
-    be repeated. Normally above 0 is no illness: small batches are overshot where the whole data are not.
+    be repeated. Values above 0 are usually no problem: small batches are overshot where the whole data are not.
     """
 
     needs = ("gradients", "update", "far_end")

@@ -1,8 +1,8 @@
 """The contract of a quantity: it declares what statistics it needs and turns them into numbers.
 
 A quantity programs no hooks, buffers or caches. ``needs`` names rows of the table in ``needs.py``; "losses", "gradients" and
-so on are then in the ``Statistics`` that ``measure`` gets, once they are complete. Beside words it takes extensions of BackPACK, as
-instances (``DiagGGNExact()``): ``statistics.backpack["diag_ggn_exact"]`` has their values.
+so on are then in the ``Statistics`` that ``measure`` gets, once they are complete. Besides words it takes extensions
+of BackPACK, as instances (``DiagGGNExact()``): ``statistics.backpack["diag_ggn_exact"]`` has their values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Statistics:
     loss: float
     time: float = 0.0
     backward_seen: bool = False
-    """A backward pass was seen, so ``loss`` is known, also where the number of samples is not."""
+    """A backward pass was seen, so ``loss`` is known, even where the number of samples is not."""
     losses: Tensor | None = None
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
     gradients: Mapping[str, Tensor] = field(default_factory=dict)
@@ -67,11 +67,12 @@ class Statistics:
     known_arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     transfer: Transfer | None = None
-    """What else is wanted on the host; comes along with the first that is read."""
+    """What else is wanted on the host; it arrives with the first that is read."""
 
     def norms_of(self, what: str) -> dict[str, float]:
-        """``||x||_2`` per layer of "parameters", "update", "gradients", or "moved" (since the start of the run): measured once,
-        whoever asks; the first and the last together, because each time waits for the device."""
+        """``||x||_2`` per layer of "parameters", "update", "gradients", or "moved" (since the start of the run):
+        measured once, whoever asks. The first and the last are measured together, because each measurement waits for
+        the device."""
         if what not in self.known_norms:
             from cockpit_core.foundation.transfer import Transfer
             from cockpit_core.quantities.norms import measure_norms, measure_places
@@ -135,11 +136,11 @@ class Quantity:
     formula: ClassVar[str] = ""
     """The value at step t, as the table of the documentation has it (Markdown)."""
     question: ClassVar[str] = ""
-    """Which it answers; what has one stands among the instruments beyond the paper."""
+    """The question that it answers. A quantity with a question is listed among the instruments beyond the paper."""
     cost: ClassVar[str] = ""
-    """In words, beside a question."""
+    """The cost in words, beside a question."""
     default_panel: ClassVar[bool] = False
-    """A curve will do: it has no panel of its own on purpose."""
+    """A plain curve will do: it has no panel of its own on purpose."""
     headline: ClassVar[bool] = False
     """Written as a plain scalar too, for TensorBoard's own tab and other trackers."""
 

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
 from cockpit_core.quantities.gram_values import SAMPLES, check_samples, describe_samples, find_cosines, find_gram
@@ -17,12 +15,12 @@ class ClassInterference(Quantity):
     Above 0 a step for one class helps the others, below 0 it harms them (stiffness: Fort et al. 2019, arXiv 1901.09491).
     "ClassInterference/same" is the mean cosine within classes, "ClassInterference/worst" the lowest mean of a pair of
     classes (its method names them). Labels are taken from the loss, one whole number per sample; no value where it was
-    given none. Only the classes of this batch are seen: with many classes single values are noisy. Of the first ``samples``
-    of the batch (None: all of it), and marked so.
+    given none. Only the classes of this batch are seen: with many classes single values are noisy. Uses the first
+    ``samples`` of the batch (None: all of it), and the value says so.
 
     The table (``run.data.histogram("ClassInterference").counts``) has a row per class: its label, then the mean cosine with
-    each class in the same order, of the steps so far, where each step counts 0.9 times as much as the one after it; NaN
-    for pairs that were not seen. Of more than 32 classes there is none.
+    each class in the same order, over the steps so far, where each step counts 0.9 times as much as the one after it;
+    NaN for pairs that were not seen. With more than 32 classes there is no table.
     """
 
     needs = ("gram",)
@@ -41,16 +39,17 @@ class ClassInterference(Quantity):
         K, labels, gram = find_gram(statistics), statistics.labels, statistics.gram
         if labels is None or len(labels) != statistics.batch_size or gram is None:
             raise NoValue("the loss was given no class per sample (a vector of whole numbers)")
-        cosines, labels = find_cosines(K), labels.cpu()[gram.chosen][K.diagonal() > 0]
-        classes, index = torch.unique(labels, return_inverse=True)
+        cosines, chosen = find_cosines(K).numpy(), labels.cpu()[gram.chosen].numpy()
+        classes, index = np.unique(chosen[K.diagonal().numpy() > 0], return_inverse=True)
         if len(classes) < 2:
             raise NoValue("the batch has samples of one class only")
         sums, pairs = add_by_class(cosines, index, len(classes))
-        means = sums / pairs  # NaN for a class of one sample with itself
-        apart = ~torch.eye(len(classes), dtype=torch.bool)
-        lowest = int(torch.where(apart, means, torch.inf).argmin())
+        with np.errstate(invalid="ignore"):
+            means = sums / pairs  # NaN for a class of one sample with itself
+        apart = ~np.eye(len(classes), dtype=bool)
+        lowest = int(np.where(apart, means, np.inf).argmin())
         one, other = (int(classes[k]) for k in divmod(lowest, len(classes)))
-        parts = {"worst": Value(float(means.flatten()[lowest]), method=f"classes {one} and {other}")}
+        parts = {"worst": Value(float(means.flat[lowest]), method=f"classes {one} and {other}")}
         within = pairs.diagonal().sum()
         if within > 0:
             parts["same"] = Value(float(sums.diagonal().sum() / within))
@@ -58,16 +57,16 @@ class ClassInterference(Quantity):
         table = self.remember(statistics.step, classes.tolist(), sums, pairs)
         return Value(float(sums[apart].sum() / pairs[apart].sum()), method=method, parts=parts, table=table)
 
-    def remember(self, step: int, classes: list[int], sums: Tensor, pairs: Tensor) -> np.ndarray | None:
+    def remember(self, step: int, classes: list[int], sums: np.ndarray, pairs: np.ndarray) -> np.ndarray | None:
         """The table so far, [classes, 1 + classes]; None where there are too many."""
-        if step <= self._step:  # another run, or one that was resumed from before
+        if step <= self._step:  # another run, or one that was resumed from an earlier step
             self._sums.clear()
         self._step = step
         self._sums = {pair: (DECAY * total, DECAY * count) for pair, (total, count) in self._sums.items()}
-        for i, one in enumerate(classes):
-            for k, other in enumerate(classes):
+        for one, own_sums, own_pairs in zip(classes, sums.tolist(), pairs.tolist(), strict=True):
+            for other, more, number in zip(classes, own_sums, own_pairs, strict=True):
                 total, count = self._sums.get((one, other), (0.0, 0.0))
-                self._sums[one, other] = total + float(sums[i, k]), count + float(pairs[i, k])
+                self._sums[one, other] = total + more, count + number
         known = sorted({one for one, _ in self._sums})
         if len(known) > MOST_CLASSES:
             return None
@@ -79,10 +78,10 @@ def mean_of(pair: tuple[float, float] | None) -> float:
     return pair[0] / pair[1] if pair is not None and pair[1] > 0 else float("nan")
 
 
-def add_by_class(cosines: Tensor, index: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+def add_by_class(cosines: np.ndarray, index: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Sums of cosines over pairs of different samples [classes, classes], and the numbers of pairs."""
-    member = torch.zeros(len(index), classes, dtype=cosines.dtype)
-    member[torch.arange(len(index)), index] = 1
+    member = np.zeros((len(index), classes))
+    member[np.arange(len(index)), index] = 1
     counts = member.sum(0)
-    sums = member.T @ (cosines - torch.diag(cosines.diagonal())) @ member
-    return sums, torch.outer(counts, counts) - torch.diag(counts)
+    sums = member.T @ (cosines - np.diag(cosines.diagonal())) @ member
+    return sums, np.outer(counts, counts) - np.diag(counts)

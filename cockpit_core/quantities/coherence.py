@@ -7,7 +7,8 @@ class Coherence(Quantity):
     """How far do samples agree? ``||g||^2 / ((1/B) sum_n ||g_n||^2)``: mean product of two gradients over mean square.
 
     1 where all individual gradients are the same, ``1/B`` where they are orthogonal, 0 where they cancel (Chatterjee and
-    Zielinski 2020, arXiv 2008.01217, call B times this number m-coherence: to how many samples a sample is of use). Per
+    Zielinski 2020, arXiv 2008.01217, call B times this number m-coherence: how many samples profit from one sample).
+    Per
     network and layer. It falls in training, as what is common is learned first; noise labels keep it low from the
     beginning. It depends on the batch size: compare runs of the same one, or use SignalShare.
     """

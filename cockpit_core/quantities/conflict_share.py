@@ -7,10 +7,11 @@ from cockpit_core.quantities.gram_values import SAMPLES, check_samples, describe
 class ConflictShare(Quantity):
     """How many samples work against each other? Share of pairs of the batch with ``g_n . g_m < 0``.
 
-    Per network and layer. Around a half nothing is common to the samples; near 0 they all want the same. "ConflictShare/
+    Per network and layer. Around a half the samples have nothing in common; near 0 they all want the same.
+    "ConflictShare/
     lowest" is the lowest cosine of a pair of the network: -1 is a step that one sample undoes for the other (Sankararaman
     et al. 2020 call its bound gradient confusion). Exact, from the Gram matrix. A product that is barely negative counts
-    as much as any. Of the first ``samples`` of the batch (None: all of it), and marked so.
+    as much as any. Uses the first ``samples`` of the batch (None: all of it), and the value says so.
     """
 
     needs = ("gram",)

@@ -11,8 +11,8 @@ class EffectiveRank(Quantity):
 
     ``p_i`` are the eigenvalues of the Gram matrix of individual gradients over their sum (Roy and Vetterli 2007): between 1
     (all along one line) and B (all orthogonal and of equal length). "EffectiveRank/largest" is the share of the first
-    direction. It falls as few samples come to own the gradient. Bounded by the number of samples: compare
-    runs of the same one. Of the first ``samples`` of the batch (None: all of it), and marked so.
+    direction. It falls as few samples come to dominate the gradient. It is bounded by the number of samples: compare
+    runs with the same number. Uses the first ``samples`` of the batch (None: all of it), and the value says so.
     """
 
     needs = ("gram",)

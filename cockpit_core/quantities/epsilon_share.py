@@ -4,11 +4,14 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from cockpit_core.foundation.sharded import whole
+from cockpit_core.kernels.native.reducing import can_reduce
+from cockpit_core.kernels.native.shares import sum_shares
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
-from cockpit_core.quantities.second_moments import find_roots
+from cockpit_core.quantities.second_moments import Moments, find_moments
 
 if TYPE_CHECKING:
     from cockpit_core.quantities.measured import ParameterState
@@ -19,7 +22,8 @@ class EpsilonShare(Quantity):
 
     The denominator is the one that step t divided by. Near 0 each element has a step size of its own; near 1 the
     gradients are so small that eps rules, and the optimizer is SGD with rate lr / eps (Wortsman et al. 2023, arXiv
-    2309.14322). Per network (all elements alike) and layer. "EpsilonShare/rms" is the RMS of the update in units of the
+    2309.14322). Per network (all elements count equally) and layer. "EpsilonShare/rms" is the RMS of the update in
+    units of the
     learning rate, ``sqrt(mean(s^2)) / lr``: about 0.2 to 1 with Adam; jumps above 1 come before loss spikes (arXiv
     2304.13013). It includes weight decay. Known for Adam, AdamW, NAdam, RMSprop and Adagrad; no value elsewhere.
     """
@@ -48,23 +52,36 @@ class EpsilonShare(Quantity):
 
 
 def find_shares(states: Mapping[str, ParameterState]) -> dict[str, float]:
-    """Of the parameters whose optimizer has known second moments; where none has, the reason of the first."""
-    shares, reasons = {}, []
+    """The states of parameters whose optimizer has known second moments; where none has, the reason of the first."""
+    moments: dict[str, tuple[Moments, float]] = {}
+    reasons = []
     for name, state in states.items():
         try:
-            shares[name] = share_of(state)
+            moments[name] = find_moments(state), state.number("eps")
         except NoValue as reason:
             reasons.append(reason)
-    if not shares:
+    if not moments:
         raise reasons[0]
-    return shares
+    here = {name: own for name, own in moments.items() if is_here(own[0].squares)}
+    shares = dict(zip(here, mean_shares_here(list(here.values())), strict=True))
+    others = {name: mean_share(*own) for name, own in moments.items() if name not in here}
+    if others:
+        shares |= zip(others, torch.stack([share.to(torch.float64) for share in others.values()]).tolist(), strict=True)
+    return {name: shares[name] for name in moments}
 
 
-def share_of(state: ParameterState) -> float:
-    roots = whole(find_roots(state))
-    eps = state.number("eps")
-    return float(mean_share(roots, eps)) if eps > 0 else 0.0
+def is_here(squares: Tensor) -> bool:
+    """Can a kernel read it where it lies?"""
+    return type(squares) is Tensor and can_reduce(squares, 0) and squares.is_contiguous() and squares.numel() > 0
 
 
-def mean_share(roots: Tensor, eps: float) -> Tensor:
-    return (eps / (roots + eps)).double().mean()
+def mean_shares_here(moments: list[tuple[Moments, float]]) -> list[float]:
+    """In one walk, without memory for roots."""
+    jobs = [(own.squares, own.factor, eps) for own, eps in moments]
+    return [total / own.squares.numel() for total, (own, _) in zip(sum_shares(jobs), moments, strict=True)]
+
+
+def mean_share(moments: Moments, eps: float) -> Tensor:
+    """Where it lies: nobody waits for the device."""
+    roots = whole(moments.squares).sqrt() * moments.factor
+    return (eps / (roots + eps)).mean(dtype=torch.float64) if eps > 0 else roots.new_zeros((), dtype=torch.float64)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from cockpit_core.kernels import AnyBins, Bins, LogBins, Spec
 from cockpit_core.quantities.base import Quantity, Statistics, Value
 from cockpit_core.quantities.histogram_range import AdaptiveRange, check_per_octave, check_range, choose_scale
-from cockpit_core.quantities.histogram_values import join_counts
+from cockpit_core.quantities.histogram_values import record_histograms
 
 
 class GradHist1d(Quantity):
@@ -11,7 +11,8 @@ class GradHist1d(Quantity):
 
     ``scale="log"``: bins by sign and magnitude, ``per_octave`` between two powers of two, one for zero; nothing is outside.
     ``scale="linear"``: ``bins`` of equal width on ``range``, as in the paper. Values outside fall into the outermost bin and
-    are counted apart too; ``range="adaptive"`` follows the values by doubling and halving. Edges are part of each record.
+    are also counted separately; ``range="adaptive"`` follows the values by doubling and halving. Edges are part of
+    each record.
     """
 
     needs = ("histogram",)
@@ -48,12 +49,7 @@ class GradHist1d(Quantity):
         return Spec(gradient=self.bins_now())
 
     def measure(self, statistics: Statistics) -> Value:
-        network, layers = join_counts(statistics)
-        step = statistics.step
-        found = network.histogram1d(step, quantity=self.name)
-        self.follow(found.counts, found.below, found.above)
-        return Value(histograms=(found, {n: c.histogram1d(step, n, self.name, network) for n, c in layers.items()}))
-
-    def follow(self, counts, below: int, above: int) -> None:
-        if self._adaptive:
-            self._adaptive.follow(counts, below + above)
+        value = record_histograms(statistics, self.name, self.kind)
+        if self._adaptive and value.histograms:
+            self._adaptive.follow(value.histograms[0])
+        return value

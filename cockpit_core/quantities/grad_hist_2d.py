@@ -3,7 +3,7 @@ from __future__ import annotations
 from cockpit_core.kernels import AnyBins, Bins, LogBins, Spec
 from cockpit_core.quantities.base import Quantity, Statistics, Value
 from cockpit_core.quantities.histogram_range import AdaptiveRange, check_per_octave, check_range, choose_scale
-from cockpit_core.quantities.histogram_values import join_counts
+from cockpit_core.quantities.histogram_values import record_histograms
 
 PARAMETER_OCTAVES = (-40, 24)
 """A parameter below 1e-12 counts as zero, one above 1.7e7 is in the outermost bin."""
@@ -59,12 +59,7 @@ class GradHist2d(Quantity):
         return Spec(joint=self.bins_now())
 
     def measure(self, statistics: Statistics) -> Value:
-        network, layers = join_counts(statistics)
-        step = statistics.step
-        found = network.histogram2d(step, quantity=self.name)
-        self.follow(found.counts, found.below, found.above)
-        return Value(histograms=(found, {n: c.histogram2d(step, n, self.name, network) for n, c in layers.items()}))
-
-    def follow(self, counts, below: int, above: int) -> None:
-        if self._adaptive:
-            self._adaptive.follow(counts.sum(1), below + above)
+        value = record_histograms(statistics, self.name, self.kind)
+        if self._adaptive and value.histograms:
+            self._adaptive.follow(value.histograms[0])
+        return value

@@ -8,7 +8,8 @@ from torch import Tensor
 from cockpit_core.quantities.base import NoValue, Statistics
 
 SAMPLES = 16
-"""Of the batch, whose 120 pairs are looked at by default: gradients of convolutions and tokens are formed for them once more."""
+"""How many samples of the batch are compared by default, 120 pairs: gradients of convolutions and tokens are formed
+for them once more."""
 
 
 def find_gram(statistics: Statistics) -> Tensor:

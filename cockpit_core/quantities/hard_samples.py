@@ -15,7 +15,7 @@ COLUMNS = ("id", "norm", "agreement", "times", "label", "step")
 
 @dataclass(slots=True)
 class Seen:
-    """What is known of one sample: sums over the tracked steps that had it in their batch."""
+    """What is known about one sample: sums over the tracked steps that had it in their batch."""
 
     norm: float = 0.0
     agreement: float = 0.0
@@ -31,7 +31,8 @@ class HardSamples(Quantity):
     (``run.data.histogram("HardSamples").counts``, rows of id, mean ``||g_n||``, mean ``cos(g_n, g)``, times seen, label
     or -1, last step) has the ``top`` samples with the largest mean norm so far. Large norms that stay are hard, rare or
     wrongly labelled samples (GraNd: Paul et al. 2021, arXiv 2107.07075); with an agreement below 0, the rest of the batch
-    pulls the other way. At most ``capacity`` samples are remembered: beyond, the easier half is forgotten. Norms fall in
+    pulls the other way. At most ``capacity`` samples are remembered; beyond that the easier half is forgotten. Norms
+    fall in
     training, so samples seen early look harder than those seen late; after a few epochs that evens out.
     """
 
@@ -72,7 +73,7 @@ class HardSamples(Quantity):
     def remember(
         self, statistics: Statistics, ids: np.ndarray, norms: np.ndarray, dots: np.ndarray, length: float
     ) -> None:
-        if statistics.step <= self._step:  # another run, or one that was resumed from before
+        if statistics.step <= self._step:  # another run, or one that was resumed from an earlier step
             self._seen.clear()
         self._step = statistics.step
         labels = statistics.labels.tolist() if statistics.labels is not None else []

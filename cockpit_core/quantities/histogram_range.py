@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from cockpit_core.foundation.records import Histogram
 
 DEFAULT_SCALE = "log"
 SCALES = ("log", "linear")
 
 
 def choose_scale(scale: str | None, **linear_only: Any) -> str:
-    """What was asked for; even bins where only they have what was given, else the default."""
+    """The scale that was asked for; even bins if the other arguments only fit those, else the default."""
     given = [name for name, value in linear_only.items() if value is not None]
     if scale is None:
         return "linear" if given else DEFAULT_SCALE
@@ -50,8 +50,10 @@ class AdaptiveRange:
     def bounds(self) -> tuple[float, float]:
         return -self.half, self.half
 
-    def follow(self, counts: np.ndarray, outside: int) -> None:
-        total = int(counts.sum())
+    def follow(self, histogram: Histogram) -> None:
+        """Over gradients: the bins of a second axis are added up."""
+        counts = histogram.counts if histogram.counts.ndim == 1 else histogram.counts.sum(1)
+        total, outside = int(counts.sum()), histogram.below + histogram.above
         if total == 0:
             return
         if outside > 0.01 * total and self.half < 2.0**60:

@@ -6,9 +6,10 @@ from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
 class LayerProgress(Quantity):
     """Which layer does the work? ``-s_t . g``, the decrease of the loss that the step promises to first order.
 
-    Per layer, and their sum for the network, in units of the loss. A layer near 0 has hardly a part in it; a negative one
-    goes uphill (momentum from earlier steps, weight decay). Compare with what the loss really did: to first order only,
-    and on this batch, so it promises too much where the step is long.
+    Per layer, and their sum for the network, in units of the loss. A layer near 0 has hardly any part in it; a
+    negative one
+    goes uphill (momentum from earlier steps, weight decay). Compare it with what the loss really did: it holds to
+    first order only, and on this batch, so it promises too much where the step is long.
     """
 
     needs = ("gradients", "update")

@@ -1,4 +1,5 @@
-"""What is measured for quantities, as they are given it: plain values. Who measures them is none of their business."""
+"""What is measured for quantities, in the form they get it: plain values. Quantities need not know who measures
+them."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,7 +62,7 @@ class Scale:
     layer: str
     squares: float
     elements: int
-    largest: float  # of the model's outputs; NaN of a layer's, where nobody asks for it
+    largest: float  # for the model's outputs; NaN for a layer's, where nobody asks for it
     part: float
 
     def add(self, other: Scale) -> Scale:
@@ -72,7 +74,8 @@ class Scale:
 
 @dataclass
 class Activations:
-    """Of one step, all its micro-batches and processes together; the n-th activation of each pass is the same one."""
+    """The activations of one step, all its micro-batches and processes together; the n-th activation of each pass is
+    the same one."""
 
     units: list[Units] = field(default_factory=list)
     attention: list[Attention] = field(default_factory=list)
@@ -88,7 +91,7 @@ class Activations:
 
 
 def merge(mine: list[Any], others: list[Any], fits: Callable[[Any, Any], bool]) -> list[Any]:
-    """Passes of the same network add up one by one; what does not fit stands beside."""
+    """Passes of the same network add up one by one; what does not fit is listed separately."""
     same = len(mine) == len(others) and all(
         a.layer == b.layer and fits(a, b) for a, b in zip(mine, others, strict=True)
     )
@@ -97,42 +100,46 @@ def merge(mine: list[Any], others: list[Any], fits: Callable[[Any, Any], bool]) 
 
 @dataclass
 class Gram:
-    """Of the layers seen so far: the sum of their matrices, and each one's share of pairs that disagree."""
+    """For the layers seen so far: the sum of their matrices, and each one's share of pairs that disagree."""
 
     total: Tensor | None = None
     conflicts: dict[str, float] = field(default_factory=dict)
     layers: set[str] = field(default_factory=set)
     chosen: Tensor | None = None
     """Which samples of the batch it has."""
+    _asked: tuple[list[int], int] = ([], 0)
 
     def add(self, name: str, K: Tensor) -> None:
         self.layers.add(name)
         share = share_of_conflicts(K)
         if share is not None:
             self.conflicts[name] = share
-        self.total = K.clone() if self.total is None else self.total + K
+        self.total = K.clone() if self.total is None else self.total.add_(K)
 
     def choose(self, sizes: list[int], most: int) -> None:
+        if (sizes, most) == self._asked:
+            return
+        self._asked = (sizes, most)
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
         counts = choose_samples(sizes, most)
         self.chosen = torch.cat([torch.arange(lo, lo + n) for lo, n in zip(starts, counts, strict=True)])
 
     def clear(self) -> None:
-        self.total, self.conflicts, self.layers, self.chosen = None, {}, set(), None
+        self.total, self.conflicts, self.layers, self.chosen, self._asked = None, {}, set(), None, ([], 0)
 
 
 def choose_samples(sizes: list[int], most: int) -> list[int]:
-    """How many of the first samples of each micro-batch: at most so many in all, in proportion."""
+    """How many of the first samples of each micro-batch: at most this many in all, in proportion."""
     total = sum(sizes)
     return list(sizes) if total <= most else [max(1, size * most // total) if most else 0 for size in sizes]
 
 
 def share_of_conflicts(K: Tensor) -> float | None:
-    """Of all pairs of different samples those with a negative product. None without a pair of gradients."""
-    B = len(K)
-    if B < 2 or not bool((K.diagonal() > 0).any()):
+    """The share of pairs of different samples that have a negative product. None without a pair of gradients."""
+    B, values = len(K), K.numpy()
+    if B < 2 or not (values.diagonal() > 0).any():
         return None
-    return float((K < 0).sum()) / (B * (B - 1))  # the diagonal is never negative
+    return float(np.count_nonzero(values < 0)) / (B * (B - 1))  # the diagonal is never negative
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ class OwnBatch:
 
 @dataclass(frozen=True)
 class Preconditioner:
-    """Of one parameter: what the step divided by, elementwise, and the decay that it adds to the gradient."""
+    """For one parameter: what the step divided by, elementwise, and the decay that it adds to the gradient."""
 
     denominators: Tensor
     decay: float = 0.0

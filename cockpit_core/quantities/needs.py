@@ -1,4 +1,4 @@
-"""The one table of needs: what a quantity may ask for, when it is there, and which work it takes.
+"""The one table of needs: what a quantity may ask for, when it is complete, and which work it takes.
 
 Whoever plans, measures or bills asks this table, never the quantity's class.
 """
@@ -24,10 +24,11 @@ class Moment(IntEnum):
 
 @dataclass(frozen=True)
 class Need:
-    """``individual``: individual gradients are looked at. ``cheap``: it can still be had at a step whose forward pass was not
-    watched. ``repeated``: it takes the samples of the step once more. ``watched``: it shows in the forward pass.
-    ``joined``: with several processes it is had for the global batch. ``work``: the kinds of work that the clock bills to
-    those who asked. ``bundle``: with what it is measured where a budget decides (``BUNDLES``)."""
+    """``individual``: individual gradients are looked at. ``cheap``: available even at a step whose forward pass was
+    not watched. ``repeated``: it takes the samples of the step once more. ``watched``: it shows in the forward pass.
+    ``joined``: with several processes there is a value for the global batch. ``work``: the kinds of work that the
+    clock bills to
+    those who asked. ``bundle``: what it is measured together with where a budget decides (``BUNDLES``)."""
 
     text: str
     work: tuple[str, ...] = ()
@@ -122,8 +123,8 @@ BUNDLES: dict[str, tuple[float, float]] = {
     "preconditioned": (100, 1),
     "diagonal": (60, 1),
 }
-"""What each costs before it was measured, in steps, and how it counts when a budget is shared out. A
-quantity belongs to the dearest bundle of its needs."""
+"""What each costs before it was measured, in steps, and how it counts when a budget is shared out. A quantity belongs
+to the most expensive bundle of its needs."""
 
 INDIVIDUAL = frozenset(name for name, need in NEEDS.items() if need.individual)
 REPEATED = frozenset(name for name, need in NEEDS.items() if need.repeated)

@@ -12,6 +12,7 @@ from torch import Tensor
 from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded, norms_of_shards
 from cockpit_core.foundation.transfer import Transfer
+from cockpit_core.foundation.ungraded import Ungraded
 from cockpit_core.quantities.base import NoValue, Value
 
 K = TypeVar("K")
@@ -23,11 +24,11 @@ def measure_norms(tensors: Mapping[K, Tensor], transfer: Transfer | None = None)
 
 
 def ask_norms(tensors: Mapping[K, Tensor], transfer: Transfer) -> Callable[[], dict[K, float]]:
-    """The same, not read yet: they come over with what else is asked for until then."""
+    """The same, not read yet: they are transferred with whatever else is asked for until then."""
     if not tensors:
         return dict
-    found = norms_of_shards if is_sharded(next(iter(tensors.values()))) else long_sums.norms
-    asked = transfer.ask([found(list(tensors.values()))])
+    measure = norms_of_shards if is_sharded(next(iter(tensors.values()))) else long_sums.norms
+    asked = transfer.ask([measure(list(tensors.values()))])
     return lambda: dict(zip(tensors, asked.read()[0].numpy().tolist(), strict=True))
 
 
@@ -37,6 +38,12 @@ def measure_places(
     """The length of each parameter, and how far it is from where the run began; with one transfer for both."""
     names = [name for name in now if name in start]
     pairs = [now[n] for n in names], [start[n] for n in names]
+    if not any(is_sharded(x) or long_sums.is_long(x, x.numel()) for x in now.values()):
+        with Ungraded():
+            apart = torch._foreach_sub(*pairs) if names else ()
+        (both,) = transfer.ask([long_sums.norms([*now.values(), *apart])]).read() if now else (torch.zeros(0),)
+        lengths = both.numpy().tolist()
+        return dict(zip(now, lengths, strict=False)), dict(zip(names, lengths[len(now) :], strict=True))
     own = ask_norms(now, transfer)
     if any(is_sharded(tensor) for side in pairs for tensor in side):
         moved = ask_norms(dict(zip(names, torch._foreach_sub(*pairs), strict=True)), transfer)

@@ -9,7 +9,7 @@ class Saturation(Quantity):
 
     Within a hundredth of the range's half: ``|tanh| > 0.99``, a sigmoid below 0.005 or above 0.995, a hard tanh at its
     bounds. Hardly any gradient passes there. Per network and layer (the nearest trainable one before). Gates inside
-    ``nn.LSTM`` are not visible. Of large activations a part is looked at, and it is marked so.
+    ``nn.LSTM`` are not visible. Of large activations only a part is looked at, and the value says so.
     """
 
     needs = ("units",)
@@ -20,8 +20,8 @@ class Saturation(Quantity):
     cost = "the same"
 
     def measure(self, statistics: Statistics) -> Value:
-        found = find_activations(statistics)
-        ends = [u for u in found.units if u.saturated == u.saturated]
-        refuse_empty(ends, found, "no tanh, sigmoid or hard tanh was seen between the parameters and the loss")
+        activations = find_activations(statistics)
+        ends = [u for u in activations.units if u.saturated == u.saturated]
+        refuse_empty(ends, activations, "no tanh, sigmoid or hard tanh was seen between the parameters and the loss")
         share = share_by_layer((u.layer, u.saturated, u.elements * len(u.alive)) for u in ends)
         return Value(*share, method=describe_part(ends))

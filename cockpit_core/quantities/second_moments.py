@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,13 @@ from cockpit_core.quantities.measured import Preconditioner
 if TYPE_CHECKING:
     from cockpit_core.quantities.measured import ParameterState
 
-Roots = Callable[["ParameterState"], Tensor]
+
+@dataclass(frozen=True)
+class Moments:
+    """A step was divided by ``factor * sqrt(squares)``, elementwise, before eps is added. The optimizer's own tensor."""
+
+    squares: Tensor
+    factor: float = 1.0
 
 
 def count_of(state: ParameterState) -> float:
@@ -27,24 +34,24 @@ def count_of(state: ParameterState) -> float:
     return float(step.item()) if isinstance(step, Tensor) else float(step)
 
 
-def adam(state: ParameterState) -> Tensor:
+def adam(state: ParameterState) -> Moments:
     moments = state.state["max_exp_avg_sq" if state.options.get("amsgrad") else "exp_avg_sq"]
     beta2 = float(state.options["betas"][1])
-    return moments.sqrt() / math.sqrt(1 - beta2 ** count_of(state))
+    return Moments(moments, 1 / math.sqrt(1 - beta2 ** count_of(state)))
 
 
-def rmsprop(state: ParameterState) -> Tensor:
+def rmsprop(state: ParameterState) -> Moments:
     squares = state.state["square_avg"]
     if state.options.get("centered"):
-        return (squares - state.state["grad_avg"].square()).clamp(min=0).sqrt()
-    return squares.sqrt()
+        return Moments((squares - state.state["grad_avg"].square()).clamp(min=0))
+    return Moments(squares)
 
 
-def adagrad(state: ParameterState) -> Tensor:
-    return state.state["sum"].sqrt()
+def adagrad(state: ParameterState) -> Moments:
+    return Moments(state.state["sum"])
 
 
-ROOTS: dict[type[torch.optim.Optimizer], Roots] = {
+MOMENTS: dict[type[torch.optim.Optimizer], Callable[[ParameterState], Moments]] = {
     torch.optim.Adam: adam,
     torch.optim.AdamW: adam,
     torch.optim.NAdam: adam,
@@ -53,16 +60,22 @@ ROOTS: dict[type[torch.optim.Optimizer], Roots] = {
 }
 
 
-def find_roots(state: ParameterState) -> Tensor:
-    """What this step divided by, without eps; NoValue where the optimizer keeps no second moments that are known here."""
-    roots = next((roots for kind, roots in ROOTS.items() if issubclass(state.optimizer, kind)), None)
-    if roots is None:
-        known = ", ".join(kind.__name__ for kind in ROOTS)
+def find_moments(state: ParameterState) -> Moments:
+    """What this step divided by; NoValue where the optimizer keeps no second moments that are known here."""
+    find = next((find for kind, find in MOMENTS.items() if issubclass(state.optimizer, kind)), None)
+    if find is None:
+        known = ", ".join(kind.__name__ for kind in MOMENTS)
         raise NoValue(f"{state.optimizer.__name__} has no second moments that are known here (known: {known})")
     try:
-        return roots(state)
+        return find(state)
     except KeyError as error:
         raise NoValue(f"the state of {state.optimizer.__name__} has no {error} yet") from error
+
+
+def find_roots(state: ParameterState) -> Tensor:
+    """Without eps."""
+    moments = find_moments(state)
+    return moments.squares.sqrt() * moments.factor
 
 
 def find_preconditioners(states: Mapping[str, ParameterState]) -> dict[str, Preconditioner]:

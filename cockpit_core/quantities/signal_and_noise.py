@@ -95,8 +95,8 @@ def estimate(statistics: Statistics) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def stack(vectors: Mapping[str, Tensor], names: tuple[str, ...]) -> np.ndarray:
-    found = torch.stack([vectors[name].double() for name in names]).cpu().numpy()
-    return np.concatenate([found.sum(0, keepdims=True), found])
+    rows = torch.stack([vectors[name].double() for name in names]).cpu().numpy()
+    return np.concatenate([rows.sum(0, keepdims=True), rows])
 
 
 def without_bias(mean: np.ndarray, squared: np.ndarray, B: int) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +104,8 @@ def without_bias(mean: np.ndarray, squared: np.ndarray, B: int) -> tuple[np.ndar
 
 
 def variances(norms: np.ndarray, dots: np.ndarray, squared: np.ndarray, B: int) -> np.ndarray:
-    """Jackknife: of signal and noise, their covariance, of ``||g||^2``, and its covariance with the signal."""
+    """Jackknife variances of signal and noise with their covariance, and of ``||g||^2`` with its covariance with the
+    signal."""
     mean = (norms.sum(1, keepdims=True) - norms) / (B - 1)
     rest = (B**2 * squared[:, None] - 2 * B * dots + norms) / (B - 1) ** 2
     signal, noise = without_bias(mean, rest, B - 1)

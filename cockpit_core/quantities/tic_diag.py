@@ -9,8 +9,9 @@ class TICDiag(Quantity):
     """How much noise per curvature? Takeuchi's information criterion with both matrices cut to their diagonals:
 
     ``sum_j ( (1/B) sum_n [g_n]_j^2 ) / ( [H]_jj + eps )``. Said to predict the generalisation gap (Thomas et al. 2020).
-    Entries of H near zero dominate it; an estimated diagonal would divide by noise. Where the Hessian's cannot be had exactly,
-    Gauss-Newton's takes its place, and the value says so: its entries are never negative.
+    Entries of H near zero dominate it; an estimated diagonal would divide by noise. Where the exact diagonal of the
+    Hessian is not available, that of Gauss-Newton takes its place, and the value says so: its entries are never
+    negative.
     """
 
     needs = ("diagonal", "squares")

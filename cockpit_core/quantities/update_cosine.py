@@ -3,7 +3,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from cockpit_core.quantities.base import NoValue, Quantity, Statistics, Value
-from cockpit_core.quantities.norms import measure_norms
 from cockpit_core.quantities.products import cosines, measure_products
 
 
@@ -25,11 +24,11 @@ class UpdateCosine(Quantity):
 
     def __init__(self, *, schedule=None):
         super().__init__(schedule=schedule)
-        self._last: tuple[int, dict[str, Tensor]] = (-2, {})
+        self._last: tuple[int, dict[str, Tensor], dict[str, float]] = (-2, {}, {})
 
     def measure(self, statistics: Statistics) -> Value:
         update, norms = statistics.update, statistics.norms_of("update")
-        (step, last), self._last = self._last, (statistics.step, dict(update))
+        (step, last, lengths), self._last = self._last, (statistics.step, dict(update), norms)
         products = statistics.products_of("update", "gradients")
         if not products:
             raise NoValue("no parameter has a gradient")
@@ -37,7 +36,7 @@ class UpdateCosine(Quantity):
         reason = "" if network is not None else "the step or the gradient is zero"
         value = Value(None if network is None else -network, {n: -c for n, c in layers.items()}, reason=reason)
         if step == statistics.step - 1:
-            again = cosines(measure_products(update, last), norms, measure_norms(last))
+            again = cosines(measure_products(update, last), norms, lengths)
             if again[0] is not None:
                 value.parts["last"] = Value(*again)
         return value

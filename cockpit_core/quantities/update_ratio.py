@@ -11,8 +11,9 @@ class UpdateRatio(Quantity):
     """Is the step in proportion to the weights? ``||s_t|| / ||theta_t||``, per network and layer; often near 1e-3.
 
     "UpdateRatio/angle" is the angle between ``theta_t`` and ``theta_{t+1}`` in degrees, per network and layer: where a
-    normalisation makes the length of weights meaningless, it is the angle that learns, and it settles at the same for
-    all layers in a healthy run (Kosson et al. 2023, arXiv 2305.17212). Layers that begin at zero (biases) have no ratio
+    normalisation makes the length of weights meaningless, the angle is what matters, and in a healthy run it settles
+    at the same value for all layers (Kosson et al. 2023, arXiv 2305.17212). Layers that begin at zero (biases) have
+    no ratio
     until they have moved.
     """
 

@@ -1,4 +1,5 @@
-"""What comes with every tracked step: learning rates, the gradient as the optimizer gets it, the loudest samples."""
+"""What comes with every tracked step: learning rates, the gradient as the optimizer gets it, the samples with the
+largest gradients."""
 
 from __future__ import annotations
 
@@ -9,13 +10,14 @@ import torch
 from torch import Tensor
 
 from cockpit_core.engine.step import StepState
+from cockpit_core.foundation.long_sums import sum_of
 from cockpit_core.quantities.norms import ask_norms, combine
 
 TOP_SAMPLES = 5
 
 
 def read_rates(optimizers: Iterable[torch.optim.Optimizer]) -> tuple[float, ...]:
-    """Of all groups, in their order."""
+    """The learning rates of all groups, in order."""
     return tuple(float(g["lr"]) for optimizer in optimizers for g in optimizer.param_groups if "lr" in g)
 
 
@@ -43,7 +45,7 @@ def find_top_samples(norms: Mapping[str, Tensor]) -> tuple[list[int], dict[str, 
     """The samples with the longest gradients, longest first, and the length of the longest."""
     if not norms:
         return [], {}
-    total = torch.stack(list(norms.values())).sum(0)
+    total = sum_of(list(norms.values()))
     values, order = torch.topk(total, min(TOP_SAMPLES, total.shape[0]))
     longest = float(values.cpu().numpy()[0])
     return order.cpu().numpy().tolist(), {

@@ -1,4 +1,4 @@
-"""What a tracked step cost, and whom."""
+"""What a tracked step cost, by quantity."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from cockpit_core.foundation.faults import text_of
 
 
 def as_number(name: str, value: Any) -> float:
-    """As a float; TypeError where it is none. A number that no float can hold is infinite."""
+    """As a float; TypeError if it is no number. A number that no float can hold is infinite."""
     try:
         if hasattr(value, "detach"):  # a tensor; one that requires a gradient warns when it is converted
             value = value.detach()

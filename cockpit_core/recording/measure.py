@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit_core.engine.alpha.alpha import MOVED
+from cockpit_core.engine.alpha.component import MOVED
 from cockpit_core.engine.engine import Engine
 from cockpit_core.engine.extensions import BackpackValues
 from cockpit_core.engine.extensions.finding import measure_extensions
@@ -50,7 +50,7 @@ class Instruments:
     start: dict[str, Tensor] = field(default_factory=dict)
     """``theta_0``, if somebody asks for it."""
     no_start: str = ""
-    """Why it is not known."""
+    """Why ``theta_0`` is not known."""
 
 
 class Measurement:
@@ -66,7 +66,7 @@ class Measurement:
         self.norms_asked: Callable[[], dict[str, float]] = dict  # of the update, on their way
         self.ids: np.ndarray | None = None
         self.partly = ""
-        """Why numbers of the whole network are not there although those of some layers are."""
+        """Why there are no numbers of the whole network although some layers have them."""
         self.backpack = BackpackValues()
         self.rates = read_rates(instruments.optimizers)
         self.engine.note_start(copy_before(self.state, self.plan, self.cover.trainable()))
@@ -97,7 +97,7 @@ class Measurement:
         self._add_by_products(statistics, clipped)
 
     def _run_extensions(self) -> BackpackValues:
-        """Those of BackPACK that quantities of this step name."""
+        """The BackPACK values that quantities of this step name."""
         engine, cover, loss_fn = self.engine, self.cover, self.instruments.loss_fn
         with engine.mute():
             return measure_extensions(self.plan.extensions, cover, loss_fn, self.state, engine.group, engine.batch_dim)
@@ -112,7 +112,7 @@ class Measurement:
         )  # fmt: skip
 
     def _measure(self, quantity: Quantity, statistics: Statistics) -> None:
-        """One quantity: an error in it is its own affair."""
+        """One quantity: an error in it does not affect the others."""
         if "start" in quantity.needs and self.instruments.no_start:
             self.record.missing[quantity.name] = self.instruments.no_start
             return
@@ -130,7 +130,7 @@ class Measurement:
         if not self.partly and type(quantity).__module__.startswith("cockpit_core."):
             take_value(name, value, record.step, layers, record, self.heavy)
             return
-        taken = Taken()  # what a user's own gives may be odd: all of it, or nothing
+        taken = Taken()  # a user's own quantity may return anything: all of it is recorded, or nothing
         take_value(name, value, record.step, layers, taken, taken.heavy)
         taken = layers_alone(taken, self.partly) if self.partly and is_individual(quantity.needs) else taken
         add_to_record(record, taken)
@@ -181,25 +181,25 @@ class Measurement:
 
     def _look_again(self, update: dict[str, Tensor]) -> dict[str, Any]:
         """What only some quantities ask for, once the step is taken."""
-        found: dict[str, Any] = {}
+        seen: dict[str, Any] = {}
         if "optimizer" in self.plan.needs:
-            found["optimizer"] = read_states(list(self.instruments.optimizers), self.cover.parameters)
+            seen["optimizer"] = read_states(list(self.instruments.optimizers), self.cover.parameters)
         if self.plan.repeats:
             timed = self.engine.clock.timed
-            own = found["own_batch"] = timed("own batch", self._look_at_own_batch, update)
+            own = seen["own_batch"] = timed("own batch", self._look_at_own_batch, update)
             if "preconditioned" in self.plan.needs and "preconditioned" not in own.reasons:
-                states = {n: found["optimizer"][n] for n in update if n in found["optimizer"]}
+                states = {n: seen["optimizer"][n] for n in update if n in seen["optimizer"]}
                 timed("preconditioned", self._look_at_preconditioned, own, states)
-        return found
+        return seen
 
     def _look_at_own_batch(self, update: dict[str, Tensor]) -> OwnBatch:
         engine = self.engine
-        found = look_again(
+        own_batch = look_again(
             self.state, self.cover, self.instruments.loss_fn, update, self._norms_of_update,
             needs=self.plan.needs, group=engine.group, quietly=engine.mute, checks=is_turn(engine.looked_again + 1),
         )  # fmt: skip
-        engine.note_second_look(found)
-        return found
+        engine.note_second_look(own_batch)
+        return own_batch
 
     def _look_at_preconditioned(self, own: OwnBatch, states: dict[str, ParameterState]) -> None:
         engine = self.engine

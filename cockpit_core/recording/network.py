@@ -35,7 +35,7 @@ def describe_module(module: nn.Module) -> str:
 
 
 def describe_leaf(module: nn.Module) -> str:
-    """Sizes only of torch's own modules: anything may be called ``in_features`` in a user's."""
+    """Sizes only for torch's own modules: in a user's module ``in_features`` may mean anything."""
     name = type(module).__name__
     if not type(module).__module__.startswith("torch.nn."):
         return name
@@ -46,5 +46,5 @@ def describe_leaf(module: nn.Module) -> str:
 
 
 def bracket(text: str) -> str:
-    """A list that is counted stands in brackets, one module need not."""
+    """A list that is counted is put in brackets; a single module is not."""
     return f"({text})" if ", " in text and not text.endswith(")") else text

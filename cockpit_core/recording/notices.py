@@ -43,9 +43,9 @@ def find_broken(record: Record) -> Iterator[Notice]:
 
 
 class Repeats:
-    """What is the case at step after step is said at the 1st, 2nd, 4th, 8th, ... of them: a list of all would drown the
-    rest. A loss that is not finite is said once, when it breaks, and nothing else that is not finite until it is well
-    again."""
+    """What holds at step after step is told at the 1st, 2nd, 4th, 8th, ... of them: a list of all would drown the
+    rest. A loss that is not finite is told once, when it breaks, and nothing else that is not finite until the loss
+    has recovered."""
 
     KINDS = ("outside_range", "zero_gradient", "not_finite")
 
@@ -54,7 +54,7 @@ class Repeats:
         self.lost = False  # the loss of the record before was not finite
 
     def thin(self, notices: Iterable[Notice], loss: float = 0.0) -> Iterator[Notice]:
-        """``loss``: of the record that they belong to."""
+        """``loss``: the loss of the record that they belong to."""
         known, self.lost = self.lost, not math.isfinite(loss)
         for notice in notices:
             if notice.kind == "not_finite" and self.lost:
@@ -84,7 +84,7 @@ def check_histogram(histogram: Histogram) -> Iterator[Notice]:
 
 
 def find_all(record: Record, heavy: Iterable[Heavy], gradient_norms: Mapping[str, float]) -> Iterator[Notice]:
-    """Of a record and the histograms that go with it. What has no edges is no histogram, but stored like one."""
+    """The notices of a record and of its histograms. What has no edges is not a histogram, but is stored like one."""
     pairs = list(heavy)
     networks = [network for network, _ in pairs if network.edges.size]
     layers = [h for _, by_layer in pairs for h in by_layer if h is not None and h.edges.size]
@@ -93,6 +93,6 @@ def find_all(record: Record, heavy: Iterable[Heavy], gradient_norms: Mapping[str
 
 
 def worst_layers(histograms: list[Histogram], most: int = 3) -> list[Notice]:
-    """Of the layers that are out of range only the worst: a notice per layer and step would drown the page."""
-    found = [(h.below + h.above + h.nan, notice) for h in histograms for notice in check_histogram(h)]
-    return [notice for _, notice in sorted(found, key=lambda pair: -pair[0])[:most]]
+    """Only the worst of the layers that are out of range: a notice per layer and step would drown the page."""
+    notices = [(h.below + h.above + h.nan, notice) for h in histograms for notice in check_histogram(h)]
+    return [notice for _, notice in sorted(notices, key=lambda pair: -pair[0])[:most]]

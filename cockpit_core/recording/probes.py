@@ -1,8 +1,8 @@
-"""Dear looks on suspicion: the samples of a tracked step once more, at other places or in another mode.
+"""Expensive checks of a suspicion: the samples of a tracked step once more, at other parameters or in another mode.
 
 A diagnosis names the probe that would decide it (``Diagnosis.probe``); the judge asks for one, and the next tracked step that
-has its forward pass on record carries it out. Its numbers are signals of that step, ``signal/probe/...``. Passes run on
-copies, hooks silent, random numbers as they were, so that training goes on as if nothing had been.
+has its forward pass on record carries it out. Its numbers are signals of that step, ``signal/probe/...``. Passes run
+on copies, with silent hooks and the random numbers as they were, so that training goes on as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Scene:
     again: Again
 
     def loss_at(self, factor: float) -> float:
-        """Of the step's own samples, ``factor`` times as far along it."""
+        """The loss of the step's own samples, ``factor`` times as far along it."""
         with torch.no_grad():
             moved = {n: self.theta[n] + factor * s if factor else self.theta[n] for n, s in self.update.items()}
         with at(self.parameters, moved):
@@ -62,7 +62,7 @@ PROBES: dict[str, Callable[[Scene], dict[str, float]]] = {"line": follow_line, "
 
 @contextmanager
 def in_eval_mode(again: Again) -> Iterator[None]:
-    """Repeated calls run on copies of what modules keep; here the copies say that nobody trains."""
+    """Repeated calls run on copies of what modules keep; here the copies are in evaluation mode."""
     kept = [own for forward in again.forwards for own in forward.state.attributes.values() if own.get("training")]
     try:
         for own in kept:
@@ -83,8 +83,8 @@ def run_probe(
     group: Group,
     quietly: Callable[[], AbstractContextManager[None]],
 ) -> dict[str, float]:
-    """Scalars of the record. ``signal/probe/NAME`` is 1 where the probe came out, and 0 where it could not be made: then
-    nobody asks for it again and again."""
+    """Scalars of the record. ``signal/probe/NAME`` is 1 where the probe succeeded, and 0 where it could not be made,
+    so that nobody keeps asking for it."""
     mixes = group.mixes_samples(cover.model)
     reason = group.why_not("probe") or why_not_again(cover, loss_fn, in_closure=state.in_closure, mixes_processes=mixes)
     tried = {PREFIX + name: 0.0}
@@ -96,12 +96,12 @@ def run_probe(
         with quietly():
             if not agrees(scene.loss_at(0.0), state.loss, next(iter(update.values())).dtype):
                 return tried
-            found = PROBES[name](scene)
-    except Exception:  # of the user's modules, or not repeatable: the probe is not made, and training goes on
+            numbers = PROBES[name](scene)
+    except Exception:  # an error in the user's modules, or not repeatable: there is no probe, and training goes on
         return tried
-    return {PREFIX + name: 1.0, PREFIX + "loss": state.loss, **{PREFIX + key: value for key, value in found.items()}}
+    return {PREFIX + name: 1.0, PREFIX + "loss": state.loss, **{PREFIX + key: value for key, value in numbers.items()}}
 
 
-def agrees(found: float, known: float, dtype: torch.dtype) -> bool:
-    """A pass that does not come out as the first time would tell of something else."""
-    return abs(found - known) <= AGREES.get(dtype, 5e-2) * max(abs(found), abs(known), 1e-12)
+def agrees(value: float, known: float, dtype: torch.dtype) -> bool:
+    """A pass that does not give the same as the first time would measure something else."""
+    return abs(value - known) <= AGREES.get(dtype, 5e-2) * max(abs(value), abs(known), 1e-12)

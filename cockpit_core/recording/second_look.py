@@ -30,7 +30,7 @@ from cockpit_core.quantities.second_moments import find_preconditioners
 
 
 def losses_again(state: StepState, model: nn.Module, loss_fn: Any) -> Losses:
-    """Evaluates the losses of the step anew, each with a graph of its own."""
+    """Evaluates the losses of the step again, each with a graph of its own."""
     module = loss_fn if isinstance(loss_fn, nn.Module) else None
     return partial(state.again.losses, model, module, state.passes, state.loss_scale)
 

@@ -12,7 +12,8 @@ from cockpit_core.signals.losses import measure_spread
 
 
 def list_parts(state: StepState, fit: AlphaFit | None, called: Sequence[str], layers: Iterable[str]) -> list[Part]:
-    """Named functions, so that one that fails takes only itself away. ``called``: layers in the order of the forward pass."""
+    """Named functions, so that one that fails does not affect the others. ``called``: layers in the order of the
+    forward pass."""
     losses = state.losses()
     places = {name: place for place, name in enumerate(layers)}
     parts: list[Part] = [

@@ -46,14 +46,14 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
 
 
 def find_reasons(state: StepState) -> dict[str, str]:
-    """Why statistics are not there."""
+    """Why statistics are missing."""
     reason = state.why_unmeasured()
     return {"individual": reason, **state.no_value} if reason else state.no_value
 
 
 def show_whole(statistics: Statistics, quantity: Quantity) -> Statistics:
-    """A sharded tensor may answer arithmetic with this process's part of the number. Ours that only take norms know
-    that; every other quantity is given whole tensors."""
+    """A sharded tensor may answer arithmetic with this process's part of the number. Our quantities that only take
+    norms know that; every other quantity gets whole tensors."""
     if type(quantity).__module__.startswith("cockpit_core.") and not {"gradients", "squares"} & set(quantity.needs):
         return statistics
     chosen = [name for name in ("gradients", "parameters", "start", "update") if name in quantity.needs]
@@ -62,7 +62,8 @@ def show_whole(statistics: Statistics, quantity: Quantity) -> Statistics:
 
 
 def copy_before(state: StepState, plan: Plan, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``theta_t``, where the step will be compared with it. With a closure all: who gets a gradient is not known yet."""
+    """``theta_t``, where the step will be compared with it. All of it with a closure: which parameters get a gradient
+    is not known yet."""
     if not (plan.alpha_start or "update" in plan.needs or state.in_closure):
         return {}
     with Ungraded():

@@ -13,7 +13,7 @@ from cockpit_core.foundation.records import Histogram, Record
 from cockpit_core.quantities import Value
 
 Heavy = tuple[Histogram, list[Histogram | None]]
-"""Of the network, and one for each layer of the header."""
+"""A value of the network, and one for each layer of the header."""
 
 
 @dataclass
@@ -31,8 +31,8 @@ class Taken:
 def take_value(
     name: str, value: float | Value | Any, step: int, layers: Sequence[str], into: Record | Taken, heavy: list[Heavy]
 ) -> None:
-    """``layers`` are those of the header, in their order. Straight into the record: a step of a tiny network would notice
-    what it takes to carry a dozen values there."""
+    """``layers`` are those of the header, in their order. It writes straight into the record: in a tiny network even
+    the cost of passing on a dozen values would show."""
     if not isinstance(value, Value):
         into.scalars[name] = float(value)
         return
@@ -67,7 +67,7 @@ def why_partly(waiting: Iterable[str]) -> str:
 
 
 def layers_alone(taken: Taken, reason: str) -> Taken:
-    """Without what is said of the whole network: some of its layers are not in it."""
+    """Without the value of the whole network: some of its layers are not in it."""
     missing = dict.fromkeys([*taken.scalars, *(network.quantity for network, _ in taken.heavy)], reason)
     return replace(taken, scalars={}, estimates={}, heavy=[], missing=taken.missing | missing)
 

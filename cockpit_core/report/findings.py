@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from cockpit_core.diagnosis.judge import rank
 from cockpit_core.diagnosis.replay import judge_run
+from cockpit_core.diagnosis.unexamined import describe
 from cockpit_core.events.data import RunData
 from cockpit_core.foundation.records import Evidence, Finding
 from cockpit_core.report.terminal import Terminal, clean, format_number, wrap
@@ -38,7 +39,7 @@ def name_worst(findings: Sequence[Finding]) -> str:
 def show_findings(findings: Sequence[Finding], terminal: Terminal, unexamined: dict[str, str] | None = None) -> None:
     """A few lines each: the sentence, the numbers with their healthy range, what follows from it, what to try."""
     if not findings and unexamined is not None:
-        terminal.write("nothing found that is wrong")
+        terminal.write("nothing wrong was found")
     for finding in findings:
         label = "retracted" if finding.retracted else finding.severity
         head = f"{label} since step {finding.since}: {finding.text}"
@@ -53,8 +54,12 @@ def show_findings(findings: Sequence[Finding], terminal: Terminal, unexamined: d
             for line in wrap(f"  {clean(detail)}", terminal):
                 terminal.write(line)
     if unexamined:
-        terminal.write(terminal.paint(f"not examined: {len(unexamined)} diagnoses, for want of", "dim"))
-        wanted = sorted({need for needs in unexamined.values() for need in needs.split(" or ")})
+        terminal.write(
+            terminal.paint(
+                f"not examined: {len(unexamined)} diagnos{'es' if len(unexamined) > 1 else 'is'}, for want of", "dim"
+            )
+        )
+        wanted = describe(need for needs in unexamined.values() for need in needs.split(" or "))
         for line in wrap(f"  {', '.join(wanted)}", terminal):
             terminal.write(terminal.paint(line, "dim"))
 

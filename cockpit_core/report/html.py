@@ -1,4 +1,4 @@
-"""The report as one HTML file: the panels, their data and their program inside, and no way out.
+"""The report as one HTML file that contains the panels, their data and their program, and loads nothing.
 
 The page's own content security policy forbids every connection; what it shows is in it. Names reach it as JSON and as
 protobuf, never as markup.
@@ -25,9 +25,9 @@ from cockpit_core.report.findings import known_findings
 from cockpit_core.schema import batches, wire
 
 POINTS = (None, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 40, 12)  # per curve, the most that fits is taken
-SHARE_OF_CURVES = 0.6  # of what the program leaves; histograms get the rest
+SHARE_OF_CURVES = 0.6  # share of the room beside the program; histograms get the rest
 LARGEST_RATIO = 20  # of what histograms take one by one to what they take together
-MOST_FAILURES = 100_000  # histograms that cannot be read before no more are tried
+MOST_FAILURES = 100_000  # after this many unreadable histograms no more are tried
 MOST_NAMED = 5  # runs that have the same left out
 PROGRAM = Path(__file__).parent / "static" / "report.js"
 LONGEST_TITLE = 300  # characters
@@ -182,7 +182,7 @@ def _fit_curves(key: str, data: RunData, limit: int) -> tuple[records.Batch, int
                 break
         if tried[0][2] <= limit:
             break
-    return tried[0]  # the smallest, even if it is too large: whoever adds up all runs sees whether that fits
+    return tried[0]  # the smallest, even if it is too large: the sum over all runs shows whether that fits
 
 
 def _fit_histograms(data: RunData, limit: int) -> tuple[list[records.Histogram], int]:

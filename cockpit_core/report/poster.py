@@ -30,7 +30,7 @@ from cockpit_core.report.poster_panels import (
 
 WITHOUT_PICTURE = {"Time", "ParamNorm"}
 MOST_OTHERS = 12
-MAX_PNG_BYTES = 600_000  # in a saved notebook it stands beside the widget's own state
+MAX_PNG_BYTES = 600_000  # in a saved notebook it is stored beside the widget's own state
 
 
 @dataclass(frozen=True)

@@ -72,14 +72,14 @@ def histogram(run: Any, name: str, layer: str | None = None) -> Any:
     """The newest one; None where there is none, or where it is damaged or too large to be drawn."""
     try:
         check_shown(blob := run.histogram_bytes(name, layer=layer))
-        found = decode_histogram(blob)
+        decoded = decode_histogram(blob)
     except (KeyError, ValueError, OSError):
         return None
-    return found if _is_drawable(found.edges) and _is_drawable(found.parameter_edges) else None
+    return decoded if _is_drawable(decoded.edges) and _is_drawable(decoded.parameter_edges) else None
 
 
 def _is_drawable(edges: np.ndarray | None) -> bool:
-    """Bins need two edges at least, all finite and increasing."""
+    """Bins need at least two edges, all finite and increasing."""
     return edges is None or (edges.size > 1 and bool(np.isfinite(edges).all() and (np.diff(edges) > 0).all()))
 
 
@@ -88,7 +88,7 @@ def set_scale(axes: Any, side: str, edges: np.ndarray) -> None:
     middle = len(edges) // 2
     if len(edges) % 2 or len(edges) < 8 or edges[middle] != -edges[middle - 1] or edges[middle] <= 0:
         return
-    if edges[middle + 1] - edges[middle] < 0.5 * (edges[-1] - edges[-2]):  # even bins are all as wide
+    if edges[middle + 1] - edges[middle] < 0.5 * (edges[-1] - edges[-2]):  # even bins all have the same width
         getattr(axes, f"set_{side}scale")("symlog", linthresh=edges[middle], linscale=0.5)
 
 
@@ -214,8 +214,8 @@ def draw_tests(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
 
 def draw_histogram(axes: Any, runs: Sequence[Any], names: tuple[str, ...]) -> None:
     """Gradient element x parameter value of the newest histogram, log counts; one run (the first that has one)."""
-    found = [(run, histogram(run, name)) for run in runs for name in names]
-    run, shown = next((run, h) for run, h in found if h is not None)
+    histograms = [(run, histogram(run, name)) for run in runs for name in names]
+    run, shown = next((run, h) for run, h in histograms if h is not None)
     counts = np.log10(1.0 + np.asarray(shown.counts, dtype=float))
     y, x = shown.edges, shown.parameter_edges
     axes.pcolormesh(x, y, np.where(counts > 0, counts, np.nan), cmap="viridis", rasterized=True)

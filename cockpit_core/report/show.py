@@ -140,17 +140,17 @@ def describe_curve(name: str, values: np.ndarray) -> tuple[str, ...]:
 
 def describe_missing(data: RunData) -> list[str]:
     """Quantities without a value at some steps, each with its last reason."""
-    found: dict[str, list[MissingValue]] = {}
+    by_name: dict[str, list[MissingValue]] = {}
     for item in data.missing:
-        found.setdefault(item.name, []).append(item)
+        by_name.setdefault(item.name, []).append(item)
     return [
         f"{name} has no value at {len(items)} {'steps' if len(items) > 1 else 'step'}: {items[-1].reason}"
-        for name, items in found.items()
+        for name, items in by_name.items()
     ]
 
 
 def show_asides(data: RunData, terminal: Terminal) -> None:
-    """Histograms cannot be drawn here; that they exist can be said. Then what the user should look at."""
+    """Histograms cannot be drawn here, so their number is given. Then what the user should look at."""
     heavy = [(name, len(data.histogram_steps(name))) for name in data.names if data.histogram_steps(name)]
     lines = [f"histograms of {clean(name)} at {count} steps: see the report" for name, count in heavy]
     lines += [clean(line) for line in describe_missing(data)]

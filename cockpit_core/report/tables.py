@@ -21,7 +21,7 @@ from cockpit_core.schema.limits import MAX_SHOWN
 
 Loaded = Sequence[tuple[str, RunData]]
 MOST_BYTES = 128 * 1024 * 1024  # of all histograms in a JSON file, at eight for each number
-MOST_FAILURES = 1_000_000  # histograms that cannot be read before no more are tried
+MOST_FAILURES = 1_000_000  # after this many unreadable histograms no more are tried
 _FIXED = ["run", "kind", "seq", "step", "time", "wall_time", "epoch", "triggered"]
 
 

@@ -35,7 +35,7 @@ def write_report(
 ) -> Path:
     """Write ``runs`` (log directories, or data already loaded) to ``output``.
 
-    "html" is self-contained and interactive: it opens from disk, offline, and asks nothing of anybody. It stays under
+    "html" is self-contained and interactive: it opens from disk, offline, and loads nothing. It stays under
     ``max_bytes``: curves are thinned (extremes stay), histograms are left out; the page says which, and so does a
     message of ``logging``. "csv" and "json" hold every value; "png" and "svg" are drawn with matplotlib, without a
     display. Without ``format`` the file's ending says which.
@@ -69,7 +69,7 @@ def make_report(
     max_bytes: int = 5_000_000,
     below: Callable[[dict[str, RunData]], str] | None = None,
 ) -> Report:
-    """The same before it is written. ``below`` makes markup of the runs that stands under the panels."""
+    """The same before it is written. ``below`` makes markup from the runs, which is put under the panels."""
     if format not in FORMATS:
         raise ValueError(f"There is no report format {format!r}; choose one of {', '.join(FORMATS)}.")
     loaded = [load_run(run) for run in _as_list(runs)]
@@ -128,7 +128,7 @@ def _write_json(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
 
 def _write_picture(file_format: str) -> Callable[[Loaded, int], tuple[bytes, str]]:
     def write(loaded: Loaded, max_bytes: int) -> tuple[bytes, str]:
-        from cockpit_core.report.poster import draw_poster  # needs matplotlib, which who asks for a picture brings
+        from cockpit_core.report.poster import draw_poster  # needs matplotlib, which those who want a picture have
 
         return draw_poster([data for _, data in loaded], file_format), ""
 

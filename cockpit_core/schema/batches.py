@@ -9,6 +9,7 @@ import numpy as np
 from cockpit_core.foundation import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema.arrays import pack_array, unpack_array
+from cockpit_core.schema.columns import encode_columns
 from cockpit_core.schema.findings import finding_message, read_findings
 from cockpit_core.schema.wire import (
     alpha_message,
@@ -38,8 +39,6 @@ def encode_batch(batch: records.Batch) -> bytes:
             getattr(message, name).CopyFrom(pack_array(np.asarray(rows, dtype=dtype)))
     if batch.header is not None:
         message.header.CopyFrom(header_message(batch.header))
-    for column in batch.columns:
-        _add_column(message, column)
     message.alphas.extend(alpha_message(fit) for fit in batch.alphas)
     message.warnings.extend(notice_message(notice) for notice in batch.notices)
     message.findings.extend(finding_message(finding) for finding in batch.findings)
@@ -59,14 +58,7 @@ def encode_batch(batch: records.Batch) -> bytes:
             broken=batch.broken,
         )
     )
-    return message.SerializeToString(deterministic=True)
-
-
-def _add_column(message: pb.Batch, column: records.BatchColumn) -> None:
-    target = message.columns.add(name=column.name, layer=column.layer, decimated=column.decimated)
-    target.values.CopyFrom(pack_array(np.asarray(column.values, dtype="<f8")))
-    if column.rows is not None:
-        target.rows.CopyFrom(pack_array(np.asarray(column.rows, dtype="<u4")))
+    return message.SerializeToString(deterministic=True) + encode_columns(batch.columns)  # fields may come in any order
 
 
 def decode_batch(data: bytes) -> records.Batch:

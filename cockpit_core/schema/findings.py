@@ -1,4 +1,4 @@
-"""Findings as messages. What is read is bounded: texts are cut, lists are short, numbers are numbers of their range."""
+"""Findings as messages. What is read is bounded: texts are cut, lists are short, numbers lie in their range."""
 
 from __future__ import annotations
 

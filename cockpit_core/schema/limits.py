@@ -1,7 +1,7 @@
 """What a log may claim. Everything is checked on the parsed message, before anything is inflated, copied or multiplied.
 
-A few bytes of a message can stand for many in memory: a compressed array, an empty entry of a list. Nothing that Cockpit
-writes comes near these limits; what exceeds them is damaged or hostile, and is refused with a ValueError.
+A few bytes of a message can stand for many in memory: a compressed array, an empty entry of a list. Nothing that
+Cockpit writes comes close to these limits; what exceeds them is damaged or hostile, and is refused with a ValueError.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The tags under which a run stands in an event file: written once, read by everyone from here."""
+"""The tags under which a run is stored in an event file. They are written here once, and everyone reads them from
+here."""
 
 from __future__ import annotations
 
 PREFIX = "cockpit/"
-"""Also of headline scalars, here and in the loggers of training libraries."""
+"""Also the prefix of headline scalars, here and in the loggers of training libraries."""
 HEADER = f"{PREFIX}header"
 RECORDS = f"{PREFIX}records/"
 HEAVY = f"{PREFIX}heavy/"

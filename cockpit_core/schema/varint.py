@@ -1,4 +1,5 @@
-"""Whole numbers as protobuf writes them: seven bits in a byte, the lowest first, the top bit says that more follow."""
+"""Whole numbers as protobuf writes them: seven bits in a byte, the lowest first, and the top bit says whether more
+follow."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cockpit_core.signals.reading import Steps, signal
 
 SAMPLES, POSITIONS, UNITS = 16, 8, 512
-MOST = 16  # modules of a network that are looked at; of deeper ones evenly spread
+MOST = 16  # how many modules are looked at; in deeper networks they are evenly spread
 
 _NAMES = ("relu", "gelu", "silu", "swish", "mish", "elu", "tanh", "sigmoid", "softplus", "activation")
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "hardtanh": (-1.0, 1.0), "hardsigmoid": (0.0, 1.0)}
@@ -19,8 +19,9 @@ _CONSUMERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Activity(NamedTuple):
-    """Of one module: share of units that are constant over samples and positions (in a bounded range: at its ends, for in
-    the middle a unit is not dead, what reaches it is), share of values within 1 % of the ends of a bounded range (NaN:
+    """For one module: share of units that are constant over samples and positions (in a bounded range only at its
+    ends, because in the middle not the unit is dead but what reaches it), share of values within 1 % of the ends of a
+    bounded range (NaN:
     not bounded), root mean square."""
 
     dead: float
@@ -37,11 +38,11 @@ def choose_modules(model: nn.Module) -> dict[nn.Module, tuple[str, bool]]:
     """Modules to look at, with their path, and whether at their output. Activation functions at their output; where a
     network has none as modules, the inputs of its linear and convolutional layers."""
     paths = {module: path for path, module in model.named_modules()}
-    found = {module: (path, True) for module, path in paths.items() if is_activation(module)}
-    if not found:
-        found = {module: (path, False) for module, path in paths.items() if type(module) in _CONSUMERS}
-    step = max(1, math.ceil(len(found) / MOST))
-    return {module: item for i, (module, item) in enumerate(found.items()) if i % step == 0}
+    chosen = {module: (path, True) for module, path in paths.items() if is_activation(module)}
+    if not chosen:
+        chosen = {module: (path, False) for module, path in paths.items() if type(module) in _CONSUMERS}
+    step = max(1, math.ceil(len(chosen) / MOST))
+    return {module: item for i, (module, item) in enumerate(chosen.items()) if i % step == 0}
 
 
 @signal
@@ -51,20 +52,20 @@ def measure_activity(value: Any, module: nn.Module) -> Steps[Activity | None]:
         return None
     kind = type(module).__name__.lower()
     layouts = [subsample(value.detach(), 1)]
-    if value.dim() == 3:  # [B, C, L] of a convolution or [B, T, C] of a transformer: the kinder reading counts
+    if value.dim() == 3:  # [B, C, L] of a convolution or [B, T, C] of a transformer: the milder reading counts
         layouts.append(subsample(value.detach(), 2))
     if any(x.shape[0] * x.shape[2] < 4 for x in layouts):
         return None
-    found = yield layouts
-    shares = [share_of_dead(x, kind) for x in found]
-    x = found[0]
+    values = yield layouts
+    shares = [share_of_dead(x, kind) for x in values]
+    x = values[0]
     saturated = float(_at_end(x, kind).mean()) if kind in _BOUNDED else math.nan
     flat = x.reshape(-1)
     return Activity(min(shares), saturated, float(np.sqrt(float(flat @ flat) / flat.size)))
 
 
 def share_of_dead(x: np.ndarray, kind: str) -> float:
-    """Of the units of [samples, units, positions]."""
+    """The share of dead units in [samples, units, positions]."""
     high, low = x.max(0).max(1), x.min(0).min(1)  # one dimension after the other: numpy is slow for two at once
     constant = high == low
     if kind in _BOUNDED:
@@ -88,16 +89,16 @@ def _at_end(x: np.ndarray, kind: str) -> np.ndarray:
     return (x < low + margin) | (x > high - margin)
 
 
-def summarise(found: list[Activity]) -> dict[str, float]:
+def summarise(activities: list[Activity]) -> dict[str, float]:
     """The worst of all modules and where it is, and how the scale changes from the first to the last."""
-    if not found:
+    if not activities:
         return {}
-    dead = max(range(len(found)), key=lambda i: found[i].dead)
-    numbers = {"dead": found[dead].dead, "dead_where": float(dead)}
-    bounded = [i for i, activity in enumerate(found) if not math.isnan(activity.saturated)]
+    dead = max(range(len(activities)), key=lambda i: activities[i].dead)
+    numbers = {"dead": activities[dead].dead, "dead_where": float(dead)}
+    bounded = [i for i, activity in enumerate(activities) if not math.isnan(activity.saturated)]
     if bounded:
-        worst = max(bounded, key=lambda i: found[i].saturated)
-        numbers |= {"saturated": found[worst].saturated, "saturated_where": float(worst)}
-    scales = [activity.rms for activity in found]
+        worst = max(bounded, key=lambda i: activities[i].saturated)
+        numbers |= {"saturated": activities[worst].saturated, "saturated_where": float(worst)}
+    scales = [activity.rms for activity in activities]
     numbers |= {"activation_first": scales[0], "activation_last": scales[-1]}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

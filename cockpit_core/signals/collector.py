@@ -40,13 +40,13 @@ def never() -> bool:
 
 class Collector:
     """One for each run. ``listens`` says whether a forward pass is the user's own and its backward pass still to come;
-    an error of ours is swallowed, and what it would have brought is not examined (``strict`` raises, for tests)."""
+    an error of ours is swallowed, and its signal is missing (``strict`` raises, for tests)."""
 
     def __init__(
         self, model: nn.Module, loss_fn: Any, names: Mapping[int, str], listens: Callable[[], bool], strict: bool
     ):
         self.model, self.loss_fn, self.names, self.listens, self.strict = model, loss_fn, names, listens, strict
-        self.handles = Handles()
+        self.handles, self.hooked = Handles(), ""
         self.watched = choose_modules(model)
         self.mode_dependent = find_mode_dependent(model)
         self.owners = {m: own for m in model.modules() if (own := self._own_names(m))}
@@ -74,18 +74,23 @@ class Collector:
         self._own_loss: Asked | None = None
         self.given: Given | None = None  # what the model gave
 
-    def begin(self, wanted: bool) -> None:
+    def begin(self, wanted: bool, outside: bool = False) -> None:
+        """``outside``: only what goes into the model and comes out of it, which costs next to nothing."""
         self.forget()
-        if not wanted:
-            self.handles.remove()
-        elif not self.handles:
+        hooked = "all" if wanted else "outside" if outside else ""
+        if hooked == self.hooked:
+            return
+        self.handles.remove()
+        self.hooked = hooked
+        if hooked:
             self.handles.add(self.model.register_forward_pre_hook(LayerHook(self, "on_input"), with_kwargs=True))
             self.handles.add(self.model.register_forward_hook(LayerHook(self, "on_output"), with_kwargs=True))
-            for module in {**self.watched, **self.owners}:
-                self.handles.add(module.register_forward_hook(LayerHook(self, "on_module")))
+        for module in {**self.watched, **self.owners} if hooked == "all" else ():
+            self.handles.add(module.register_forward_hook(LayerHook(self, "on_module")))
 
     def close(self) -> None:
         self.handles.remove()
+        self.hooked = ""
         self.forget()
         self.watched, self.owners, self.mode_dependent = {}, {}, []
         self.model = self.loss_fn = None  # type: ignore[assignment]
@@ -110,7 +115,7 @@ class Collector:
             self._try("activations", self._take_activity, module, args, output)
 
     def on_output(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        """What the model gives stands in for what the loss gets, until a loss module says better."""
+        """What the model returns is taken for what the loss gets, until a loss module shows otherwise."""
         if self._hears() and not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
             self._try("outputs", self._take_model_output, kwargs, output)
 
@@ -161,20 +166,20 @@ class Collector:
             self._read("outputs", measure_labels, labels.detach(), self.batch_size, -100)
 
     def _take_root(self, nodes: list[Any]) -> None:
-        found = read_graph_loss(nodes[0], self.given) if len(nodes) == 1 else None
-        if found is None:
+        loss = read_graph_loss(nodes[0], self.given) if len(nodes) == 1 else None
+        if loss is None:
             return
-        self.graph_loss = self.graph_loss or type(found.module).__name__
-        if type(found.module).__name__ != self.graph_loss:
+        self.graph_loss = self.graph_loss or type(loss.module).__name__
+        if type(loss.module).__name__ != self.graph_loss:
             return  # another loss than at other steps
-        self._take_loss((found.output, found.target), {}, found.module)
+        self._take_loss((loss.output, loss.target), {}, loss.module)
         self.numbers |= {
-            "loss_factor": found.factor,
-            "loss_addends": found.addends,
-            "loss_elements": float(found.elements),
+            "loss_factor": loss.factor,
+            "loss_addends": loss.addends,
+            "loss_elements": float(loss.elements),
         }
-        if found.growth > 1:
-            self.numbers["broadcast"] = found.growth
+        if loss.growth > 1:
+            self.numbers["broadcast"] = loss.growth
 
     def _take_loss(self, args: tuple, kwargs: dict, loss_fn: Any) -> None:
         both = [*args, *kwargs.values()]
@@ -225,7 +230,7 @@ class Collector:
     # ---- giving ----
 
     def ask(self, transfer: Transfer) -> None:
-        """What lies on another device comes over with what else of this step does."""
+        """What lies on another device is transferred with the rest of this step."""
         for _, reading in (*self.readings, *self.activities):
             if not reading.is_done:
                 self._try("transfer", reading.ask, transfer)
@@ -241,21 +246,21 @@ class Collector:
         for name, measure in (*parts, ("modes", lambda: measure_modes(self.model, self.mode_dependent))):
             self._try(name, self._take_part, name, measure)
         self._try("transfer", self._fetch, transfer)
-        found = dict(self.numbers)
+        numbers = dict(self.numbers)
         for _, reading in self.readings:
-            found |= reading.value or {}
+            numbers |= reading.value or {}
         active = [(path, reading.value) for path, reading in self.activities if reading.value is not None]
-        self._try("activations", lambda: found.update(summarise([activity for _, activity in active])))
+        self._try("activations", lambda: numbers.update(summarise([activity for _, activity in active])))
         if active and not self.activity_names:
             self.activity_names = [path for path, _ in active]
-        return {PREFIX + name: value for name, value in found.items()}
+        return {PREFIX + name: value for name, value in numbers.items()}
 
     def _take_part(self, name: str, measure: Callable[[], Reading | dict[str, float]]) -> None:
-        found = measure()
-        if isinstance(found, Reading):
-            self.readings.append((name, found))
+        measured = measure()
+        if isinstance(measured, Reading):
+            self.readings.append((name, measured))
         else:
-            self.numbers |= found
+            self.numbers |= measured
 
     def _fetch(self, transfer: Transfer) -> None:
         """What lies on another device, all at once."""

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_LEAST, _MOST = 64, 4_000_000  # elements: of fewer the length says little, of more a part is looked at
+_LEAST, _MOST = 64, 4_000_000  # elements: with fewer the length says little, with more only a part is looked at
 
 
 def find_fresh(model: nn.Module) -> list[str]:
-    """By name. Uniform within 1 / sqrt(inputs of a unit): no element is beyond, and the length is that of such numbers.
+    """Their names. Uniform within 1 / sqrt(inputs of a unit): no element is beyond it, and the length is that of such
+    numbers.
     Training takes some elements beyond within a few steps."""
     return [name for name, weight, bound in _list_weights(model) if is_uniform(weight, bound)]
 

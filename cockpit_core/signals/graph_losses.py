@@ -1,6 +1,6 @@
 """Which loss a function has computed, from what its graph keeps: ``F.cross_entropy(model(x), y)`` has no module to ask.
 
-Also losses inside a module of the user's own, inside the model, and squares or distances that were written out.
+Also finds losses inside the user's own modules, inside the model, and squares or distances that were written out.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ Reading = tuple[nn.Module, Tensor, Tensor | None, int, float]
 
 
 def read_graph_loss(root: Any, given: Given | None) -> GraphLoss | None:
-    """The first loss that is found on the way down from ``root``; ``given`` is what the model gave."""
+    """The first loss on the way down from ``root``; ``given`` is what the model gave."""
     waiting: list[tuple[Any, float, float]] = [(root, 1.0, 1.0)]  # node, factor, weight that means give an element
     for _ in range(MOST):
         if not waiting:
             return None
         node, factor, share = waiting.pop(0)
         kind = kind_of(node)
-        found = READERS[kind](node, given) if kind in READERS else None
-        if found is not None:
-            module, output, target, elements, growth = found
+        parts = READERS[kind](node, given) if kind in READERS else None
+        if parts is not None:
+            module, output, target, elements, growth = parts
             addends = 1.0 if module.reduction == "mean" else share * elements
             hidden = None if target is None else target.detach()
             return GraphLoss(module, output.detach(), hidden, factor, addends, elements, growth)

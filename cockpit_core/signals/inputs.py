@@ -27,12 +27,12 @@ def measure_inputs(x: Tensor) -> Steps[dict[str, float]]:
     broken = rows.size - int(np.count_nonzero(finite))
     if broken:
         rows = np.where(finite, rows, np.float32(0))
-    found = {"input_rms": mean_size(rows), "input_zeros": 1 - np.count_nonzero(rows) / rows.size}
+    numbers = {"input_rms": mean_size(rows), "input_zeros": 1 - np.count_nonzero(rows) / rows.size}
     if broken:
-        found["input_not_finite"] = float(broken)
+        numbers["input_not_finite"] = float(broken)
     if rows.shape[0] >= ENOUGH:
-        found |= _compare(rows)
-    return found
+        numbers |= _compare(rows)
+    return numbers
 
 
 def mean_size(values: np.ndarray) -> float:
@@ -47,14 +47,14 @@ def _compare(rows: np.ndarray) -> dict[str, float]:
     spread = columns - lower_median(columns)[:, None]
     lengths = np.sqrt(np.einsum("ij,ij->j", spread, spread))
     middle = float(lower_median(lengths))
-    found: dict[str, float] = {"input_constant": 1 - np.count_nonzero(spread.any(1)) / len(spread)}
+    numbers: dict[str, float] = {"input_constant": 1 - np.count_nonzero(spread.any(1)) / len(spread)}
     if middle > 0:
-        found["input_tail"] = float(lengths.max()) / middle
+        numbers["input_tail"] = float(lengths.max()) / middle
     scales = np.sqrt(np.einsum("ij,ij->i", columns, columns) / columns.shape[1])
     live = scales[scales > 0]
     if len(live) > 1:
-        found["input_ratio"] = float(live.max() / lower_median(live))
-    return found
+        numbers["input_ratio"] = float(live.max() / lower_median(live))
+    return numbers
 
 
 @lru_cache(maxsize=8)
@@ -70,7 +70,7 @@ def measure_checksum(x: Tensor) -> Steps[dict[str, float]]:
     marks = np.sort(rows.astype(np.float64) @ make_weights(rows.shape[1]))
     if not np.isfinite(marks[-1]) or not np.isfinite(marks[0]):
         return {}
-    found = {"batch_checksum": float(np.modf(marks.sum() * 1e-3 + marks[0] * 0.137 + marks[-1] * 0.731)[0])}
+    numbers = {"batch_checksum": float(np.modf(marks.sum() * 1e-3 + marks[0] * 0.137 + marks[-1] * 0.731)[0])}
     if len(marks) > 1:
-        found["batch_duplicates"] = np.count_nonzero(marks[1:] == marks[:-1]) / (len(marks) - 1)
-    return found
+        numbers["batch_duplicates"] = np.count_nonzero(marks[1:] == marks[:-1]) / (len(marks) - 1)
+    return numbers

@@ -21,12 +21,12 @@ def measure_outputs(z: Tensor) -> Steps[dict[str, float]]:
     broken = rows.size - int(np.count_nonzero(finite))
     if broken:
         rows = np.where(finite, rows, np.float32(0))
-    found = {"output_min": float(rows.min()), "output_max": float(rows.max()), "output_rms": mean_size(rows)}
+    numbers = {"output_min": float(rows.min()), "output_max": float(rows.max()), "output_rms": mean_size(rows)}
     if broken:
-        found["output_not_finite"] = float(broken)
+        numbers["output_not_finite"] = float(broken)
     if rows.shape[0] >= 4:
-        found["output_spread"] = mean_size(rows - rows.mean(0))
-    return found
+        numbers["output_spread"] = mean_size(rows - rows.mean(0))
+    return numbers
 
 
 @signal
@@ -42,16 +42,16 @@ def measure_sums(z: Tensor, logs: bool = True) -> Steps[dict[str, float]]:
         tables.append((z.float(), 0))
         names.append("column")
     sums = yield [part for table, dim in tables for part in add_up(table, dim, logs)]
-    found, each = {}, 2 if logs else 1
+    numbers, each = {}, 2 if logs else 1
     for place, name in enumerate(names):
-        found[f"{name}_sum_error"] = float(np.abs(sums[each * place] - 1).max())
+        numbers[f"{name}_sum_error"] = float(np.abs(sums[each * place] - 1).max())
         if logs:
-            found[f"{name}_log_sum_error"] = float(np.abs(sums[each * place + 1]).max())
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+            numbers[f"{name}_log_sum_error"] = float(np.abs(sums[each * place + 1]).max())
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def add_up(scores: Tensor, dim: int, logs: bool) -> list[Tensor]:
-    """There may be many classes: sums are taken where they lie."""
+    """There may be many classes, so sums are taken on their device."""
     return [scores.sum(dim), scores.logsumexp(dim)] if logs else [scores.sum(dim)]
 
 
@@ -77,7 +77,7 @@ def measure_hits(z: Tensor, labels: Tensor) -> Steps[dict[str, float]]:
 
 @signal
 def measure_binary_hits(z: Tensor, y: Tensor, border: float) -> Steps[dict[str, float]]:
-    """The same for answers of yes or no: share of right ones, and of the commoner target."""
+    """The same for yes-or-no answers: the share of right ones, and of the more common target."""
     if z.shape != y.shape or not z.numel():
         return {}
     yes = y > 0.5

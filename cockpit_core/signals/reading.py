@@ -1,4 +1,4 @@
-"""A signal in two halves: what it takes from a tensor where that lies, and what it makes of it on the host.
+"""A signal in two halves: what it takes from a tensor on its device, and what it makes of it on the host.
 
 A signal is a generator: it yields a list of small tensors, is sent the same as arrays, and returns its numbers. Tensors of
 the CPU are arrays already, so it goes on at once (numpy takes a fraction of torch's time for so few numbers); from another
@@ -22,7 +22,7 @@ Steps = Generator[list[Tensor], list[np.ndarray], T]
 
 
 class Reading:
-    """One signal at work. ``value`` is there once it ``is_done``."""
+    """One signal at work. ``value`` is known once it ``is_done``."""
 
     def __init__(self, steps: Steps[Any]):
         self.value: Any = None
@@ -36,7 +36,7 @@ class Reading:
             return
         self.steps = steps
         if are_here(wanted):
-            self.answer([tensor.detach().numpy() for tensor in wanted])
+            self.answer([(tensor.detach() if tensor.requires_grad else tensor).numpy() for tensor in wanted])
         else:  # the user may write into them before they are read
             self.tensors = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in wanted]
 
@@ -45,7 +45,7 @@ class Reading:
         return self.steps is None
 
     def ask(self, transfer: Transfer) -> None:
-        """What it waits for goes along with what else is brought over from the device."""
+        """What it waits for is transferred with whatever else comes from the device."""
         if self.asked is None and not self.is_done:
             self.asked = transfer.ask(self.tensors)
 
@@ -85,7 +85,7 @@ def fetch(readings: Iterable[Reading], transfer: Transfer) -> list[tuple[Reading
 
 
 def lower_median(values: np.ndarray) -> Any:
-    """Along the last dimension, of an even number the lower one, as torch's; NaN where a value is none."""
+    """The median along the last dimension; of an even number the lower one, like torch's. NaN where a value is NaN."""
     ordered = np.sort(values, axis=-1)  # what is no number comes last
     middle, broken = ordered[..., (values.shape[-1] - 1) // 2], np.isnan(ordered[..., -1])
     return np.where(broken, np.nan, middle) if broken.any() else middle

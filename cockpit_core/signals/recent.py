@@ -1,4 +1,5 @@
-"""Losses of the steps since the last record: each is glanced at in any case, so that a run that is seldom tracked is known."""
+"""Losses of the steps since the last record: each loss is glanced at anyway, so that something is known about a run
+that is rarely tracked."""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ def read_recent(losses: Sequence[float], own: Tensor | None, loss: float) -> Ste
 
 
 def measure_recent(losses: Sequence[float]) -> dict[str, float]:
-    """Mean of the last 16 losses and how many they are; of all that are given the highest, and the slope of a straight
+    """Mean of the last 16 losses and how many they are; of all given losses the highest, and the slope of a straight
     line through them in units of its standard error (below -3: they fall for sure)."""
     if not losses:
         return {}
     values = np.asarray(losses, dtype=np.float64)
     last = values[-LAST:]
-    found = {"recent_loss": float(last.mean()), "recent_count": float(len(last)), "recent_peak": float(values.max())}
+    numbers = {"recent_loss": float(last.mean()), "recent_count": float(len(last)), "recent_peak": float(values.max())}
     if len(values) >= FEW:
-        found["recent_trend"] = measure_trend(values)
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+        numbers["recent_trend"] = measure_trend(values)
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def measure_trend(values: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""What the model shall give: label counts, or the scale of real targets."""
+"""What the model should return: label counts, or the scale of real targets."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ MOST_LABELS = 65536
 
 @signal
 def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) -> Steps[dict[str, float]]:
-    """Counts of class indices. ``label_entropy`` in nats. With several labels a sample (tokens, pixels) only the range
-    and the commonest share: those of one sample go together, so that their spread over batches says nothing."""
+    """Counts of class indices. ``label_entropy`` in nats. With several labels per sample (tokens, pixels) only the
+    range and the commonest share: labels of one sample go together, so their spread over batches says nothing."""
     (flat,) = yield [labels.reshape(-1)[:MOST_LABELS]]
     if ignored is not None:
         flat = flat[flat != ignored]
     if not flat.size:
         return {}
     low, high = int(flat.min()), int(flat.max())
-    found = {"label_min": float(low), "label_max": float(high), "label_count": float(flat.size)}
+    numbers = {"label_min": float(low), "label_max": float(high), "label_count": float(flat.size)}
     if low < 0 or high >= MOST_CLASSES:
-        return found
+        return numbers
     counts = np.bincount(flat.astype(np.int64, copy=False)).astype(np.float64)
     shares = counts[counts > 0] / flat.size
-    found["label_top_share"] = float(shares.max())
+    numbers["label_top_share"] = float(shares.max())
     if flat.size == batch_size:
         place = np.arange(len(counts), dtype=np.float64)
         mean = float(counts @ place) / flat.size
-        found["label_entropy"] = float(-(shares @ np.log(shares)))
-        found["target_rows"] = float(flat.size)
-        found["target_mean"] = mean
-        found["target_variance"] = float(counts @ (place - mean) ** 2) / flat.size
-    return found
+        numbers["label_entropy"] = float(-(shares @ np.log(shares)))
+        numbers["target_rows"] = float(flat.size)
+        numbers["target_mean"] = mean
+        numbers["target_variance"] = float(counts @ (place - mean) ** 2) / flat.size
+    return numbers
 
 
 @signal
 def measure_targets(y: Tensor) -> Steps[dict[str, float]]:
-    """Real targets. ``target_scale`` is the median of their sizes: heavy tails do not move it. ``target_std`` is that over
-    samples, output by output: what is left of a squared error when each output is always its mean. (That of all targets: the
-    mean of a batch of 8 fits those 8 by an eighth too well.)"""
+    """Real targets. ``target_scale`` is the median of their sizes: heavy tails do not move it. ``target_std`` is the
+    deviation over samples, output by output: what is left of a squared error when each output is always its mean.
+    (The mean over all targets: the mean of a batch of 8 fits those 8 by an eighth too well.)"""
     (rows,) = yield [as_rows(y)]
     broken = rows.size - int(np.count_nonzero(np.isfinite(rows)))
     if broken:
         return {"target_not_finite": float(broken)}
     rows = rows.astype(np.float64)
     per_sample, flat = rows.mean(1), rows.reshape(-1)
-    found = {
+    numbers = {
         "target_scale": lower_median(np.abs(flat)),
         "target_std": math.sqrt(rows.var(0, ddof=int(len(rows) > 1)).mean()),
         "target_spread": lower_median(np.abs(flat - lower_median(flat))),
@@ -61,7 +61,7 @@ def measure_targets(y: Tensor) -> Steps[dict[str, float]]:
         "target_variance": per_sample.var(),
         "target_rows": len(rows),
     }
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
 
 
 @signal

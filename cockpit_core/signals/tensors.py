@@ -10,18 +10,18 @@ from torch import Tensor
 
 DEEPEST = 4
 MOST_TENSORS = 64
-MOST_ELEMENTS = 32768  # a statistic of more elements is taken of evenly spread ones
+MOST_ELEMENTS = 32768  # a statistic of more elements uses evenly spread ones
 
 
 def list_tensors(value: Any) -> list[Tensor]:
     """All dense tensors in it, of any type, in a fixed order; graphs and other objects are looked at by attribute."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for tensor in _walk(value, 0):
         if not tensor.is_sparse and not tensor.is_quantized and tensor.numel():
-            found.append(tensor.detach())
-        if len(found) >= MOST_TENSORS:
+            tensors.append(tensor.detach())
+        if len(tensors) >= MOST_TENSORS:
             break
-    return found
+    return tensors
 
 
 def _walk(value: Any, depth: int) -> Iterator[Tensor]:

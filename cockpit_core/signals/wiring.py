@@ -1,4 +1,5 @@
-"""What can be said before the first step: who optimises what, modes, reductions, weights that are all alike."""
+"""What can be said before the first step: which optimizer has which parameters, modes, reductions, weights that are
+all equal."""
 
 from __future__ import annotations
 
@@ -34,11 +35,9 @@ def count_foreign(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer])
 
 def find_constant(model: nn.Module) -> tuple[list[str], int]:
     """Weights of linear and convolutional layers whose elements are all equal, and how many such weights there are."""
-    found, seen = [], 0
+    constant, seen = [], 0
     for path, module in model.named_modules():
-        weight = module._parameters.get(
-            "weight"
-        )  # a parametrized one is computed when it is read, and may change by it
+        weight = module._parameters.get("weight")  # reading a parametrized one computes it, and may change it
         if not isinstance(module, MATRICES) or not isinstance(weight, Tensor) or weight.numel() < 2:
             continue
         if not weight.requires_grad or hasattr(weight, "full_tensor"):
@@ -46,14 +45,14 @@ def find_constant(model: nn.Module) -> tuple[list[str], int]:
         seen += 1
         flat = weight.detach().reshape(-1)[:_CONSTANT_LIMIT]
         if bool((flat == flat[0]).all()):
-            found.append(f"{path}.weight" if path else "weight")
-    return found, seen
+            constant.append(f"{path}.weight" if path else "weight")
+    return constant, seen
 
 
 def find_linear_pairs(model: nn.Module) -> list[str]:
     """Linear or convolutional layers that stand directly behind one another in an ``nn.Sequential``: without a
-    non-linearity between them the two are one. A narrow middle (a low-rank factor) is meant so and left out."""
-    found = []
+    non-linearity between them the two are one. A narrow middle (a low-rank factor) is intended and left out."""
+    pairs = []
     for path, module in model.named_modules():
         if type(module) is not nn.Sequential:
             continue
@@ -62,8 +61,8 @@ def find_linear_pairs(model: nn.Module) -> list[str]:
             if not isinstance(one, nn.Linear) or not isinstance(two, nn.Linear):
                 continue
             if one.out_features >= min(one.in_features, two.out_features):
-                found.append(f"{path}.{name}" if path else name)
-    return found
+                pairs.append(f"{path}.{name}" if path else name)
+    return pairs
 
 
 def is_linear(model: nn.Module) -> bool:
@@ -78,7 +77,8 @@ def is_linear(model: nn.Module) -> bool:
 
 
 def find_copies(model: nn.Module) -> list[str]:
-    """An embedding and a layer of the same shape and numbers that are different parameters: a tie that is none.
+    """An embedding and a layer of the same shape and numbers that are different parameters: they were meant to be
+    tied and are not.
     Matrices whose elements are all equal are not copies of one another."""
     seen: dict[tuple[int, ...], tuple[str, Tensor, bool]] = {}
     for path, module in model.named_modules():
@@ -90,9 +90,7 @@ def find_copies(model: nn.Module) -> list[str]:
         first, one, embeds = seen.setdefault(
             tuple(weight.shape), (f"{path}.weight", weight, isinstance(module, nn.Embedding))
         )
-        tie = embeds or isinstance(
-            module, nn.Embedding
-        )  # blocks of a transformer are often copies of one, and meant so
+        tie = embeds or isinstance(module, nn.Embedding)  # blocks of a transformer are often copies of one, on purpose
         if tie and one is not weight and one.device == weight.device and is_copy(one.detach(), weight.detach()):
             return [first, f"{path}.weight"]
     return []
@@ -173,4 +171,4 @@ def name_wiring(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
         "copied weights": find_copies(model),
         "fresh weights": find_fresh(model),
     }
-    return {key: "\n".join(found[:50]) for key, found in names.items() if found}
+    return {key: "\n".join(paths[:50]) for key, paths in names.items() if paths}

@@ -16,7 +16,7 @@ from typing import Any
 from cockpit_core.sweeping.trials import ERROR, Trial, read_result
 from cockpit_core.sweeping.worker import Worker, find_output, read_tail, write_error
 
-HEARTBEAT = 20.0  # seconds between words of running trials
+HEARTBEAT = 20.0  # seconds between messages of running trials
 
 
 @dataclass

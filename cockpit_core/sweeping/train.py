@@ -32,13 +32,13 @@ class Orphan(Exception):
 def find_optimizer(name: str) -> type[torch.optim.Optimizer]:
     """One of ``torch.optim``, or ``module:Class``."""
     if ":" in name:
-        found = find_object(name, "optimizer")
+        kind = find_object(name, "optimizer")
     else:
-        found = getattr(torch.optim, name, None)
-    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)) or found is torch.optim.Optimizer:
+        kind = getattr(torch.optim, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)) or kind is torch.optim.Optimizer:
         known = ", ".join(list_optimizers())
         raise UnknownName(f"there is no optimizer {name!r}; there are {known}, and module:Class of your own")
-    return found
+    return kind
 
 
 def list_optimizers() -> list[str]:
@@ -99,7 +99,7 @@ def train(
     steps = len(data.train) // trial.batch_size
     if not steps:
         raise ValueError(
-            f"{trial.problem}: {len(data.train)} training samples are less than a batch of {trial.batch_size}"
+            f"{trial.problem}: {len(data.train)} training samples are fewer than a batch of {trial.batch_size}"
         )
     interval = every or max(1, steps * trial.epochs // RECORDS)
     metrics: dict[str, float] = {}

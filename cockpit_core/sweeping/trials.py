@@ -115,7 +115,7 @@ def clear_unfinished(folder: Path) -> None:
         return
     if not (folder / SPEC).is_file():
         if any(folder.iterdir()):
-            raise ValueError(f"{folder} holds something that is not of a sweep; choose another --logdir")
+            raise ValueError(f"{folder} holds something that no sweep wrote; choose another --logdir")
         return
     for file in folder.iterdir():
         if file.name.startswith("events.out.") or file.name == ERROR or file.name.endswith(".new"):

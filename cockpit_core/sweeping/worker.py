@@ -1,4 +1,4 @@
-"""A process that runs one trial after the other: torch is imported, and data are loaded, once and not for each.
+"""A process that runs one trial after the other: torch is imported and data are loaded only once.
 
 The sweep writes a trial as a line of JSON to the worker's input; the worker answers with an empty line when it is done with
 it. What became of the trial is in the trial's folder, where the next call of the sweep looks too. A worker that dies takes
@@ -62,7 +62,7 @@ class Worker:
             try:
                 pipe.close()  # type: ignore[union-attr]
             except OSError:
-                pass  # an order that nobody read
+                pass  # a trial that nobody read
 
     def _listen(self) -> None:
         assert self.process.stdout is not None

@@ -50,18 +50,18 @@ def choose_optimizers(optimizer: Any, model: nn.Module) -> list[torch.optim.Opti
     given = list(optimizer) if isinstance(optimizer, Sequence) and not isinstance(optimizer, str) else [optimizer]
     if not given:
         raise ValueError("optimizer is an empty list")
-    found = [unwrap_optimizer(each) for each in given]
-    for each in found:
+    optimizers = [unwrap_optimizer(each) for each in given]
+    for each in optimizers:
         check_optimizer(each)
-    if len({id(each) for each in found}) < len(found):
+    if len({id(each) for each in optimizers}) < len(optimizers):
         raise ValueError("optimizer names the same optimizer twice; a step is one step of each")
-    found = drop_inner(found)
+    optimizers = drop_inner(optimizers)
     mine = {id(p) for p in model.parameters()}
-    if not any(id(p) in mine for p in parameters_of(found)):
+    if not any(id(p) in mine for p in parameters_of(optimizers)):
         raise ValueError(
             "the optimizer holds no parameter of this model; was the model copied, moved or replaced after the optimizer was made?"
         )
-    return found
+    return optimizers
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -131,12 +131,12 @@ def check_whole(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int
 
 
 def check_step(step: Any) -> int | None:
-    """Of the first step that will be tracked."""
+    """The number of the first step that will be tracked."""
     return None if step is None else check_whole("step", step, 0, LARGEST_STEP)
 
 
 def check_bytes(name: str, value: Any) -> int:
-    """A number of bytes; 1e9 is written by many."""
+    """A number of bytes; many people write 1e9."""
     if is_number(value) and math.isfinite(value) and not isinstance(value, int):
         value = int(value)
     return check_whole(name, value, 0)

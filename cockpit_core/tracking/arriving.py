@@ -1,4 +1,4 @@
-"""Losses on their way from a device to the host: nobody waits for them, they are looked at when they are there."""
+"""Losses on their way from a device to the host: nobody waits for them; they are looked at when they have arrived."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from cockpit_core.foundation.accelerator import HOSTS, has_events, is_capturing, record
 
 SLOTS = 16
-"""So many may be on their way; what comes when all are taken is not looked at."""
+"""This many may be on their way; a loss that comes when all places are taken is not looked at."""
 
 
 class Arriving:
@@ -24,7 +24,7 @@ class Arriving:
         self.is_off = False
 
     def send(self, loss: Tensor) -> None:
-        """Have the device copy it. Losses of another device or type than before begin anew."""
+        """Have the device copy it. Losses of another device or type start a new ring."""
         device = loss.device
         if self.is_off or device.type in HOSTS or type(loss) is not Tensor or is_capturing(device):
             return
@@ -45,9 +45,9 @@ class Arriving:
 
     def take(self) -> list[tuple[float, int]]:
         """Those that have arrived, in their order: each with how many were sent after it."""
-        found = []
+        taken = []
         while self.count and self.events[self.first].query():
             self.count -= 1
-            found.append((float(self.places[self.first]), self.count))
+            taken.append((float(self.places[self.first]), self.count))
             self.first = (self.first + 1) % SLOTS
-        return found
+        return taken

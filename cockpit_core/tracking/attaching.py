@@ -25,30 +25,51 @@ class Attachments:
         optimizers: Iterable[torch.optim.Optimizer],
         before_step: Callable[..., None],
         after_step: Hook,
-        note_idle: Callable[[float], None],
+        note_idle: Callable[[float, float], None],
     ):
-        """``note_idle`` is told what the light hooks take, where that is looked at."""
+        """``note_idle`` is told how long the light hooks take, where that is measured."""
         self.loss_fn, self.listener, self.optimizers = loss_fn, listener, list(optimizers)
         self.before_step, self.after_step = before_step, after_step
         self.handles, self.step_handles = Handles(), Handles()
         self.idle_cost, self.note_idle = IdleCost([], note_idle), note_idle
+        self.on_loss, self.loss_handles = Hook(listener, "on_loss"), Handles()
+        self.listens = True  # is every loss heard of? Else a step may have begun, and nobody knows
 
     def attach(self) -> None:
-        """Apart from the constructor: what fails half-way can be removed."""
+        """Separate from the constructor, so that hooks can be removed if it fails half-way."""
         self.handles.add(HiddenFromScript())
         if isinstance(self.loss_fn, nn.Module):
-            on_loss = Hook(self.listener, "on_loss")
-            self.handles.add(self.loss_fn.register_forward_hook(on_loss, with_kwargs=True))
+            self.loss_handles.add(self.loss_fn.register_forward_hook(self.on_loss, with_kwargs=True))
             if len(self.optimizers) == 1:
-                self.idle_cost = IdleCost([on_loss, self.after_step], self.note_idle)
+                self.idle_cost = IdleCost([self.on_loss, self.after_step], self.note_idle)
         else:
             WATCH.add(self.listener)
         for optimizer in self.optimizers:
             self.handles.add(optimizer.register_step_post_hook(self.after_step))
 
+    def listen(self, wanted: bool) -> None:
+        """To a loss module: on an idle step of a tiny network, its hook alone may take what a budget allows. It stays where
+        the module has others, because they are called in order."""
+        if wanted is self.listens or not isinstance(self.loss_fn, nn.Module):
+            return
+        if wanted:
+            self.loss_handles.add(self.loss_fn.register_forward_hook(self.on_loss, with_kwargs=True))
+        elif len(self.loss_fn._forward_hooks) > 1:
+            return
+        else:
+            self.loss_handles.remove()
+        self.listens = wanted
+
+    def rest(self) -> None:
+        """Idle steps follow: what does the next one take?"""
+        self.listen(True)
+        self.idle_cost.sample()
+
     def follow(self, is_active: bool, always_before: bool) -> None:
         """The hook before the optimizer's step, and with a loss module the function around backward, are there only where
         something is measured: idle steps are cheaper. ``always_before``: rounds of several optimizers are counted there."""
+        if is_active:
+            self.listen(True)
         if self.listener.by_module:
             (WATCH.add if is_active else WATCH.discard)(self.listener)
         if not is_active and not always_before:
@@ -60,5 +81,6 @@ class Attachments:
     def remove(self) -> None:
         WATCH.discard(self.listener)
         self.handles.remove()
+        self.loss_handles.remove()
         self.step_handles.remove()
         self.loss_fn, self.optimizers = None, []

@@ -13,10 +13,10 @@ FIXED = 3e-3
 """Seconds that any record takes, before one was written: judging it, writing it."""
 HOOKS = "hooks"
 LONGEST = 50_000
-"""What would be measured more rarely than every so many steps never fits."""
+"""What would be measured more rarely than once in this many steps never fits."""
 
 DOUBT = 4
-"""What was never measured may be cheaper than expected: it gets so many times the patience."""
+"""What was never measured may be cheaper than expected, so it is given this many times as long."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Bundle:
 
 
 class Bundles:
-    """``hooks``: what a step costs more as soon as its layers are watched; ``end``: the step after an Alpha."""
+    """``hooks``: the extra cost of a step once its layers are watched; ``end``: the step after an Alpha."""
 
     def __init__(self, quantities: Iterable[Quantity]):
         self.all: dict[str, Bundle] = {BASE: Bundle(BASE, price=1.0, weight=weight_of(BASE))}
@@ -83,8 +83,8 @@ class Bundles:
                 bundle.cost = smooth(bundle.cost, cost + (rest if name == dearest else 0.0))
 
     def _learn_rest(self, known: dict[str, float], rest: float) -> float:
-        """What no clock of ours billed to a bundle: the record, the hooks. Returns what is too much for these: it belongs to
-        the dearest bundle of the step."""
+        """What no clock of ours billed to a bundle: the record, the hooks. Returns what is too much for these: it
+        belongs to the most expensive bundle of the step."""
         base = self.all[BASE]
         if known.keys() <= {BASE}:
             base.cost = smooth(base.cost, rest)
@@ -105,13 +105,13 @@ class Bundles:
         if not step_time:
             return {}
         weights = sum(bundle.weight for bundle in self.all.values() if bundle.quantities)
-        found = {}
+        hopeless = {}
         for bundle in self.all.values():
             wait = self.cost_of([bundle], step_time) * weights / bundle.weight / max(rate, 1e-12)
             longest = LONGEST if bundle.cost is not None else DOUBT * LONGEST
             if bundle.name != BASE and wait > longest:
-                found[bundle.name] = wait
-        return found
+                hopeless[bundle.name] = wait
+        return hopeless
 
 
 def smooth(known: float | None, new: float) -> float:

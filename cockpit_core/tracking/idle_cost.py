@@ -1,4 +1,4 @@
-"""What the hooks of a step take at which nothing is measured: looked at now and then, on this machine, in this loop."""
+"""How long the hooks take at a step where nothing is measured: timed now and then, on this machine, in this loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from cockpit_core.engine.hooks import Hook
 
 
 class IdleCost:
-    """``note`` is told the seconds that all ``hooks`` took at one step. Nothing is timed unless ``sample`` was called."""
+    """``note`` is told the seconds that all ``hooks`` took at one step, and those of the first. Nothing is timed unless
+    ``sample`` was called."""
 
-    def __init__(self, hooks: Sequence[Hook], note: Callable[[float], None]):
+    def __init__(self, hooks: Sequence[Hook], note: Callable[[float, float], None]):
         self.hooks, self.note = [(hook, hook.function) for hook in hooks], note
         self.taken: dict[int, float] = {}
         self.rounds = 0
@@ -28,7 +29,7 @@ class IdleCost:
     def took(self, place: int, seconds: float) -> None:
         self.taken[place] = seconds
         if len(self.taken) == len(self.hooks):
-            self.note(sum(self.taken.values()))
+            self.note(sum(self.taken.values()), self.taken[0])
             self.taken.clear()
 
     def restore(self, place: int) -> None:
@@ -37,7 +38,7 @@ class IdleCost:
 
 
 class Timed:
-    """Takes the place of a hook's function for one call. Holds nobody: a hook must not keep a run alive."""
+    """Takes the place of a hook's function for one call. Holds no references: a hook must not keep a run alive."""
 
     def __init__(self, cost: IdleCost, place: int, function: Callable[..., Any]):
         self.cost, self.place, self.function = weakref.ref(cost), place, function
@@ -51,5 +52,5 @@ class Timed:
         try:
             return self.function(*args)
         finally:
-            if cost.rounds == rounds:  # else this step was planned anew, which is booked apart
+            if cost.rounds == rounds:  # else this step was planned anew, which is booked separately
                 cost.took(self.place, time.perf_counter() - began)

@@ -1,4 +1,4 @@
-"""What is booked when its time is known: at once by the host's clock, later where a device is still on its way there."""
+"""What is booked once its time is known: at once by the host's clock, later where a device has not got there yet."""
 
 from __future__ import annotations
 

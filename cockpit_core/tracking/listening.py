@@ -34,7 +34,8 @@ NO_STEP = (
 class Listener:
     """``on_spike`` is told of a loss that is out of line, ``on_unseen`` of parameters that move without a step.
 
-    ``by_module``: the loss is a module with a hook; else all that is known of it passes ``torch.autograd.backward``.
+    ``by_module``: the loss is a module with a hook; else all that is known about it passes through
+    ``torch.autograd.backward``.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class Listener:
     # ---- a loss module --------------------------------------------------------------------------------------------
 
     def on_loss(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        """Every forward of the loss comes by here. What another device than the CPU computes is looked at when it is there."""
+        """Every forward of the loss comes by here. A loss on another device than the CPU is looked at when it
+        arrives."""
         engine = self.engine
         if engine is None:
             return
@@ -108,7 +110,7 @@ class Listener:
         return engine.step.plan.active
 
     def _glance(self, engine: Engine, loss: Tensor) -> None:
-        """Is a loss that is no module out of line? With several runs: is it this one's?"""
+        """Is a loss without a module out of line? With several runs: does it belong to this one?"""
         if loss.dim() or not loss.requires_grad or not engine.cover.model.training:
             return
         if len(ALIVE) > 1 and not survey(Root((loss,), (None,)), engine.cover.names, (), False).is_mine:
@@ -125,7 +127,7 @@ class Listener:
         if engine is not None:
             with self.faults.guard("what is differentiated"):
                 prepared = engine.before_root(root)
-                if prepared is not None and engine.step.plan.record:  # else it is of another network
+                if prepared is not None and engine.step.plan.record:  # else it belongs to another network
                     self.signals.see_root(root.tensors)
                 return prepared
         return None
@@ -163,16 +165,16 @@ class Listener:
 
     def _see_arriving(self, loss: Tensor) -> str | None:
         """Why a loss that was computed some losses ago is out of line. This one is looked at later: nobody waits for it."""
-        found = None
+        first = None
         for value, ago in self.arriving.take():
             reason = self.pace.spikes.sees(value)
             if reason is not None:
-                found = found or f"{reason} ({say_ago(ago + 1)})"
+                first = first or f"{reason} ({say_ago(ago + 1)})"
         self.arriving.send(loss)
-        return found
+        return first
 
     def _look_for_steps(self) -> None:
-        """So many losses, and no step of the optimizer: do the parameters move all the same?"""
+        """Many losses, and no step of the optimizer: do the parameters move anyway?"""
         if "no step" not in self.faults.warned and self.looks_for_steps:
             with self.faults.guard("looking for steps"):
                 if not is_stepping(self.optimizers) and self.unseen.looks(self.losses_seen):
@@ -181,7 +183,7 @@ class Listener:
     # ---- a GradScaler ---------------------------------------------------------------------------------------------
 
     def find_scaler(self) -> None:
-        """A GradScaler calls ``optimizer.step`` itself: it is found once, and its factor is known from then on."""
+        """A GradScaler calls ``optimizer.step`` itself: it is looked for once, and its factor is known from then on."""
         if self.scaler is None:
             self.scaler = find_scaler()
             if self.scaler is not None and self.engine is not None and self.engine.step.loss_scale == 1:

@@ -20,7 +20,7 @@ from cockpit_core.recording.values import Heavy
 
 
 class Log:
-    """``notices`` wait for the next record. ``leads``: of several processes, the one that speaks."""
+    """``notices`` wait for the next record. ``leads``: whether this is the process that writes."""
 
     def __init__(self, writer: Any, logdir: Path, header: Header, live: Live, faults: Faults, *, leads: bool):
         self.writer, self.logdir, self.header = writer, logdir, header
@@ -34,7 +34,7 @@ class Log:
         self.subscribers: list[Callable[[], None]] = []
         self.subscriber_errors = 0
         self.without_gradient: set[str] = set()
-        self.told: tuple | None = None  # what the last header said of the things that change
+        self.told: tuple | None = None  # what the last header said about the things that change
 
     @property
     def elapsed(self) -> float:
@@ -58,7 +58,8 @@ class Log:
         self.writer.write_record(start)
 
     def write_header(self, cover: Cover, without_gradient: set[str] | None = None) -> None:
-        """Again whenever something in it has changed: coverage, batch size. ``without_gradient``: as before, if not given."""
+        """Written again whenever something in it has changed: coverage, batch size. ``without_gradient``: as before,
+        if not given."""
         if without_gradient is not None:
             self.without_gradient = without_gradient
         without_gradient = self.without_gradient
@@ -72,7 +73,7 @@ class Log:
         self.writer.write_header(header)
 
     def note_settings(self, settings: Mapping[str, str], cover: Cover) -> None:
-        """What the user tells of the run while it goes on."""
+        """What the user says about the run while it goes on."""
         self.check_open()
         self.header.options.update(settings)
         self.told = None
@@ -88,7 +89,8 @@ class Log:
         self.tell()
 
     def write_step(self, record: Record, heavy: list[Heavy]) -> bool:
-        """Of a tracked step. Its headlines are also for those who read no records of ours. True: the training shall end."""
+        """Writes the record of a tracked step. Its headlines are also for those who do not read our records. True:
+        the training shall end."""
         self.latest = {name: record.scalars[name] for name in HEADLINES if name in record.scalars}
         self.write(record)
         stops = self.announce(record.findings)
@@ -97,8 +99,8 @@ class Log:
         self.writer.write_scalars(self.latest, record.step)
         return stops
 
-    def write_logged(self, values: Mapping[str, Any], step: int) -> None:
-        """What the user hands over; ``epoch`` is that of the steps that follow."""
+    def write_logged(self, values: Mapping[str, Any], step: int) -> bool:
+        """What the user hands over; ``epoch`` is that of the steps that follow. True: the training shall end."""
         numbers = {name: as_number(name, value) for name, value in values.items()}
         self.check_open()
         for name in (name for name, value in values.items() if is_too_large(value)):
@@ -107,9 +109,13 @@ class Log:
         if "epoch" in numbers:
             self.epoch = numbers.pop("epoch")
         scalars = {f"log/{name}": value for name, value in numbers.items()}
+        record = Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars)
+        with self.faults.guard("diagnosis"):
+            record.findings = self.live.note(record)
         with self.faults.guard("run.log"):
-            self.write(Record("log", step, time.time(), self.elapsed, epoch=self.epoch_at(step), scalars=scalars))
+            self.write(record)
             self.writer.write_scalars(numbers, step)
+        return self.announce(record.findings)
 
     def take_waiting(self, record: Record, alphas: list[AlphaFit]) -> None:
         """What waited for a record goes with this one."""
@@ -125,14 +131,15 @@ class Log:
         self.writer.close()
 
     def add_probe(self, plan: Plan) -> Plan:
-        """The plan of the coming step, with the dear look that a diagnosis would like to have, if it is on record."""
+        """The plan of the coming step, with the expensive probe that a diagnosis has asked for, if the step is on
+        record."""
         probe = self.live.judge.probe if plan.record else ""
         return replace(plan, probe=probe) if probe else plan
 
     # ---- telling ------------------------------------------------------------------------------------------------
 
     def announce(self, news: list[Finding]) -> bool:
-        """Tell the user's callback; an error of it is no reason to end a training run, but a finding may be (True)."""
+        """Tell the user's callback. An error in it is no reason to end the training, but a finding may be (True)."""
         if not news or not self.leads:
             return False
         with self.faults.guard("on_finding"):

@@ -1,4 +1,4 @@
-"""Why a step that was to be tracked cannot be: said, and not guessed at."""
+"""Why a step that was to be tracked cannot be. The reason is given, nothing is guessed."""
 
 from __future__ import annotations
 

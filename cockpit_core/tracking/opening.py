@@ -49,7 +49,7 @@ def open_own_log(
     pace: Pace,
     group: Group,
 ) -> Log:
-    """With the header as far as it is known before the first step."""
+    """The log, with the header as far as it is known before the first step."""
     writer, logdir = open_log(logdir, settings.resume, group, settings.describe(cover.selected))
     try:
         header = make_header(model, loss_fn, optimizers, logdir)
@@ -119,7 +119,8 @@ def find_start(past: Past | None, step: int, cover: Cover, log: Log, limit: int)
 def make_first_record(
     model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.optim.Optimizer], step: int, log: Log, faults: Faults
 ) -> Record:
-    """With what model, loss and optimizers show by themselves; their names go into the header."""
+    """The collector of signals, with what model, loss and optimizers show by themselves; their names go into the
+    header."""
     start = Record("start", step, time.time(), log.elapsed)
     with faults.guard("static checks"):
         log.header.options |= name_wiring(model, list(optimizers))

@@ -16,7 +16,7 @@ HOLDERS = ("optimizer", "optim", "base_optimizer", "inner_optimizer", "_optimize
 
 
 def has_hooks(optimizer: Any) -> bool:
-    """Its ``__init__`` has run, so that hooks can be registered."""
+    """Whether its ``__init__`` has run, so that hooks can be registered."""
     return isinstance(optimizer, Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks")
 
 
@@ -37,17 +37,17 @@ def attributes_of(thing: Any) -> dict[str, Any]:
 def find_inner(optimizer: Optimizer) -> list[Optimizer]:
     """The one optimizer that this one holds for the same parameters, with the one inside that: a two-step optimizer (SAM)
     calls the ``step`` of the inner one only. Where there are several, none can be said to be the step."""
-    found: list[Optimizer] = []
+    inner: list[Optimizer] = []
     while True:
         own = {id(p) for p in parameters_of([optimizer])}
         inside = {
             id(each): each for each in attributes_of(optimizer).values() if has_hooks(each) and each is not optimizer
         }
         sharing = [each for each in inside.values() if own & {id(p) for p in parameters_of([each])}]
-        if len(sharing) != 1 or any(sharing[0] is each for each in found):
-            return found
+        if len(sharing) != 1 or any(sharing[0] is each for each in inner):
+            return inner
         optimizer = sharing[0]
-        found.append(optimizer)
+        inner.append(optimizer)
 
 
 def drop_inner(optimizers: Iterable[Optimizer]) -> list[Optimizer]:

@@ -1,4 +1,4 @@
-"""When to measure what: schedules, the budget, triggers, and what several processes have agreed upon."""
+"""When to measure what: schedules, the budget, triggers, and what several processes have agreed on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cockpit_core.quantities import Quantity
 from cockpit_core.quantities.needs import CHEAP
 from cockpit_core.schedules import Schedule, as_schedule, find_next
 from cockpit_core.tracking.account import Account
-from cockpit_core.tracking.pacing import Pacer
 from cockpit_core.tracking.spikes import Spikes
+from cockpit_core.tracking.within_budget import Pacer
 
 
 class Pace:
@@ -44,11 +44,11 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """That tracking has taken so far."""
+        """Seconds that tracking has taken so far."""
         return self.account.seen
 
     def open(self, step: int, now: float) -> None:
-        """Training begins: all that was done before is no part of it."""
+        """Training begins: nothing that was done before counts."""
         self.booked = step
         self.account.open(now)
 
@@ -80,7 +80,7 @@ class Pace:
         return False
 
     def might_be_due(self, step: int) -> bool:
-        """Also where a schedule fails: the long way asks it again, and reports it."""
+        """True also if a schedule fails: the long way asks it again and reports the error."""
         try:
             return self.is_due(step)
         except Exception:
@@ -110,7 +110,8 @@ class Pace:
         return due if self.pacer is None else self.pacer.choose(due, step)
 
     def plan_for_spike(self, ends_alpha: bool) -> Plan:
-        """The loss of a step that nobody scheduled has broken: what can be had without its individual gradients."""
+        """The loss of a step that nobody scheduled has broken: records what is available without individual
+        gradients."""
         return self._plan_cheap(ends_alpha, not ends_alpha, triggered=True)
 
     def _plan_cheap(self, ends_alpha: bool, by_products_only: bool, *, triggered: bool) -> Plan:

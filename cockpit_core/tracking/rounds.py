@@ -15,7 +15,7 @@ STEPPING = (lambda: None,)
 
 
 class Rounds:
-    """With several optimizers a step is one round: from the first one's step to the last one's."""
+    """With several optimizers a step is one round, from the first optimizer's step to the last one's."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]):
         self.optimizers = list(optimizers)

@@ -1,4 +1,4 @@
-"""What a user holds of a tracked run."""
+"""What a user holds: a tracked run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from cockpit_core.tracking.tracker import Tracker
 class Run:
     """Made by ``cockpit_core.track``; the documentation of its options is there.
 
-    All that works behind it is ``_tracker``, for our own integrations and tests; it is no part of what is promised.
+    All that works behind it is ``_tracker``, for our own integrations and tests; it is not part of the public
+    interface.
     """
 
     def __init__(self, tracker: Tracker):
@@ -30,7 +31,8 @@ class Run:
 
     def log(self, **values: Any) -> None:
         """Anything else worth plotting, any time; ``epoch=`` sets the epoch of the steps that follow."""
-        self._tracker.log.write_logged(values, max(self._tracker.step - 1, 0))
+        if self._tracker.log.write_logged(values, max(self._tracker.step - 1, 0)):
+            self._tracker.request_stop()
 
     def trigger(self, reason: str = "run.trigger()") -> None:
         """Track the next step in full, whatever the schedule; if this step's loss was evaluated already, the one after.

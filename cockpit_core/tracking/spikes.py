@@ -26,11 +26,11 @@ class Spikes:
         self.losses: deque[float] = deque(maxlen=window)
         self.deviations, self.warm_up = deviations, warm_up
         self.bound = LARGEST
-        self.left = warm_up  # so many losses until the bound is renewed
+        self.left = warm_up  # losses until the bound is renewed
         self.level, self.calm = IN_LINE, 0  # the worst of the event that goes on, and losses in line since
 
     def sees(self, loss: float) -> str | None:
-        """Why this loss is out of line, or None: also where that was said already."""
+        """Why this loss is out of line; None if it is not, or if that was said already."""
         bound = self.bound
         if not math.isfinite(loss):
             return f"the loss is {loss}" if self._is_news(BROKEN) else None
@@ -54,7 +54,7 @@ class Spikes:
     def _renew(self) -> float:
         ordered = sorted(self.losses)
         middle = median(ordered)
-        # Of ordered losses the distances fall and then rise: sorting them is one pass.
+        # For ordered losses the distances fall and then rise, so sorting them is one pass.
         spread = median(sorted([abs(loss - middle) for loss in ordered]))
         return middle + self.deviations * max(spread, 1e-3 * abs(middle), 1e-12)
 

@@ -25,7 +25,8 @@ def copy_parameters(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def save_start(folder: Path, run_id: str, start: Mapping[str, Tensor], limit: int) -> str:
     """Store them if they take at most ``limit`` bytes. Returns "yes", or why not.
 
-    Under another name at first: a process that is killed meanwhile leaves no half a file. Nobody waits for the disk: what a
+    Written under another name at first, so that a killed process leaves no half-written file. Nobody waits for the
+    disk: what a
     power failure leaves is checked when it is read.
     """
     size = sum(p.nbytes for p in start.values())
@@ -47,7 +48,7 @@ def forget_start(folder: Path) -> None:
 
 
 def load_start(folder: Path, run_id: str, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of the parameters that there are now, on their device and in their type; StartUnknown if one is missing."""
+    """The start of the present parameters, on their device and in their type; StartUnknown if one is missing."""
     path, again = folder / NAME, "so it is not known how far they have come"
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
@@ -61,7 +62,7 @@ def load_start(folder: Path, run_id: str, parameters: Mapping[str, Tensor]) -> d
     if owner != run_id:
         raise StartUnknown(f"{path} belongs to another run, {again}")
     for name, p in parameters.items():
-        found = known.get(name)
-        if not isinstance(found, Tensor) or found.shape != p.shape:
+        kept = known.get(name)
+        if not isinstance(kept, Tensor) or kept.shape != p.shape:
             raise StartUnknown(f"{name} was not trained, or had another shape, when this run began, {again}")
     return {name: known[name].to(device=p.device, dtype=p.dtype) for name, p in parameters.items()}

@@ -31,9 +31,10 @@ from cockpit_core.tracking.tracker import Tracker
 from cockpit_core.tracking.warming import warm_up
 
 DEFAULT_BUDGET = 0.1
-"""Of the training time, where ``track`` is told neither what nor when to measure."""
+"""The share of the training time, where ``track`` is told neither what nor when to measure."""
 DEFAULT_LOAN = 0.15
-"""Seconds that such a run may take for early steps before they are earned: nobody notices them, and they show most."""
+"""Seconds that such a run may take for early steps before they are earned: nobody notices them, and early steps show
+most."""
 
 
 def track(
@@ -91,7 +92,7 @@ def track(
     Under DistributedDataParallel (or after ``fully_shard``) call it in every process, with the wrapper or the module inside.
     Every number is then that of the global batch. The mean loss of each process counts equally, even if local batches differ
     in size, because that is how the gradient is reduced. Process 0 writes. ``schedule`` alone decides which steps are
-    tracked: triggers, stops and the budget are agreed upon at tracked steps and hold from the next step on.
+    tracked: triggers, stops and the budget are agreed on at tracked steps and hold from the next step on.
     """
     if optimizer is None or isinstance(loss_fn, torch.optim.Optimizer):
         raise TypeError(
@@ -172,7 +173,7 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, Group, list[nn.Module]]:
 
 
 def make_logdir() -> Path:
-    """``runs/<time>``, with a number behind it if there is one of that second already."""
+    """``runs/<time>``, with a number appended if there is one of that second already."""
     base = Path("runs") / time.strftime("%Y-%m-%d_%H-%M-%S")
     choices = [base, *(base.with_name(f"{base.name}_{k}") for k in range(1, 1000))]
     return next((choice for choice in choices if not choice.exists()), base)

@@ -133,7 +133,7 @@ class Tracker:
         engine = self.engine
         engine.begin(plan)
         eager = bool(engine.layer_handles) or not engine.compiled  # hooks would make torch.compile start anew
-        self.signals.begin(plan.record and not plan.by_products_only and eager)
+        self.signals.begin(plan.record and not plan.by_products_only and eager, outside=plan.record and eager)
         self.attachments.follow(plan.active, not self.rounds.single)
 
     def trigger(self, reason: str) -> None:
@@ -141,7 +141,7 @@ class Tracker:
 
     def _track_next(self, reason: str) -> None:
         self.pace.trigger = reason
-        if not self.closed and not self.listener.losses_seen and not self.engine.step.passes:
+        if not (self.closed or self.listener.losses_seen or self.engine.step.passes) and self.attachments.listens:
             self.begin(self.make_plan())
             self.pace.trigger = ""
             self.log.note(self.step, "trigger", f"tracked off schedule: {reason}")
@@ -177,7 +177,7 @@ class Tracker:
         self.decisions.spike(reason, self._track_spike)
 
     def _track_spike(self, reason: str) -> None:
-        """The step that breaks is put on record as far as it can be had by now, and the next one in full."""
+        """The step that breaks is recorded as far as that is still possible, and the next one in full."""
         self.pace.trigger, self.pace.by_spike = reason, True
         self.log.note(self.step, "trigger", f"{reason}; this step and the next are on record")
         if not self.engine.step.plan.record:
@@ -200,7 +200,7 @@ class Tracker:
     # ---- the step -----------------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        """With several optimizers a step is one round: from the first one's step to the last one's."""
+        """With several optimizers a step is one round, from the first optimizer's step to the last one's."""
         rounds, state = self.rounds, self.engine.step
         if (rounds.single and not state.plan.active) or rounds.is_inside(args):
             return
@@ -225,7 +225,7 @@ class Tracker:
             self.engine.clock.add_overhead(start)
 
     def _is_refused(self, state: StepState) -> bool:
-        """Nothing can be measured at this step, and that is said."""
+        """Nothing can be measured at this step, and the log says so."""
         alone = why_alone(self.group)
         if alone:
             self.begin(Plan())
@@ -304,21 +304,21 @@ class Tracker:
             if plan.active or was_active:
                 self.begin(plan)
             if not plan.active:
-                self.attachments.idle_cost.sample()
+                self.attachments.rest()
             self.writing.note_left_out(self.pace.describe())
         self.step_began = self.engine.clock.mark()
         self.ledger.add(self.step_began, self.pace.account.book_planning)
 
     def _stays_idle(self) -> bool:
-        """Nothing was due and nothing will be: on to the next step, in a microsecond, if that is all there is to do."""
-        pace, listener = self.pace, self.listener
-        if pace.trigger or listener.backward_passes or self.engine.alpha.pending is not None or self.engine.step.passes:
+        """Nothing was due and nothing will be: go to the next step, in a microsecond, if that is all."""
+        pace, listener, engine, following = self.pace, self.listener, self.engine, self.step + 1
+        if pace.trigger or listener.backward_passes or engine.alpha.pending is not None or engine.step.passes:
             return False
-        following = self.step + 1
         if following >= pace.idle_until and pace.might_be_due(following):
             return False
-        self.step = following
-        listener.losses_seen = 0
+        self.step, listener.losses_seen = following, 0
+        if pace.account.every > 1:
+            self.attachments.listen(following % pace.account.every == 0)
         return True
 
     # ---- the end ------------------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ BATCH, WIDTH, CLASSES = 4, 3, 2
 
 @cache
 def warm_up(open_run: Callable[..., Any]) -> None:
-    """A tiny network is trained for three steps and tracked in full into a folder that goes. Modules, kernels and tables are
-    loaded by that; an error of it is none of the user's."""
+    """A tiny network is trained for three steps and tracked in full into a temporary folder. That loads modules,
+    kernels and tables; an error in it does not concern the user."""
     with random_state.kept(), torch.enable_grad(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         try:

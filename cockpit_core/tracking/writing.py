@@ -23,7 +23,7 @@ class StepWriter:
     """One for each run."""
 
     def __init__(self, log: Log, engine: Engine, signals: Collector, faults: Faults, losses: Iterable[float]):
-        """``losses``: of all steps of late, tracked or not."""
+        """``losses``: those of all recent steps, tracked or not."""
         self.log, self.engine, self.signals, self.faults, self.losses = log, engine, signals, faults, losses
         self.seconds: dict[str, float] = {}
 
@@ -38,13 +38,13 @@ class StepWriter:
             self.log.header.options["left out"] = text
 
     def write(self, measured: Measurement, began: Mark, spent_before: float, step_began: Mark) -> bool:
-        """``began``: since when this step's own work goes on. True: a finding asks the training to end."""
+        """``began``: when the work on this step began. True: a finding asks the training to end."""
         log, clock, record, state = self.log, self.engine.clock, measured.record, measured.state
         clock.timed("signals", self._add_signals, record, state)
         self._write_header(state)
         log.take_waiting(record, self.engine.alpha.take_fits())
-        found = find_all(record, measured.heavy, state.gradient_norms)
-        record.notices = [*record.notices, *log.repeats.thin(found, state.loss)]
+        notices = find_all(record, measured.heavy, state.gradient_norms)
+        record.notices = [*record.notices, *log.repeats.thin(notices, state.loss)]
         with self.faults.guard("diagnosis"):
             record.findings = clock.timed("diagnosis", log.live.see, log.header, log.writer.preview(record))
         total = clock.spent(began)
@@ -58,7 +58,7 @@ class StepWriter:
         fits = self.engine.alpha.fits
         fit = fits[-1] if fits else None
         parts = list_parts(state, fit, list(self.signals.called), self.engine.cover.parameters)
-        if state.backward_passes == 1 and state.loss is not None:  # of several passes parts are seen
+        if state.backward_passes == 1 and state.loss is not None:  # with several passes only parts are seen
             own = self.signals.read_own_loss()
             parts.append(("recent losses", partial(read_recent, list(self.losses), own, state.loss)))
         record.scalars |= self.signals.collect(parts, state.transfer)

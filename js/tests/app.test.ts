@@ -1,20 +1,8 @@
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { describe, expect, it } from "vitest";
 import { panBy, zoomAround } from "../src/contract/navigation.ts";
-import { type Cockpit, makeBatch, open } from "./helpers.ts";
+import { type Cockpit, makeBatch, opener, startWith, distinct as value } from "./helpers.ts";
 
-let cockpit: Cockpit | null = null;
-afterEach(() => {
-  cockpit?.destroy();
-  cockpit = null;
-  document.body.replaceChildren();
-  vi.useRealTimers();
-});
-
-const value = (seq: number, name: string) => seq + name.length / 100 + 1;
-const start = (options = {}) => {
-  cockpit = open([makeBatch({ to: 101, value })], options);
-  return cockpit;
-};
+const start = startWith(opener());
 const reading = (own: Cockpit, id: string) => own.card(id).querySelector<HTMLElement>(".ck-reading")?.dataset;
 
 describe("scrubbing", () => {

@@ -102,7 +102,7 @@ describe("the line chart", () => {
 
   it("says where a decision line is that does not fit", () => {
     const curve = { series: makeSeries(100, (i) => i), color: "#123456", label: "x" };
-    const scene = lineScene({ ...base, curves: [curve], rules: [{ value: 1e9, label: "limit" }] });
+    const scene = lineScene({ ...base, curves: [curve], guides: [{ value: 1e9, label: "limit" }] });
     expect(scene.marks.some((mark): mark is TextMark => mark.type === "text" && mark.text === "limit ↑")).toBe(true);
   });
 

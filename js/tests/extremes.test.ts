@@ -100,8 +100,8 @@ describe("a chart", () => {
     for (const pair of pairs)
       for (const ylog of [false, true]) {
         const curves = [{ series: series([...pair]), color: "#000000", label: "x" }];
-        const rules = [{ value: pair[1], label: "rule" }];
-        checkScene(lineScene({ ...base, xlog: false, ylog, domain: [0, 1], curves, rules }), pair);
+        const guides = [{ value: pair[1], label: "guide" }];
+        checkScene(lineScene({ ...base, xlog: false, ylog, domain: [0, 1], curves, guides }), pair);
       }
   });
 

@@ -105,6 +105,24 @@ describe("layers that vanished", () => {
     expect(panel("grad_hist_layers").verdict?.(ctx, ctx.runs[0])?.text).not.toContain("∞");
   });
 
+  it("are no biases before a BatchNorm, which takes them out in any network", () => {
+    const modules = ["Conv2d", "Conv2d", "BatchNorm2d", "BatchNorm2d", "Linear", "Linear"];
+    const names = ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"];
+    const tensor = { shape: [10], size: 10, method: "rule", reason: "" };
+    const header = makeHeader({ layers: names.map((name, i) => ({ ...tensor, name, module: modules[i] })) });
+    const batch = makeBatch({ to: 3, layers: names, change: { header } });
+    const words = (weak: string) => {
+      for (const column of batch.columns) if (column.layer) column.values.fill(column.layer === weak ? 1e-9 : 1);
+      const own = start([batch]);
+      const ctx = own.app.context();
+      const found = panel("grad_hist_layers").verdict?.(ctx, ctx.runs[0]);
+      own.destroy();
+      return found?.text ?? null;
+    };
+    expect(words("0.bias")).toBeNull();
+    for (const weak of ["1.bias", "2.bias", "0.weight"]) expect(words(weak)).toContain(weak);
+  });
+
   it("without any gradient are said to have none, not an infinity", () => {
     const batch = makeBatch({ to: 3 });
     for (const column of batch.columns) if (column.layer === "conv.bias") column.values.fill(0);

@@ -1,5 +1,5 @@
 // What everyone looks at first: loss with validation loss, the line of guessing, the map of the network, the table of runs.
-import { afterEach, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { defaults, type UiState } from "../src/contract/state.ts";
 import { makeBand } from "../src/data/bands.ts";
 import { groupNames, isScore, stemOf } from "../src/data/pairs.ts";
@@ -7,23 +7,16 @@ import type { Batch } from "../src/data/records.ts";
 import { Series } from "../src/data/series.ts";
 import { groupLabel, sequentialColors } from "../src/judge/facts.ts";
 import { groupRuns } from "../src/judge/groups.ts";
-import { guessAccuracy, guessLoss, guessRules } from "../src/judge/guessing.ts";
+import { guessAccuracy, guessGuides, guessLoss } from "../src/judge/guessing.ts";
 import { panels } from "../src/panels/index.ts";
 import { tableOf } from "../src/panels/runs.ts";
 import { summarizeReadings } from "../src/view/card.ts";
 import type { MountOptions } from "../src/view/options.ts";
-import { type Cockpit, makeBatch, makeHeader, open } from "./helpers.ts";
+import { makeBatch, makeHeader, opener } from "./helpers.ts";
 
-let cockpit: Cockpit | null = null;
-afterEach(() => {
-  cockpit?.destroy();
-  cockpit = null;
-  document.body.replaceChildren();
-});
-const start = (batches: Batch[], state: Partial<UiState> = {}, options: MountOptions = {}) => {
-  cockpit = open(batches, { state: { ...defaults, ...state }, ...options });
-  return cockpit;
-};
+const show = opener();
+const start = (batches: Batch[], state: Partial<UiState> = {}, options: MountOptions = {}) =>
+  show(batches, { state: { ...defaults, ...state }, ...options });
 const panel = (id: string) => panels.find((own) => own.id === id) as (typeof panels)[number];
 
 describe("names that pair", () => {
@@ -132,7 +125,7 @@ describe("the first row", () => {
         change: { header },
       });
     const own = start([counted("a", 2.2), counted("b", 2.28), counted("c", 1.5)]);
-    expect(guessRules(own.app.context(), guessLoss).map(({ value }) => value)).toEqual([1.5, 2.28]);
+    expect(guessGuides(own.app.context(), guessLoss).map(({ value }) => value)).toEqual([1.5, 2.28]);
   });
 
   it("draws a loss with a spike on a log axis, so that the rest can be seen", () => {
@@ -165,7 +158,7 @@ describe("the first row", () => {
       makeBatch({ to: 9, names: logged, value: (_, name) => (name === "Loss" ? 2.2 : 0.5), change: { header } }),
       makeBatch({ run: "b", run_id: "2", to: 9, names: ["Loss"], value: () => 4, change: { header: other } }),
     ]);
-    expect(guessRules(own.app.context(), guessAccuracy).length).toBe(2);
+    expect(guessGuides(own.app.context(), guessAccuracy).length).toBe(2);
     const legend = own.card("other:group accuracy").querySelector(".ck-legend")?.textContent;
     expect(legend).toContain("guessing 1 of 10");
     expect(legend).not.toContain("1 of 88");

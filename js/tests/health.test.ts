@@ -129,6 +129,7 @@ describe("the health line", () => {
     const open = evidence({ low: Number.NEGATIVE_INFINITY, high: 2, layer: "", value: 3.1399, unit: "nats" });
     expect(evidenceWords(open)).toBe("GradNorm 3.14 nats (healthy: at most 2) at step 7");
     expect(evidenceWords(evidence({ step: 0, layer: "" }), 5)).toMatch(/at step 5$/);
+    expect(evidenceWords(evidence({ name: "dead", value: 1, layer: "3" }))).toMatch(/^dead 1 of module 3 /); // no share
   });
 
   it("has a line per run, and one for many", () => {
@@ -160,6 +161,24 @@ describe("the health line", () => {
     const own = start([makeBatch({ to: 20 })]);
     expect(own.text(".ck-healthtext")).toContain("No faults found");
     expect(own.text(".ck-healthtext")).toContain("An instrument failed: It broke");
+  });
+
+  it("tells after the cause that nothing is learned, however high the loss began", () => {
+    const header = makeHeader({ loss: "CrossEntropyLoss" });
+    const cause = finding({ name: "inputs_not_scaled", text: "The inputs are not scaled.", since: 0 });
+    const line = (value: (seq: number) => number, found = cause) => {
+      const own = start([makeBatch({ to: 90, value, change: { header, findings: [found], warnings: [] } })]);
+      const text = own.text(".ck-healthtext");
+      own.destroy();
+      return text;
+    };
+    const fell = (seq: number) => (seq < 10 ? 1e6 / (seq + 1) : 2.3);
+    expect(line(fell)).toBe(
+      "The inputs are not scaled (since step 0). Nothing is learned: the loss is 2.3, guessing 2.3 (ln(10))",
+    );
+    expect(line((seq) => 2.3 * 0.97 ** seq)).toBe("The inputs are not scaled (since step 0)");
+    expect(line((seq) => 30 - 0.01 * seq)).toBe("The inputs are not scaled (since step 0)"); // still on its way, perhaps
+    expect(line(fell, finding({ text: "The loss has not fallen." }))).toBe("The loss has not fallen (since step 5)");
   });
 
   it("a loss that stays where guessing is does not learn, also in old logs", () => {
@@ -243,6 +262,16 @@ describe("a panel's sentence", () => {
 });
 
 describe("the state of training", () => {
+  it("is the last of the bar's first line: what does not fit is the longest, not a single button", () => {
+    const bar = start([makeBatch({ to: 20 })]).element.querySelector(".ck-bar") as HTMLElement;
+    const first = [...bar.children].slice(
+      0,
+      [...bar.children].findIndex((own) => own.className === "ck-break"),
+    );
+    expect(first.at(-1)?.className).toBe("ck-status");
+    expect(first.some((own) => own.textContent === "Compact ▴" || own.textContent === "Expand ▾")).toBe(true);
+  });
+
   it("is not live when nothing came for a while", () => {
     vi.useFakeTimers();
     const own = start([makeBatch({ to: 20 })]);
@@ -270,6 +299,9 @@ describe("the state of training", () => {
     const ctx = own.app.context();
     expect(healthOf(ctx.runs[0]).tone).toBe("broken");
     expect(summarize(ctx, { connection: "static" }, 0).tone).toBe("bad");
+    own.destroy();
+    const likely = start([{ ...sick(finding()), status }]).app.context();
+    expect(summarize(likely, { connection: "static" }, 0).tone).toBe("idle");
   });
 
   it("takes any word for a state", () => {

@@ -1,5 +1,6 @@
 // Data and hosts for the tests: Batches made by hand, fixtures made by Python, a source that records what is asked of it.
 import { readFileSync } from "node:fs";
+import { afterEach, vi } from "vitest";
 import type { Source, SourceStatus } from "../src/data/source.ts";
 import type { AlphaFit, Batch, Column, Header, HistogramData } from "../src/data/wire.ts";
 import { type Mounted, mount, Store } from "../src/view/mount.ts";
@@ -191,3 +192,27 @@ export function open(batches: Batch[], options: MountOptions = {}): Cockpit {
     card: (id) => element.querySelector<HTMLElement>(`[data-panel="${id}"]`) as HTMLElement,
   };
 }
+
+/** `open` for the tests of one file: what it opened last is taken away after each of them. */
+export function opener(): typeof open {
+  let last: Cockpit | null = null;
+  afterEach(() => {
+    last?.destroy();
+    last = null;
+    document.body.replaceChildren();
+    vi.useRealTimers();
+  });
+  return (batches, options) => {
+    last = open(batches, options);
+    return last;
+  };
+}
+
+/** A value that differs for each record and each name. */
+export const distinct = (seq: number, name: string) => seq + name.length / 100 + 1;
+
+/** One run of 101 records of such values. */
+export const startWith =
+  (show: typeof open) =>
+  (options: MountOptions = {}) =>
+    show([makeBatch({ to: 101, value: distinct })], options);

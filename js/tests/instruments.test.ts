@@ -110,7 +110,7 @@ describe("the largest eigenvalue", () => {
   it("says where no line is known, and what would have one", () => {
     expect(run("Adam", {})).toMatchObject({ lines: ["λ max"], verdict: undefined });
     expect(run("Adam", {}).note).toContain("PreconditionedSharpness has one");
-    expect(run("SGD", { nesterov: "True" }).note).toContain("for SGD as it is set no limit");
+    expect(run("SGD", { nesterov: "True" }).note).toContain("no limit of λ max is known for SGD");
     expect(run("Lion", {}).note).toContain("for Lion");
   });
 });

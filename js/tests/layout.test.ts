@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import type { Group } from "../src/contract/panel.ts";
+import type { Section } from "../src/contract/panel.ts";
 import { arrange, columnCount, movePanel, nudgePanel, type Placeable } from "../src/view/layout.ts";
 
-const panel = (id: string, group: Group, order: number, height = 170): Placeable => ({ id, group, order, height });
+const panel = (id: string, group: Section, order: number, height = 170): Placeable => ({ id, group, order, height });
 const all = [
   panel("alpha", "step", 1, 320),
   panel("distance", "step", 2),

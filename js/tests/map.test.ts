@@ -1,26 +1,20 @@
 // What everyone looks at first: loss with validation loss, the line of guessing, the map of the network, the table of runs.
-import { afterEach, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { mapColor, mapColors, mapLegend, mapPixels } from "../src/charts/map.ts";
 import { defaults, type UiState } from "../src/contract/state.ts";
 import { groupBlocks, nameInBlock } from "../src/data/blocks.ts";
 import type { Batch } from "../src/data/records.ts";
+import { pack } from "../src/draw/raster.ts";
 import { makeScale } from "../src/draw/scale.ts";
 import { light, parseColor } from "../src/draw/theme.ts";
 import { mapRows } from "../src/panels/_layer_rows.ts";
 import { panels } from "../src/panels/index.ts";
 import type { MountOptions } from "../src/view/options.ts";
-import { type Cockpit, layerNames, makeBatch, makeHeader, open } from "./helpers.ts";
+import { layerNames, makeBatch, makeHeader, opener, seeded } from "./helpers.ts";
 
-let cockpit: Cockpit | null = null;
-afterEach(() => {
-  cockpit?.destroy();
-  cockpit = null;
-  document.body.replaceChildren();
-});
-const start = (batches: Batch[], state: Partial<UiState> = {}, options: MountOptions = {}) => {
-  cockpit = open(batches, { state: { ...defaults, ...state }, ...options });
-  return cockpit;
-};
+const show = opener();
+const start = (batches: Batch[], state: Partial<UiState> = {}, options: MountOptions = {}) =>
+  show(batches, { state: { ...defaults, ...state }, ...options });
 const panel = (id: string) => panels.find((own) => own.id === id) as (typeof panels)[number];
 
 describe("the legend of the map", () => {
@@ -39,6 +33,38 @@ describe("the legend of the map", () => {
         expect(Math.max(...ends)).toBeLessThanOrEqual(width);
         expect(x).toBeGreaterThanOrEqual(70);
       }
+  });
+});
+
+describe("the pixels of the map", () => {
+  it("show the worst of their records, or the last one before, wherever the axis was moved to", () => {
+    const random = seeded(3);
+    const xs = Array.from({ length: 300 }, (_, i) => Math.floor(i / 2 + 40 * random())).sort((a, b) => a - b);
+    const values = xs.map(() => (random() < 0.05 ? Number.NaN : 10 ** (6 * random())));
+    const rows = [{ xs, values }];
+    const colors = mapColors(rows, false);
+    for (const domain of [
+      [0, 190],
+      [60, 90],
+      [100.4, 101],
+      [-50, 30],
+    ] as [number, number][]) {
+      const scale = makeScale("linear", domain, [7, 107]);
+      const words = new Uint32Array(
+        mapPixels(rows, scale, { x: 7, y: 0, width: 100, height: 9 }, colors, light).buffer,
+      );
+      const places = xs.map((x) => Math.round(scale.to(x) - 7));
+      for (let pixel = 0; pixel < 100; pixel++) {
+        const here = values.filter((_, i) => places[i] === pixel);
+        const last = values[places.filter((at) => at < pixel).length - 1];
+        if (places.every((at) => at < pixel)) continue; // after the last record
+        const odd = here.some((value) => !Number.isFinite(value));
+        const shown = odd ? Number.NaN : here.length ? Math.max(...here) : last;
+        const [red, green, blue] = shown === undefined ? [] : mapColor(shown, colors, light);
+        expect(words[pixel]).toBe(red === undefined ? 0 : pack(red, green, blue));
+      }
+    }
+    expect(mapColors(rows, false)).toBe(colors); // not sorted again with every frame
   });
 });
 

@@ -1,22 +1,11 @@
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { describe, expect, it } from "vitest";
 import { columnsCsv, csvField } from "../src/contract/export.ts";
 import type { UiState } from "../src/contract/state.ts";
 import { decodeState, encodeState } from "../src/contract/state.ts";
-import { type Cockpit, makeBatch, makeHeader, open } from "./helpers.ts";
+import { makeBatch, makeHeader, opener, startWith, distinct as value } from "./helpers.ts";
 
-let cockpit: Cockpit | null = null;
-afterEach(() => {
-  cockpit?.destroy();
-  cockpit = null;
-  document.body.replaceChildren();
-  vi.useRealTimers();
-});
-
-const value = (seq: number, name: string) => seq + name.length / 100 + 1;
-const start = (options = {}) => {
-  cockpit = open([makeBatch({ to: 101, value })], options);
-  return cockpit;
-};
+const show = opener();
+const start = startWith(show);
 
 describe("a screen reader", () => {
   it("finds the values of every chart in a table, and a name on every control", () => {
@@ -87,7 +76,7 @@ describe("the arrangement", () => {
 
 describe("several runs", () => {
   it("can be chosen, and what differs is listed", () => {
-    cockpit = open([
+    const cockpit = show([
       makeBatch({ to: 20 }),
       makeBatch({ run: "b", to: 20, change: { header: makeHeader({ batch_size: 8, git_commit: "def" }) } }),
     ]);
@@ -103,7 +92,7 @@ describe("several runs", () => {
   });
 
   it("keep their colours when others come and go", () => {
-    cockpit = open([makeBatch({ run: "b", to: 5 }), makeBatch({ run: "c", to: 5 })]);
+    const cockpit = show([makeBatch({ run: "b", to: 5 }), makeBatch({ run: "c", to: 5 })]);
     const before = cockpit.app.context().runs.find((run) => run.run === "c")?.color;
     cockpit.app.set({ runs: ["c"] });
     cockpit.store.merge(makeBatch({ run: "a", to: 5 }));
@@ -127,7 +116,7 @@ describe("the state of training", () => {
     ["crashed", "crashed", "ck-bad"],
     ["failed", "failed", "ck-bad"],
   ])("is told apart: %s", (state, word, lamp) => {
-    cockpit = open([
+    const cockpit = show([
       makeBatch({ to: 9, change: { status: status(state, state === "failed" ? "ValueError: x" : "") } }),
     ]);
     expect(cockpit.text(".ck-state")).toBe(word);
@@ -140,12 +129,12 @@ describe("the state of training", () => {
   it("says when a long run was thinned for the screen", () => {
     const batch = makeBatch({ to: 9, change: { status: { ...status("running"), records: 5000, expected: 5000 } } });
     for (const column of batch.columns) column.decimated = true;
-    cockpit = open([batch]);
+    const cockpit = show([batch]);
     expect(cockpit.text(".ck-status")).toContain("9 of 5,000 records drawn");
   });
 
   it("says how many parameters are covered", () => {
-    cockpit = open([makeBatch({ to: 9, change: { header: makeHeader({ covered: 0.85 }) } })]);
+    const cockpit = show([makeBatch({ to: 9, change: { header: makeHeader({ covered: 0.85 }) } })]);
     expect(cockpit.text(".ck-status")).toContain("85 % of parameters covered");
   });
 
@@ -164,7 +153,7 @@ describe("the state of training", () => {
   });
 
   it("waits in words before there is anything", () => {
-    cockpit = open([]);
+    const cockpit = show([]);
     expect(cockpit.text(".ck-empty")).toContain("cockpit_core.track(");
     expect(cockpit.text(".ck-status")).toContain("no run yet");
   });
@@ -219,7 +208,7 @@ describe("hostile names", () => {
         change: { header, warnings, status },
       }),
     );
-    cockpit = open(batches);
+    const cockpit = show(batches);
     cockpit.app.set({ layer: evil[0], split: { grad_norm: true } });
     cockpit.app.draw();
     for (const button of cockpit.element.querySelectorAll<HTMLButtonElement>("button[aria-haspopup]")) button.click();

@@ -78,9 +78,21 @@ describe("the twin", () => {
     const chip = [...own.element.querySelectorAll<HTMLButtonElement>(".ck-findings .ck-chip")][0];
     chip.click();
     own.app.draw();
-    expect(own.text(".ck-twin")).toMatch(/^x first differs from it in GradNorm \S+ against \S+ at step 3[0-4]; Loss/);
+    expect(own.text(".ck-twin")).toMatch(
+      /^x first differs from it in GradNorm \S+ against \S+ from step 3[0-4] on; Loss/,
+    );
     expect(own.text(".ck-twin")).toContain("One run each");
     own.element.querySelector<HTMLButtonElement>(".ck-twin .ck-link")?.click();
     expect(Math.abs((own.app.state.step ?? 0) - 32)).toBeLessThanOrEqual(2);
+  });
+
+  it("compares settings: seeds of one are one line, and strong evidence", () => {
+    const own = start(run("a1", 1), run("a2", 2), run("x1", 4, 30, "1"), run("x2", 5, 30, "1"), run("x3", 6, 30, "1"));
+    own.app.set({ reference: "a1" });
+    own.element.querySelector<HTMLButtonElement>(".ck-health")?.click();
+    own.app.draw();
+    expect(own.element.querySelectorAll(".ck-twin")).toHaveLength(1);
+    expect(own.text(".ck-twin")).toMatch(/^x \(3\) first differs from it in GradNorm /);
+    expect(own.text(".ck-twin")).not.toContain("One run each");
   });
 });

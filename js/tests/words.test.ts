@@ -75,5 +75,5 @@ it("a step that is pointed at is what the sentence is about", () => {
   };
   expect(said()).toMatch(/^Doubling the batch/);
   cockpit.app.set({ step: 7 });
-  expect(said()).toMatch(/^At step 7: Doubling the batch would help until about 107 samples/);
+  expect(said()).toMatch(/^At step 7: Doubling the batch would help up to about 107 samples/);
 });

@@ -30,7 +30,7 @@ WARNINGS = """[...document.querySelectorAll('[data-panel=warnings] tbody tr')].m
 FACTS = """[...document.querySelectorAll('[data-panel=about] tbody tr')].map((e) =>
   [...e.cells].map((cell) => cell.textContent))"""
 
-# Titles and numbers that do not have the room that they need.
+# Titles, numbers and sentences that do not have the room that they need.
 CUT = """() => [...document.querySelectorAll('.ck-card')].flatMap((card) => {
   const title = card.querySelector('.ck-title > span');
   const room = card.querySelector('.ck-readings').getBoundingClientRect();
@@ -39,7 +39,9 @@ CUT = """() => [...document.querySelectorAll('.ck-card')].flatMap((card) => {
     return left < room.left - 1 || right > room.right + 1 || bottom > room.bottom + 1 || e.scrollWidth > e.clientWidth + 1;
   });
   const cut = title.scrollWidth > title.clientWidth + 1 || title.scrollHeight > title.clientHeight + 2;
-  return [...(cut ? [title.textContent] : []), ...numbers.map((e) => `${card.dataset.panel}: ${e.textContent}`)];
+  const words = [...card.querySelectorAll('.ck-note')].filter((e) => e.scrollHeight > e.clientHeight + 2);
+  return [...(cut ? [title.textContent] : []),
+    ...[...numbers, ...words].map((e) => `${card.dataset.panel}: ${e.textContent}`)];
 })"""
 # Panels out of sight are not brought up to date, so what they say does not count.
 FETCHING = """() => [...document.querySelectorAll('.ck-texts')].filter((e) => {

@@ -14,8 +14,8 @@ from cockpit_core.events.reader import EventFile
 from cockpit_core.events.table import KINDS, StoredRows
 from cockpit_core.events.writer import Written
 from cockpit_core.foundation.records import Record
-from cockpit_widget.pace import Pace
 from cockpit_widget.sources import RunSource, measure_rate
+from cockpit_widget.throttle import Throttle
 from tests.widget.fakes import FakeClock, FakeRun
 
 
@@ -32,7 +32,7 @@ def assert_same_as_the_log(data: RunData, logdir: Path) -> None:
 
 def subscribe(run: FakeRun) -> RunSource:
     source = RunSource(run, "lenet")
-    source.subscribe(lambda: True, Pace())
+    source.subscribe(lambda: True, Throttle())
     return source
 
 
@@ -40,7 +40,7 @@ def subscribe(run: FakeRun) -> RunSource:
 def test_what_was_told_equals_what_was_written(run: FakeRun, before: int) -> None:
     source = RunSource(run, "lenet")
     run.step(before)
-    source.subscribe(lambda: True, Pace())
+    source.subscribe(lambda: True, Throttle())
     for count in (1, 40, 3):
         run.step(count)
         source.refresh()
@@ -75,7 +75,7 @@ def test_records_written_between_subscribing_and_reading_are_not_lost_and_not_tw
         return end
 
     monkeypatch.setattr(run.writer, "listen", listen_and_train)
-    source.subscribe(lambda: True, Pace())
+    source.subscribe(lambda: True, Throttle())
     run.step(2)
     source.refresh()
     assert_same_as_the_log(source.data, run.logdir)
@@ -91,7 +91,7 @@ def test_file_is_not_read_while_the_run_tells(run: FakeRun, monkeypatch: pytest.
 
 def test_source_that_unsubscribed_is_told_nothing_and_reads_the_file(run: FakeRun) -> None:
     source = RunSource(run, "lenet")
-    end = source.subscribe(lambda: True, Pace())
+    end = source.subscribe(lambda: True, Throttle())
     assert end is not None
     run.step(3)
     end()
@@ -130,15 +130,15 @@ def test_writer_says_where_in_its_file_each_header_and_histogram_stands(run: Fak
 
 def test_training_is_called_back_only_when_a_message_is_due_or_the_run_has_ended(run: FakeRun) -> None:
     clock, calls = FakeClock(), []
-    pace = Pace(clock=clock)
-    RunSource(run, "lenet").subscribe(lambda: calls.append(clock.now), pace)
+    throttle = Throttle(clock=clock)
+    RunSource(run, "lenet").subscribe(lambda: calls.append(clock.now), throttle)
     run.step()
-    pace.sent(1_000, 0.0, 0.0)
+    throttle.sent(1_000, 0.0, 0.0)
     for _ in range(30):
         clock.advance(0.01)
         run.step()
     assert calls == pytest.approx([0.0, *np.arange(0.20, 0.305, 0.01)])
-    pace.sent(1_000, 0.0, 0.0)
+    throttle.sent(1_000, 0.0, 0.0)
     run.close()
     assert len(calls) == 13
 

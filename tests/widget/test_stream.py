@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cockpit_widget.pace import Limits
+from cockpit_widget.throttle import Limits
 from tests import synthetic
 from tests.widget.fakes import FakeClock, FakePage, FakeRun
 from tests.widget.stream_cases import Make, assert_page_equals_log, comm_of

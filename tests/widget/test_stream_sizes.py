@@ -10,8 +10,8 @@ import pytest
 
 from cockpit_core.events.data import load
 from cockpit_widget.feed import Feed
-from cockpit_widget.pace import Limits, Pace
 from cockpit_widget.sources import make_sources
+from cockpit_widget.throttle import Limits, Throttle
 from tests import synthetic
 from tests.widget.fakes import FakeClock, FakePage, FakeRun
 from tests.widget.stream_cases import Make, assert_page_equals_log, comm_of
@@ -53,7 +53,7 @@ def test_a_dozen_runs_share_a_keyframe_and_each_is_seen(tmp_path: Path) -> None:
     for seed, name in enumerate(names):
         synthetic.write_run(tmp_path / name, steps=40, seed=seed)
     limits = Limits(keyframe_bytes=100_000)
-    feed = Feed(make_sources([str(tmp_path / name) for name in names]), Pace(None, limits=limits))
+    feed = Feed(make_sources([str(tmp_path / name) for name in names]), Throttle(None, limits=limits))
     message = feed.keyframe()
     assert message is not None
     assert len(message.frames) <= limits.keyframe_bytes

@@ -16,16 +16,17 @@ from cockpit_core.foundation.transfer import Transfer
 
 Apart = Callable[[], Mapping[str, tuple[float, float, float]]]
 CHUNK = long_sums.CHUNK
-"""So many elements are compared at a time: no large memory is taken for the difference."""
+"""This many elements are compared at a time, so that the difference takes little memory."""
 LARGE, SAMPLED = 8192, 1024
-"""Of larger layers, a few elements show whether it is worth to look at all of them."""
+"""In larger layers, a few elements show whether it is worth looking at all of them."""
 TOGETHER = 2**18
 """So many elements of small layers are looked at on the host, all at once."""
 
 
 @dataclass
 class Layer:
-    """The step of one layer, its gradient and where it began; and the lengths of the first two (of the step once it is read)."""
+    """The step of one layer, its gradient and where it began; and the lengths of the first two (that of the step once
+    it has been read)."""
 
     s: Tensor
     g: Tensor
@@ -69,11 +70,10 @@ def find_factors(
     *,
     likely: bool = False,
 ) -> dict[str, float | None]:
-    """c with ``s = c g`` up to what rounding ``theta + s`` to its dtype explains, else None. ``read_norms``: lengths of the
-    steps, read when all is asked for.
-
-    Of all layers, with two transfers from the device at most: one for the small ones and for samples of the others, one
-    for those of the others that may run along. Where they are ``likely`` to, all goes with the first.
+    """c with ``s = c g`` up to what rounding ``theta + s`` to its dtype explains, else None. ``read_norms``: lengths
+    of the steps, read when everything has been asked for. For all layers this takes at most two transfers from the
+    device: one for the small layers and for samples of the others, one for those of the others that may run along.
+    Where they are ``likely`` to, the first transfer brings everything.
     """
     small: dict[str, Layer] = {}
     large: dict[str, Layer] = {}
@@ -92,8 +92,8 @@ def find_factors(
     norms = read_norms()
     for name, layer in layers.items():
         layer.s_norm = norms[name]
-    found = {name: None if layer.s_norm != 0 else 0.0 for name, layer in layers.items() if not layer.has_direction}
-    return found | _judge(small, large, look_together(arrays()), transfer, apart)
+    factors = {name: None if layer.s_norm != 0 else 0.0 for name, layer in layers.items() if not layer.has_direction}
+    return factors | _judge(small, large, look_together(arrays()), transfer, apart)
 
 
 def _judge(
@@ -103,9 +103,9 @@ def _judge(
     transfer: Transfer,
     apart: Apart | None,
 ) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+    factors: dict[str, float | None] = {}
     for (name, layer), end in zip(small.items(), ends, strict=False):
-        found[name] = end.factor if end.rest <= layer.precision * (end.theta + 4 * layer.s_norm) else None
+        factors[name] = end.factor if end.rest <= layer.precision * (end.theta + 4 * layer.s_norm) else None
     likely, guesses = {}, {}
     for (name, layer), end in zip(large.items(), ends[len(small) :], strict=True):
         if not end.tells or end.rest <= 16 * layer.precision * (end.theta + 4 * end.step):
@@ -115,7 +115,7 @@ def _judge(
         sums = {name: walk_along(layer, guesses[name]) for name, layer in likely.items()}
     elif likely:
         sums = (apart or ask_apart(likely, transfer))()
-    return found | dict.fromkeys(large) | {name: _factor_of(layer, *sums[name]) for name, layer in likely.items()}
+    return factors | dict.fromkeys(large) | {name: _factor_of(layer, *sums[name]) for name, layer in likely.items()}
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Look:
 
 
 def ask_arrays(parts: Sequence[tuple[Layer, int | None]], transfer: Transfer) -> Callable[[], list[np.ndarray]]:
-    """``s``, ``g`` and ``theta`` of each, or the first elements of them, on the host; brought over, if they are not."""
+    """``s``, ``g`` and ``theta`` of each, or their first elements, brought to the host if they are not there."""
     tensors = [t for layer, _ in parts for t in (layer.s, layer.g, layer.theta)]
     if all(t.is_cpu and t.dtype in (torch.float32, torch.float64) and not t.requires_grad for t in tensors):
         arrays = [t.numpy().reshape(-1)[:most] for layer, most in parts for t in (layer.s, layer.g, layer.theta)]
@@ -204,7 +204,7 @@ def rest_along(layer: Layer, factor: Tensor) -> Tensor:
     """``||s - c g||^2``"""
     s, g, _ = layer.flat()
     starts = range(0, len(s), CHUNK)
-    known = float(factor) if factor.is_cpu else None  # a number that lies elsewhere is not waited for
+    known = float(factor) if factor.is_cpu else None  # a number on another device is not waited for
     own = factor.to(g.dtype)
     parts = []
     for k in starts:

@@ -13,6 +13,8 @@ from cockpit_core.engine.statistics import LayerStatistics, project
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.quantities.alpha import End
 
+FEW = 4
+"""Layers that are scaled one by one in less time than together."""
 add = np.add.reduce
 """``sum`` without what numpy does for arrays of any kind."""
 
@@ -41,7 +43,9 @@ def project_on_update(
     names = [n for n, own in reduced.items() if n in update and "gradient" in own.projections]
     parallel = [n for n in names if factors.get(n) is not None]
     slopes: dict[str, Tensor] = {}
-    if parallel:
+    if len(parallel) <= FEW:
+        slopes = {n: reduced[n].projections["gradient"] * factors[n] for n in parallel}  # type: ignore[operator]
+    else:
         along = torch.stack([reduced[n].projections["gradient"] for n in parallel])
         scale = torch.tensor([factors[n] for n in parallel], dtype=along.dtype, device=along.device)
         slopes = dict(zip(parallel, along.mul_(scale[:, None]).unbind(), strict=True))

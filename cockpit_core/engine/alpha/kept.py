@@ -20,7 +20,7 @@ from cockpit_core.layers.registry import Call
 
 
 class Kept:
-    """Of one step: the contributions that wait for it, and the parameters whose turn comes in the repetition."""
+    """For one step: the contributions that wait for it, and the parameters that are left to the repetition."""
 
     def __init__(self, budget: int) -> None:
         self.budget, self.bytes = budget, 0
@@ -47,7 +47,7 @@ class Kept:
 def storages_of(value: Any) -> Iterator[tuple[int, int]]:
     """(address, bytes) of all memory that a contribution keeps alive. Parameters and buffers are there anyway."""
     if isinstance(value, Tensor):
-        if value.layout != torch.strided:  # it tells no address, and little of it is there
+        if value.layout != torch.strided:  # it has no address, and little of it exists
             return
         storage = value.untyped_storage()
         yield storage.data_ptr(), storage.nbytes()

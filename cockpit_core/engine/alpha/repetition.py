@@ -31,7 +31,7 @@ class Repetition:
         self.seen = -1
 
     def next_place(self) -> tuple[int, int]:
-        """Of the call that comes: the call of the model it belongs to, and which one in it."""
+        """The place of the next call: the call of the model that it belongs to, and its number in it."""
         self.seen += 1
         return self.forward.number, self.seen
 
@@ -77,13 +77,13 @@ class Repetition:
 def join_passes(names: list[str], passes: list[Pass], repeat: Callable[[Pass], dict[str, Tensor]]) -> dict[str, Tensor]:
     """``g_n . s`` [B] over all passes of the step."""
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
-    for found in passes:
-        seen = repeat(found)
+    for pass_ in passes:
+        seen = repeat(pass_)
         for name in names:
             if name not in seen:
                 raise NotRepeatable(f"{name} was not seen when the forward pass was repeated")
             parts[name].append(seen[name])
-    return {name: torch.cat(found) for name, found in parts.items()}
+    return {name: torch.cat(pieces) for name, pieces in parts.items()}
 
 
 def check_mean(name: str, slopes: Tensor, gradient: Tensor, step: Tensor, tolerance: float) -> None:

@@ -30,10 +30,11 @@ from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.layers.scratch import Scratch
 
 SMALL = 1000
-"""Up to so many parameters products are cheap, and eigenvalues a percent apart are told apart too."""
+"""With up to this many parameters products are cheap, and even eigenvalues that differ by a percent are told apart."""
 
 FEWEST_VECTORS, MOST_VECTORS = 8, 32
-"""As long as all parameters together, that Lanczos works with: half of the memory budget, but it needs a few."""
+"""Vectors that Lanczos may hold, each as long as all parameters together. They fill half of the memory budget, but a
+few are always needed."""
 
 SEVERAL = "the step has several backward passes, and their eigenvalues do not add up"
 FindBeside = Callable[[], Beside | None]
@@ -43,7 +44,7 @@ Kinds = dict[str, set[str]]
 
 @dataclass
 class Asked:
-    """What a step wants to know: of its first backward pass, or of one of ``several``."""
+    """What a step wants to know about its first backward pass, or about one of ``several``."""
 
     kinds: Kinds
     several: bool
@@ -57,7 +58,8 @@ class Asked:
 
 @dataclass
 class CurvatureResult:
-    """Of one loss: by kind what was measured, or by "need kind" why not; ``part`` of the samples; a ``note`` on costs."""
+    """For one loss: what was measured, by kind, or why not, by "need kind"; ``part`` of the samples; a ``note`` on
+    costs."""
 
     diagonals: dict[str, Diagonal] = field(default_factory=dict)
     eigenpairs: dict[str, Eigenpair] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class CurvatureResult:
 
 
 class Curvature:
-    """Measures what the plan asks for, once per step, on the first backward pass of it. ``kind`` is the run's own."""
+    """Measures what the plan asks for, once per step, on its first backward pass. ``kind`` is the run's own."""
 
     def __init__(
         self,
@@ -99,16 +101,16 @@ class Curvature:
         self.due = None
 
     def note(self, call: Call, names: list[str], position: int, output: Tensor) -> None:
-        """Remember where this output sits in the graph; the edge survives that the tensor is overwritten in place."""
+        """Remember where this output sits in the graph; the edge survives if the tensor is overwritten in place."""
         self.edges.append((call, names, position, torch.autograd.graph.get_gradient_edge(output)))
 
     # ---- by which graph -----------------------------------------------------------------------------------------
 
     def measure(self, asked: Asked, make: Callable[[], Places], samples: int | None) -> CurvatureResult:
-        """Of the loss that ``make`` puts in its place.
+        """Measures the loss that ``make`` sets up.
 
-        A graph that hands out its saved tensors only once (checkpointing, offloading) is left alone: the forward is
-        repeated instead. So it is where fused attention has no second derivative, with the plain kernels.
+        A graph that hands out its saved tensors only once (checkpointing, offloading) is left alone: the forward pass
+        is repeated instead. The same is done, with the plain kernels, where fused attention has no second derivative.
         """
         result = CurvatureResult()
         if self._begin(asked, result):
@@ -134,8 +136,8 @@ class Curvature:
         self._answer(asked, result, reason)
 
     def _try_ways(self, asked: Asked, places: Places, samples: int | None, result: CurvatureResult) -> None:
-        """On the user's graph; or on a forward pass of our own, if the graph gives its tensors once only, for some of the
-        samples, and with the plain kernels where fused attention has no second derivative."""
+        """On the user's graph. Or on a forward pass of our own: if the graph hands out its tensors only once, for
+        some of the samples, or with the plain kernels where fused attention has no second derivative."""
         apart = self.quiet.packed or (samples is not None and samples < places.B)
         if apart:
             self._attempt_fill(asked, places.separate, result)

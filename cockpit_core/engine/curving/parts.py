@@ -43,14 +43,14 @@ class Parts:
 
         if values.dim() <= dim or values.shape[dim] < hi:
             raise NoCurvature("the outputs are not one per sample")
-        found = self.take(rerun_model(self.model, cut, forward))
+        outputs = self.take(rerun_model(self.model, cut, forward))
         known = values.narrow(dim, lo, hi - lo)
-        if not isinstance(found, Tensor) or found.shape != known.shape:
+        if not isinstance(outputs, Tensor) or outputs.shape != known.shape:
             raise NoCurvature("the loss does not take the model's own output, sample by sample")
         if not self.checked:
             if forward is not None and forward.draws:
                 raise NoCurvature("the model draws random numbers, and would draw others for a part of the batch")
-            refuse_other_outputs(found.detach(), known)
+            refuse_other_outputs(outputs.detach(), known)
             refuse_mixing_loss(self.loss_of, values, dim, lo, hi)
             self.checked = True
         around = values.narrow(dim, 0, lo), values.narrow(dim, hi, values.shape[dim] - hi)
@@ -58,11 +58,11 @@ class Parts:
         def loss_of(part: Tensor) -> Tensor:
             return self.loss_of(torch.cat([around[0], part, around[1]], dim))
 
-        return Point(loss_of(found), dict(self.parameters), hi - lo, found, loss_of, None, dim == 0)
+        return Point(loss_of(outputs), dict(self.parameters), hi - lo, outputs, loss_of, None, dim == 0)
 
 
-def refuse_other_outputs(found: Tensor, known: Tensor) -> None:
-    away = float(torch.linalg.vector_norm(found - known)) / max(float(torch.linalg.vector_norm(known)), 1e-30)
+def refuse_other_outputs(outputs: Tensor, known: Tensor) -> None:
+    away = float(torch.linalg.vector_norm(outputs - known)) / max(float(torch.linalg.vector_norm(known)), 1e-30)
     if not away <= SAME.get(known.dtype, 5e-2):
         raise NoCurvature("the model mixes samples: a part of them has other outputs")
 

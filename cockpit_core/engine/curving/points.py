@@ -1,7 +1,7 @@
 """Where curvature is taken: the loss of one backward pass as a function of the parameters and of the outputs.
 
-On the user's graph, which is complete when the backward pass begins; or on a forward pass of our own, where that graph gives
-its tensors once only, or only some of the samples are wanted.
+On the user's graph, which is complete when the backward pass begins; or on a forward pass of our own, where that
+graph hands out its tensors only once, or only some of the samples are wanted.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Scene:
     outputs: list[Output]
     last_layer: Output | None
     samples: int | None
-    """Curvature of so many samples of the batch; None: of all."""
+    """Measure the curvature of this many samples of the batch; None: of all."""
     mixed: bool
-    """One sample's output depends on others, or nobody knows: squares per sample are not to be had."""
+    """One sample's output depends on others, or may: there are no squares per sample."""
     squares: Squares
 
     @property
@@ -184,9 +184,9 @@ class RootLoss:
         network = Point(loss_of(outputs), scene.parameters, self.B, outputs, loss_of, squares, first)
         used = {id(variable_of(n)) for n in reachable([self.loss.grad_fn])}
         own = {n: p for n, p in scene.parameters.items() if n not in shared and id(p) in used}
-        found = Beside(network, tensors, None if penalty is None else penalty / self.scale, own, self.loss)
-        found.refuse_unless_whole(loss_of.slopes)
-        return found
+        beside = Beside(network, tensors, None if penalty is None else penalty / self.scale, own, self.loss)
+        beside.refuse_unless_whole(loss_of.slopes)
+        return beside
 
     def separate(self) -> Point:
         """The forward pass once more, and the loss as its graph tells it on top."""
@@ -222,10 +222,10 @@ class RootLoss:
         return Point(again, scene.parameters, self.B, samples_first=scene.samples_first)
 
     def _some(self, k: int, outputs: Tensor, known: LossAtOutputs, rest: Tensor) -> Point:
-        """Of the first k samples, with the others' outputs as they were."""
+        """The loss of the first k samples, with the others' outputs as they were."""
         scene, B, dim, penalty = self.scene, self.B, self.scene.batch_dim, penalty_of(self.terms)
         if rest.shape[dim] != B:
-            raise NoCurvature("the outputs are not one per sample, so that curvature_samples cannot choose some")
+            raise NoCurvature("the outputs are not one per sample, so curvature_samples cannot choose some")
         refuse_mixing_loss(known, rest, dim, 0, k)
         self.part = f"{k} of {B} samples"
 

@@ -1,4 +1,4 @@
-"""Which samples BackPACK is shown: those of the step's one backward pass, or why it cannot be."""
+"""Which samples BackPACK is shown: those of the step's one backward pass, or the reason why not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def why_not_here(state: StepState, cover: Cover, group: Group, batch_dim: int) -
 
 
 def why_not_one(passes: list[Pass]) -> str:
-    count = sum(found.count for found in passes)
+    count = sum(pass_.count for pass_ in passes)
     if count != 1:
         return f"the step has {count} backward passes, and BackPACK's values of parts of a batch do not add up"
     calls = len(passes[0].forwards)

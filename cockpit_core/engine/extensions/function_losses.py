@@ -35,12 +35,12 @@ def read_function_loss(root: Any) -> FunctionLoss | None:
             break
         factor, root = factor * scale, root.next_functions[0][0]
     reader = READERS.get(root.name()) if root is not None else None
-    found = None if reader is None else reader(root)
-    return None if found is None else FunctionLoss(*found, factor)
+    loss = None if reader is None else reader(root)
+    return None if loss is None else FunctionLoss(*loss, factor)
 
 
 def read_factor(node: Any) -> float | None:
-    """Of ``loss * 0.5`` and ``loss / 2``."""
+    """The factor in ``loss * 0.5`` and ``loss / 2``."""
     if (
         node is None
         or node.name() not in ("MulBackward0", "DivBackward0")

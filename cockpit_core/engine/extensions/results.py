@@ -17,21 +17,21 @@ class BackpackValues(Mapping[str, Mapping[str, Any]]):
     is silently one over a part of them; ``partial`` gives what there is.
     """
 
-    found: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         if name in self.reasons:
             raise NoValue(self.reasons[name])
-        if name not in self.found:
+        if name not in self.measured:
             raise NoValue(f"no quantity of this step names the BackPACK extension {name!r} in its needs")
-        return self.found[name]
+        return self.measured[name]
 
     def partial(self, name: str) -> Mapping[str, Any]:
-        return self.found.get(name) or self[name]
+        return self.measured.get(name) or self[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(name for name in self.found if name not in self.reasons)
+        return iter(name for name in self.measured if name not in self.reasons)
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -2,7 +2,7 @@
 
 The modules are extended while they hold copies of all that they keep (``ModuleState``), with the random state and the
 precision of the user's own forward pass. Afterwards modules, parameters, generators and BackPACK's own state are as before:
-also where the user has extended the model himself, or runs this inside ``with backpack(...)``.
+even where the user has extended the model too, or runs this inside ``with backpack(...)``.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _attempt(
     reasons: dict[str, str],
 ) -> None:
     try:
-        found, missing = run_pass(wanted, samples, loss)
-        values.update(found)
+        results, missing = run_pass(wanted, samples, loss)
+        values.update(results)
         reasons.update(missing)
     except (NotRepeatable, CannotRun) as reason:
         reasons.update(dict.fromkeys(wanted, str(reason)))
@@ -90,7 +90,7 @@ def _attempt(
 
 
 def why_not(loss: LossCall) -> str:
-    """Losses that BackPACK takes for simpler ones, without a word."""
+    """Losses that BackPACK silently takes for simpler ones."""
     module, target = loss.module, loss.target
     if not isinstance(target, Tensor):
         return f"{type(module).__name__} was not called with outputs and targets alone"
@@ -136,14 +136,14 @@ def differentiate_seeded(result: list[Tensor], samples: Samples) -> None:
 
 
 def differentiate_loss(result: list[Tensor], samples: Samples, loss: LossCall) -> None:
-    """The gradient at the model's output must be the user's own: else he differentiated something more."""
+    """The gradient at the model's output must be the user's own: else something more was differentiated."""
     from backpack import extend
 
     twin, output = extend(without_hooks(loss.module)), result[loss.position]
     value = twin(output, loss.target)
-    found = torch.autograd.grad(value, [output, *samples.parameters.values()], allow_unused=True)[0]
+    gradient = torch.autograd.grad(value, [output, *samples.parameters.values()], allow_unused=True)[0]
     seed = samples.seeds.get(loss.position)
-    if seed is None or found is None or len(samples.seeds) > 1 or not is_close(found, seed.to(found.dtype)):
+    if seed is None or gradient is None or len(samples.seeds) > 1 or not is_close(gradient, seed.to(gradient.dtype)):
         raise CannotRun(
             "more than loss_fn was differentiated, or with a factor: BackPACK's second order does not see that"
         )
@@ -187,7 +187,7 @@ def renew(extension: Any) -> Any:
 
 
 def without_hooks(module: nn.Module) -> nn.Module:
-    """The same module once more, on which nobody listens."""
+    """The same module once more, without hooks."""
     twin = copy.copy(module)
     for name in HOOKS:
         vars(twin)[name] = OrderedDict()
@@ -197,7 +197,7 @@ def without_hooks(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def unmarked(parameters: Any) -> Iterator[None]:
-    """BackPACK writes its results onto the parameters; what the user has there stays his."""
+    """BackPACK writes its results onto the parameters; what the user has there is kept."""
     before = [(p, dict(vars(p))) for p in parameters]
     try:
         yield

@@ -1,8 +1,8 @@
 """Do BackPACK's rules hold for this forward pass? Its hooks see modules one by one, and cannot tell by themselves.
 
 First order is right for any network, module by module, as long as each is called once and owns its parameters. Second order
-is handed from module to module by the memory that tensors lie in: whatever happens between two modules goes unnoticed, so
-that here each input of a module must be the output of another one, as the graph shows.
+is handed from module to module by the memory that tensors lie in: whatever happens between two modules goes
+unnoticed. So each input of a module must be the output of another one, as the graph shows.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ class Watch:
         """Parameters that BackPACK has no right value for, with the reason."""
         owners = Counter(id(p) for module in self.leaves for p in own_parameters(module))
         uncalled = {id(p) for module in self.leaves if not self.calls[module] for p in own_parameters(module)}
-        found = {}
+        reasons = {}
         for name, p in parameters.items():
             if owners[id(p)] > 1:
-                found[name] = f"{name} belongs to several modules, and BackPACK sees one of them"
+                reasons[name] = f"{name} belongs to several modules, and BackPACK sees one of them"
             elif id(p) in uncalled:
-                found[name] = f"the module of {name} is not called itself, and BackPACK sees calls of modules"
-        return found
+                reasons[name] = f"the module of {name} is not called itself, and BackPACK sees calls of modules"
+        return reasons
 
 
 def own_parameters(module: nn.Module) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """Constants that a loss adds, and its graph does not keep: ``y`` of ``(model(x) - y) ** 2``.
 
 A node of a sum keeps nothing. What is computed without the constant is off by a constant, and stays so through all that is
-linear, up to a function that is not. That one has kept what it was given, or has a result that tells: so the constant is
+linear, up to a function that is not. That function has kept what it was given, or its result tells: the constant is
 what is missing there. Where all that comes after is linear, it only shifts the loss.
 """
 
@@ -18,7 +18,7 @@ from cockpit_core.engine.loss.functions import Unknown
 from cockpit_core.engine.loss.terms import is_linear, signed
 
 Parents = dict[tuple[Any, int], list[tuple[Any, int]]]
-"""By place: the nodes that it is an operand of, and which one."""
+"""For each place: the nodes that use it, and as which operand."""
 CHOOSES = frozenset({"Max", "Min", "Median", "Sort", "Topk"})
 """Linear in what they choose, but what is added may change the choice."""
 
@@ -43,20 +43,20 @@ def find_constant(place: tuple[Any, int], computed: Tensor, parents: Parents) ->
     users = parents.get(place, [])
     if all(only_shifts(user) for user, _ in users):
         return None
-    found = find_value(users, computed)
-    if found is None:
+    value = find_value(users, computed)
+    if value is None:
         above = ", ".join(sorted({kind_of(user) for user, _ in users if not only_shifts(user)}))
         raise Unknown(f"it adds a constant that its graph does not keep, and takes {above} of it")
-    return found - computed
+    return value - computed
 
 
 def find_value(users: Sequence[tuple[Any, int]], computed: Tensor) -> Tensor | None:
     """What stood at a place, from the functions that were given it."""
     for user, k in users:
         names = SAVED.get(kind_of(user), ("self", "other"))
-        found = getattr(user, f"_saved_{names[k]}", None) if k < len(names) else None
-        if isinstance(found, Tensor) and found.shape == computed.shape:
-            return found.detach()
+        saved = getattr(user, f"_saved_{names[k]}", None) if k < len(names) else None
+        if isinstance(saved, Tensor) and saved.shape == computed.shape:
+            return saved.detach()
     if len(users) == 1 and kind_of(users[0][0]) in RESULTS:
         return RESULTS[kind_of(users[0][0])](users[0][0], computed)
     return None
@@ -75,7 +75,8 @@ SAVED = {
 
 
 def before_softmax(node: Any, computed: Tensor, logs: Tensor) -> Tensor:
-    """Up to a shift of each row, which a softmax does not see; such that most entries stay as they are."""
+    """Up to a shift of each row, which a softmax does not see. The shift is chosen so that most entries stay as they
+    are."""
     away = computed - logs
     shift = torch.where(torch.isfinite(away), away, torch.nan).nanmedian(signed(node._saved_dim), keepdim=True).values
     return logs + torch.nan_to_num(shift)

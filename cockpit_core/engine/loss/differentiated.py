@@ -1,7 +1,8 @@
 """From the scalar that the user differentiates to the losses of its samples, by its own graph.
 
-Exact where every addend of the loss is known to belong to one sample, or to none: a penalty on parameters counts alike for
-each, so that the mean over samples is the loss. Otherwise there are none, with the reason and the line that brings them.
+Exact where every addend of the loss is known to belong to one sample, or to none: a penalty on parameters counts
+equally for each, so that the mean over samples is the loss. Otherwise there are no individual losses, and the reason
+names the line of code that would provide them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PRECISION = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 @dataclass(frozen=True)
 class Given:
-    """Individual losses that the user has handed over for one loss of his, which is a part of the root or all of it."""
+    """Individual losses that the user has handed over for one loss, which is a part of the root or all of it."""
 
     losses: Tensor
     value: Tensor
@@ -157,7 +158,7 @@ class _Sum:
         return abs(left) <= self.precision * max(self.scale, 1e-30)
 
     def _add_constants(self, constants: list[tuple[Any, Any]], weights: list[Tensor | None]) -> None:
-        """What is added and does not depend on the network, no graph shows. The part of a divergence follows from its
+        """No graph shows what is added and does not depend on the network. The part of a divergence follows from its
         targets, a number that is the same for all entries from what is left; other constants of samples remain unknown."""
         unknown: list[tuple[Tensor, bool]] = []
         for (node, _), weight in zip(constants, weights, strict=True):

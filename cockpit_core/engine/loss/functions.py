@@ -18,7 +18,7 @@ from cockpit_core.curvature.autograd_graph import kind_of, output_shape
 from cockpit_core.engine.loss.terms import signed
 
 Function = Callable[..., Any]
-"""Of one value for each operand; gives a tensor, or a tuple where the node has several results."""
+"""Takes one value for each operand; gives a tensor, or a tuple if the node has several results."""
 REDUCTIONS = ("none", "mean", "sum")
 
 
@@ -34,25 +34,25 @@ class Kept:
         self.kind, self.shape = kind_of(node), output_shape(node)
 
     def __call__(self, name: str) -> Any:
-        found = getattr(self.node, f"_saved_{name}")
-        values = found if isinstance(found, (tuple, list)) else (found,)
+        saved = getattr(self.node, f"_saved_{name}")
+        values = saved if isinstance(saved, (tuple, list)) else (saved,)
         self.tensors += [value for value in values if isinstance(value, Tensor)]
-        if isinstance(found, (tuple, list)):
-            return tuple(as_signed(value) for value in found)
-        return as_signed(found)
+        if isinstance(saved, (tuple, list)):
+            return tuple(as_signed(value) for value in saved)
+        return as_signed(saved)
 
     def has(self, name: str) -> bool:
         return hasattr(self.node, f"_saved_{name}")
 
     def operand(self, k: int, name: str) -> Any:
-        """Of the network: None. Else as it is kept."""
+        """None if it depends on the network, else as it is kept."""
         edges = self.node.next_functions
         return None if k < len(edges) and edges[k][0] is not None else self(name)
 
     @property
     def dims(self) -> tuple[int, ...]:
-        found = self("dim")
-        return (found,) if isinstance(found, int) else tuple(found or ())
+        dim = self("dim")
+        return (dim,) if isinstance(dim, int) else tuple(dim or ())
 
 
 def as_signed(value: Any) -> Any:
@@ -66,7 +66,7 @@ Reader = Callable[[Kept], Function]
 class Read:
     function: Function
     tensors: list[Tensor]
-    """The user's own, which the function uses."""
+    """The user's own tensors that the function uses."""
 
 
 def read_function(node: Any) -> Read:

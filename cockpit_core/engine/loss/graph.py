@@ -1,4 +1,4 @@
-"""The loss taken apart by its own graph: which addends it has, which of them belong to samples, which to none.
+"""The loss taken apart by its own graph: its addends, and which of them belong to samples.
 
 Above its first nonlinear nodes a loss is linear: means, sums, masks, weights, the factor of a GradScaler. So
 ``L = sum_k <dL/dV_k, V_k>`` over these nodes k with values ``V_k``, whatever was summed and averaged in which order. A node
@@ -142,7 +142,8 @@ def find_terms(root: Root, B: int, batch_dim: int) -> Terms:
 
 
 def brings_data(node: Any, B: int, batch_dim: int) -> bool:
-    """Does what depends on parameters alone meet the data here, as in ``transitions[labels]``? Below, nothing tells samples."""
+    """Does what depends on parameters alone meet the data here, as in ``transitions[labels]``? Below this, samples
+    cannot be told apart."""
     if is_sink(node) or not (kind_of(node) in CHOICES or may_hold_data(node, B, batch_dim)):
         return False
     return any(is_shared(child, B, batch_dim) for child, _ in node.next_functions if child is not None)
@@ -225,7 +226,7 @@ def weigh(root: Root, edges: list[GradientEdge]) -> list[Tensor | None]:
     """dL/dV at these edges, the caller's own seeds included."""
     pairs = [(t, s) for t, s in zip(root.tensors, root.seeds, strict=True) if t.requires_grad]
     if len(pairs) == len(edges) == 1 and pairs[0][0].grad_fn is edges[0].node:
-        return [pairs[0][1]]  # the root itself: nothing to compute, and no hook of the user's to disturb
+        return [pairs[0][1]]  # the root itself: nothing to compute, and no hook of the user to disturb
     gradients = torch.autograd.grad(
         [t for t, _ in pairs], edges, [s for _, s in pairs], retain_graph=True, allow_unused=True
     )
@@ -277,7 +278,8 @@ def is_loss_itself(root: Root, key: str, owner: Any) -> bool:
 
 
 def covered_by_losses(root: Root, key: str, owner: Any) -> bool | None:
-    """Is the root a sum of losses of the tracked loss module, with constant factors, and nothing else? None: of none."""
+    """Is the root a sum of losses of the tracked loss module, with constant factors, and nothing else? None if it
+    contains none."""
     present, other, seen, waiting = False, False, set(), roots_of(root)
     while waiting:
         node, number = waiting.pop()

@@ -11,8 +11,8 @@ from cockpit_core.engine.loss.individual import NoIndividualLosses, check_sum
 
 
 def attach_function_loss(loss: Tensor, individual: Tensor | None) -> None:
-    """These are the individual losses of this loss, wherever it is differentiated. The wrong shape is the caller's
-    mistake and is said at once."""
+    """These are the individual losses of this loss, wherever it is differentiated. A wrong shape is the caller's
+    mistake and raises at once."""
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         raise ValueError("run.backward takes the scalar that you would call backward() on")
     if individual is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ def individual_losses(
     again: LossAgain, args: tuple[Any, ...], kwargs: dict[str, Any], B: int, batch_dim: int, order: Tensor | None
 ) -> Tensor:
     """``l_n`` [B] with ``mean(l_n) = L``, the module's own value; NoIndividualLosses where they cannot be had. ``order``: the
-    sample of each row, where they do not lie as usual."""
+    sample of each row, where they are in an unusual order."""
     module = again.module
     reduction = getattr(module, "reduction", None)
     name = type(module).__name__
@@ -40,7 +41,10 @@ def individual_losses(
         return per_sample * B
     if reduction == "batchmean":
         return per_sample * (B / len(args[0]))
-    return per_sample * (B / denominator(module, args, kwargs, raw))
+    count = denominator(module, args, kwargs, raw)
+    # As a tensor divides: the reciprocal first. Mostly there are as many targets as samples.
+    factor = B / count if isinstance(count, Tensor) or not count else (1.0 / count) * B
+    return per_sample if isinstance(factor, float) and factor == 1 else per_sample * factor
 
 
 def evaluate_unreduced(again: LossAgain, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -68,6 +72,8 @@ def denominator(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     if isinstance(module, (nn.CrossEntropyLoss, nn.NLLLoss)):
         target = kwargs.get("target", args[1] if len(args) > 1 else None)
         if target is not None and not torch.is_floating_point(target):
+            if module.weight is None and target.is_cpu:
+                return float(np.count_nonzero(target.detach().numpy() != module.ignore_index))
             valid = target != module.ignore_index
             if module.weight is None:
                 return valid.sum().double()
@@ -77,9 +83,11 @@ def denominator(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def sum_per_sample(raw: Tensor, B: int, batch_dim: int, name: str, order: Tensor | None = None) -> Tensor:
-    """Elements of one sample (outputs, pixels, tokens) belong together, also where the loop flattened them."""
+    """Elements of one sample (outputs, pixels, tokens) belong together, even where the loop flattened them."""
     if order is not None and len(raw) == len(order):
         return raw.new_zeros(B).index_add_(0, order, raw.reshape(len(raw), -1).sum(1))
+    if raw.dim() == 1 and len(raw) == B:
+        return raw
     if raw.dim() > batch_dim and raw.shape[batch_dim] == B:
         return raw.movedim(batch_dim, 0).reshape(B, -1).sum(1)
     if raw.shape[0] == B:
@@ -91,6 +99,13 @@ def sum_per_sample(raw: Tensor, B: int, batch_dim: int, name: str, order: Tensor
     raise NoIndividualLosses(
         f"{name} gives losses of shape {tuple(raw.shape)} for {B} samples; pass batch_dim=, or {REMEDY}"
     )
+
+
+def is_one(factor: Tensor) -> bool:
+    """Asked of a number that is here only: nobody waits for it."""
+    if not factor.is_cpu or factor.dim() or factor.dtype not in (torch.float32, torch.float64):
+        return False
+    return bool(factor.detach().numpy() == 1)
 
 
 def check_sum(losses: Tensor, value: float) -> None:

@@ -23,7 +23,7 @@ from cockpit_core.layers.seeds import flatten_tensors
 
 
 class Given(Protocol):
-    """What the engine keeps of each tensor that the model gave."""
+    """What the engine keeps about each tensor that the model returned."""
 
     forward: Any
     position: int
@@ -110,9 +110,7 @@ def call_of(chosen: Sequence[Given]) -> Any:
     """The one call of the model that these outputs come from."""
     calls = {id(o.forward): o.forward for o in chosen}
     if len(calls) != 1:
-        raise NoCurvature(
-            "the loss looks at several calls of the model, so that its forward pass cannot be repeated alone"
-        )
+        raise NoCurvature("the loss looks at several calls of the model, so its forward pass cannot be repeated alone")
     return next(iter(calls.values()))
 
 

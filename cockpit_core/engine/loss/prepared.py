@@ -13,13 +13,14 @@ from cockpit_core.engine.loss.differentiated import Reading
 from cockpit_core.engine.loss.roots import Root
 
 MOST_OUTPUTS = 31
-"""Of the model, in one step, that are held for curvature: evaluating without ``no_grad`` must not fill the memory."""
+"""How many outputs of the model are held for curvature in one step: evaluating without ``no_grad`` must not fill the
+memory."""
 
 
 @dataclass(eq=False)
 class Output:
     """One tensor that the model gave: by which call, at which place among all tensors that it gave, with its graph.
-    Of a layer, if there is no call of the model."""
+    It is that of a layer if the model was not called."""
 
     forward: Forward | None
     position: int
@@ -61,7 +62,7 @@ def correct_loss(passes: list[Pass], ended: Pass, value: float) -> None:
     one of the passes, or was added to one."""
     if abs(ended.loss - value) <= 1e-6 * max(abs(value), abs(ended.loss)):
         return
-    for found in (own for own in passes if own is ended or ended.task in own.further):
-        found.loss = value if found is ended else found.loss - ended.loss + value
-        if found.losses is not None:
-            found.losses, found.no_losses = None, "a constant is added to the loss, and no graph tells to which samples"
+    for pass_ in (own for own in passes if own is ended or ended.task in own.further):
+        pass_.loss = value if pass_ is ended else pass_.loss - ended.loss + value
+        if pass_.losses is not None:
+            pass_.losses, pass_.no_losses = None, "a constant is added to the loss, and no graph tells to which samples"

@@ -54,9 +54,9 @@ class Step:
 class Program:
     steps: list[Step] = field(default_factory=list)
     roots: list[tuple[Slot, Tensor | None]] = field(default_factory=list)
-    """With the seed that each is differentiated with; none for an argument of a loss module."""
+    """The roots, with the seed that each is differentiated with; no seed for an argument of a loss module."""
     versions: list[tuple[Tensor, int]] = field(default_factory=list)
-    """Of the user's tensors that it uses."""
+    """Versions of the user's tensors that it uses."""
     offset: Tensor | None = None
     """A constant that was added to the loss."""
 
@@ -113,7 +113,7 @@ def write_program(roots: Sequence[tuple[Place, Tensor | None]], around: Around, 
 
 
 def _settle(program: Program, values: list[tuple], known: Tensor, lacks: bool) -> None:
-    """The old outputs must give the old loss; a constant that counts as it is, is what is left."""
+    """The old outputs must give the old loss; what is left is a constant that was added."""
     with torch.no_grad(), plain_precision():
         value = program.finish(values)
     if value.shape != known.shape:

@@ -2,7 +2,7 @@
 
 ``Tensor.backward``, Accelerate, Lightning and a GradScaler all end in ``torch.autograd.backward``, which is looked up
 anew at each call. A function is put in its place that tells the listeners first and then calls torch's own with the very
-same arguments. It goes when the last listener goes. Whoever puts something around it in the meantime keeps his own: ours
+same arguments. It goes when the last listener goes. If someone wraps it in the meantime, their wrapper stays: ours
 then only passes the call on.
 """
 
@@ -57,7 +57,7 @@ class Listener(Protocol):
     def after_backward(self, token: Any, failed: bool) -> None: ...
 
     def deaf(self) -> AbstractContextManager[None]:
-        """While another one looks at a graph that both have hooks in."""
+        """Quiet while another listener looks at a graph in which both have hooks."""
 
 
 class Watch:
@@ -120,7 +120,7 @@ def leave_untraced(function: Any) -> None:
 
 
 def tell(listeners: Sequence[Any], root: Root, differentiate: Callable[[], None]) -> None:
-    """An exception of the user's backward pass goes its way; the listeners learn that the pass did not come to its end."""
+    """An exception in the user's backward pass is raised as usual; the listeners learn that the pass did not finish."""
     if len(listeners) == 1:  # the usual case, without a stack
         token, failed = listeners[0].before_backward(root), True
         try:
@@ -150,7 +150,7 @@ def tell(listeners: Sequence[Any], root: Root, differentiate: Callable[[], None]
 
 
 def make_root(tensors: Any, gradients: Any) -> Root | None:
-    """None where the call is not one that torch accepts in a plain way: then it is torch's affair alone."""
+    """None where the call is not one that torch plainly accepts: then it is left to torch."""
     if isinstance(tensors, Tensor):
         tensors, gradients = (tensors,), (gradients,)
     elif isinstance(tensors, Sequence):

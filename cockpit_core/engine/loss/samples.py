@@ -1,4 +1,4 @@
-"""Which entry of a loss belongs to which sample: by shape, checked on the graph, or found on the graph itself.
+"""Which entry of a loss belongs to which sample: by shape (checked on the graph), or from the graph itself.
 
 The check: entries that belong to sample n may depend on sample n's part of the network's outputs alone. With a random weight
 for each sample, ``J^T (weights * entries)`` must be the weighted ``J^T entries``, row by row. It takes two backward passes
@@ -22,7 +22,7 @@ from cockpit_core.engine.loss.terms import FROM_INPUT, LOSSES, signed
 from cockpit_core.engine.samples.replay import uneven
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
-MIXED = "the loss mixes samples, so that no part of it belongs to one of them alone"
+MIXED = "the loss mixes samples, so no part of it belongs to one of them alone"
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Boundary:
             return spread(values, shape, self.batch_dim)
         if torch.Size(shape[: self.lead]).numel() != len(self.rows):
             return None
-        each = values[self.rows.clamp(min=0)]  # of a row that counts for nothing, any
+        each = values[self.rows.clamp(min=0)]  # any sample, for a row that counts for nothing
         return each.reshape(*shape[: self.lead], *(1,) * (len(shape) - self.lead))
 
 
 def find_boundary(node: Any, known: int) -> list[Boundary]:
     """The first outputs of layers below a node of the loss. ``known``: samples, where a call does not say."""
-    found, seen, waiting = [], set(), [node]
+    boundary, seen, waiting = [], set(), [node]
     while waiting:
         current = waiting.pop()
         if current in seen:
@@ -61,10 +61,10 @@ def find_boundary(node: Any, known: int) -> list[Boundary]:
             if not call.unbatched:
                 rows, lead = call.rows.get(position, (None, 1)) if position not in call.in_order else (None, 1)
                 dim, samples = call.dims.get(position, call.batch_dim), call.batch_size or known
-                found.append(Boundary(GradientEdge(current, 0), dim, call.forward, samples, rows, lead))
+                boundary.append(Boundary(GradientEdge(current, 0), dim, call.forward, samples, rows, lead))
                 continue
         waiting += [child for child, _ in current.next_functions if child is not None]
-    return found
+    return boundary
 
 
 def output_shape_of(node: Any) -> tuple[int, ...]:
@@ -143,7 +143,8 @@ def keeps_rows(node: Any, B: int) -> bool:
 
 
 def draw_weights(B: int) -> Tensor:
-    """[B] with random signs, and no two alike: of signs alone, two samples that are taken for each other have often the same."""
+    """[B] with random signs, and no two alike: with signs alone, two samples that are mistaken for each other would
+    often have the same."""
     generator = torch.Generator().manual_seed(1)
     signs = 2 * torch.randint(0, 2, (B,), generator=generator) - 1
     return signs * (1 + torch.randperm(B, generator=generator) / B).double()
@@ -173,7 +174,8 @@ def stays_apart(entries: Entries, B: int, batch_dim: int, boundary: list[Boundar
 
 
 def find_numbers(entries: Entries, B: int, boundary: list[Boundary]) -> Tensor:
-    """The sample of each entry, found by moving the outputs: along ``w`` and, sample n, along ``(n + 1) w``. An entry that
+    """The sample of each entry, determined by moving the outputs: along ``w`` and, sample n, along ``(n + 1) w``. An
+    entry that
     depends on sample n alone moves ``n + 1`` times as far the second time. NoIndividualLosses where one does not."""
     generator = torch.Generator().manual_seed(2)
     places = [b for b in boundary if b.spread(torch.ones(B), output_shape(b.edge.node)) is not None]

@@ -62,8 +62,8 @@ def _multi_margin(node: Any) -> Tensor:
 
 
 def _ctc(node: Any) -> Tensor:
-    found = node._saved_result0
-    return torch.where(torch.isinf(found), 0.0, found) if node._saved_zero_infinity else found
+    losses = node._saved_result0
+    return torch.where(torch.isinf(losses), 0.0, losses) if node._saved_zero_infinity else losses
 
 
 LOSSES: dict[str, Callable[[Any], Tensor]] = {
@@ -118,7 +118,7 @@ FROM_INPUT: dict[str, Callable[[Any], Tensor]] = {
     "CosineSimilarity": lambda n: F.cosine_similarity(n._saved_x1, n._saved_x2, signed(n._saved_dim), n._saved_eps),
     "Xlogy": lambda n: torch.xlogy(n._saved_self, n._saved_other),
 }
-"""Operations whose result is had again from what they were given."""
+"""Operations whose result can be computed again from what they were given."""
 
 LINEAR = frozenset(
     """View UnsafeView Reshape ReshapeAlias Permute Transpose T Squeeze Unsqueeze Expand Repeat Mean Sum Cat Stack Slice
@@ -137,16 +137,16 @@ def elements_of(node: Any) -> Tensor:
         if kind in LOSSES:
             return LOSSES[kind](node)
         if kind in FROM_INPUT:
-            found: Any = FROM_INPUT[kind](node)
+            elements: Any = FROM_INPUT[kind](node)
         else:
-            found = getattr(node, "_saved_result", None)
+            elements = getattr(node, "_saved_result", None)
     except Unreadable:
         raise
     except (RuntimeError, AttributeError, TypeError) as error:
         raise Unreadable(f"what {kind} has kept cannot be read ({str(error).splitlines()[0][:120]})") from error
-    if not isinstance(found, Tensor) or tuple(found.shape) != output_shape(node):
+    if not isinstance(elements, Tensor) or tuple(elements.shape) != output_shape(node):
         raise Unreadable(f"the graph of the loss has a node {kind} whose values it does not keep")
-    return found
+    return elements
 
 
 def is_linear(node: Any) -> bool:

@@ -43,7 +43,7 @@ def find_region(starts: Iterable[Any], wanted: set[Any]) -> set[Any]:
 
 
 def is_nested(nodes: set[Any], calls: list[Call]) -> bool:
-    """Does one call of the model lie behind another one of another size? An inner training step (MAML) does."""
+    """Does one call of the model lie behind another one of a different size, as in an inner training step (MAML)?"""
     sizes = {call.forward: call.batch_size for call in calls}
     given = [(n, {sizes.get(forward) for forward, _ in n.metadata[GIVEN]}) for n in nodes if GIVEN in n.metadata]
     for node, own in given:
@@ -72,19 +72,19 @@ def below_batch_norm(nodes: set[Any]) -> set[int]:
 
 
 def below_doubts(doubts: dict[Any, str]) -> dict[int, str]:
-    """Calls behind which a function of the user's own lies that may do anything to rows: what is said of them."""
-    found: dict[int, str] = {}
+    """Calls with a function of the user behind them that may do anything to rows, and what is said about them."""
+    doubted: dict[int, str] = {}
     for node, why in doubts.items():
         words = (
             f"samples may meet or move in {node._forward_cls.__name__}, a function of your own behind this layer: {why}"
         )
         below = {n for child, _ in node.next_functions if child is not None for n in reachable(child)}
-        found |= {id(call): words for n in below for call, _, _ in n.metadata.get(CALLED, ())}
-    return found
+        doubted |= {id(call): words for n in below for call, _, _ in n.metadata.get(CALLED, ())}
+    return doubted
 
 
 def doubt_inside(doubts: dict[Any, str]) -> str:
-    """Layers inside a checkpoint are not in the graph: where it is doubted, all are."""
+    """Layers inside a checkpoint are not in the graph: if the checkpoint is doubted, all of them are."""
     own = [why for node, why in doubts.items() if is_checkpoint(node)]
     return (
         f"a reentrant checkpoint hides which samples its layers see: {own[0]}; use_reentrant=False shows it"

@@ -22,11 +22,11 @@ from cockpit_core.layers.seeds import copy_inputs, flatten_tensors
 Pairs = dict[int, tuple[Tensor, Tensor]]
 Pull = Callable[[dict[Any, Pairs], set[Any], Callable[[Any, Pairs], None]], None]
 """From seeds to wanted nodes, each of which is shown what arrives at it."""
-MOVED = "samples meet or change places inside of it"
+MOVED = "samples meet or change places inside it"
 
 
 def run_inside(node: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """Inputs that the gradient is wanted of, and outputs, of the function inside, with a graph of their own."""
+    """The function inside with its own graph: the inputs that need a gradient, and its outputs."""
     given = list(node.inputs)
     for place, tensor in zip(node.tensor_indices, node.saved_tensors, strict=True):
         given[place] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
@@ -37,7 +37,7 @@ def run_inside(node: Any) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def autocast_of(node: Any) -> Any:
-    """Of the device, as the call had it."""
+    """The autocast settings of the device, as the call had them."""
     options = node.device_autocast_kwargs
     return nullcontext() if options is None else torch.amp.autocast(node.device_type, **options)
 
@@ -58,20 +58,20 @@ def pull_through_checkpoint(node: Any, pairs: Pairs, samples: int, pull: Pull) -
     on_the_way = find_region(seeds, set(ends))
     if any(mixes_batch(place) for place in on_the_way):
         raise Doubt(MOVED)
-    found: dict[Any, tuple[Tensor, Tensor]] = {}
+    by_place: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def visit(place: Any, arrived: Pairs) -> None:
         for pair in arrived.values():
             if place in on_the_way and not is_still(pair, samples):
                 raise Doubt(MOVED)
         if place in ends:
-            found[place] = arrived[0]
+            by_place[place] = arrived[0]
 
     pull(seeds, on_the_way, visit)
     edges = [k for k, (child, _) in enumerate(node.next_functions) if child is not None]
     if len(edges) != len(ends):
         raise Doubt("its inputs do not match its gradients")
-    return {edge: found[end] for edge, end in zip(edges, ends, strict=True) if end in found}
+    return {edge: by_place[end] for edge, end in zip(edges, ends, strict=True) if end in by_place}
 
 
 def is_still(pair: tuple[Tensor, Tensor], samples: int) -> bool:

@@ -21,7 +21,7 @@ from cockpit_core.engine.samples.behind import CALLED, GIVEN, reachable
 from cockpit_core.engine.samples.layout import Layout, is_in_order
 from cockpit_core.engine.samples.looking import Finding, leads_of, look
 from cockpit_core.engine.samples.own_functions import Room, is_checkpoint, own_functions
-from cockpit_core.engine.samples.parts import Cut, cut_of, has_parts
+from cockpit_core.engine.samples.parts import PARTS, GivenSamples, are_parts
 from cockpit_core.engine.samples.replay import Reading, name_of
 from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import Call
@@ -34,9 +34,9 @@ class Arguments:
     """What a call of the model was given, as far as it may count samples."""
 
     lengths: set[int] = field(default_factory=set)
-    """Of lists: one entry for each sample, or anything else."""
+    """The lengths of lists: they may have one entry for each sample, or count anything else."""
     sizes: set[int] = field(default_factory=set)
-    """Of tensors, along the dimension that counts samples."""
+    """The sizes of tensors, along the dimension that counts samples."""
 
 
 @dataclass(eq=False)
@@ -49,10 +49,11 @@ class Follower:
     """Places of the model's inputs: a call on one of them knows its samples."""
     steps: set[tuple[int, int, int]] = field(default_factory=set)
     """Memory of the model's inputs, how many samples are there, and how far it is from one to the next: views have the same."""
-    cuts: dict[int, Cut] = field(default_factory=dict)
-    """By call of the model, where its first input is a part of a batch."""
+    given: GivenSamples = field(default_factory=GivenSamples)
+    """By call of the model: which samples it was given."""
     singles: set[int] = field(default_factory=set)
-    """Inputs of the model with so many dimensions were seen to be single samples, by a layer that may not be asked again."""
+    """Numbers of dimensions with which inputs of the model were single samples, as seen by a layer that may not be
+    asked again."""
     known: dict[Any, Finding] = field(default_factory=dict)
     told: dict[int, list[tuple]] = field(default_factory=dict)
     """By call of the model: what each call in it was told, for a repetition."""
@@ -62,7 +63,7 @@ class Follower:
         self.told.clear()
         self.inputs.clear()
         self.steps.clear()
-        self.cuts.clear()
+        self.given.clear()
 
     def resize(self, forward: int, samples: int) -> None:
         """The outputs of this call of the model count other samples than its inputs: graphs, not nodes."""
@@ -79,8 +80,7 @@ class Follower:
 
     def note_inputs(self, tensors: list[Tensor], batch_dim: int, forward: int) -> None:
         self.inputs |= {place_of(tensor) for tensor in tensors}
-        if tensors and (cut := cut_of(tensors[0], batch_dim)) is not None:
-            self.cuts[forward] = cut
+        self.given.note(forward, tensors, batch_dim)
         self.steps |= {step for tensor in tensors if (step := step_of(tensor, batch_dim)) is not None}
 
     def note_call(self, call: Call, outputs: list[Tensor]) -> None:
@@ -132,14 +132,15 @@ class Follower:
         ``room``: where functions of the user's own may run.
         """
         calls = [call for ref in self.calls if (call := ref()) is not None]
-        key = (*((id(call.module), call.shapes) for call in calls), origin[1], size, careful, has_parts(self.cuts))
+        others = self.given.others()
+        key = (*((id(call.module), call.shapes) for call in calls), origin[1], size, careful, bool(others))
         finding = self.known.get(key)
         if finding is not None and finding.is_trusted:
             finding.uses += 1
         else:
             uses = finding.uses if finding is not None else 0
             with reading_of(root, origin[1], careful, room) as reading:
-                finding = look(root, calls, origin, batch_dim, entries, reading, self.cuts)
+                finding = look(root, calls, origin, batch_dim, entries, reading, others)
             finding.uses = uses + 1
             self.known = {**dict(list(self.known.items())[-31:]), key: finding}
         self.told.clear()
@@ -150,6 +151,10 @@ class Follower:
             own = (call.module, call.dims, call.rows, call.in_order, call.refusal, call.followed)
             self.told.setdefault(call.forward, []).append(own)
         return finding
+
+    def doubt_calls(self, root: Any) -> str:
+        """Why calls below this loss may have other samples, where nothing else is asked of the graph."""
+        return PARTS if are_parts(root, self.given.others()) else ""
 
     def repeat(self, call: Call, forward: int, place: int) -> None:
         """The same call of a forward pass that is repeated."""
@@ -165,7 +170,7 @@ class Follower:
 
 @contextmanager
 def reading_of(root: Any, samples: int, careful: bool, room: Room) -> Iterator[Reading]:
-    """Functions of the user's own may run inside, if all that they can reach can be copied."""
+    """Functions of the user may run inside, if all that they can reach can be copied."""
     nodes = reachable(root)
     functions = own_functions(nodes)
     with ExitStack() as stack:
@@ -179,7 +184,7 @@ def reading_of(root: Any, samples: int, careful: bool, room: Room) -> Iterator[R
 
 
 def is_without_batch(module: nn.Module, given: Tensor) -> bool:
-    """Layers of torch's that take an input with one dimension less as a single sample."""
+    """Layers of torch that take an input with one dimension less as a single sample."""
     if isinstance(module, nn.Linear):
         return given.dim() == 1
     if isinstance(module, nn.modules.conv._ConvNd):
@@ -204,7 +209,7 @@ def step_of(tensor: Tensor, dim: int) -> tuple[int, int, int] | None:
 
 
 def given_tensors(call: Call) -> list[Tensor]:
-    """Its arguments, whole numbers too."""
+    """Its arguments, including integer tensors."""
     values = [*call.inputs, *call.kwargs.values()]
     return [value for value in values if isinstance(value, Tensor) and value.layout == torch.strided]
 
@@ -229,7 +234,7 @@ def is_ordinary(rows: Tensor, call: Call, position: int) -> bool:
 def samples_of_outputs(
     outputs: list[Tensor], given: int, batch_dim: int, arguments: Arguments, rows: list[tuple[int, ...]]
 ) -> int:
-    """How many samples a model has returned whose first input has ``given`` rows. Fewer, where it pools them (nodes of
+    """How many samples a model returned whose first input has ``given`` rows. Fewer, where it pools them (nodes of
     graphs); as many as another argument has, where that one counts the samples (a list of images).
 
     Where another dimension of the outputs has ``given`` entries, the first may count anything: heads of an ensemble, steps

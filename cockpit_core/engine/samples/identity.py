@@ -16,16 +16,16 @@ def as_ids(ids: Any) -> np.ndarray:
     if hasattr(ids, "detach"):
         ids = ids.detach().cpu().numpy()
     try:
-        found = np.asarray(ids)
+        array = np.asarray(ids)
     except ValueError as error:
         raise TypeError(f"{HINT}; got {type(ids).__name__}") from error
-    if found.dtype.kind not in "iu" or found.ndim != 1:
-        raise TypeError(f"{HINT}; got {found.dtype} of shape {found.shape}")
-    return found.astype(np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise TypeError(f"{HINT}; got {array.dtype} of shape {array.shape}")
+    return array.astype(np.int64)
 
 
 def join_ids(group: Group, parts: list[np.ndarray]) -> np.ndarray | None:
-    """Of all micro-batches, and of all processes in their order; None where nobody said."""
+    """The ids of all micro-batches and of all processes, in order; None where none were given."""
     mine = np.concatenate(parts) if parts else None
     answers = group.gather("ids", mine)
     known = [answer for answer in answers if answer is not None]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 SPAN = 16.0
 NOISE = {torch.float64: 1e-8, torch.float32: 2e-4}
-"""Two cotangents that should be multiples of each other differ by so much, relatively."""
+"""How much two cotangents that should be multiples of each other may differ, relatively."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def find_layout(pair: tuple[Tensor, Tensor], samples: int, preferred: int, leads
 
 
 def try_orders(pair: tuple[Tensor, Tensor], lead: int, samples: int) -> Tensor | None:
-    """k rows of each sample, samples outermost or innermost: seen as a whole, so that little precision will do."""
+    """k rows of each sample, samples outermost or innermost: seen as a whole, so little precision is needed."""
     c, weighted = (tensor.reshape(tensor.shape[:lead].numel(), -1) for tensor in pair)
     if len(c) % samples:
         return None

@@ -20,7 +20,7 @@ from cockpit_core.engine.samples.behind import (
     reachable,
 )
 from cockpit_core.engine.samples.layout import Layout, find_layout, is_in_order, weigh, weights_of
-from cockpit_core.engine.samples.parts import PARTS, Cut, are_parts
+from cockpit_core.engine.samples.parts import PARTS, Others, are_parts
 from cockpit_core.engine.samples.replay import Pair, Places, Reading, pull, shape_of, uneven
 from cockpit_core.engine.samples.separability import (
     SEVERAL,
@@ -59,7 +59,7 @@ class Finding:
 
     layouts: list[dict[int, Layout]] = field(default_factory=list)
     marks: list[tuple[str, str]] = field(default_factory=list)
-    """Of each call: why it is refused, and why it is a contribution."""
+    """For each call: why it is refused, and why it is a contribution."""
     entries: list[bool] = field(default_factory=list)
     interacts: str = ""
     routed: bool = True
@@ -77,17 +77,17 @@ def look(
     batch_dim: int,
     entries: list[tuple[Any, int]],
     reading: Reading,
-    cuts: dict[int, Cut],
+    others: Others,
 ) -> Finding:
-    """One look at the graph of a loss. ``cuts``: calls of the model on parts of a batch, see ``Follower``."""
+    """One look at the graph of a loss. ``others``: calls that may have other samples than the rest."""
     nodes = reachable(root)
-    parts = PARTS if are_parts(root, cuts) else ""
+    parts = PARTS if are_parts(root, others) else ""
     targets = {n for n in nodes if CALLED in n.metadata}
     wanted = targets | {node for node, _ in entries}
     samples, best, agreed, doubtful = origin[1], None, False, False
-    others = {call.forward for call in calls if call.batch_size not in (0, samples)}  # batches of another size
+    unequal = {call.forward for call in calls if call.batch_size not in (0, samples)}  # batches of another size
     marked = {
-        n: {nr for forward, nr in n.metadata[GIVEN] if forward not in others} for n in nodes if GIVEN in n.metadata
+        n: {nr for forward, nr in n.metadata[GIVEN] if forward not in unequal} for n in nodes if GIVEN in n.metadata
     }
     given = {n: numbers for n, numbers in marked.items() if numbers}
     for dims, inner in hypotheses(given, samples, batch_dim):
@@ -108,7 +108,7 @@ def look(
     else:
         dims, seen = best
         reason = why_not_a_sum(root, dims, samples, batch_dim, reading)
-    nested = NESTED if others and is_nested(nodes, calls) else ""
+    nested = NESTED if unequal and is_nested(nodes, calls) else ""
     unclear = UNCLEAR if doubtful else ""
     finding = Finding(interacts=reason or parts or nested or doubt_inside(reading.doubts) or unclear)
     normalised, doubted = below_batch_norm(nodes), below_doubts(reading.doubts)
@@ -128,7 +128,8 @@ def look(
 def hypotheses(
     given: dict[Any, set[int]], samples: int, batch_dim: int
 ) -> Iterator[tuple[dict[Any, dict[int, int]], bool]]:
-    """Where the outputs may have their samples, the likeliest first; of k B entries, all samples k times comes last."""
+    """Where the outputs may have their samples, the likeliest first. With k B entries, "all samples k times" comes
+    last."""
     chosen = [dims for choice in range(3) if (dims := choose_dims(given, samples, batch_dim, choice)) is not None]
     yield from ((dims, False) for dims in chosen)
     for dims in chosen:
@@ -174,11 +175,11 @@ class Seen:
     def visit(self, node: Any, pairs: dict[int, Pair]) -> None:
         for call, position, nr in node.metadata.get(CALLED, ()):
             if nr in pairs:
-                found = find_layout(pairs[nr], self.samples, self.batch_dim, leads_of(call, pairs[nr][0].dim()))
-                self.layouts.setdefault(id(call), {})[position] = found
+                layout = find_layout(pairs[nr], self.samples, self.batch_dim, leads_of(call, pairs[nr][0].dim()))
+                self.layouts.setdefault(id(call), {})[position] = layout
         if node in self.places and 0 in pairs:
-            found = find_layout(pairs[0], self.samples, self.places[node], ())
-            self.entries[node] = found.dim == self.places[node] or not found.mixed
+            layout = find_layout(pairs[0], self.samples, self.places[node], ())
+            self.entries[node] = layout.dim == self.places[node] or not layout.mixed
 
 
 def leads_of(call: Call, dim: int) -> tuple[int, ...]:
@@ -284,8 +285,8 @@ def from_the_loss(root: Any, wanted: set[Any], seen: Seen, reading: Reading) -> 
 def weigh_by_rows(
     node: Any, index: int, gradient: Tensor, first: dict[Any, dict[int, int]], seen: Seen, reading: Reading
 ) -> Tensor | None:
-    """A term of the loss with each sample's part times its weight: as the ``first`` rows below say whose it is. A dimension
-    of the right size may count anything. None, where a part belongs to several samples."""
+    """A term of the loss with each sample's part times its weight: whose it is follows from the ``first`` rows below,
+    because a dimension of the right size may count anything. None, where a part belongs to several samples."""
     samples = seen.samples
     for dim in places_of_samples(gradient.shape, samples, seen.batch_dim):
         weighted = weigh(gradient, dim, samples)

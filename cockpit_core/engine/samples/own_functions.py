@@ -1,7 +1,8 @@
-"""Functions of the user's own (``torch.autograd.Function``): where does their backward send the rows?
+"""Functions of the user (``torch.autograd.Function``): where does their backward send the rows?
 
 Only their code knows. It runs once more, on copies of all that it can reach: what it saved, what it keeps in ``ctx``, the state
-of the model and of the function's class. A function that cannot be run so, or whose backward is not linear, is doubted:
+of the model and of the function's class. A function that cannot be run like this, or whose backward is not linear, is
+doubted:
 what lies below it gives contributions, and is marked.
 """
 

@@ -2,7 +2,7 @@
 
 Two cotangents travel side by side: ``c``, and ``c`` with each sample's part multiplied by a weight of its own. As long as
 samples do not meet, their ratio at any row is the weight of the sample that the row belongs to, whatever gathers, routing
-and reshapes lie in between. Nodes are called directly: no hook of anybody fires, nothing is accumulated or freed. Functions of
+and reshapes lie in between. Nodes are called directly: no hooks fire, and nothing is accumulated or freed. Functions of
 the user's own run on copies, or not at all (``own_functions``). Functions that mix nothing but features of one row are
 replaced by something cheaper.
 """
@@ -50,11 +50,11 @@ SAME_PLACES = (
 """Element by element, or (BatchNorm) marked elsewhere for what it mixes: the first input gets what the output has."""
 
 PRODUCTS = {"AddmmBackward0": (1, 2), "MmBackward0": (0, 1)}
-"""Of rows with a matrix: which input has the rows, which one is the matrix."""
+"""Products of rows with a matrix: which input has the rows, and which is the matrix."""
 
 
 def name_of(node: Any) -> str:
-    """What kind of function it is. The derivative of a derivative has other inputs than its name would make believe."""
+    """What kind of function it is. The derivative of a derivative has other inputs than its name suggests."""
     name: str = node.name()
     if isinstance(node, BackwardCFunction):
         return f"function {name}"
@@ -195,13 +195,15 @@ def fit(gradient: Tensor, child: Any, index: int) -> Tensor:
 
 
 def spread(pair: Pair, rows: int, shape: torch.Size) -> Pair:
-    """Each row of an input with this shape gets the length of the same row [shape[:rows]] of the output. Not evenly:
-    a normalisation takes away what is even."""
+    """Each row of an input with this shape gets the length of the same row [shape[:rows]] of the output, with its sign: what
+    lies around zero must not meet as equals. Not evenly: a normalisation takes away what is even."""
     pattern = uneven(shape[rows:].numel(), pair[0]).reshape(shape[rows:])
+    below = pair[0].flatten(rows).sum(rows) < 0
 
     def one(tensor: Tensor) -> Tensor:
         length = torch.linalg.vector_norm(tensor.flatten(rows), dim=rows)
-        return length.reshape(*length.shape, *(1,) * (len(shape) - rows)) * pattern
+        signed = torch.where(below, -length, length)
+        return signed.reshape(*length.shape, *(1,) * (len(shape) - rows)) * pattern
 
     return one(pair[0]), one(pair[1])
 
@@ -222,12 +224,12 @@ def step_through_function(node: Any, pairs: dict[int, Pair], region: set[Any], r
             raise Doubt(reading.closed)
         if is_packed(node, reading.careful):
             raise Doubt("what it saved is stored elsewhere")
-        found = pull_inside(node, pairs, reading) if is_checkpoint(node) else pull_pairs(node, pairs)
+        pulled = pull_inside(node, pairs, reading) if is_checkpoint(node) else pull_pairs(node, pairs)
     except Doubt as doubt:
         reading.doubts[node] = str(doubt)
         return pass_by(node, pairs)
-    edges = {k: node.next_functions[k] for k in found}
-    return {k: (fit(a, *edges[k]), fit(b, *edges[k])) for k, (a, b) in found.items() if edges[k][0] in region}
+    edges = {k: node.next_functions[k] for k in pulled}
+    return {k: (fit(a, *edges[k]), fit(b, *edges[k])) for k, (a, b) in pulled.items() if edges[k][0] in region}
 
 
 def pull_inside(node: Any, pairs: dict[int, Pair], reading: Reading) -> dict[int, Pair]:

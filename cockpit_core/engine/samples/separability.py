@@ -42,7 +42,7 @@ SHAPES = (
 
 SEVERAL = "a term of the loss depends on the outputs of several samples"
 MOST_ROWS = 64
-"""Of a term whose samples no dimension counts: so many are looked at one by one."""
+"""If no dimension of a term counts samples, this many of its entries are looked at one by one."""
 
 
 class Curved(Exception):
@@ -50,7 +50,7 @@ class Curved(Exception):
 
 
 class Unknown(Exception):
-    """It cannot be seen without running code of the user."""
+    """This cannot be seen without running the user's code."""
 
 
 def is_scalar(node: Any) -> bool:

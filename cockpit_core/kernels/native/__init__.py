@@ -1,8 +1,8 @@
 """The native kernels: C, compiled for this platform when the package was built, chosen for this processor at run time.
 
 The library is loaded with ctypes and works on raw pointers: nothing of torch's C++ interface is in it, so that it survives
-torch's releases, and the interpreter's lock is released while it runs. Where it is missing, ``find_library`` gives None and
-the other paths go on.
+torch's releases, and the interpreter's lock is released while it runs. Where it is missing, ``find_library`` gives
+None and the other paths are used.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ SWITCH = "COCKPIT_NATIVE"  # "0": as if there were no library; a level's name: t
 
 _POINTER, _LONG, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_double
 _COUNTED = [_POINTER, _POINTER, _LONG]  # the rule, the table and its size
+_COMPARED = [_POINTER, _POINTER, _LONG, _POINTER]  # norms and dots, how many samples are compared, and where to
 ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
     "reduce_block": (
         None,
@@ -38,8 +39,9 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "reduce_dense": (
         None,
-        [*[_POINTER] * 2, _LONG, *[_POINTER] * 4, _REAL, _POINTER, _LONG, _INT, *_COUNTED, *[_POINTER] * 2],
+        [*[_POINTER] * 2, _LONG, *[_POINTER] * 4, _REAL, _POINTER, _LONG, _INT, *_COUNTED, *_COMPARED],
     ),
+    "compare_blocks": (None, [_POINTER, _POINTER, _LONG, _POINTER]),
     "move_channels": (None, [_POINTER, _POINTER, _LONG, _POINTER, _POINTER]),
     "find_moments": (None, [_POINTER, _LONG, _LONG, _LONG, _INT, _POINTER, _POINTER]),
     "sum_normalised": (None, [_POINTER, _POINTER, *[_LONG] * 4, _INT, *[_POINTER] * 4]),
@@ -53,6 +55,7 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
         None,
         [_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, _POINTER, *_COUNTED, _LONG, _LONG, _POINTER],
     ),
+    "sum_shares": (None, [_POINTER, _POINTER, _LONG, _POINTER]),
     "describe_rows": (_LONG, [_POINTER, _LONG, _LONG, _POINTER]),
 }
 
@@ -73,12 +76,12 @@ class Library:
         self._ready: dict[tuple[str, torch.dtype], Any] = {}
 
     def function(self, name: str, dtype: torch.dtype) -> Any:
-        found = self._ready.get((name, dtype))
-        if found is None:
-            found = getattr(self.handle, f"{name}_{TYPES[dtype]}_{self.level}")
-            found.restype, found.argtypes = ARGUMENTS[name]
-            self._ready[name, dtype] = found
-        return found
+        function = self._ready.get((name, dtype))
+        if function is None:
+            function = getattr(self.handle, f"{name}_{TYPES[dtype]}_{self.level}")
+            function.restype, function.argtypes = ARGUMENTS[name]
+            self._ready[name, dtype] = function
+        return function
 
 
 def list_levels() -> tuple[str, ...]:

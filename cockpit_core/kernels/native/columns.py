@@ -146,18 +146,19 @@ def square_columns(
     """Of ``g_vn[o, c, k] = sum_s columns_vn[o, s] image_n[c, patch(k, s)]``, ``out`` the convolution's output sizes:
     ``sum_vn signs_vn g_vn^2``, signs [V, n].
 
-    None if the image is not finite: 0 * inf is NaN, which whoever skips zeros does not see; or if it is too large.
+    None if the image is not finite (0 * inf is NaN, which a kernel that skips zeros does not see), or if it is too
+    large.
     """
-    found: list[Squared] = []
+    pieces: list[Squared] = []
     for some in _several(columns):
         part = _walk(columns[some], where, image, geometry, out, None if signs is None else signs[some])
         if part is None:
             return None
-        found.append(part)
-    if len(found) == 1:
-        return found[0]
-    squares, norms = (torch.stack(parts).sum(0) for parts in zip(*((f.squares, f.norms) for f in found), strict=True))
-    return Squared(squares, norms, torch.cat([f.sums for f in found]))
+        pieces.append(part)
+    if len(pieces) == 1:
+        return pieces[0]
+    squares, norms = (torch.stack(parts).sum(0) for parts in zip(*((f.squares, f.norms) for f in pieces), strict=True))
+    return Squared(squares, norms, torch.cat([f.sums for f in pieces]))
 
 
 def sum_column(
@@ -165,8 +166,8 @@ def sum_column(
 ) -> tuple[Tensor, Tensor] | None:
     """``sum_n g_n`` of one column [n, rows, *places], and its sums over samples and places: the gradients of weight and
     bias. None if the image is not finite."""
-    found = _walk(column.unsqueeze(0), where, image, geometry, out, None, squares=False)
-    return None if found is None else (found.squares, found.sums.sum((0, 1)))
+    squared = _walk(column.unsqueeze(0), where, image, geometry, out, None, squares=False)
+    return None if squared is None else (squared.squares, squared.sums.sum((0, 1)))
 
 
 def _walk(
@@ -200,10 +201,10 @@ def _walk(
         )  # fmt: skip
         return broken, total
 
-    found = share(run, cut(samples, flat.numel() * shape[1] * math.prod(shape[2:]), ALONE))
-    if any(broken for broken, _ in found):
+    shares = share(run, cut(samples, flat.numel() * shape[1] * math.prod(shape[2:]), ALONE))
+    if any(broken for broken, _ in shares):
         return None
-    total = torch.stack([part for _, part in found]).sum(0) if len(found) > 1 else found[0][1]
+    total = torch.stack([part for _, part in shares]).sum(0) if len(shares) > 1 else shares[0][1]
     added = total[..., : rows.length].reshape(channels, *shape[2:], shape[1]).movedim(-1, 1)
     return Squared(added, norms, sums.permute(2, 0, 1))
 
@@ -212,27 +213,27 @@ def _walk(
 
 
 def gather_columns(
-    pairs: list[tuple[Image, Tensor]], where: Tensor, geometry: Geometry, out: Sizes, found: Tensor
+    pairs: list[tuple[Image, Tensor]], where: Tensor, geometry: Geometry, out: Sizes, into: Tensor
 ) -> Tensor:
-    """Convolutions of images (without groups) with weights, added to ``found`` [n, places, rows] where ``where`` is not -1.
+    """Convolutions of images (without groups) with weights, added to ``into`` [n, places, rows] where ``where`` is not -1.
     Numbers behind an image's rows must be finite."""
     samples, places, channels = where.shape
-    if found.shape != where.shape or not found.is_contiguous():
-        raise ValueError(f"a result {tuple(found.shape)} does not fit places {tuple(where.shape)}")
+    if into.shape != where.shape or not into.is_contiguous():
+        raise ValueError(f"a result {tuple(into.shape)} does not fit places {tuple(where.shape)}")
     for image, weight in pairs:
         like = weight.new_empty(()).expand(1, samples, channels, places)
         _check_where(where, like, out)
         image.check(like, geometry, out, tuple(weight.shape))
-        if image.groups != 1 or found.dtype != weight.dtype or image.size > LARGEST:
+        if image.groups != 1 or into.dtype != weight.dtype or image.size > LARGEST:
             raise ValueError("only one group, one dtype and images of less than two billion numbers are known")
         rows = PatchRows.of(image, geometry, out)
         filters = weight.new_zeros(channels, len(rows.starts) * rows.rows, rows.padded)
         filters[..., : rows.length] = weight.movedim(1, -1).reshape(channels, -1, rows.length)
-        _gather(image, filters, rows, where, found)
-    return found
+        _gather(image, filters, rows, where, into)
+    return into
 
 
-def _gather(image: Image, filters: Tensor, rows: PatchRows, where: Tensor, found: Tensor) -> None:
+def _gather(image: Image, filters: Tensor, rows: PatchRows, where: Tensor, into: Tensor) -> None:
     samples, places, channels = where.shape
     sizes, each = rows.describe(image, channels, places), filters.element_size()
     kernel = _kernel("gather_convolution", filters.dtype)
@@ -241,7 +242,7 @@ def _gather(image: Image, filters: Tensor, rows: PatchRows, where: Tensor, found
         first = low * places * channels
         kernel(
             image.buffer.data_ptr() + low * image.size * each, filters.data_ptr(), where.data_ptr() + 4 * first, high - low,
-            sizes.ctypes.data, rows.places.ctypes.data, rows.starts.ctypes.data, found.data_ptr() + first * each,
+            sizes.ctypes.data, rows.places.ctypes.data, rows.starts.ctypes.data, into.data_ptr() + first * each,
         )  # fmt: skip
 
     share(run, cut(samples, where.numel() * filters[0].numel(), ALONE))

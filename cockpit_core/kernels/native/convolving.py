@@ -126,7 +126,7 @@ def reduce_convolution(
 ) -> Reduced | None:  # fmt: skip
     """Of ``g_n[o, c, k] = scale * sum_s left_n[o, s] image_n[c, patch(k, s)]``: ``left`` [n, rows, *out], ``image``
     [n, channels, *space], which zeros are put ``around``.
-    None if something is not finite: 0 * inf is NaN, which whoever skips zeros does not see."""
+    None if something is not finite: 0 * inf is NaN, which a kernel that skips zeros does not see."""
     library = find_library()
     assert library is not None
     samples, space, out = len(left), widen_space(tuple(image.shape[2:]), around), tuple(left.shape[2:])
@@ -142,17 +142,17 @@ def reduce_convolution(
     kernel, each, rule, size = library.function("reduce_convolution", left.dtype), left[0], *find_rule(bins, left.dtype)
 
     def run(low: int, high: int) -> tuple[int, Share]:
-        found = Share(samples, bins is not None, size)
+        own = Share(samples, bins is not None, size)
         weights, at = np.empty(len(places), np.float64), np.empty(len(places), np.int32)
         broken = kernel(
             moved.data_ptr() + low * groups * int(sizes[2]) * moved.element_size(),
             left.data_ptr() + low * each.numel() * left.element_size(), high - low, sizes.ctypes.data,
             places.ctypes.data, starts.ctypes.data, scale, 0 if along is None else along.data_ptr(),
-            math.prod(shape), number, pointer_of(rule), found.table_pointer, size, found.norms.data_ptr() + 8 * low,
-            found.dots.data_ptr() + 16 * low, weights.ctypes.data, at.ctypes.data,
+            math.prod(shape), number, pointer_of(rule), own.table_pointer, size, own.norms.data_ptr() + 8 * low,
+            own.dots.data_ptr() + 16 * low, weights.ctypes.data, at.ctypes.data,
         )  # fmt: skip
-        return broken, found
+        return broken, own
 
     work = left.numel() * math.prod(geometry[0]) * channels
-    found = share(run, cut(samples, work, ALONE))
-    return None if any(broken for broken, _ in found) else add_up([part for _, part in found])
+    shares = share(run, cut(samples, work, ALONE))
+    return None if any(broken for broken, _ in shares) else add_up([part for _, part in shares])

@@ -24,7 +24,7 @@ ROUNDING = {torch.bfloat16: 1, torch.float16: 2}
 def _library() -> Library:
     library = find_library()
     if library is None:
-        raise RuntimeError("the native kernels are not there: reinstall, or use another path")
+        raise RuntimeError("the native kernels are missing: reinstall, or use another path")
     return library
 
 
@@ -39,6 +39,7 @@ def count_values(values: Tensor, parameter: Tensor | None, gradient: AnyBins, ta
     _library()
     rows = values.shape[0] if values.dtype not in ROUNDING else max(1, BLOCK // values.shape[1])
     small = None if parameter is None else parameter.to(torch.int16).contiguous()
+    into = table.numpy()
     for start in range(0, values.shape[0], rows):
         block = _dense(values[start : start + rows])
         if small is None:
@@ -46,12 +47,12 @@ def count_values(values: Tensor, parameter: Tensor | None, gradient: AnyBins, ta
             assert counts is not None
             table += counts
         else:
-            table += _count_pairs(block, small, gradient, tuple(table.shape))
+            into += _count_pairs(block, small, gradient, tuple(table.shape))
 
 
 def _add_up(
     run: Callable[[int, int, np.ndarray], None], bounds: list[tuple[int, int]], shape: tuple[int, ...]
-) -> Tensor:
+) -> np.ndarray:
     """Each part counts into a table of its own; their sum."""
 
     def count(low: int, high: int) -> np.ndarray:
@@ -60,10 +61,10 @@ def _add_up(
         return own
 
     tables = share(count, bounds)
-    return torch.from_numpy(tables[0] if len(tables) == 1 else np.sum(tables, axis=0))
+    return tables[0] if len(tables) == 1 else np.sum(tables, axis=0)
 
 
-def _count_pairs(values: Tensor, parameter: Tensor, gradient: AnyBins, shape: tuple[int, ...]) -> Tensor:
+def _count_pairs(values: Tensor, parameter: Tensor, gradient: AnyBins, shape: tuple[int, ...]) -> np.ndarray:
     kernel, (rule, _) = _library().function("count_pairs", values.dtype), find_rule(gradient, values.dtype)
 
     def run(low: int, high: int, own: np.ndarray) -> None:
@@ -81,14 +82,15 @@ def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: AnyBin
     if a.shape[1] < b.shape[1] and (parameter is None or a.shape[1] < 64):  # the kernels want the longer side as ``a``
         b, a, parameter = a, b, None if parameter is None else parameter.t()
     b, a = widen(b).contiguous(), widen(a).contiguous()
+    into = table.numpy()
     if parameter is None:
-        table += _count_outer(b, a, kind, gradient, len(table))
+        into += _count_outer(b, a, kind, gradient, len(table))
         return
     small = parameter.to(torch.int16).contiguous()
     samples = max(1, BLOCK // a.shape[1])
     for start in range(0, len(b), samples):
         part = slice(start, start + samples)
-        table += _count_outer_pairs(b[part], a[part], kind, small, gradient, tuple(table.shape))
+        into += _count_outer_pairs(b[part], a[part], kind, small, gradient, tuple(table.shape))
 
 
 @lru_cache(maxsize=32)
@@ -100,7 +102,7 @@ def describe_products(bins: LogBins, kind: int, level: str) -> np.ndarray:
     return memory
 
 
-def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) -> Tensor:
+def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) -> np.ndarray:
     kernel, (rule, _) = _library().function("count_outer", b.dtype), find_rule(gradient, b.dtype)
     out, inner, each = b.shape[1], a.shape[1], b.element_size()
     wanted = isinstance(gradient, LogBins) and b.dtype == torch.float32
@@ -119,7 +121,7 @@ def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) 
 
 def _count_outer_pairs(
     b: Tensor, a: Tensor, kind: int, parameter: Tensor, gradient: AnyBins, shape: tuple[int, ...]
-) -> Tensor:
+) -> np.ndarray:
     library, (rule, _) = _library(), find_rule(gradient, b.dtype)
     kernel, describe = library.function("count_outer_pairs", b.dtype), library.function("describe_rows", b.dtype)
     samples, inner = a.shape

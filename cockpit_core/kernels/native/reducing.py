@@ -25,11 +25,12 @@ TABLES = 4  # that a kernel counts into in turn
 @dataclass
 class Reduced:
     """``norms`` [n] are ``||g_n||^2``, ``dots`` [n, 2] the projections, both float64; ``counts`` is a table like that of
-    ``Counts``."""
+    ``Counts``; ``gram`` [k, k] are products of the first samples, where they were asked for."""
 
     norms: Tensor
     dots: Tensor
     counts: Tensor | None = None
+    gram: Tensor | None = None
 
 
 @lru_cache(maxsize=64)
@@ -67,8 +68,8 @@ class Share:
 
 
 def find_rule(bins: AnyBins | None, dtype: torch.dtype) -> tuple[Tensor | None, int]:
-    """The rule's constants and how many categories there are. Whoever hands their address on holds them as long: another
-    thread may push them out of the cache meanwhile."""
+    """The rule's constants and how many categories there are. Whoever passes their address on must hold them until
+    then: another thread may push them out of the cache."""
     if bins is None:
         return None, 0
     return describe_rule(bins, dtype == torch.float64), bins.count + GRADIENT_EXTRA
@@ -104,15 +105,15 @@ def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: AnyBi
     by_rows = rows >= torch.get_num_threads() > 1 or columns < rows
 
     def run(low: int, high: int) -> Share:
-        found = Share(rows, bins is not None, size)
+        own = Share(rows, bins is not None, size)
         first, count = (low, high - low) if by_rows else (0, rows)
         shift, width = (0, columns) if by_rows else (low, high - low)
         kernel(
             start + (first * G.stride(0) + shift) * each, G.stride(0), count, width, scale, along + shift * each,
-            columns, number, pointer_of(rule), found.table_pointer, size,
-            found.norms.data_ptr() + 8 * first, found.dots.data_ptr() + 16 * first,
+            columns, number, pointer_of(rule), own.table_pointer, size,
+            own.norms.data_ptr() + 8 * first, own.dots.data_ptr() + 16 * first,
         )  # fmt: skip
-        return found
+        return own
 
     if not G.numel():
         return add_up([Share(rows, bins is not None, size)])
@@ -122,7 +123,8 @@ def reduce_block(G: Tensor, directions: Tensor | None, scale: float, bins: AnyBi
 def reduce_blocks(
     blocks: Sequence[Tensor], directions: Sequence[Sequence[Tensor]], scales: Sequence[float], bins: AnyBins | None
 ) -> list[Reduced]:
-    """``reduce_block`` of many small ones of one dtype with one call: a bias is reduced in less time than it takes to ask."""
+    """``reduce_block`` for many small blocks of one dtype with one call: reducing a bias takes less time than the
+    call."""
     library = find_library()
     assert library is not None
     like, jobs, held, first = blocks[0], [], list[Tensor](), 0
@@ -138,13 +140,31 @@ def reduce_blocks(
         jobs.append([G.data_ptr(), G.stride(0), *G.shape, *pointers, first])
         first += len(G)
     (rule, size), each = find_rule(bins, like.dtype), np.array(jobs, np.int64)
-    found, factors = Share(first, False, 0), np.array(scales, np.float64)
+    total, factors = Share(first, False, 0), np.array(scales, np.float64)
     table = None if bins is None else torch.zeros(len(blocks), TABLES, size, dtype=torch.int64)
     library.function("reduce_blocks", like.dtype)(
         each.ctypes.data, factors.ctypes.data, len(blocks), pointer_of(rule), 0 if table is None else table.data_ptr(), size,
-        found.norms.data_ptr(), found.dots.data_ptr(),
+        total.norms.data_ptr(), total.dots.data_ptr(),
     )  # fmt: skip
+    if len(blocks) == 1:
+        return [Reduced(total.norms, total.dots, None if table is None else table[0].sum(0))]
     sizes = [len(G) for G in blocks]
     tables = [None] * len(blocks) if table is None else table.sum(1).unbind()
-    pairs = zip(found.norms.split(sizes), found.dots.split(sizes), tables, strict=True)
+    pairs = zip(total.norms.split(sizes), total.dots.split(sizes), tables, strict=True)
     return [Reduced(norms, dots, counts) for norms, dots, counts in pairs]
+
+
+def multiply_pairs(pairs: Sequence[tuple[Tensor, Tensor]]) -> np.ndarray:
+    """``x . y`` [n] of many small ones of one dtype, contiguous and of equal size, with one call."""
+    library = find_library()
+    assert library is not None
+    dtype = pairs[0][0].dtype
+    for x, y in pairs:
+        if x.numel() != y.numel() or x.dtype != dtype or y.dtype != dtype or not x.is_contiguous() & y.is_contiguous():
+            raise ValueError("pairs that are multiplied together are contiguous, alike in size, and have one dtype")
+    jobs = np.array([[x.data_ptr(), 0, 1, x.numel(), y.data_ptr(), 0, k] for k, (x, y) in enumerate(pairs)], np.int64)
+    factors, norms, dots = np.ones(len(pairs)), np.zeros(len(pairs)), np.zeros((len(pairs), 2))
+    library.function("reduce_blocks", dtype)(
+        jobs.ctypes.data, factors.ctypes.data, len(pairs), 0, 0, 0, norms.ctypes.data, dots.ctypes.data
+    )
+    return dots[:, 0]

@@ -1,4 +1,4 @@
-// Log bins of several histograms on one axis: each stores only the magnitudes that it has, and no two need have the same.
+// Log bins of several histograms on one axis: each stores only the magnitudes that occur, and they may differ from one to the next.
 import type { HistogramData } from "../data/wire.ts";
 import { binAxis } from "./bins.ts";
 
@@ -10,7 +10,7 @@ interface Grid {
 }
 
 const grids = new WeakMap<Float64Array, Grid | null>();
-const axes = new Map<string, Float64Array>(); // the same edges again for the same grid: what is known of them hangs on them
+const axes = new Map<string, Float64Array>(); // the same edges again for the same grid: caches go by these arrays
 const aligned = new WeakMap<HistogramData, WeakMap<Float64Array, HistogramData>>();
 
 function gridOf(edges: Float64Array): Grid | null {

@@ -5,13 +5,13 @@ import type { Scale, Tick } from "../draw/scale.ts";
 import type { Box, Mark } from "../draw/scene.ts";
 import { readable, type Theme } from "../draw/theme.ts";
 
-export interface Rule {
+export interface Guide {
   value: number;
   label: string; // stands in the legend, where no curve can cross it
   color?: string;
 }
-export const RULE_DASH = [5, 3];
-/** What stands beside an axis, and is read upwards. */
+export const GUIDE_DASH = [5, 3];
+/** The title beside an axis, read upwards. */
 export const upright = (x: number, y: number, text: string, theme: Theme): Mark => ({
   type: "text",
   x,
@@ -70,16 +70,16 @@ export function axisMarks(chart: AxisOptions, box: Box, xscale: Scale, yscale: S
   return marks;
 }
 
-export function ruleMarks(rule: Rule, theme: Theme, box: Box, yscale: Scale): Mark[] {
-  const stroke = rule.color ?? theme.warn;
+export function guideMarks(guide: Guide, theme: Theme, box: Box, yscale: Scale): Mark[] {
+  const stroke = guide.color ?? theme.warn;
   const color = readable(stroke, theme);
   const [low, high] = yscale.domain;
   const right = box.x + box.width;
-  if (!(rule.value >= low && rule.value <= high)) {
-    const above = rule.value > high;
-    const text = `${rule.label} ${above ? "↑" : "↓"}`.trim();
+  if (!(guide.value >= low && guide.value <= high)) {
+    const above = guide.value > high;
+    const text = `${guide.label} ${above ? "↑" : "↓"}`.trim();
     return [{ type: "text", x: right - 2, y: above ? box.y + 6 : box.y + box.height - 7, text, anchor: "end", color }];
   }
-  const y = yscale.to(rule.value);
-  return [{ type: "line", xs: [box.x, right], ys: [y, y], stroke, weight: 1.2, dash: RULE_DASH }];
+  const y = yscale.to(guide.value);
+  return [{ type: "line", xs: [box.x, right], ys: [y, y], stroke, weight: 1.2, dash: GUIDE_DASH }];
 }

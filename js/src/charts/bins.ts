@@ -19,8 +19,8 @@ export function findZeroBin(edges: ArrayLike<number>): number {
   for (let i = 0; i < last; i++) {
     if (!(edges[i] <= 0 && edges[i + 1] > 0)) continue;
     const [up, down] = [growth(edges, i + 1, last, 1), growth(edges, i, 0, -1)];
-    const found = [up, down].filter((factor) => factor !== null);
-    return found.length && found.every((factor) => (factor as number) > 1.001) ? i : -1;
+    const factors = [up, down].filter((factor) => factor !== null);
+    return factors.length && factors.every((factor) => (factor as number) > 1.001) ? i : -1;
   }
   return -1;
 }

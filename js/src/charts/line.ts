@@ -4,7 +4,7 @@ import type { Series } from "../data/series.ts";
 import { SHORTEST, smooth } from "../data/smooth.ts";
 import { makeScale, padDomain, type Scale } from "../draw/scale.ts";
 import { type Box, emptyScene, type LegendItem, type Mark, type Scene } from "../draw/scene.ts";
-import { type AxisOptions, axisMarks, type Rule, ruleMarks } from "./axes.ts";
+import { type AxisOptions, axisMarks, type Guide, guideMarks } from "./axes.ts";
 import { brokenPixels, decimate, visibleRange } from "./decimate.ts";
 
 export interface Curve {
@@ -25,7 +25,7 @@ export interface LineChart extends AxisOptions {
   ylog: boolean;
   smoothing: number;
   curves: Curve[];
-  rules?: Rule[];
+  guides?: Guide[];
   cursor?: number | null; // step
   cursorAt?: number | null; // where that step stands on the axis: the curves may have ended before it
   legend?: LegendItem[];
@@ -54,9 +54,9 @@ export function valueRange(curves: Curve[], domain: [number, number], log: boole
   return [low, high];
 }
 
-function withRules([low, high]: [number, number], rules: Rule[], log: boolean): [number, number] {
+function withGuides([low, high]: [number, number], guides: Guide[], log: boolean): [number, number] {
   let [a, b] = [low, high];
-  for (const { value } of rules) {
+  for (const { value } of guides) {
     if (!Number.isFinite(value) || (log && value <= 0)) continue;
     const near = log
       ? value > low / 1000 && value < high * 1000
@@ -68,7 +68,7 @@ function withRules([low, high]: [number, number], rules: Rule[], log: boolean): 
   return [a, b];
 }
 
-// A log axis has no place for zero and below; how many there are is said instead.
+// A log axis has no place for zero and below; their number is shown instead.
 function countHidden(chart: LineChart): number {
   let hidden = 0;
   for (const { series } of chart.curves) {
@@ -91,13 +91,13 @@ export function lineScene(chart: LineChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
   const box = plotBox(chart);
   const xscale = makeScale(chart.xlog ? "log1p" : "linear", chart.domain, [box.x, box.x + box.width]);
-  const [low, high] = withRules(valueRange(chart.curves, chart.domain, chart.ylog), chart.rules ?? [], chart.ylog);
+  const [low, high] = withGuides(valueRange(chart.curves, chart.domain, chart.ylog), chart.guides ?? [], chart.ylog);
   const from = chart.zero && !chart.ylog ? Math.min(0, low) : low;
   const range = chart.yrange ?? padDomain(from, high, chart.ylog, chart.least);
   const yscale = makeScale(chart.ylog ? "log" : "linear", range, [box.y + box.height, box.y]);
   scene.marks.push(...axisMarks(chart, box, xscale, yscale));
   for (const curve of chart.curves) scene.marks.push(...curveMarks(curve, chart, box, xscale, yscale));
-  for (const rule of chart.rules ?? []) scene.marks.push(...ruleMarks(rule, chart.theme, box, yscale));
+  for (const guide of chart.guides ?? []) scene.marks.push(...guideMarks(guide, chart.theme, box, yscale));
   if (chart.cursor !== null && chart.cursor !== undefined)
     scene.marks.push(...cursorMarks(chart.cursor, chart, box, xscale, yscale));
   const hidden = chart.ylog ? countHidden(chart) : 0;
@@ -175,14 +175,14 @@ function curveMarks(curve: Curve, chart: LineChart, box: Box, xscale: Scale, ysc
 
 /** Values between two that are not finite: a line through one point has no length. */
 function pickLonely(xs: ArrayLike<number>, ys: ArrayLike<number>): [number[], number[]] {
-  const found: [number[], number[]] = [[], []];
+  const points: [number[], number[]] = [[], []];
   for (let i = 0; i < ys.length; i++) {
     if (Number.isFinite(ys[i]) && !Number.isFinite(ys[i - 1]) && !Number.isFinite(ys[i + 1])) {
-      found[0].push(xs[i]);
-      found[1].push(ys[i]);
+      points[0].push(xs[i]);
+      points[1].push(ys[i]);
     }
   }
-  return found;
+  return points;
 }
 
 const APART = 9; // pixels between two crosses that can be told apart

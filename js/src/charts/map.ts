@@ -1,5 +1,6 @@
 // Layers against steps: one row each, one colour per value. One picture for six tensors or six hundred.
 import { formatNumber } from "../data/format.ts";
+import { lowerBound } from "../data/table.ts";
 import { countColor, differenceColor, toHex } from "../draw/colors.ts";
 import { pack } from "../draw/raster.ts";
 import type { Scale } from "../draw/scale.ts";
@@ -18,6 +19,13 @@ export interface MapColors {
 
 /** From the 2nd to the 98th per cent of what is above 0, at least one decade; ratios reach equally far to both sides. */
 export function mapColors(rows: MapRow[], difference: boolean): MapColors {
+  let found = scales.get(rows);
+  if (found?.difference !== difference) scales.set(rows, (found = findColors(rows, difference)));
+  return found;
+}
+const scales = new WeakMap<MapRow[], MapColors>();
+
+function findColors(rows: MapRow[], difference: boolean): MapColors {
   const logs = rows.flatMap(({ values }) => values.filter((v) => v > 0 && Number.isFinite(v)).map(Math.log10));
   const sorted = Float64Array.from(logs).sort();
   const at = (share: number) => sorted[Math.round(share * (sorted.length - 1))];
@@ -39,10 +47,26 @@ export function mapColor(value: number, { low, high, difference }: MapColors, th
   return difference ? differenceColor(Math.max(-1, Math.min(1, 2 * t - 1)) || 0.001) : countColor(t);
 }
 
-/** The worst of two values that share a pixel: what is not finite, else the larger one. */
-const worse = (a: number, b: number) => (!Number.isFinite(a) || (Number.isFinite(b) && a >= b) ? a : b);
+/** Of two values that share a pixel the worse is seen: what is not finite, else the larger one. */
+const isWorse = (a: number, b: number) => Number.isFinite(b) && (!Number.isFinite(a) || a > b);
 
 const known = new WeakMap<MapRow[], { key: string; rgba: Uint8ClampedArray }>();
+const inks = new WeakMap<MapRow[], { colors: MapColors; dark: boolean; words: Uint32Array[] }>();
+
+/** The colour of every value, worked out once: moving along the axis asks for them with every frame. */
+function inkOf(rows: MapRow[], colors: MapColors, theme: Theme): Uint32Array[] {
+  const { dark } = theme;
+  let found = inks.get(rows);
+  if (found?.colors !== colors || found.dark !== dark) {
+    const ink = (value: number) => {
+      const [red, green, blue] = mapColor(value, colors, theme);
+      return pack(red, green, blue);
+    };
+    found = { colors, dark, words: rows.map(({ values }) => Uint32Array.from(values, ink)) };
+    inks.set(rows, found);
+  }
+  return found.words;
+}
 
 export function mapPixels(rows: MapRow[], xscale: Scale, box: Box, colors: MapColors, theme: Theme): Uint8ClampedArray {
   const width = Math.max(1, Math.round(box.width));
@@ -50,32 +74,31 @@ export function mapPixels(rows: MapRow[], xscale: Scale, box: Box, colors: MapCo
   const cached = known.get(rows);
   if (cached?.key === key) return cached.rgba;
   const words = new Uint32Array(width * rows.length);
+  const ink = inkOf(rows, colors, theme);
+  const place = (x: number) => Math.round(xscale.to(x) - box.x);
   rows.forEach(({ xs, values }, r) => {
-    // The pixel of several records shows the worst; what follows until the next one, the last.
-    const cells = new Map<number, { worst: number; last: number }>();
-    xs.forEach((x, i) => {
-      const at = Math.round(xscale.to(x) - box.x);
-      const known = cells.get(at);
-      cells.set(at, { worst: known ? worse(known.worst, values[i]) : values[i], last: values[i] });
-    });
-    const paint = (value: number, from: number, to: number) => {
-      const [red, green, blue] = mapColor(value, colors, theme);
-      if (to > 0) words.fill(pack(red, green, blue), r * width + Math.max(0, from), r * width + to);
+    const paint = (i: number, from: number, to: number) => {
+      if (to > 0) words.fill(ink[r][i], r * width + Math.max(0, from), r * width + Math.min(width, to));
     };
-    const starts = [...cells.keys()];
-    [...cells].forEach(([start, { worst, last }], i) => {
-      const gap = i ? start - starts[i - 1] : (starts[1] ?? start + 12) - start;
-      const end = Math.min(width, i + 1 < starts.length ? starts[i + 1] : start + Math.max(4, gap));
-      paint(last, start, end);
-      if (worst !== last) paint(worst, start, Math.min(end, start + 1));
-    });
+    let i = Math.max(0, lowerBound(xs, xs.length, xscale.domain[0]) - 1); // what is before is not seen
+    while (i > 0 && place(xs[i]) >= 0) i--;
+    let before = i > 0 ? place(xs[i - 1]) : Number.NaN;
+    // The pixel of several records shows the worst; what follows until the next one, the last.
+    for (let start = place(xs[i]); i < xs.length && start < width; i++) {
+      let worst = i;
+      while (i + 1 < xs.length && place(xs[i + 1]) === start) if (isWorse(values[++i], values[worst])) worst = i;
+      const gap = i + 1 < xs.length ? place(xs[i + 1]) - start : Math.max(4, start - before || 12);
+      paint(i, start, start + gap);
+      if (worst !== i) paint(worst, start, start + 1);
+      [before, start] = [start, start + gap];
+    }
   });
   const rgba = new Uint8ClampedArray(words.buffer);
   known.set(rows, { key, rgba });
   return rgba;
 }
 
-/** The colours with their ends, and what has a colour of its own; in a picture so wide, at its right. */
+/** The colours with their ends, and what has a colour of its own; to its right if the picture is wide enough. */
 export function mapLegend(
   width: number,
   colors: MapColors,

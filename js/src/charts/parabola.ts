@@ -69,7 +69,7 @@ export function parabolaScene(chart: ParabolaChart): Scene {
       const [color, alpha] = count === 1 ? [chart.theme.faint, 0.42] : [group.color, 0.12];
       marks.push(areaMark(density(group.all), chart, x, color, alpha));
     }
-    // Of more than two runs only the recent part, as outlines: areas would cover each other.
+    // For more than two runs only the recent part, as outlines: areas would cover each other.
     const area = areaMark(density(group.recent), chart, x, group.color, count === 1 ? 0.5 : count === 2 ? 0.3 : 1);
     marks.push(count < 3 ? area : { ...area, fill: undefined, closed: false, weight: 1.6 });
   }

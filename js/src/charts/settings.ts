@@ -16,7 +16,7 @@ export interface Dot {
 export interface Strip {
   label: string;
   dots: Dot[];
-  rule?: number;
+  guide?: number;
 }
 export interface SettingsChart {
   width: number;
@@ -70,9 +70,9 @@ export function settingsScene(chart: SettingsChart): Scene {
 
 function addStrip(scene: Scene, strip: Strip, box: Box, places: Map<string, number>, theme: Theme): void {
   const finite = strip.dots.filter(({ value }) => Number.isFinite(value));
-  const values = [...finite.map(({ value }) => value), ...(strip.rule === undefined ? [] : [strip.rule])];
+  const values = [...finite.map(({ value }) => value), ...(strip.guide === undefined ? [] : [strip.guide])];
   const log =
-    strip.rule === undefined && values.every((value) => value > 0) && Math.max(...values) > 30 * Math.min(...values);
+    strip.guide === undefined && values.every((value) => value > 0) && Math.max(...values) > 30 * Math.min(...values);
   const yscale = makeScale(log ? "log" : "linear", padDomain(Math.min(...values), Math.max(...values), log), [
     box.y + box.height,
     box.y,
@@ -88,8 +88,8 @@ function addStrip(scene: Scene, strip: Strip, box: Box, places: Map<string, numb
     marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [tick.at, tick.at], stroke: theme.line });
     marks.push({ type: "text", x: box.x - 6, y: tick.at, text: tick.label, anchor: "end", color: theme.quiet });
   }
-  if (strip.rule !== undefined) {
-    const y = yscale.to(strip.rule);
+  if (strip.guide !== undefined) {
+    const y = yscale.to(strip.guide);
     marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [y, y], stroke: theme.warn, dash: [5, 3] });
   }
   marks.push(...medianLines(finite, places, yscale));

@@ -4,7 +4,7 @@ import { ROW } from "../data/store.ts";
 import { lowerBound } from "../data/table.ts";
 import type { Context, ShownRun } from "./panel.ts";
 
-/** The chosen runs, those first that came as far as this step: the others ended before it and know nothing of it. */
+/** The chosen runs, with those that reached this step first: the others ended before it and know nothing about it. */
 export function runsReaching(ctx: Context, step: number): ShownRun[] {
   const began = ctx.runs.filter(({ data }) => data.rows.n);
   const far = began.filter(({ data }) => (data.lastStep ?? -1) >= step);

@@ -37,7 +37,7 @@ export interface Reading {
 export interface Verdict {
   text: string;
   short: string;
-  fault?: boolean; // says that something is wrong; all else is silent about a run that is known to be sick
+  fault?: boolean; // says that something is wrong; other sentences are left out for a run that is known to be sick
 }
 
 export interface Size {
@@ -61,7 +61,7 @@ export interface Context {
   goTo(step: number, layer?: string): void;
   /** The stored step of a histogram that is nearest to `step`, not later if possible. */
   heavyStep(run: ShownRun, quantity: string, layer?: string): number | null;
-  /** undefined = on its way, null = there is none. What is for later waits for all that is not. */
+  /** undefined = on its way, null = there is none. What is for later waits for everything else. */
   histogram(
     run: ShownRun,
     quantity: string,
@@ -69,18 +69,18 @@ export interface Context {
     layer: string,
     later?: boolean,
   ): HistogramData | null | undefined;
-  /** What the user's own function shows of a sample: undefined = not here, null = nothing. Absent without such a function. */
+  /** What the user's own function shows for a sample: undefined = not here, null = nothing. Absent without such a function. */
   sample?(id: number): Sample | null | undefined;
   /** Asks for the layer-wise columns of a name, once. */
   wantLayers(run: ShownRun, name: string): void;
 }
 
-export type Group = "first" | "step" | "gradients" | "curvature" | "training" | "about";
+export type Section = "first" | "step" | "gradients" | "curvature" | "training" | "about";
 
 export interface Panel {
   id: string;
   title: string;
-  group: Group;
+  group: Section;
   order: number;
   height: number; // of the chart, in pixels, before columns are evened out
   names: string[]; // columns it shows: the default panel leaves them alone
@@ -95,7 +95,7 @@ export interface Panel {
   /** Further numbers that the picture shows, for the table that screen readers see. Asked only when it is at rest. */
   details?(ctx: Context): Reading[];
   verdict?(ctx: Context, run: ShownRun): Verdict | null;
-  note?(ctx: Context): string; // what is to be said besides
+  note?(ctx: Context): string; // anything else that should be said
   draw?(ctx: Context, size: Size): Scene;
   /** For tables: fills the element. Called only when something changed. */
   fill?(ctx: Context, element: HTMLElement): void;
@@ -131,7 +131,7 @@ export const isOver = ({ runs }: Context): boolean =>
 export const isIdle = ({ runs }: Context, { needs }: Panel): boolean =>
   needs !== undefined && !runs.some(({ data }) => needs.some((name) => data.has(name) || data.heavy.has(name)));
 
-/** Why there is no value, in the newest words that tracking found for it. */
+/** Why there is no value, in the latest words of tracking. */
 export function reasonFor(ctx: Context, names: string[]): string {
   for (const { data } of ctx.runs)
     for (const note of [...data.missing.values()].reverse()) if (names.includes(note.name)) return note.reason;

@@ -26,17 +26,17 @@ function shortest(path: string[], others: string[][]): string {
 
 /** Blocks in network order. Tensors of one block that stand apart in the network are put together at the first of them. */
 export function groupBlocks(names: string[]): Block[] {
-  const found = new Map<string, { words: string[]; layers: string[] }>();
+  const blocks = new Map<string, { words: string[]; layers: string[] }>();
   for (const name of names) {
     const words = name.split(".");
     const path = words.slice(0, blockLength(words));
     const key = path.join(".");
-    const own = found.get(key) ?? { words: path, layers: [] };
+    const own = blocks.get(key) ?? { words: path, layers: [] };
     own.layers.push(name);
-    found.set(key, own);
+    blocks.set(key, own);
   }
-  const paths = [...found.values()].map(({ words }) => words);
-  return [...found].map(([path, { words, layers }]) => ({ name: shortest(words, paths), path, layers }));
+  const paths = [...blocks.values()].map(({ words }) => words);
+  return [...blocks].map(([path, { words, layers }]) => ({ name: shortest(words, paths), path, layers }));
 }
 
 /** What a tensor is called inside its block. */

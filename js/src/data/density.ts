@@ -1,4 +1,4 @@
-// Median and density of a list of numbers, remembered for the same list: a list is made anew when data arrives.
+// Median and density of a list of numbers, remembered for the same list: new data makes a new list.
 
 export const EDGE = 1.9; // of the drawn part; what lies outside is counted at the edge
 

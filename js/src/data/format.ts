@@ -73,9 +73,9 @@ const initials = (word: string) =>
     .join("");
 
 /**
- * Dotted names in at most `length` letters each, so that they can still be told apart: first without what all begin with,
+ * Dotted names in at most `length` letters each, so that they can still be told apart: first without their common beginning,
  * then with modules by their initials (`encoder.layers.0.self_attn.in_proj_weight` -> `e.l.0.sa.in_proj_weight`), at last
- * by number. The whole name belongs into a title.
+ * by number. The whole name belongs in a title.
  */
 export function shortNames(names: string[], length: number): Map<string, string> {
   const words = new Map(names.map((name) => [name, shorten(name, 20_000).split(".")]));
@@ -89,19 +89,19 @@ export function shortNames(names: string[], length: number): Map<string, string>
     (own) => [...own.slice(shared, -1).map(initials), own[own.length - 1]].join("."),
     (own) => own.slice(shared).map(initials).join("."),
   ];
-  const found = new Map<string, string>();
+  const short = new Map<string, string>();
   for (const form of forms) {
     const texts = new Map([...words].map(([name, own]) => [name, form(own)]));
     const times = new Map<string, number>();
-    for (const text of [...texts.values(), ...found.values()]) times.set(text, (times.get(text) ?? 0) + 1);
+    for (const text of [...texts.values(), ...short.values()]) times.set(text, (times.get(text) ?? 0) + 1);
     for (const [name, text] of texts)
-      if (!found.has(name) && [...text].length <= length && times.get(text) === 1) found.set(name, text);
+      if (!short.has(name) && [...text].length <= length && times.get(text) === 1) short.set(name, text);
   }
   names.forEach((name, i) => {
-    if (found.has(name)) return;
+    if (short.has(name)) return;
     const number = `${i + 1} `;
     const room = Math.max(1, length - number.length - 1);
-    found.set(name, `${number}…${[...shorten(name, 20_000)].slice(-room).join("")}`);
+    short.set(name, `${number}…${[...shorten(name, 20_000)].slice(-room).join("")}`);
   });
-  return found;
+  return short;
 }

@@ -3,7 +3,7 @@ import type { HistogramData } from "./records.ts";
 import { lowerBound } from "./table.ts";
 
 const MOST_NUMBERS = 4_000_000; // 32 MB
-const OBJECTS = 100; // numbers that fit into what one histogram takes beside its arrays
+const OBJECTS = 100; // what one histogram takes beside its arrays, in numbers
 
 const placeOf = (quantity: string, layer: string) => JSON.stringify([quantity, layer]);
 

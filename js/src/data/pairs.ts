@@ -1,4 +1,4 @@
-// Names that belong into one chart: x, train_x, valid_x (val_x, test_x, eval_x), also x/val and val/x.
+// Names that belong in one chart: x, train_x, valid_x (val_x, test_x, eval_x), also x/val and val/x.
 
 const PARTS = "train|training|valid|validation|val|test|eval|dev";
 const before = new RegExp(`^(?:${PARTS})[_\\-./ ](.+)$`, "i");

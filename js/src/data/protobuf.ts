@@ -1,5 +1,5 @@
-// Bytes of a message of the schema into an object with all of its fields. Unknown fields are skipped; what is cut off or
-// no message throws.
+// Bytes of a message of the schema into an object with all of its fields. Unknown fields are skipped; bytes that are cut
+// off or are no message throw.
 import { fields } from "../gen/fields.ts";
 
 interface Field {

@@ -99,7 +99,7 @@ function widen(array: Float64Array, size: number): Float64Array {
 
 type Numbers = Float64Array | Uint32Array;
 
-/** Values against an axis. The arrays may belong to someone else who has the same numbers, and may be longer than `n`. */
+/** Values against an axis. The arrays may be shared with another series that has the same numbers, and may be longer than `n`. */
 export class Series {
   n = 0;
   x: Numbers = new Float64Array(0);
@@ -118,7 +118,7 @@ export class Series {
     this.append(y);
   }
 
-  /** One more value, where the places are someone else's. */
+  /** One more value, where the places belong to another series. */
   append(y: number): void {
     if (this.n === this.y.length) this.y = widen(this.y, roomFor(this.n + 1, this.n));
     this.y[this.n] = y;

@@ -12,11 +12,11 @@ export type Connection = "connecting" | "live" | "paused" | "disconnected" | "st
 export interface SourceStatus {
   connection: Connection;
   message?: string; // shown as it is, as text
-  runs?: RunInfo[]; // every run that could be shown, also those that were not loaded
+  runs?: RunInfo[]; // every run that could be shown, loaded or not
   progress?: number; // 0 to 1 while a long run is being loaded
 }
 
-/** What a user's own function shows of a sample: words, or a picture as the address of its data, or both. */
+/** What a user's own function shows for a sample: words, or a picture as the address of its data, or both. */
 export interface Sample {
   text: string;
   picture: string;
@@ -44,7 +44,7 @@ export interface Source {
   isStopping?(run: string): boolean;
   /** The user wants this run's training to end at its next step. Absent where the host cannot. */
   requestStop?(run: string): void;
-  /** What the user's own function shows of samples, by their ids. Absent where the user gave none. */
+  /** What the user's own function shows for samples, by their ids. Absent where the user gave none. */
   samples?(ids: number[]): Promise<Map<number, Sample>>;
   /** Fetches what is new at once. */
   refresh?(): void;

@@ -1,4 +1,4 @@
-// What is known of every run. Batches may arrive twice, out of order, or after a gap: the end is the same.
+// What is known about every run. Batches may arrive twice, out of order, or after a gap: the result is the same.
 import { FIT, FitTable } from "./fits.ts";
 import { HistogramCache } from "./histograms.ts";
 import { type Axis, AxisColumns, type Series, SeriesCache } from "./series.ts";
@@ -84,10 +84,10 @@ export class RunStore {
   // A resumed run went back to a checkpoint: what was measured after it, before the resume, no longer counts. The rule
   // is kept, so that an old message that arrives late cannot bring it back.
   private learnDrop(batch: Batch): void {
-    const rule = { from_seq: batch.from_seq, step: batch.drop_from_step };
-    if (!(rule.step >= 0) || rule.from_seq === 0) return;
-    if (this.drops.some((old) => old.from_seq === rule.from_seq && old.step === rule.step)) return;
-    this.drops.push(rule);
+    const drop = { from_seq: batch.from_seq, step: batch.drop_from_step };
+    if (!(drop.step >= 0) || drop.from_seq === 0) return;
+    if (this.drops.some((old) => old.from_seq === drop.from_seq && old.step === drop.step)) return;
+    this.drops.push(drop);
     const dead = new Set<number>();
     this.rows.filter((seq, i) => {
       const alive = !this.isDropped(seq, this.rows.columns[ROW.step][i]);
@@ -102,11 +102,11 @@ export class RunStore {
   }
 
   private isDropped(seq: number, step: number): boolean {
-    return this.drops.some((rule) => seq < rule.from_seq && step >= rule.step);
+    return this.drops.some((drop) => seq < drop.from_seq && step >= drop.step);
   }
 
   private isOutdated(known: { to_seq: number }, step: number): boolean {
-    return this.drops.some((rule) => known.to_seq <= rule.from_seq && step >= rule.step);
+    return this.drops.some((drop) => known.to_seq <= drop.from_seq && step >= drop.step);
   }
 
   private forgetRows(dead: (seq: number) => boolean): void {
@@ -230,7 +230,7 @@ export class RunStore {
     return this.sortedNotices;
   }
 
-  /** The latest message of each name, also of what was taken back. */
+  /** The latest message of each name, including retracted findings. */
   get findings(): Finding[] {
     return [...this.found.values()].map((known) => known.value);
   }

@@ -14,7 +14,7 @@ export function lowerBound(sorted: ArrayLike<number>, n: number, value: number):
 /** The columns of the table of records. */
 export const ROW = { step: 0, time: 1, wall_time: 2, epoch: 3, triggered: 4 } as const;
 
-/** Room for `size` values in an array that is full: a quarter more, because what is doubled is on average a third empty. */
+/** Room for `size` values in an array that is full: a quarter more, because doubling leaves a third empty on average. */
 export const roomFor = (size: number, full: number) => Math.max(size, 16, Math.ceil(full * 1.25));
 
 export class Table {
@@ -40,7 +40,7 @@ export class Table {
     });
   }
 
-  /** Inserts rows (sorted by seq) or overwrites those that are there. Costs no more than the part behind the first one. */
+  /** Inserts rows (sorted by seq) or overwrites those that are there. Costs no more than moving the part after the first one. */
   upsert(seq: Uint32Array, columns: ArrayLike<number>[]): void {
     const count = seq.length;
     if (!count) return;

@@ -1,4 +1,4 @@
-// A run that never ends must not fill the memory: above a limit its past is thinned, and told to be. Of every column each
+// A run that never ends must not fill the memory: above a limit its past is thinned, and the page says so. In every column each
 // stretch of 2^k records keeps its smallest and its largest value and the first that is not finite, so that no peak is ever
 // lost; stretches nest, so that thinning twice is thinning once. Whoever zooms in gets the rest again (detail.ts).
 import type { FitTable } from "./fits.ts";

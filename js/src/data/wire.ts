@@ -85,40 +85,12 @@ const isIncreasing = (numbers: Uint32Array) => numbers.every((value, i) => !i ||
 
 function decodeHeader(h: pb.Header): Header {
   return {
-    revision: h.revision,
-    name: h.name,
-    created: h.created,
-    model: h.model,
+    ...h,
     num_parameters: h.numParameters,
-    layers: h.layers.map(({ name, shape, size, module, method, reason }) => ({
-      name,
-      shape,
-      size,
-      module,
-      method,
-      reason,
-    })),
-    loss: h.loss,
     optimizers: h.optimizers.map((o) => ({ name: o.name, groups: o.groups.map((g) => ({ ...g.hyperparameters })) })),
-    config: h.config,
-    schedule: h.schedule,
-    curvature: h.curvature,
-    quantities: h.quantities.map((q) => ({
-      name: q.name,
-      kind: q.kind,
-      layerwise: q.layerwise,
-      unit: q.unit,
-      description: q.description,
-      schedule: q.schedule,
-      options: { ...q.options },
-      defined_for_sgd: q.definedForSgd,
-    })),
-    versions: { ...h.versions },
+    quantities: h.quantities.map((q) => ({ ...q, defined_for_sgd: q.definedForSgd })),
     git_commit: h.gitCommit,
     batch_size: h.batchSize,
-    covered: h.covered,
-    notes: [...h.notes],
-    options: { ...h.options },
     steps_per_epoch: h.stepsPerEpoch,
   };
 }

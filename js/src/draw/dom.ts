@@ -31,7 +31,7 @@ export function setAttribute(element: Element, name: string, value: string): voi
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
-/** Written only if it changes something: the page takes any writing for news. */
+/** Written only if it changes something: the page treats every write as a change. */
 export function setHidden(element: HTMLElement, hidden: boolean): void {
   if (element.hidden !== hidden) element.hidden = hidden;
 }
@@ -100,7 +100,7 @@ function keepInside(box: HTMLElement): void {
   if (over || under) box.style.transform = `translateX(${under ? under : -over}px)`;
 }
 
-/** All of them, but for the one that `except` is in. */
+/** All of them, except the one that contains `except`. */
 export function closePopovers(root: HTMLElement, except: EventTarget | null = null): void {
   const inside = (except as Element | null)?.closest?.(".ck-popwrap");
   for (const wrap of root.querySelectorAll(".ck-popwrap"))

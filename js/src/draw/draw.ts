@@ -169,7 +169,7 @@ function blankSheet(w: number, h: number, left: number, top: number, ratio: numb
 const isGrid = (mark: Mark): mark is LineMark =>
   mark.type === "line" && mark.xs.length === 2 && mark.ys[0] === mark.ys[1] && !mark.dash && !mark.alpha && !mark.fill;
 
-/** Whether a mark may have left ink inside a box; what is not looked at in detail may. */
+/** Whether a mark may have left ink inside a box; marks that are not examined in detail count as yes. */
 function mayTouch(mark: Mark, { x, y, width, height }: Box): boolean {
   if (mark.type === "text") return false;
   let sides: [number, number, number, number] | null = null;
@@ -287,7 +287,7 @@ export class Painter {
   }
 }
 
-// In the page as large as it was drawn: stretched by a part of a pixel, it would be blurred, and slow to show. Where one
+// In the page it is as large as it was drawn: stretched by a part of a pixel, it would be blurred, and slow to show. Where one
 // pixel of the canvas is one of the screen, nothing has to be smoothed, either.
 function fitCanvas({ style }: HTMLCanvasElement, { width, height }: Scene, ratio: number): void {
   style.width = `${width}px`;

@@ -1,4 +1,4 @@
-// Several Batches in one piece: each behind its length, uint32 little endian.
+// Several Batches in one piece: each after its length, uint32 little endian.
 
 export function splitFrames(bytes: Uint8Array): Uint8Array[] {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);

@@ -1,4 +1,4 @@
-// Data over HTTP: a list of runs, then what is new of each chosen run, while anybody looks.
+// Data over HTTP: a list of runs, then what is new in each chosen run, while anybody looks.
 import type { RunInfo, Source, SourceStatus } from "../data/source.ts";
 
 const INTERVAL = 1000; // ms from one look at the list to the next

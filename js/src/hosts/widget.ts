@@ -34,9 +34,9 @@ export default () => {
     for (const view of views) view.update({ status });
   };
   const isOpen = () => [...store.runs.values()].some(({ status: { state } }) => /^(running|waiting)$/.test(state));
-  // A kernel that went after the runs had ended is not missed: they are shown as they were.
+  // A kernel that disappears after the runs have ended does not matter: they are shown as they were.
   const lose = () => isOpen() && tell({ connection: "disconnected", message: "disconnected: the kernel is gone" });
-  // Whether a kernel is still there cannot be asked while it is busy; that nothing comes can be said.
+  // A busy kernel cannot be asked whether it is still there; the page can only say that nothing comes.
   const listen = () => {
     const passed = (performance.now() - heard) / 1000;
     if (status.connection === "live" && passed > SILENCE && isOpen())

@@ -59,7 +59,7 @@ const opinion = (middle: number): Verdict =>
             fault: true,
           };
 
-/** On the samples that a step was made from. Small batches are overshot where all the data are not: up to 1 is no illness. */
+/** On the samples that a step was made from. Small batches are overshot where all the data are not: values up to 1 are no problem. */
 const ownOpinion = (middle: number): Verdict =>
   middle < -0.75
     ? {
@@ -86,9 +86,9 @@ export function judgeAlpha(ctx: Context, run: ShownRun): Verdict | null {
   const { step, n } = run.data.series(name, "", "step");
   if (isPointed(ctx) || (n && isOld(ctx, run, step[n - 1]))) return judgeStep(ctx, run, name);
   const { recent } = splitRecent(run, ctx.state.recent, name);
-  const found = quartiles(recent);
-  if (!found) return null;
-  const [low, middle, high] = found;
+  const range = quartiles(recent);
+  if (!range) return null;
+  const [low, middle, high] = range;
   if (own) return recent.length < FEWEST ? null : ownOpinion(middle);
   if (isNoisy(ctx, run)) return null;
   if (low < -0.25 && high > 0.25) {
@@ -98,7 +98,7 @@ export function judgeAlpha(ctx: Context, run: ShownRun): Verdict | null {
   return opinion(middle);
 }
 
-/** Of one step only what it did, not what follows for the learning rate: single steps are noisy. */
+/** For one step only what it did, not what follows for the learning rate: single steps are noisy. */
 function judgeStep(ctx: Context, run: ShownRun, name: string): Verdict | null {
   const hit = valueAt(ctx, run, name);
   if (!hit || !Number.isFinite(hit.value)) return null;

@@ -1,4 +1,4 @@
-// What is known of a run besides its curves, as flat text: what two runs differ in, and which differ in their seed only.
+// What is known about a run besides its curves, as flat text: how two runs differ, and which differ only in their seed.
 import { groupBlocks } from "../data/blocks.ts";
 import { formatNumber, formatShare } from "../data/format.ts";
 import type { Header, LayerInfo } from "../data/records.ts";
@@ -27,7 +27,7 @@ export function describeNetwork(layers: LayerInfo[]): string {
 export const countDepth = (layers: LayerInfo[]) => layers.filter(({ shape }) => shape.length > 1).length;
 
 const DEFAULTS = new Set(["False", "None", "0", "0.0", "(0.9, 0.999)", "1e-08"]);
-/** What nobody has to read: options that are as they come. */
+/** What nobody has to read: options with their default values. */
 export const isDefault = (value: string) => DEFAULTS.has(value);
 
 /** The curvature of the run, and of what was measured with another one. */
@@ -82,7 +82,7 @@ const ASIDE = new Set([
 export const isAside = (name: string) =>
   SEED.test(name) || ASIDE.has(name) || /^note( \d+)?$| version$| not covered$/.test(name);
 
-/** The same text for runs that were made alike but for their seed. */
+/** The same text for runs that differ only in their seed. */
 export function groupKey(header: Header | null): string {
   if (!header) return "";
   const facts = [...describeHeader(header)].filter(([name]) => !isAside(name));

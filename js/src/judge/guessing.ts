@@ -30,7 +30,7 @@ export function countClasses(run: ShownRun): number | null {
   return classes > 1 ? classes : null;
 }
 
-/** Of few labels the entropy is too small, by about (kinds - 1) / (2 labels) (Miller and Madow, 1955): that is added. As
+/** With few labels the entropy is too small, by about (kinds - 1) / (2 labels) (Miller and Madow, 1955): that is added. As
  * many kinds as would have this entropy if all were alike. */
 function labelEntropy(run: ShownRun, classes: number): number | null {
   const [entropy, labels] = ["entropy", "count"].map((name) => mean(run, `signal/label_${name}`));
@@ -61,10 +61,10 @@ function plausible(run: ShownRun, value: number): boolean {
 const ALIKE = 1.05; // labels were counted on a few batches: what is this close is one line
 
 /** One line per value that chosen runs have in common. */
-export function guessRules({ runs }: Pick<Context, "runs">, of: (run: ShownRun) => Guess | null): Guess[] {
-  const found = runs.flatMap((run) => of(run) ?? []).sort((a, b) => a.value - b.value);
+export function guessGuides({ runs }: Pick<Context, "runs">, of: (run: ShownRun) => Guess | null): Guess[] {
+  const guesses = runs.flatMap((run) => of(run) ?? []).sort((a, b) => a.value - b.value);
   const groups: Guess[][] = [];
-  for (const guess of found) {
+  for (const guess of guesses) {
     const last = groups.at(-1);
     if (last && guess.value <= ALIKE * last[0].value) last.push(guess);
     else groups.push([guess]);

@@ -19,7 +19,7 @@ const severities = ["broken", "likely", "advice"];
 const rank = ({ severity }: Finding) => (severities.indexOf(severity) + severities.length) % severities.length;
 export const toneRank = (tone: Tone) => [...severities, "well", "waiting"].indexOf(tone);
 
-/** As bad as the worst of what it explains: a rate that killed all units is named before them. Advice explains no illness. */
+/** As bad as the worst of what it explains: a learning rate that killed all units is named before them. Advice explains no fault. */
 function weigh(own: Finding, all: Finding[]): number {
   const follow = all.filter(({ name, retracted }) => !retracted && own.explains.includes(name));
   return rank(own) < 2 ? Math.min(rank(own), ...follow.map(rank)) : rank(own);
@@ -46,6 +46,9 @@ const kinds = new Map([
   ["error", ["advice", "An instrument failed"]], // says nothing about the network
 ]);
 
+const bare = { value: Number.NaN, low: 0, high: 0, unit: "", layer: "", text: "" };
+const unproved = { remedy: "", confidence: 0, explains: [], retracted: false };
+
 function fromWarning({ notice, names, layers }: Line): Finding {
   const [severity, title] = kinds.get(notice.kind) ?? ["advice", notice.kind];
   const rest = names.size > 1 ? `, then ${names.size - 1} other quantities` : "";
@@ -55,23 +58,9 @@ function fromWarning({ notice, names, layers }: Line): Finding {
     text: `${title}: ${notice.message}${rest}`,
     since: notice.step,
     layers: [...layers.keys()].filter(Boolean),
-    evidence: [
-      {
-        name: notice.quantity,
-        value: Number.NaN,
-        low: 0,
-        high: 0,
-        unit: "",
-        step: notice.step,
-        layer: notice.layer,
-        text: "",
-      },
-    ],
-    remedy: "",
-    confidence: 0,
-    explains: [],
-    retracted: false,
+    evidence: [{ ...bare, name: notice.quantity, step: notice.step, layer: notice.layer }],
     step: notice.step,
+    ...unproved,
   };
 }
 
@@ -88,52 +77,65 @@ export function healthOf(run: ShownRun): Health {
 
 function judge(run: ShownRun): Health {
   const { data } = run;
-  const found = data.findings.length
+  const told = data.findings.length
     ? data.findings.filter((own) => !own.retracted)
     : groupWarnings({ runs: [run] })
         .filter(({ notice }) => !isHint(notice))
         .map(fromWarning);
   const stuck = data.findings.length ? null : findStuck(run);
-  const findings = orderFindings(stuck ? [...found, stuck] : found);
+  const findings = orderFindings(stuck ? [...told, stuck] : told);
   const [worst] = findings;
   if (worst && rank(worst) < 2)
-    return { tone: severities[weigh(worst, findings)] as Tone, text: inWords(worst), findings };
+    return {
+      tone: severities[weigh(worst, findings)] as Tone,
+      text: inWords(worst) + consequence(run, worst),
+      findings,
+    };
   const steps = measuredSteps(data);
   if (!steps) return { tone: "waiting", text: "Nothing measured yet", findings };
   const well = `No faults found in what was measured (${formatNumber(steps)} ${steps === 1 ? "step" : "steps"})`;
   return { tone: worst ? "advice" : "well", text: worst ? `${well}. Advice: ${inWords(worst)}` : well, findings };
 }
 
-const ENOUGH = 50; // measured steps; before, a network may still be warming up
+const ENOUGH = 50; // steps; before, a network may still be warming up
+const FEWEST = 9; // losses that say where it is
+
+/** The loss at the beginning and at the end, if after all its steps it is no better than guessing. */
+function findUnlearned(run: ShownRun) {
+  const { y, n, step } = run.data.series("Loss", "", "step");
+  const guess = n < FEWEST || step[n - 1] < ENOUGH ? null : guessLoss(run);
+  const third = Math.floor(n / 3);
+  const [begun, ended] = [y.slice(0, third), y.slice(n - third, n)].map(median);
+  if (!guess || !(ended >= 0.97 * guess.value)) return null;
+  return { begun, ended, n, step, guess, words: `the loss is ${formatNumber(ended)}, ${guess.label}` };
+}
+
+/** A cause is told first ("the inputs are not scaled"): then also what became of it, where the loss is that of guessing. */
+function consequence(run: ShownRun, { name, text }: Finding): string {
+  const found = name === "not_learning" || /\bloss\b/i.test(text) ? null : findUnlearned(run);
+  return found && found.ended < 1.1 * found.guess.value ? `. Nothing is learned: ${found.words}` : "";
+}
 
 /** For logs without findings: a loss that after all its steps is where guessing is. */
 function findStuck(run: ShownRun): Finding | null {
-  const { y, n, step } = run.data.series("Loss", "", "step");
-  const guess = n < ENOUGH ? null : guessLoss(run);
-  const third = Math.floor(n / 3);
-  if (!guess) return null;
-  const [begun, ended] = [y.slice(0, third), y.slice(n - third, n)].map(median);
-  if (!(ended >= 0.97 * guess.value && ended >= 0.97 * begun)) return null;
-  const text = `Not learning: the loss is ${formatNumber(ended)}, ${guess.label}`;
-  const evidence = {
-    name: "Loss",
-    value: ended,
-    low: Number.NEGATIVE_INFINITY,
-    high: guess.value,
-    unit: "",
-    layer: "",
-    text: "",
-  };
-  const base = {
+  const found = findUnlearned(run);
+  if (!found || found.n < ENOUGH || !(found.ended >= 0.97 * found.begun)) return null;
+  const { ended, n, step, guess, words } = found;
+  const text = `Not learning: ${words}`;
+  const last = step[n - 1];
+  const evidence = [
+    { ...bare, name: "Loss", value: ended, low: Number.NEGATIVE_INFINITY, high: guess.value, step: last },
+  ];
+  return {
+    ...unproved,
     name: "not_learning",
     severity: "likely",
     text,
     since: step[0],
     layers: [],
-    remedy: "",
-    confidence: 0,
+    evidence,
+    step: last,
   };
-  return { ...base, explains: [], retracted: false, step: step[n - 1], evidence: [{ ...evidence, step: step[n - 1] }] };
 }
 
 /** How many steps were looked at: by the fullest column that is measured at steps. */
@@ -168,12 +170,12 @@ export function evidenceWords({ name, value, low, high, unit, step, layer, text 
           ? `at least ${ends[0]}`
           : "";
   const usual = range && number && low !== high ? ` (healthy: ${range})` : "";
-  const where = layer ? ` of ${shorten(layer, 60)}` : "";
+  const where = layer ? ` of ${/^[\d.]+$/.test(layer) ? "module " : ""}${shorten(layer, 60)}` : ""; // "1 of 3" is a share
   const what = text ? `${sentence(text)}:` : name; // words instead of the name of a column
   return `${what}${number}${where}${usual} at step ${formatNumber(step || since)}`;
 }
 
-/** Whether a fault holds at this step: then nothing that soothes is said of the run. */
+/** Whether a fault holds at this step: then nothing reassuring is said about the run. */
 export function isSick(run: ShownRun, step: number | null): boolean {
   return healthOf(run).findings.some((own) => rank(own) < 2 && (step === null || own.since <= step));
 }

@@ -19,7 +19,7 @@ export function quartiles(values: ArrayLike<number>): [number, number, number] |
   return [at(0.25), at(0.5), at(0.75)];
 }
 
-/** Measured only in the first half of what is shown of the run: no word about how it is now. */
+/** Measured only in the first half of what is shown of the run: that says nothing about how it is now. */
 export function isOld(ctx: Context, { data }: ShownRun, step: number): boolean {
   return step < Math.min(ctx.step ?? 0, data.lastStep ?? 0) / 2;
 }
@@ -35,6 +35,6 @@ export function judged(ctx: Context, run: ShownRun, name: string, layer = ""): J
     return { value: hit.value, low: hit.value, high: hit.value, at: `At step ${hit.step}: ` };
   }
   const from = Math.max(0, series.n - Math.max(FEWEST, Math.ceil(series.n * PART)));
-  const found = quartiles(series.y.subarray(from, series.n));
-  return found && { low: found[0], value: found[1], high: found[2], at: "" };
+  const range = quartiles(series.y.subarray(from, series.n));
+  return range && { low: range[0], value: range[1], high: range[2], at: "" };
 }

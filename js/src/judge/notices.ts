@@ -1,4 +1,4 @@
-// Warnings put together: the same thing again and again is one, what is worst comes first.
+// Warnings put together: repetitions are one warning, and the worst comes first.
 import type { Context, ShownRun } from "../contract/panel.ts";
 import type { Notice } from "../data/records.ts";
 
@@ -26,12 +26,12 @@ export interface Line {
   names: Set<string>; // of an event that several quantities have part in
 }
 
-/** The same thing again and again, also in several layers, is one line with a count; what is worst comes first. */
+/** Repetitions, also in several layers, are one line with a count; the worst comes first. */
 export function groupWarnings(ctx: Pick<Context, "runs">): Line[] {
   const lines = new Map<string, Line>();
   for (const run of ctx.runs)
     for (const notice of run.data.warnings) {
-      // What is not finite makes everything else not finite: that is one event, told by what was so first.
+      // What is not finite makes everything else not finite: that is one event, named after the first.
       const same = notice.kind === "not_finite" ? "" : notice.quantity + notice.message.replace(/[\d.]+/g, "#");
       const key = JSON.stringify([run.run, notice.kind, same]);
       const line = lines.get(key) ?? { run, notice, count: 0, layers: new Map(), names: new Set() };

@@ -97,28 +97,28 @@ export function describeBest(settings: Settings): string {
   const seeds = best.runs.length > 1 ? `, ${best.runs.length} seeds` : "";
   const head = `Best: ${shorten(best.name, 60)} (${metric.title} ${formatNumber(best.final)}${seeds}).`;
   if (!next) return head;
-  const found = firstOf(best, next);
-  if (!found.length) return `${head} ${shorten(next.name, 60)} does not differ from it by more than seeds do.`;
+  const differing = firstOf(best, next);
+  if (!differing.length) return `${head} ${shorten(next.name, 60)} does not differ from it by more than seeds do.`;
   const outcomes = [metric.title, "Loss", "valid_loss"];
-  const causes = found.filter(({ name }) => !outcomes.includes(title(name)));
-  const outcome = found.find(({ name }) => outcomes.includes(title(name)));
+  const causes = differing.filter(({ name }) => !outcomes.includes(title(name)));
+  const outcome = differing.find(({ name }) => outcomes.includes(title(name)));
   const few = causes.slice(0, 2).map(inWords).join("; ");
   const end = outcome && few ? ` ${title(outcome.name)} separates at step ${formatNumber(outcome.step)}.` : "";
-  const weak = found.some(({ alone }) => alone) ? " One run each: weak evidence." : "";
-  return `${head} ${shorten(next.name, 60)} first differs from it in ${few || inWords(found[0])}.${end}${weak}`;
+  const weak = differing.some(({ alone }) => alone) ? " One run each: weak evidence." : "";
+  return `${head} ${shorten(next.name, 60)} first differs from it in ${few || inWords(differing[0])}.${end}${weak}`;
 }
 
 const title = (name: string) => name.replace("log/", "");
 const inWords = ({ name, other, reference, step }: Difference) =>
   `${title(name)} (${formatNumber(other)} against ${formatNumber(reference)}, step ${formatNumber(step)})`;
 
-const differences = new WeakMap<ShownRun["data"], { key: string; found: Difference[] }>();
+const differences = new WeakMap<ShownRun["data"], { key: string; first: Difference[] }>();
 
 function firstOf(best: Setting, next: Setting): Difference[] {
   const key = versions([...best.runs, ...next.runs]);
   const cached = differences.get(best.runs[0].data);
-  if (cached?.key === key) return cached.found;
-  const found = firstDifferences(best.runs, next.runs);
-  differences.set(best.runs[0].data, { key, found });
-  return found;
+  if (cached?.key === key) return cached.first;
+  const first = firstDifferences(best.runs, next.runs);
+  differences.set(best.runs[0].data, { key, first });
+  return first;
 }

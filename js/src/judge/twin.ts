@@ -73,7 +73,7 @@ function fillCells({ steps, values }: Curve, { starts, end }: { starts: number[]
 
 const column = (table: number[][], i: number) => table.map((row) => row[i]);
 
-/** The range over runs, the largest of the cells around; of one run how far a value lies from the mean of its neighbours. */
+/** The largest range over runs in the cells around; for one run, how far a value lies from the mean of its neighbours. */
 function spreadOf(table: number[][]): number[] {
   const size = table[0].length;
   const bend = (i: number) => {
@@ -136,6 +136,6 @@ export function firstDifferences(reference: ShownRun[], other: ShownRun[]): Diff
       !NOT_COMPARED.includes(name) &&
       (same || !OF_NETWORK.includes(name)),
   );
-  const found = names.flatMap((name) => difference(name, reference, other) ?? []);
-  return found.sort((a, b) => a.step - b.step);
+  const differing = names.flatMap((name) => difference(name, reference, other) ?? []);
+  return differing.sort((a, b) => a.step - b.step);
 }

@@ -1,6 +1,6 @@
 // Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
 
-import { RULE_DASH, type Rule } from "../charts/axes.ts";
+import { GUIDE_DASH, type Guide } from "../charts/axes.ts";
 import { type Curve, lineScene } from "../charts/line.ts";
 import { columnsCsv } from "../contract/export.ts";
 import { stepToAxis } from "../contract/navigation.ts";
@@ -43,7 +43,7 @@ export interface CurvesSpec {
   zero?(ctx: Context): boolean; // whether the axis holds 0
   least?: number; // the least relative height of the picture: noise is not drawn larger than that
   help: string[];
-  rules?(ctx: Context): Rule[];
+  guides?(ctx: Context): Guide[];
   extra?(ctx: Context): { curves: Curve[]; legend: LegendItem[] };
   note?(ctx: Context): string;
   verdict?: Panel["verdict"];
@@ -241,8 +241,8 @@ export function drawCurves(ctx: Context, size: Size, spec: CurvesSpec, box?: Box
   if (!curves.length) return messageScene(size.width, size.height, waitingFor(ctx, names), ctx.theme.quiet);
   const { theme, axis, domain, state } = ctx;
   const extra = spec.extra?.(ctx);
-  const rules = spec.rules?.(ctx) ?? [];
-  const ruled = rules.map(({ label, color }) => ({ label, color: color ?? theme.warn, dash: RULE_DASH }));
+  const guides = spec.guides?.(ctx) ?? [];
+  const named = guides.map(({ label, color }) => ({ label, color: color ?? theme.warn, dash: GUIDE_DASH }));
   return lineScene({
     ...size,
     box,
@@ -253,12 +253,12 @@ export function drawCurves(ctx: Context, size: Size, spec: CurvesSpec, box?: Box
     ylog: usesLog(ctx, spec.id, typeof spec.ylog === "function" ? spec.ylog(ctx) : (spec.ylog ?? false)),
     smoothing: spec.exact ? 0 : state.smoothing,
     curves: [...curves, ...(extra?.curves ?? [])],
-    rules,
+    guides,
     ylabel: spec.ylabel,
     least: spec.least ?? LEAST,
     zero: spec.zero?.(ctx),
     cursor: ctx.step,
     cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
-    legend: [...makeLegend(ctx, spec, curves), ...ruled, ...(extra?.legend ?? [])],
+    legend: [...makeLegend(ctx, spec, curves), ...named, ...(extra?.legend ?? [])],
   });
 }

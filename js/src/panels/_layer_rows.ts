@@ -53,7 +53,7 @@ function areAlike([a, b]: ShownRun[]): boolean {
   return !b || (b.data.header?.layers ?? []).some(({ name }) => names.has(name));
 }
 
-/** Whose map: of two runs the second over the first; of others the first sick one, else the first. */
+/** Whose map: with two runs the second over the first; otherwise the first sick run, else the first. */
 export function subjects(ctx: Context): ShownRun[] {
   const known = ctx.runs.filter(({ data }) => data.header?.layers.length);
   if (known.length <= 2 && areAlike(known)) return known;

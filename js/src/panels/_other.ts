@@ -3,7 +3,7 @@
 import { type Context, type Panel, quantityInfo } from "../contract/panel.ts";
 import { shorten } from "../data/format.ts";
 import { groupNames, isAccuracy, isScore, stemOf } from "../data/pairs.ts";
-import { guessAccuracy, guessRules } from "../judge/guessing.ts";
+import { guessAccuracy, guessGuides } from "../judge/guessing.ts";
 import { isLoss } from "../judge/metrics.ts";
 import { curvePanel } from "./_curves.ts";
 import { panels } from "./index.ts";
@@ -34,11 +34,11 @@ const allBelow = (ctx: Context, names: string[], limit: number) =>
     }),
   );
 
-/** Only where the values are shares, not per cent; of runs that have some. */
-function accuracyRules(ctx: Context, names: string[]) {
+/** Only where the values are shares, not percentages; for runs that have some. */
+function accuracyGuides(ctx: Context, names: string[]) {
   const runs = ctx.runs.filter(({ data }) => names.some((name) => data.has(name)));
   return allBelow(ctx, names, 1)
-    ? guessRules({ runs }, guessAccuracy).map((rule) => ({ ...rule, color: ctx.theme.quiet }))
+    ? guessGuides({ runs }, guessAccuracy).map((guide) => ({ ...guide, color: ctx.theme.quiet }))
     : [];
 }
 
@@ -72,7 +72,7 @@ function otherPanel(ctx: Context, names: string[], index: number): Panel {
     height: first ? 150 : undefined,
     least: first ? 0.1 : undefined,
     zero: isAccuracy(stem) ? (own) => allBelow(own, names, 0.5) : undefined, // near chance a per cent is noise
-    rules: isAccuracy(stem) ? (own) => accuracyRules(own, names) : undefined,
+    guides: isAccuracy(stem) ? (own) => accuracyGuides(own, names) : undefined,
     shown: names.map((own) => ({ name: own, label: plain(own) })),
     ylabel: info?.unit ? shorten(info.unit, 16) : undefined,
     split,

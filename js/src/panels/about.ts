@@ -1,4 +1,4 @@
-// Why do two runs differ? A table of what they do not share; for one run, all that is known of it.
+// Why do two runs differ? A table of what they do not share; for one run, all that is known about it.
 
 import { csvLines } from "../contract/export.ts";
 import type { Context, Panel, ShownRun } from "../contract/panel.ts";

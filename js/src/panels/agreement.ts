@@ -12,7 +12,7 @@ export default curvePanel({
   also: ["ConflictShare/lowest"],
   ylabel: "share",
   split: true,
-  rules: ({ runs }) =>
+  guides: ({ runs }) =>
     runs.some(({ data }) => data.has("ConflictShare")) ? [{ value: 0.5, label: "half of the pairs" }] : [],
   help: [
     "Coherence: 1 where all individual gradients are the same, 1 / batch size where they are orthogonal, 0 where they cancel. Conflicting pairs: share of pairs of samples whose gradients point against each other.",

@@ -72,7 +72,7 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
   return { ...verdict, text: `Step ${fit.step}: the fit has no floor ahead.` };
 }
 
-/** The runs' alphas, by the name that the densities are of: the paper's, or of the own batch where it alone was tracked. */
+/** The runs' alphas, by the name whose densities are drawn: the paper's, or those of the own batch if only these were tracked. */
 const nameOf = (run: ShownRun) => (run.data.has("Alpha") ? "Alpha" : OWN);
 const isShown = (ctx: Context, run: ShownRun) => splitRecent(run, ctx.state.recent, nameOf(run)).all.length > 0;
 
@@ -104,7 +104,7 @@ function draw(ctx: Context, size: Size): Scene {
       ...runs.map((run) => stripCurve(ctx, run, "Alpha")),
       ...runs.map((run) => stripCurve(ctx, run, OWN)),
     ].filter(({ series }) => series.n),
-    rules: [{ value: 0, label: "", color: theme.faint }],
+    guides: [{ value: 0, label: "", color: theme.faint }],
     cursor: ctx.step,
     cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     box: { x: 0, y: size.height - lower, width: size.width, height: lower },
@@ -125,7 +125,7 @@ function draw(ctx: Context, size: Size): Scene {
   return scene;
 }
 
-/** The paper's as dots, for they are noisy; of the own batch as a line. */
+/** The paper's as dots, because they are noisy; those of the own batch as a line. */
 const stripCurve = (ctx: Context, run: ShownRun, name: string): Curve => ({
   series: clamp(run.data.series(name, "", ctx.axis), STRIP),
   color: name === OWN ? ownColor(ctx, run) : run.color,
@@ -171,7 +171,7 @@ const panel: Panel = {
   help: [
     "Each step is compared with the valley it moves in, a parabola fitted to losses and slopes at both ends. −1: it stood still. 0: it ended on the floor. +1: it ended on the opposite wall, as high as it began. Above 1 the loss went up.",
     "Grey: all steps. Colour: the last part of the run (View menu). Triangles: medians. The two circles are the chosen step's measured losses with their slopes and one standard error; they come from two different batches, so one may lie outside the picture, and then a triangle at its edge points to it.",
-    "The paper's alpha has the loss before the step from one batch and the loss after it from the next: the noise between the two moves it up. With little signal in the gradient it is positive at any learning rate, even where nothing is learned; then there is no verdict. AlphaOwnBatch (the line in the strip) has both ends on the samples that the step was made from, at the cost of one more forward and backward pass. Where it was tracked the verdict comes from it: −1 stands still, 0 is the floor, +1 the edge of stability. Above 0 is no illness there: small batches are overshot where all the data are not.",
+    "The paper's alpha has the loss before the step from one batch and the loss after it from the next: the noise between the two moves it up. With little signal in the gradient it is positive at any learning rate, even where nothing is learned; then there is no verdict. AlphaOwnBatch (the line in the strip) has both ends on the samples that the step was made from, at the cost of one more forward and backward pass. Where it was tracked the verdict comes from it: −1 stands still, 0 is the floor, +1 the edge of stability. Values above 0 are no problem there: small batches are overshot where all the data are not.",
     "Mostly negative: the learning rate is too small. Around 0 to 0.5 is typical of good runs; the greedy optimum 0 is not always the best in the long run. Near 1 or beyond: too large.",
   ],
   shows: (ctx) => isTracked(ctx, ["Alpha", OWN]),

@@ -23,13 +23,13 @@ export default curvePanel({
   shown: [{ name: "CABS", label: "suggested batch size" }],
   ylabel: "samples",
   ylog: true,
-  rules: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `actual batch size ${formatNumber(size)}` })),
+  guides: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `actual batch size ${formatNumber(size)}` })),
   note: (ctx) => sgdNote(ctx, "CABS"),
   verdict: (ctx, run) => {
-    const found = judged(ctx, run, "CABS");
+    const advised = judged(ctx, run, "CABS");
     const size = run.data.header?.batch_size;
-    if (!found?.value || !size) return null;
-    const { low, high, at } = found;
+    if (!advised?.value || !size) return null;
+    const { low, high, at } = advised;
     if (low > 2 * size) return { text: `${at}The batch is smaller than this rule asks for.`, short: "batch too small" };
     if (high < size / 2) return { text: `${at}The batch is larger than this rule asks for.`, short: "batch too large" };
     if (low < size / 2 || high > 2 * size) return null; // it cannot decide

@@ -21,7 +21,7 @@ const spec: CurvesSpec = {
     { name: `${NAME}/worst`, label: "worst pair" },
   ],
   ylabel: "cosine",
-  rules: () => [{ value: 0, label: "no effect" }],
+  guides: () => [{ value: 0, label: "no effect" }],
   help: [
     "The mean cosine between the gradients of two samples: for different classes, for the same class, and for the two classes that disagree most. The square shows every pair of classes, averaged over about ten tracked steps: orange helps, blue harms, grey was not seen.",
     "Above 0 a step for one helps the other, below 0 it harms it. Classes that are confused harm each other. A class that disagrees with itself (the diagonal) has wrong labels, or is several classes.",
@@ -48,9 +48,9 @@ function findMatrix(ctx: Context) {
 }
 
 function draw(ctx: Context, size: Size): Scene {
-  const found = findMatrix(ctx);
-  if (!found) return drawCurves(ctx, size, spec);
-  const { matrix, run, step } = found;
+  const measured = findMatrix(ctx);
+  if (!measured) return drawCurves(ctx, size, spec);
+  const { matrix, run, step } = measured;
   const wide = size.width > 380;
   const room = wide ? Math.min(size.height - 40, size.width * 0.42) : Math.min(size.width - 80, size.height * 0.5);
   const side = Math.max(30, room);
@@ -74,9 +74,9 @@ function draw(ctx: Context, size: Size): Scene {
 
 /** Every pair that was seen, each once. */
 function details(ctx: Context): Reading[] {
-  const found = findMatrix(ctx);
-  if (!found) return [];
-  const { matrix, run, step } = found;
+  const measured = findMatrix(ctx);
+  if (!measured) return [];
+  const { matrix, run, step } = measured;
   return matrix.values.flatMap((row, i) =>
     row.flatMap((value, k) =>
       k <= i && Number.isFinite(value)
@@ -91,9 +91,9 @@ const panel: Panel = {
   details,
   draw,
   csv: (ctx) => {
-    const found = findMatrix(ctx);
-    if (!found) return columnsCsv(ctx, [NAME, `${NAME}/same`, `${NAME}/worst`]);
-    const { matrix, run, step } = found;
+    const measured = findMatrix(ctx);
+    if (!measured) return columnsCsv(ctx, [NAME, `${NAME}/same`, `${NAME}/worst`]);
+    const { matrix, run, step } = measured;
     const rows = matrix.values.flatMap((row, i) =>
       row.map((value, k) => [run.run, step, matrix.names[i], matrix.names[k], value]),
     );

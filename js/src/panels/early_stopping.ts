@@ -10,7 +10,7 @@ export default curvePanel({
   height: 140,
   shown: [{ name: "EarlyStopping", label: "criterion" }],
   ylabel: "criterion",
-  rules: () => [{ value: 0, label: "0: stop above" }],
+  guides: () => [{ value: 0, label: "0: stop above" }],
   verdict: (ctx, run) => {
     const value = valueAt(ctx, run, "EarlyStopping")?.value;
     if (value === undefined || !Number.isFinite(value)) return null;

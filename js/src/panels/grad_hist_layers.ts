@@ -31,10 +31,10 @@ interface Cell {
 
 function cells(ctx: Context): Cell[] {
   const measured = allLayers(ctx, ({ method }) => !["no gradient", "not covered", "not selected"].includes(method));
-  const found = measured.slice(0, MOST).map((layer) => ({ layer, shown: histogramsAt(ctx, NAME, layer) }));
-  const fitted = alignLog(found.flatMap(({ shown }) => shown.map(({ histogram }) => histogram)));
+  const strips = measured.slice(0, MOST).map((layer) => ({ layer, shown: histogramsAt(ctx, NAME, layer) }));
+  const fitted = alignLog(strips.flatMap(({ shown }) => shown.map(({ histogram }) => histogram)));
   let at = 0;
-  return found.map(({ layer, shown }) => ({
+  return strips.map(({ layer, shown }) => ({
     layer,
     shown: shown.map(({ run }) => ({ run, histogram: fitted[at++] })),
   }));
@@ -49,7 +49,10 @@ export function relativeGradients(ctx: Context, run: ShownRun): Map<string, numb
   const cached = known.get(run.data);
   if (cached?.key === key) return cached.parts;
   const scale = new Map<string, number>();
-  for (const { name, size } of run.data.header?.layers ?? []) {
+  const layers = run.data.header?.layers ?? [];
+  for (const [i, { name, size, module }] of layers.entries()) {
+    // A bias whose mean a BatchNorm takes out again has no gradient in any healthy network.
+    if (/bias$/.test(name) && !/Norm/.test(module) && /BatchNorm/.test(layers[i + 1]?.module)) continue;
     const norm = valueAt(ctx, run, "GradNorm", name)?.value;
     if (norm !== undefined && Number.isFinite(norm) && size > 0) scale.set(name, norm / Math.sqrt(size));
   }
@@ -75,10 +78,10 @@ function slowLayers(ctx: Context, run: ShownRun): Slow[] {
 
 /** The runs in which a layer is slow. */
 function slowRuns(ctx: Context): Map<string, ShownRun[]> {
-  const found = new Map<string, ShownRun[]>();
+  const runsOf = new Map<string, ShownRun[]>();
   for (const run of ctx.runs)
-    for (const { layer } of slowLayers(ctx, run)) found.set(layer, [...(found.get(layer) ?? []), run]);
-  return found;
+    for (const { layer } of slowLayers(ctx, run)) runsOf.set(layer, [...(runsOf.get(layer) ?? []), run]);
+  return runsOf;
 }
 
 function draw(ctx: Context, size: Size): Scene {

@@ -55,11 +55,11 @@ function readings(ctx: Context): Reading[] {
 }
 
 function judge(ctx: Context, run: ShownRun): Verdict | null {
-  const found = judged(ctx, run, "NormTest", layerOf(ctx, run, "NormTest"));
+  const level = judged(ctx, run, "NormTest", layerOf(ctx, run, "NormTest"));
   const batch = run.data.header?.batch_size;
   const size = batch ? ` (batch ${formatNumber(batch)})` : "";
-  if (!found) return null;
-  const { low, high, at } = found;
+  if (!level) return null;
+  const { low, high, at } = level;
   const say = (text: string, short: string) => ({ text: at + text, short: `${short}${size}` });
   if (low > THRESHOLDS.norm)
     return say(`The noise is above the customary 0.9${size}: a larger batch would point more reliably.`, "noisy");
@@ -114,7 +114,7 @@ function addHistory(
       (run) => run.data.series(test.name, layerOf(ctx, run, test.name), axis),
       (run) => colorsOf(ctx, run)[test.key],
     ),
-    rules: [{ value: THRESHOLDS[test.key], label: "", color: theme.quiet }],
+    guides: [{ value: THRESHOLDS[test.key], label: "", color: theme.quiet }],
     cursor: ctx.step,
     cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
     box: { x: area.x, y: top + 14, width: area.width, height: each - 14 + (last ? bottom : 0) },

@@ -100,7 +100,7 @@ const panel: Panel = {
       const several = ctx.runs.length > 1;
       const label = several ? `${run.label} five largest` : "five largest";
       const text =
-        hit && Number.isFinite(hit.value) ? `${formatShare(hit.value)}${several ? "" : " in five"}` : undefined;
+        hit && Number.isFinite(hit.value) ? `${several ? "" : "five largest: "}${formatShare(hit.value)}` : undefined;
       const color = several ? run.color : undefined;
       return hit ? [{ label, value: hit.value, text, step: hit.step, run: run.run, color }] : [];
     }),

@@ -15,7 +15,7 @@ interface Limit {
   series(axis: Axis): Series;
 }
 
-/** The limit of the eigenvalue that this optimizer's steps hang on; null where none is known, or what it is for is not tracked. */
+/** The limit of the eigenvalue that decides whether this optimizer's steps grow; null where none is known, or that eigenvalue is not tracked. */
 function limitOf(run: ShownRun): Limit | null {
   const factor = stabilityFactor(run);
   if (factor !== null) {
@@ -45,10 +45,10 @@ function stability(ctx: Context) {
 function judge(ctx: Context, run: ShownRun): Verdict | null {
   const limit = limitOf(run);
   if (!limit || ctx.step === null) return null;
-  const found = judged(ctx, run, limit.name);
+  const level = judged(ctx, run, limit.name);
   const edge = limit.series("step").at(ctx.step)?.value;
-  if (!found || !edge) return null;
-  const { value, low, high, at } = found;
+  if (!level || !edge) return null;
+  const { value, low, high, at } = level;
   if (!(value > 1e-6 * edge)) return null; // flat: there is no curvature that a step could be judged by
   const fault = low > edge;
   const verdict = fault ? "beyond the edge of stability" : high > edge ? "at the edge of stability" : "below the edge";
@@ -65,7 +65,7 @@ function note(ctx: Context): string {
   const adaptive = without.some((run) => /^(Adam|AdamW|RMSprop|Adagrad)$/.test(optimizerOf(run) ?? ""));
   return adaptive
     ? `No line: ${who} rescales the directions, so λ max has no limit of its own. PreconditionedSharpness has one.`
-    : `No line: for ${who} as it is set no limit of λ max is known.`;
+    : `No line: no limit of λ max is known for ${who} with these settings.`;
 }
 
 export default curvePanel({
@@ -86,7 +86,7 @@ export default curvePanel({
   note,
   help: [
     "The curvature in the steepest direction, of the Hessian and, where PreconditionedSharpness is tracked, of the Hessian as the optimizer's own denominators scale it. The band is the error of the estimate where it is one.",
-    "Dashed: the largest eigenvalue at which steps do not grow. For SGD it is 2 / learning rate, with momentum β 2 (1 + β) / learning rate, both for the Hessian. For Adam and AdamW it is (2 + 2 β₁) / ((1 − β₁) learning rate), 38 / learning rate as they come, and for RMSprop and Adagrad 2 / learning rate: of the preconditioned one. Many runs hover right at their line, the edge of stability; far above it the loss soon explodes. Where no limit is known there is no line, and the text says so.",
+    "Dashed: the largest eigenvalue at which steps do not grow. For SGD it is 2 / learning rate, with momentum β 2 (1 + β) / learning rate, both for the Hessian. For Adam and AdamW it is (2 + 2 β₁) / ((1 − β₁) learning rate), 38 / learning rate with their defaults, and for RMSprop and Adagrad 2 / learning rate; these are limits of the preconditioned Hessian. Many runs hover right at their line, the edge of stability; far above it the loss soon explodes. Where no limit is known there is no line, and the text says so.",
     "Far below the line, a larger learning rate may be possible.",
   ],
 });

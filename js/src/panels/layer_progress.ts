@@ -7,13 +7,13 @@ const NAME = "LayerProgress";
 /** The tensor with the largest part of what the step gains. */
 function hardest(ctx: Context, run: ShownRun): { layer: string; part: number } | null {
   ctx.wantLayers(run, NAME);
-  const found = run.data.layersOf(NAME).flatMap((layer) => {
+  const layers = run.data.layersOf(NAME).flatMap((layer) => {
     const value = layer ? valueAt(ctx, run, NAME, layer)?.value : undefined;
     return value !== undefined && Number.isFinite(value) ? [{ layer, value }] : [];
   });
-  const gained = found.reduce((sum, { value }) => sum + Math.max(0, value), 0);
-  if (found.length < 2 || !(gained > 0)) return null;
-  const { layer, value } = found.reduce((a, b) => (b.value > a.value ? b : a));
+  const gained = layers.reduce((sum, { value }) => sum + Math.max(0, value), 0);
+  if (layers.length < 2 || !(gained > 0)) return null;
+  const { layer, value } = layers.reduce((a, b) => (b.value > a.value ? b : a));
   return { layer, part: value / gained };
 }
 
@@ -30,7 +30,7 @@ export default curvePanel({
   shown: [{ name: NAME, label: "expected fall of the loss" }],
   ylabel: "loss",
   split: true,
-  rules: () => [{ value: 0, label: "no progress" }],
+  guides: () => [{ value: 0, label: "no progress" }],
   note,
   help: [
     "How much the loss of the batch should fall in this step, according to its gradient: the step times the negative gradient. One line per layer (⋯ menu), or the map of the network, shows which layer does the work.",

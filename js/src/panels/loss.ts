@@ -1,7 +1,7 @@
 import type { Context, Panel } from "../contract/panel.ts";
 import { median } from "../data/density.ts";
 import type { RunStore } from "../data/store.ts";
-import { guessLoss, guessRules } from "../judge/guessing.ts";
+import { guessGuides, guessLoss } from "../judge/guessing.ts";
 import { isLoss } from "../judge/metrics.ts";
 import { type CurvesSpec, curvePanel } from "./_curves.ts";
 
@@ -34,7 +34,7 @@ const spec = (logged: string[]): CurvesSpec => ({
   ylabel: "loss",
   ylog: hasSpike,
   least: 0.2,
-  rules: (ctx) => guessRules(ctx, guessLoss).map((rule) => ({ ...rule, color: ctx.theme.quiet })),
+  guides: (ctx) => guessGuides(ctx, guessLoss).map((guide) => ({ ...guide, color: ctx.theme.quiet })),
   help: [
     "The mean loss of each tracked mini-batch, before the step that followed it, with what run.log() sent as valid_loss, val_loss, test_loss or train_loss.",
     "Dashed: what a network that only guesses would reach, where that is known. A loss that stays there is not learning.",

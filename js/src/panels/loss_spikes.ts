@@ -10,7 +10,7 @@ export default curvePanel({
   ylabel: "deviations",
   exact: true,
   zero: () => true,
-  rules: () => [{ value: 7, label: "7: a spike" }],
+  guides: () => [{ value: 7, label: "7: a spike" }],
   help: [
     "How far the loss is above the median of the tracked losses before it, in units of their usual deviation from it (1.4826 times the median deviation).",
     "Up to 3 is noise. Above 7 (dashed) the loss is out of line: look at the batch, the gradient norm and the learning rate of that step. Below 0 the loss falls.",

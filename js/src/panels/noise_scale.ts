@@ -17,8 +17,8 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
   const at = isPointed(ctx) ? `At step ${hit?.step}: ` : "";
   if (scale > batch)
     return {
-      text: `${at}Doubling the batch would help until about ${about} samples; from ${formatNumber(batch)} it saves ${formatNumber(100 * saved, 2)} % of the steps.`,
-      short: `helps until ${about}`,
+      text: `${at}Doubling the batch would help up to about ${about} samples; from ${formatNumber(batch)} it saves ${formatNumber(100 * saved, 2)} % of the steps.`,
+      short: `helps up to ${about}`,
     };
   return {
     text: `${at}The batch of ${formatNumber(batch)} is above the noise scale: doubling it would save only ${formatNumber(100 * saved, 2)} % of the steps.`,
@@ -37,7 +37,7 @@ export default curvePanel({
   ylog: true,
   split: true,
   exact: true, // an average over tracked steps already
-  rules: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `batch size ${formatNumber(size)}` })),
+  guides: (ctx) => batchSizes(ctx).map((size) => ({ value: size, label: `batch size ${formatNumber(size)}` })),
   verdict: judge,
   help: [
     "Noise of the individual gradients over their signal, in samples, averaged over the tracked steps; the band is its standard error. The dashed line is the batch size in use.",

@@ -29,7 +29,7 @@ const number = (value: number | null): Cell => ({ text: value === null ? "–" :
 
 const factsOf = ({ data }: ShownRun) => (data.header ? describeHeader(data.header) : new Map<string, string>());
 
-/** Settings with two values at least. What only some optimizers have, and there is the same, tells nothing. */
+/** Settings with at least two values. A setting that only some optimizers have, with the same value, tells nothing. */
 function settingsOf(ctx: Context): string[] {
   const facts = ctx.runs.map(factsOf);
   const isTold = (name: string) => new Set(facts.flatMap((own) => own.get(name) ?? [])).size > 1;

@@ -19,8 +19,8 @@ function late({ y, n }: Series): number | null {
   return quartiles(y.subarray(Math.max(0, n - Math.max(8, Math.ceil(n * PART))), n))?.[1] ?? null;
 }
 
-const instruments: { label: string; rule?: number; of(run: ShownRun, ctx: Context): number | null }[] = [
-  { label: "alpha of its own batch", rule: 1, of: ({ data }) => late(data.series("AlphaOwnBatch", "", "step")) },
+const instruments: { label: string; guide?: number; of(run: ShownRun, ctx: Context): number | null }[] = [
+  { label: "alpha of its own batch", guide: 1, of: ({ data }) => late(data.series("AlphaOwnBatch", "", "step")) },
   {
     label: "share of signal",
     of: (run, ctx) => signalShare({ ...ctx, hover: null, state: { ...ctx.state, step: null } }, run),
@@ -28,7 +28,7 @@ const instruments: { label: string; rule?: number; of(run: ShownRun, ctx: Contex
   { label: "update / weight", of: ({ data }) => late(ratio(data, "UpdateSize", "ParamNorm", "", "step")) },
   {
     label: "learning rate × λ max / 2",
-    rule: 1,
+    guide: 1,
     of: ({ data }) => {
       const [value, rate] = ["HessMaxEV", "LearningRate"].map((name) => late(data.series(name, "", "step")));
       return value === null || rate === null ? null : (value * rate) / 2;
@@ -58,9 +58,9 @@ function dotsOf(ctx: Context, { all }: Settings, axis: string, of: (run: ShownRu
 }
 
 function stripsOf(ctx: Context, settings: Settings, axis: string): Strip[] {
-  return instruments.flatMap(({ label, rule, of }) => {
+  return instruments.flatMap(({ label, guide, of }) => {
     const dots = dotsOf(ctx, settings, axis, (run) => of(run, ctx));
-    return dots.length ? [{ label, rule, dots }] : [];
+    return dots.length ? [{ label, guide, dots }] : [];
   });
 }
 

@@ -14,6 +14,6 @@ export default curvePanel({
   split: true,
   help: [
     "Dead: units of a ReLU that are zero for every sample of the batch; they have no gradient, and do not come back by themselves. Dormant: units whose activation is below a fortieth of their layer's mean. Saturated: outputs of tanh or sigmoid at their flat ends, where hardly any gradient passes.",
-    "A few in a hundred are normal. A layer that is half dead has lost half of its width: look for a learning rate that is too high, or inputs that are not scaled.",
+    "A few percent are normal. A layer that is half dead has lost half of its width: look for a learning rate that is too high, or inputs that are not scaled.",
   ],
 });

@@ -12,7 +12,7 @@ export default curvePanel({
   ylabel: "cosine",
   split: true,
   zero: () => true,
-  rules: () => [{ value: 0, label: "across" }],
+  guides: () => [{ value: 0, label: "across" }],
   help: [
     "The cosine between the step and the negative gradient: 1 for plain SGD, less with momentum, Adam or weight decay. Below 0 the step goes uphill on this batch.",
     "Cosine with the step before (if that one was tracked too): near 1 the steps add up; near −1 each step undoes the last one and bounces between two walls.",

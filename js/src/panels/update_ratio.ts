@@ -20,7 +20,7 @@ const spec = (measured: boolean): CurvesSpec => ({
   ylabel: "ratio",
   ylog: true,
   split: true,
-  rules: () => [{ value: 1e-3, label: "1e−3, a common value" }],
+  guides: () => [{ value: 1e-3, label: "1e−3, a common value" }],
   note,
   help: [
     "The length of one step relative to the length of the weights.",

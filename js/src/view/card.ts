@@ -29,7 +29,7 @@ function readingRow(reading: Reading): HTMLElement {
   return row;
 }
 
-/** Of many runs the range, named in full on hover: ten bare numbers say nothing. */
+/** For many runs the range, named in full on hover: ten bare numbers say nothing. */
 export function summarizeReadings(all: Reading[]): Reading[] {
   const runs = new Set(all.map(({ run }) => run).filter(Boolean));
   if (runs.size <= MOST_RUNS || all.length <= MOST_RUNS) return all;
@@ -215,14 +215,14 @@ export class Card {
     const several = ctx.runs.length > 1;
     const runs = ctx.runs.map(({ run }) => run).join("\n");
     if (runs !== this.reserved.runs) this.reserved = { ...this.reserved, runs, lines: 0 };
-    const found = opinions(this.panel, ctx);
+    const judgements = opinions(this.panel, ctx);
     const note = this.panel.note?.(ctx) ?? "";
-    const words = inWords(found, note, several);
-    const lines = countLines(found, note, several, this.size.width);
+    const words = inWords(judgements, note, several);
+    const lines = countLines(judgements, note, several, this.size.width);
     this.reserved.lines = Math.max(this.reserved.lines, lines);
-    const colors = several ? found.flatMap((own) => own.runs.map(({ color }) => color)) : [];
+    const colors = several ? judgements.flatMap((own) => own.runs.map(({ color }) => color)) : [];
     refill(this.note, JSON.stringify([words, colors]), () =>
-      several ? [...opinionNodes(found, ctx.runs.length), note] : [words],
+      several ? [...opinionNodes(judgements, ctx.runs.length), note] : [words],
     );
     setAttribute(this.note, "title", words); // names the runs, and is there where the lines are not enough
     setHidden(this.note, !this.reserved.lines);

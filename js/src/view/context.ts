@@ -53,7 +53,7 @@ export class HistogramFetcher {
     this.wishes.clear();
   }
 
-  /** While the user scrubs, most wishes are outdated before they could be granted: the newest ones, now and then. */
+  /** While the user scrubs, most requests are outdated before they could be answered: only the newest ones are sent, now and then. */
   endPicture(): void {
     if (!this.wishes.size || this.timer !== undefined) return;
     this.timer = setTimeout(() => {

@@ -1,4 +1,4 @@
-// A long run arrives thinned. Whoever zooms in gets that stretch again, finer; what was fetched once is not asked for twice.
+// A long run arrives thinned. Zooming in fetches that stretch again, finer; nothing is fetched twice.
 import type { Context, ShownRun } from "../contract/panel.ts";
 import type { Source } from "../data/source.ts";
 import type { RunStore } from "../data/store.ts";

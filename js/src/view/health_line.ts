@@ -1,9 +1,10 @@
 // The line on top: is it well, and if not, what is wrong, since when, where. A click opens the list of findings.
 
-import type { Context, ShownRun } from "../contract/panel.ts";
+import type { Context, RunGroup, ShownRun } from "../contract/panel.ts";
 import { formatNumber, shorten, shortNames } from "../data/format.ts";
 import type { Finding } from "../data/records.ts";
 import { h, refill, setAttribute, setHidden } from "../draw/dom.ts";
+import { groupRuns } from "../judge/groups.ts";
 import { countSick, evidenceWords, type Health, healthOf, sentence, toneRank } from "../judge/health.ts";
 import { type Difference, firstDifferences } from "../judge/twin.ts";
 
@@ -35,7 +36,7 @@ function rowsOf({ runs, names }: Context): Row[] {
   return [{ run: null, health: worst.health, text }];
 }
 
-/** Of runs that are still on their way nothing is known: they are not well. */
+/** Nothing is known about runs that are still loading, so they do not count as well. */
 function tellWell(all: { health: Health }[], total: number): string {
   const known = all.filter(({ health }) => health.tone !== "waiting").length;
   if (!known) return `Nothing measured yet in ${all.length} runs.`;
@@ -45,19 +46,21 @@ function tellWell(all: { health: Health }[], total: number): string {
 
 const known = new WeakMap<ShownRun["data"], { key: string; differences: Difference[] }>();
 
-/** The other runs, each with where it leaves the reference (and what was made like it). */
-function leavings({ runs, groups, state }: Context): { run: ShownRun; differences: Difference[] }[] {
+/** The other settings, each with where its runs leave the reference (and what was made like it). */
+function leavings({ runs, groups, state }: Context): (RunGroup & { differences: Difference[] })[] {
   const alike = groups.find((group) => group.runs.some(({ run }) => run === state.reference))?.runs;
   const reference = alike ?? runs.filter(({ run }) => run === state.reference);
   if (!reference.length) return [];
   const others = runs.filter((run) => !reference.some((own) => own.run === run.run));
-  return others.map((run) => {
-    const key = JSON.stringify([...reference, run].map((own) => [own.run, own.data.version]));
-    const cached = known.get(run.data);
-    if (cached?.key === key) return { run, differences: cached.differences };
-    const differences = firstDifferences(reference, [run]);
-    known.set(run.data, { key, differences });
-    return { run, differences };
+  return groupRuns(others).map((group) => {
+    const [{ data, label }, ...more] = group.runs;
+    const own = more.length ? group : { ...group, label };
+    const key = JSON.stringify([...reference, ...group.runs].map((run) => [run.run, run.data.version]));
+    const cached = known.get(data);
+    if (cached?.key === key) return { ...own, differences: cached.differences };
+    const differences = firstDifferences(reference, group.runs);
+    known.set(data, { key, differences });
+    return { ...own, differences };
   });
 }
 
@@ -126,12 +129,12 @@ export class HealthLine {
       return chip;
     });
     const title = h("p", { class: "ck-tools" }, "Compare with a healthy run: ", ...chips);
-    return [title, ...leavings(ctx).map(({ run, differences }) => this.twinNode(ctx, run, differences))];
+    return [title, ...leavings(ctx).map((own) => this.twinNode(own))];
   }
 
-  private twinNode(ctx: Context, run: ShownRun, differences: Difference[]): HTMLElement {
+  private twinNode({ label, color, differences }: RunGroup & { differences: Difference[] }): HTMLElement {
     const few = differences.slice(0, MOST_DIFFERENCES).flatMap(({ name, step, other, reference }) => {
-      const words = `${name.replace("log/", "")} ${formatNumber(other)} against ${formatNumber(reference)} at step ${formatNumber(step)}`;
+      const words = `${name.replace("log/", "")} ${formatNumber(other)} against ${formatNumber(reference)} from step ${formatNumber(step)} on`;
       return [this.go(words, name, step, ""), "; "];
     });
     const weak = differences.some(({ alone }) => alone)
@@ -140,8 +143,7 @@ export class HealthLine {
     const text = few.length
       ? ["first differs from it in ", ...few.slice(0, -1), `.${weak}`]
       : ["does not differ from it by more than seeds do."];
-    const label = ctx.runs.length > 1 ? h("strong", {}, `${run.label} `) : null;
-    return h("p", { class: "ck-fine ck-twin" }, swatch(run.color), label, ...text);
+    return h("p", { class: "ck-fine ck-twin" }, swatch(color), h("strong", {}, `${label} `), ...text);
   }
 
   private listNodes(ctx: Context): Node[] {

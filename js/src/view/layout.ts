@@ -1,16 +1,16 @@
 // Which panel stands where: three columns of one group each, evened out with the panels of the row below.
-import type { Group } from "../contract/panel.ts";
+import type { Section } from "../contract/panel.ts";
 
 export interface Placeable {
   id: string;
-  group: Group;
+  group: Section;
   order: number;
   height: number;
 }
-const columnGroups: Group[] = ["step", "gradients", "curvature"];
+const columnGroups: Section[] = ["step", "gradients", "curvature"];
 const frame = 92; // header, note and gap of a card
 
-export const groupTitles: Record<Group, string> = {
+export const groupTitles: Record<Section, string> = {
   first: "First",
   step: "Step size",
   gradients: "Gradients",
@@ -37,7 +37,7 @@ export function arrange(panels: Placeable[], count: number, saved: string[][] | 
 }
 
 function defaultOrder(sorted: Placeable[], count: number): string[][] {
-  const of = (group: Group) => sorted.filter((panel) => panel.group === group);
+  const of = (group: Section) => sorted.filter((panel) => panel.group === group);
   const rest = [...of("training"), ...of("about")];
   const first = of("first").map((panel) => panel.id);
   const groups = columnGroups.map(of).filter((column) => column.length);

@@ -1,4 +1,4 @@
-// The one door for hosts: an element, a source, options; in return a handle that updates and destroys.
+// The entry point for hosts: takes an element, a source and options; returns a handle that updates and destroys.
 
 import { decodeState, encodeState, sanitizeState, type UiState } from "../contract/state.ts";
 import type { Source, SourceStatus } from "../data/source.ts";

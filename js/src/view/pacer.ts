@@ -1,4 +1,4 @@
-// When to draw: what the user does at once, what comes by itself at a pace that a slow machine stands.
+// When to draw: at once for what the user does; for data that arrives, at a pace that a slow machine can bear.
 
 const BUDGET = 14; // ms of drawing per frame while a hand waits; the browser needs about as much again to show it
 const QUIET_BUDGET = 120; // ms otherwise: each further frame would compose the whole page once more
@@ -47,7 +47,7 @@ export class Pacer {
     if (!this.frame && !this.ended) this.frame = requestAnimationFrame((now) => this.acts.draw(now));
   }
 
-  /** What came by itself is drawn when the last picture has been rested from; a status comes with every message. */
+  /** Data that arrived is drawn after a pause since the last picture; a status comes with every message. */
   scheduleRested(): void {
     if (this.ended) return;
     const wait = this.restUntil - performance.now();

@@ -26,8 +26,8 @@ export class SampleFetcher {
     const ids = [...this.wishes].slice(0, AT_ONCE);
     this.wishes.clear();
     this.busy = true;
-    const keep = (found: Map<number, Sample>) => {
-      for (const id of ids) this.known.set(id, found.get(id) ?? null);
+    const keep = (fetched: Map<number, Sample>) => {
+      for (const id of ids) this.known.set(id, fetched.get(id) ?? null);
     };
     (this.source.samples?.(ids) ?? Promise.resolve(new Map<number, Sample>()))
       .then(keep, () => keep(new Map()))

@@ -1,4 +1,4 @@
-// The spine: where records are dense, where something was raised, and the step that every panel shows.
+// The scrubber: where records are dense, where there are warnings, and the step that every panel shows.
 
 import { rowAt, runsReaching, stepToAxis } from "../contract/navigation.ts";
 import type { Context } from "../contract/panel.ts";

@@ -5,7 +5,7 @@ import { formatDuration, formatNumber, formatShare, shorten } from "../data/form
 import type { SourceStatus } from "../data/source.ts";
 import { ROW } from "../data/store.ts";
 import { trackingBudget, trackingShare } from "../judge/costs.ts";
-import { healthOf } from "../judge/health.ts";
+import { healthOf, toneRank } from "../judge/health.ts";
 import { drawnRecords } from "./detail.ts";
 
 export interface Summary {
@@ -36,7 +36,7 @@ export function speed(run: ShownRun): number | null {
 const QUIET = "A long step, or the training was interrupted: its cell, its process or its machine.";
 const PATIENCE = 4; // seconds without a record before that is said; more if records came slower
 
-/** Seconds since the last record of a run that should bring more, if that is longer than its records let expect. */
+/** Seconds since the last record of a run that should bring more, if that is longer than its records lead one to expect. */
 export function silence({ data }: ShownRun, now = performance.now()): number | null {
   const { rows, status, heard } = data;
   if (status.state !== "running" || rows.n < 2) return null;
@@ -58,7 +58,8 @@ export function summarize(ctx: Context, status: SourceStatus, broken: number): S
   }
   const { data } = run;
   let [tone, state] = stateWords.get(data.status.state) ?? ["idle", data.status.state];
-  if (tone === "done" && healthOf(run).tone === "broken") tone = "bad"; // what ended sick did not end well
+  const { tone: health } = healthOf(run); // what ended sick did not end well: no green
+  if (tone === "done" && toneRank(health) < 2) tone = health === "broken" ? "bad" : "idle";
   if (status.connection === "disconnected") tone = "bad";
   else if (ctx.state.paused && tone === "live") [tone, state] = ["idle", "paused"];
   const quiet = tone === "live" ? silence(run) : null;

@@ -24,16 +24,16 @@ export function opinions(panel: Panel, ctx: Context): Opinion[] {
 }
 
 /** Everything as one text, with the names of the runs: for hovering and for screen readers. */
-export function inWords(found: Opinion[], note: string, several: boolean): string {
-  const words = found.map(({ text, runs }) =>
+export function inWords(judgements: Opinion[], note: string, several: boolean): string {
+  const words = judgements.map(({ text, runs }) =>
     several ? `${runs.map(({ label }) => label).join(", ")}: ${text}.` : text,
   );
   return [...words, note].filter(Boolean).join(" ");
 }
 
 /** Runs of one opinion stand together, each as a dot of its colour; two runs have room for their names as well. */
-export function opinionNodes(found: Opinion[], count: number): Node[] {
-  return found.map(({ text, runs }) => {
+export function opinionNodes(judgements: Opinion[], count: number): Node[] {
+  return judgements.map(({ text, runs }) => {
     const names = count === 2 ? `${runs.map(({ label }) => shorten(label, 16)).join(", ")}: ` : "";
     const dots = runs.map(({ label, color }) => {
       const dot = h("i", { class: "ck-swatch", title: label });
@@ -45,10 +45,10 @@ export function opinionNodes(found: Opinion[], count: number): Node[] {
 }
 
 /** Lines that this takes in a card of that width, about. */
-export function countLines(found: Opinion[], note: string, several: boolean, width: number): number {
-  const dots = several ? found.reduce((sum, { runs }) => sum + 14 * runs.length, 0) : 0;
-  const named = found.reduce((sum, { runs }) => sum + runs.length, 0) === 2 ? 16 * 6.1 * 2 : 0;
-  const letters = found.reduce((sum, { text }) => sum + text.length + 2, 0) + note.length;
+export function countLines(judgements: Opinion[], note: string, several: boolean, width: number): number {
+  const dots = several ? judgements.reduce((sum, { runs }) => sum + 14 * runs.length, 0) : 0;
+  const named = judgements.reduce((sum, { runs }) => sum + runs.length, 0) === 2 ? 16 * 6.1 * 2 : 0;
+  const letters = judgements.reduce((sum, { text }) => sum + text.length + 2, 0) + note.length;
   return letters
     ? Math.min(several ? 3 : 2, Math.ceil((6.1 * letters + dots + (several ? named : 0)) / Math.max(1, width)))
     : 0;

@@ -38,7 +38,7 @@ def test_three_steps_are_too_few_for_most_rules_and_each_is_named(tmp_path: Path
     train(tmp_path / "a", steps=3)
     code, text = diagnose(tmp_path / "a", capsys)
     assert code == 0
-    assert "nothing found that is wrong" in text
+    assert "nothing wrong was found" in text
     assert "diagnoses: 3 tracked steps, the last is step 2" in text
     assert cli.main(["diagnose", "--json", str(tmp_path / "a")]) == 0
     (plain,) = json.loads(capsys.readouterr().out)

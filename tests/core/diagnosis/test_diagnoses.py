@@ -144,6 +144,7 @@ CASES = {
     "attention_too_sharp": case(
         change=both(put(**STUCK), lambda i, scalars: scalars.update({"AttentionEntropy": 0.05})), n=30
     ),
+    "overfitting": case(logged=lambda i: {"valid_loss": 2.2 + i / 100}),
     "optimizer_holds_others": case(static={"static_foreign": 2, "static_unoptimized": 2}),
 }
 CASES["adam_eps_too_large"]["header"].optimizers[0].groups[0]["eps"] = "0.1"
@@ -204,6 +205,14 @@ HARMLESS = {
     ),
     "init_too_small": case(change=put(output_spread=1e-5), layers=vectors(ParamNorm=[0.05] * 6)),
     "schedule_too_fast": case(change=put(LearningRate=lambda i: 0.1 * 0.9**i)),
+    "batchnorm_few_samples": case(static={"static_batchnorms": 3}, batch=2),
+    "constant_feature": case(change=put(input_constant=0.7)),
+    "input_outliers, seldom, while all is slow to begin": case(
+        change=put(**STUCK, input_tail=lambda i: 60 if i % 4 == 0 else 1.4), n=9
+    ),
+    "overfitting, surer of mistakes and right more often": case(
+        logged=lambda i: {"valid_loss": 2.2 + i / 100, "valid_accuracy": 0.2 + i / 60}
+    ),
 }  # fmt: skip
 
 

@@ -199,3 +199,80 @@ def test_a_rate_that_is_too_low_may_learn_and_far_too_slowly() -> None:
     assert alarms(replay_history(change, n=30)) == ["learning_rate_too_low"]
     longer = lambda i, scalars: (change(i, scalars), scalars.update({"UpdateSize": 0.05}))  # noqa: E731
     assert "learning_rate_too_low" not in alarms(replay_history(longer, n=30))
+
+
+def test_how_hard_a_batch_is_by_itself_is_no_progress() -> None:
+    """Targets with heavy tails: the first batches are twice as hard, and the network is where it began."""
+
+    def change(i: int, scalars: dict[str, float]) -> None:
+        hard = 4.0 if i < 3 else 1.0
+        scalars |= {"Loss": hard * 1.02, "signal/target_std": math.sqrt(hard), "signal/loss_std": 1.0}
+
+    view = view_of(replay_history(change, header=make_header("MSELoss", "Adam")))
+    assert abs(view.drop) < 0.01
+    assert abs(view.level - 1.02) < 0.01
+    assert view.struggles
+
+
+def test_records_far_apart_are_known_by_the_losses_before_them() -> None:
+    """The mean of sixteen losses counts, over the mean variance of all targets, not the last batch alone."""
+
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {"Loss": 5.0 if i % 2 else 0.1, "signal/target_std": 1.0, "signal/recent_loss": 0.4}
+        scalars |= {"signal/recent_count": 16.0}
+
+    view = view_of(replay_history(change, n=10, header=make_header("MSELoss", "Adam")))
+    assert not view.sparse
+    assert abs(view.level - 0.4) < 1e-9
+
+
+def test_where_the_loss_will_end_goes_by_its_slope_and_what_is_left_of_the_rate() -> None:
+    """0.02 a record of 5 steps, a rate that halves in 33 steps: 47 steps more at this slope."""
+
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {"Loss": 2.0 - 0.02 * i, "LearningRate": 0.1 * 0.9**i}
+
+    view = view_of(replay_history(change, n=30))
+    life = 5 * math.log(2) / -math.log(0.9)
+    low = 2.0 - 0.02 * 26  # the middle of the last seven
+    assert abs(view.rate_life - life) < 1e-6
+    assert abs(view.final_level / view.level - (1 - 0.004 * life / math.log(2) / low)) < 1e-6
+
+
+def test_a_loss_that_began_near_zero_has_not_run_away_at_ten_times_that() -> None:
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {"Loss": -0.03 - 0.01 * i}
+        del scalars["signal/loss_max"]
+
+    assert "loss_sign" not in find(change, header=make_header("Likelihood"))
+
+    def runs_away(i: int, scalars: dict[str, float]) -> None:
+        change(i, scalars)
+        scalars["Loss"] = -0.03 * 1.5**i
+
+    assert "loss_sign" in find(runs_away, header=make_header("Likelihood"))
+
+
+def test_sorted_targets_are_an_alarm_where_harm_is_seen() -> None:
+    """Real targets, three quarters in order: 0.56 of what batches of one kind would show."""
+
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {"signal/target_mean": (-1.0, 1.0)[i % 2] * 0.75, "signal/target_variance": 0.44}
+        scalars |= {"signal/target_std": math.sqrt(0.44), "signal/target_rows": 32.0, "Loss": 0.19 * scalars["Loss"]}
+
+    def harmed(i: int, scalars: dict[str, float]) -> None:
+        change(i, scalars)
+        scalars["Loss"] = 0.9 + 0.1 * math.sin(7.7 * i)
+
+    assert "data_not_shuffled" not in find(change, header=make_header("MSELoss", "Adam"))
+    assert "data_not_shuffled" in find(harmed, header=make_header("MSELoss", "Adam"))
+
+
+def test_a_spike_between_two_early_records_that_is_over_is_no_alarm() -> None:
+    """Adagrad's first steps: 80 times the first loss for three steps, and down again at the next record."""
+
+    def change(i: int, scalars: dict[str, float]) -> None:
+        scalars |= {"signal/recent_count": float(min(16, 5 * i)), "signal/recent_peak": 180.0 if i else 2.3}
+        scalars |= {"signal/recent_loss": 30.0 if i in (2, 3) else scalars["Loss"]}
+
+    assert alarms(replay_history(change)) == []

@@ -91,7 +91,7 @@ def describe(run: RunData) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("piece", [1, 37, 1000])
+@pytest.mark.parametrize("piece", [1, 5, 37, 1000])
 def test_bulk_gives_what_one_by_one_gives(seed: int, piece: int) -> None:
     payloads = make_run(seed)
     single, bulk = make_empty(), make_empty()
@@ -131,6 +131,25 @@ def test_running_run_read_in_bulk_is_running() -> None:
     made = [make_record(random, seq, seq, 0) for seq in range(40)]
     bulk.feed_records([wire.encode_record(dataclasses.replace(record, kind="step")) for record in made])
     assert bulk.table.steps_taken == 40
+
+
+def test_few_records_of_a_live_run_go_in_bulk_once_their_pattern_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message of a slow loop brings ten: one by one, fifty columns each, they took half of its time."""
+    random = np.random.default_rng(0)
+    made = [dataclasses.replace(make_record(random, seq, seq, 0), kind="step", notices=[]) for seq in range(150)]
+    payloads = [wire.encode_record(dataclasses.replace(made[0], seq=seq, step=seq, alphas=[])) for seq in range(1, 150)]
+    run, single = make_empty(), []
+    real = run.feed_record
+    monkeypatch.setattr(run, "feed_record", lambda payload: single.append(payload) or real(payload))
+    run.feed_record(payloads[0])
+    run.feed_records(payloads[1:40])
+    single.clear()
+    for start in range(40, 120, 4):
+        run.feed_records(payloads[start : start + 4])
+    assert not single
+    run.feed_records(payloads[120:122])
+    assert len(single) == 2  # and two are not worth it
+    assert run.table.steps_taken == 122
 
 
 def test_live_run_is_read_with_the_pattern_of_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,36 @@ def test_shares_of_several_threads_add_up_in_sums_over_all(monkeypatch: pytest.M
     assert torch.equal(alone.dots, shared.dots)
 
 
+@pytest.fixture
+def by_channels(monkeypatch: pytest.MonkeyPatch):
+    """Three threads that share output channels, however few."""
+    monkeypatch.setattr(dense, "ALONE", 1)
+    monkeypatch.setattr(dense, "CHANNELS", 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("level", "by_channels")
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+@pytest.mark.parametrize("name", TOKENS)
+def test_threads_that_share_channels_leave_none_out(name: str, dtype: torch.dtype) -> None:
+    b, a, directions = make_tokens(name, dtype)
+    assert_right(dense.reduce_positions(b, a, 0.5, directions, HUNDRED), form(b, a, 0.5), directions, HUNDRED, dtype)
+
+
+@pytest.mark.usefixtures("level", "by_channels")
+@pytest.mark.parametrize("name", SHAPES)
+def test_threads_that_share_channels_of_a_convolution(name: str) -> None:
+    part, directions = make_patches(name, torch.float32)
+    part.left = 0.02 * torch.randn_like(part.left)
+    twin = Patches(part.left.double(), part.image.double(), part.geometry, part.groups, part.shape, part.scale)
+    found = part.reduce(directions, HUNDRED)
+    assert found is not None
+    assert_right(found, twin.form(0, part.samples).flatten(1), directions, HUNDRED, torch.float32)
+
+
 def test_tokens_that_do_not_fit_are_refused_before_a_kernel_reads_them() -> None:
     b, a, directions = make_tokens("one vector", torch.float32)
     with pytest.raises(ValueError, match="do not fit"):

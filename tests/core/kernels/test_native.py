@@ -315,3 +315,24 @@ def test_what_does_not_fit_is_refused_before_a_kernel_reads_it() -> None:
     part.inner = part.inner[..., :-1]
     with pytest.raises(ValueError, match="do not fit"):
         part.reduce(directions, None)
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+@pytest.mark.parametrize("zeros", [0.0, 0.5, 1.0])
+def test_factors_that_stay_around_zero_are_counted_right_behind_one_that_does_not(
+    dtype: torch.dtype, zeros: float
+) -> None:
+    """Of a classifier's samples one factor is near -1, the others are small: the ways to count them take turns."""
+    torch.manual_seed(0)
+    for width in (784, 100, 17, 3):
+        a = torch.rand(9, width, dtype=dtype) - 0.3
+        a[torch.rand(9, width) < zeros] = 0.0
+        b = torch.cat([-torch.rand(9, 1, dtype=dtype) - 0.5, 0.1 * torch.randn(9, 20, dtype=dtype)], 1)
+        b[:, 7], b[3, 4] = 0.0, 3.0
+        for bins in BINS:
+            assert bins is not None
+            table = torch.zeros(bins.count + 5, dtype=torch.int64)
+            counting.count_outer(b, a, None, bins, table)
+            products = (b[:, :, None] * a[:, None, :]).reshape(9, -1)
+            assert torch.equal(table, count_plainly(products, bins)), (width, bins)

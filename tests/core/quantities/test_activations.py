@@ -185,6 +185,18 @@ def test_large_activations_are_looked_at_in_part_and_marked(tmp_path: Path, monk
     assert "of the elements" in data.estimates["DeadUnits"].methods[0]
 
 
+def test_part_of_an_output_meets_all_of_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: every third element of an output with three features was always the same feature."""
+    monkeypatch.setattr(activations, "MOST", 1000)
+    monkeypatch.setattr(activations, "AT_ONCE", 1000)
+    for features in (3, 4, 30, 97):
+        output = torch.ones(8, 3000 // features + 1, features)
+        output[..., 0] = 10.0
+        found = activations.measure_scale("", output)
+        assert found.part < 0.5
+        assert found.squares / found.elements == pytest.approx(float(output.square().mean()), rel=0.1), features
+
+
 def test_checkpointed_activations_are_not_recomputed(tmp_path: Path) -> None:
     class Block(nn.Module):
         def __init__(self) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 import cockpit_core
 from cockpit_core import quantities as q
+from cockpit_core.kernels.native import reducing
 from tests import slow_truth
 from tests import slow_truth_instruments as instruments
 from tests.networks import NETWORKS
@@ -48,6 +49,14 @@ def test_agreement_is_the_truth(problem: str, budget: int, tmp_path: Path) -> No
     """The small budget: gradients are formed one sample at a time, block by block."""
     options = {"config": [*config(), *([q.GradHist1d()] if budget > 2000 else [])], "memory_budget": budget}
     data = train_tracked(EVERY[problem], "momentum", STEPS, tmp_path / "run", **options)
+    moments = slow_truth.watch_training(EVERY[problem], OPTIMIZERS["momentum"], STEPS)
+    assert_truth(data, slow_truth.truth_of_moments(moments, None), [moment.targets.tolist() for moment in moments])
+
+
+@pytest.mark.parametrize("problem", ["cnn", "encoder_layer"])
+def test_agreement_is_the_truth_without_kernels(problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reducing, "find_library", lambda: None)
+    data = train_tracked(EVERY[problem], "momentum", STEPS, tmp_path / "run", config=config())
     moments = slow_truth.watch_training(EVERY[problem], OPTIMIZERS["momentum"], STEPS)
     assert_truth(data, slow_truth.truth_of_moments(moments, None), [moment.targets.tolist() for moment in moments])
 

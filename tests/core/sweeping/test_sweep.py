@@ -156,7 +156,7 @@ def test_printed_commands_are_the_grid(capsys: pytest.CaptureFixture) -> None:
         (["digits_mlp", "--optimizer", "Sgd"], "there is no optimizer 'Sgd'; there are ASGD,"),
         (
             ["digits_mlp", "--optimizer", "nowhere:Thing"],
-            "the optimizer 'Thing' cannot be had from the module 'nowhere'",
+            "the optimizer 'Thing' cannot be loaded from the module 'nowhere'",
         ),
         (["digits_mlp", "--optimizer", "mine:problem"], "there is no optimizer 'mine:problem'"),
         (["digits_mlp", "--optimizer", "SGD,lr=1"], "learning rates are given by --lr"),
@@ -190,7 +190,7 @@ def test_nothing_of_the_users_is_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "precious"
     folder.mkdir()
     (folder / "events.out.tfevents.1.cockpit").write_text("mine")
-    with pytest.raises(ValueError, match="holds something that is not of a sweep"):
+    with pytest.raises(ValueError, match="holds something that no sweep wrote"):
         clear_unfinished(folder)
     assert (folder / "events.out.tfevents.1.cockpit").read_text() == "mine"
 

@@ -9,7 +9,7 @@ import cockpit_core
 from cockpit_core.engine.plan import Plan
 from cockpit_core.events.data import load
 from cockpit_core.quantities import named
-from cockpit_core.tracking.pacing import GLANCE, PURSE, Pacer
+from cockpit_core.tracking.within_budget import GLANCE, PURSE, Pacer
 
 
 def make_pacer(loan: float) -> Pacer:
@@ -53,6 +53,7 @@ def test_a_run_by_default_is_seen_all_along(tmp_path) -> None:
         "LearningRate",
         "signal/recent_loss",
         "signal/accuracy",
+        "signal/input_tail",
     ):
         steps = {int(rows.step[row]) for row in data.table.columns[name].get()[0]}
         assert {2, 5, 10, 20, 40} <= steps, name

@@ -268,11 +268,13 @@ EXPORT void NAME(reduce_blocks)(const int64_t *jobs, const double *scales, int64
   }
 }
 #include "convolution.h"
+#include "comparing.h"
 #include "dense.h"
 #include "moving.h"
 #include "normalised.h"
 #include "columns.h"
 #include "counting.h"
+#include "shares.h"
 #undef Shape
 #undef Sums
 #undef PIECE

@@ -59,6 +59,12 @@ INLINE int NAME(is_near)(REAL factor, const Row *row, int kind, const Rule *r) {
   return NAME(round_one)(size * row->smallest, kind) * r->scale > 0;  // else one has lost its sign
 }
 
+// Do all products with this factor lie in the bins that are compared with, not looked up?
+INLINE int NAME(is_around)(REAL factor, const Row *row, int kind, const Rule *r) {
+  REAL size = factor < 0 ? -factor : factor;
+  return NAME(round_one)(size * row->largest, kind) * r->scale < r->around;
+}
+
 // Sort in increasing order, by the bits: those of negative numbers turned round, those of the others behind them.
 static void NAME(sort)(REAL *values, int64_t size, UNSIGNED *keys, UNSIGNED *other) {
   const UNSIGNED top = (UNSIGNED)1 << (8 * sizeof(REAL) - 1);
@@ -120,9 +126,13 @@ INLINE void NAME(add_products)(Tally *tally, REAL factor, const REAL *row, int64
   if (how == 1) NAME(fold)(tally, &around);
 }
 
-INLINE int64_t NAME(drop_zeros)(const REAL *values, int64_t size, REAL *row) {
+INLINE int64_t NAME(drop_zeros)(const REAL *values, int64_t size, int64_t nonzero, REAL *row) {
   int64_t kept = 0;
-  for (int64_t j = 0; j < size; j++) row[kept] = values[j], kept += values[j] != 0;
+  if (nonzero == size) {  // there are none
+    for (; kept < size; kept++) row[kept] = values[kept];
+  } else {
+    for (int64_t j = 0; j < size; j++) row[kept] = values[j], kept += values[j] != 0;
+  }
   for (int64_t j = kept; j < kept + LANES; j++) row[j] = 0;
   return kept;
 }
@@ -169,7 +179,7 @@ static void count_products(const float *b, const float *a, int64_t samples, int6
     bottom = bottom > top - OCTAVES + 1 ? bottom : top - OCTAVES + 1;
     plan.least = SUMS, plan.most = 0;
     if (row.finite && kept) {
-      NAME(drop_zeros)(values, in, nonzero);
+      NAME(drop_zeros)(values, in, kept, nonzero);
       small = sort_products(&plan, nonzero, kept, top, bottom, sorted, rest);
     }
     for (int64_t i = 0; i < out; i++) {
@@ -225,13 +235,15 @@ EXPORT void NAME(count_outer)(const REAL *b, const REAL *a, int64_t samples, int
       }
     }
     int sorted = narrow >= WORTH_SORTING;
-    if (waiting) NAME(drop_zeros)(values, in, memory);
+    if (waiting) NAME(drop_zeros)(values, in, kept, memory);
     if (sorted) NAME(sort)(memory, kept, (UNSIGNED *)(memory + in + LANES), (UNSIGNED *)(memory + 2 * in + LANES));
     for (int64_t k = 0; k < waiting; k++) {
       REAL factor = factors[later[k]];
       table[zero] += in - kept;
       if (sorted && NAME(is_narrow)(factor, &row, kept, kind, &rule)) {
         NAME(bisect)(factor, memory, kept, kind, &rule, table);
+      } else if (how == 1 && NAME(is_around)(factor, &row, kind, &rule)) {
+        NAME(add_products)(&tally, factor, memory, kept, kind, 1);  // whatever the factors before it have met
       } else {
         if (NAME(choose_way)(&tally, how) == 1) NAME(add_products)(&tally, factor, memory, kept, kind, 1);
         else NAME(add_products)(&tally, factor, memory, kept, kind, 2);

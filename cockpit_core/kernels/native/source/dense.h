@@ -10,7 +10,7 @@
 #endif
 #define WIDEST 4  // vectors of a tile
 #define MOST_SUMMED 256  // numbers in a row whose sums stay in the type itself
-#define TURNS 16
+#define TURNS MOST_COMPARED
 #define SMALL_DIRECTIONS (1 << 16)  // bytes that stay in the first caches anyway
 #define IMAGES (1 << 19)            // bytes of images that stay in the second
 
@@ -72,9 +72,10 @@ INLINE int NAME(channels_at_once)(int64_t left, int L) {
   return 1;
 }
 
-// What was summed, O channels by L vectors: scaled, squared, projected, counted. `lanes[l]` of a vector count.
+// What was summed, O channels by L vectors: scaled, squared, projected, counted, and kept where somebody compares samples.
+// `lanes[l]` of a vector count.
 INLINE void NAME(use_tile)(const V *found, int O, int L, const int64_t *lanes, REAL scale, const REAL *d0, const REAL *d1,
-                           const int64_t *along, int64_t row_size, Sums *sums, int how, Tally *tally) {
+                           const int64_t *along, int64_t row_size, Sums *sums, int how, Tally *tally, V *kept) {
   V squares = sums->squares, first = sums->first, second = sums->second;
   Around around = {(I)0, 0};
   for (int o = 0; o < O; o++) {
@@ -88,6 +89,7 @@ INLINE void NAME(use_tile)(const V *found, int O, int L, const int64_t *lanes, R
         x = (V)((I)x & inside), a = (V)((I)a & inside), b = (V)((I)b & inside);
         counted = ((uint32_t)1 << lanes[l]) - 1;
       }
+      if (kept) kept[o * L + l] = x;
       squares = FMA(x, x, squares), first = FMA(x, a, first), second = FMA(x, b, second);
       if (how) NAME(add)(tally, &around, x, counted, how);
     }
@@ -98,13 +100,14 @@ INLINE void NAME(use_tile)(const V *found, int O, int L, const int64_t *lanes, R
 
 // A tile of one sample, summed and used.
 INLINE void NAME(reduce_tile)(int O, int L, const NAME(Tile) *t, const int64_t *lanes, REAL scale, const REAL *d0,
-                              const REAL *d1, const int64_t *along, int64_t row_size, Sums *sums, int how, Tally *tally) {
+                              const REAL *d1, const int64_t *along, int64_t row_size, Sums *sums, int how, Tally *tally,
+                              V *kept) {
   V found[TILE];
   NAME(run_tile)(O, L, t, found);
   int way = NAME(choose_way)(tally, how);
-  if (way == 1) NAME(use_tile)(found, O, L, lanes, scale, d0, d1, along, row_size, sums, 1, tally);
-  else if (way == 2) NAME(use_tile)(found, O, L, lanes, scale, d0, d1, along, row_size, sums, 2, tally);
-  else NAME(use_tile)(found, O, L, lanes, scale, d0, d1, along, row_size, sums, 0, tally);
+  if (way == 1) NAME(use_tile)(found, O, L, lanes, scale, d0, d1, along, row_size, sums, 1, tally, kept);
+  else if (way == 2) NAME(use_tile)(found, O, L, lanes, scale, d0, d1, along, row_size, sums, 2, tally, kept);
+  else NAME(use_tile)(found, O, L, lanes, scale, d0, d1, along, row_size, sums, 0, tally, kept);
   NAME(note_way)(tally, O * L * LANES);
 }
 
@@ -117,11 +120,12 @@ INLINE int64_t NAME(samples_at_once)(int64_t image_size, int64_t read) {
 }
 
 // As reduce_convolution, but left may lie in any order: steps are the numbers between samples, output channels and
-// positions of it, and between samples of the image. All positions count.
+// positions of it, and between samples of the image. All positions count. The first `compared` samples (at most
+// MOST_COMPARED) are compared with each other: K [compared, compared] holds zeros before.
 EXPORT void NAME(reduce_dense)(const REAL *image, const REAL *left, int64_t samples, const int64_t *sizes,
                                const int64_t *steps, const int32_t *places, const int32_t *starts, double scale,
                                const REAL *D, int64_t apart, int directions, const double *given, int64_t *table,
-                               int64_t size, double *norms, double *dots) {
+                               int64_t size, double *norms, double *dots, int64_t compared, double *K) {
   int64_t groups = sizes[0], channels = sizes[1], image_size = sizes[2];
   int64_t rows = sizes[5], row_step = sizes[6], length = sizes[7];
   int64_t strips = (length + LANES - 1) / LANES, vectors = sizes[4] * rows * strips, row_size = sizes[4] * rows * length;
@@ -132,8 +136,12 @@ EXPORT void NAME(reduce_dense)(const REAL *image, const REAL *left, int64_t samp
   if (given) rule = NAME(read_rule)(given);
   int how = given ? (rule.near > 0 ? 1 : 2) : 0;
   Sums sums[TURNS];
-  for (int64_t first = 0; first < samples; first += turns) {
-    int64_t last = first + turns < samples ? first + turns : samples;
+  Compared pieces;
+  if (compared) NAME(begin_comparing)(&pieces, compared);
+  for (int64_t first = 0, last; first < samples; first = last) {
+    int64_t together = first < compared ? compared : 0;  // they take turns, whatever the caches hold
+    last = first + (turns > together ? turns : together);
+    last = last < samples ? last : samples;
     for (int64_t o = 0, O; o < groups * channels; o += O) {
       int64_t g = o / channels, summed = 0;
       O = NAME(channels_at_once)((g + 1) * channels - o, (int)widest);
@@ -153,18 +161,24 @@ EXPORT void NAME(reduce_dense)(const REAL *image, const REAL *left, int64_t samp
           NAME(Tile) t = {{0}, places, sizes[3], left + n * steps[0] + o * steps[1], steps[2], steps[1]};
           for (int l = 0; l < L; l++) t.image[l] = image + n * steps[3] + begins[l];
           Sums *own = sums + (n - first);
-          NAME(reduce_tile)((int)O, (int)L, &t, lanes, (REAL)scale, d0, d1, along, row_size, own, how, &tally);
+          NAME(reduce_tile)((int)O, (int)L, &t, lanes, (REAL)scale, d0, d1, along, row_size, own, how, &tally,
+                            n < together ? pieces.kept[n] : 0);
           if (!ends) continue;
           UNROLL for (int i = 0; i < LANES; i++)
             norms[n] += own->squares[i], dots[2 * n] += own->first[i], dots[2 * n + 1] += own->second[i];
           *own = (Sums){(V)0, (V)0, (V)0};
         }
+        if (together) NAME(compare)(&pieces, O * L, compared, K);
         summed = ends ? 0 : summed;
       }
     }
   }
+  if (compared) NAME(end_comparing)(&pieces, compared, K);
   if (given) NAME(flush)(&tally);
 }
+#undef Compared
+#undef KEPT
+#undef MOST_COMPARED
 #undef TILE
 #undef WIDEST
 #undef MOST_SUMMED

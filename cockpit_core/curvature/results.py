@@ -1,4 +1,4 @@
-"""What is found of a curvature matrix's diagonal, and what finding it may cost."""
+"""The diagonal of a curvature matrix as a result, and what computing it may cost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Diagonal:
         return sum(self.traces.values())
 
     def knowing(self, traces: Iterable[float]) -> Diagonal:
-        """The same, whose traces were read together with other numbers."""
+        """The same, with traces that were read together with other numbers."""
         self.__dict__["traces"] = self.read_traces(traces)  # where the cached property keeps them
         return self
 
@@ -114,6 +114,6 @@ class Limits:
     elements: bool = True
 
 
-def in_order(point: Point, found: dict[str, Tensor]) -> dict[str, Tensor]:
+def in_order(point: Point, values: dict[str, Tensor]) -> dict[str, Tensor]:
     """Every trainable parameter, zeros for those that the outputs do not depend on."""
-    return {n: found[n] if n in found else torch.zeros_like(p.detach()) for n, p in point.trainable.items()}
+    return {n: values[n] if n in values else torch.zeros_like(p.detach()) for n, p in point.trainable.items()}

@@ -31,7 +31,7 @@ class Limits:
     full_rate_for: float = 1800.0
     burst_bytes: float = 3_000_000.0  # one minute's worth
     share_of_time: float = 0.012  # of the wall clock, for all that showing costs: the two below are part of it
-    after_sending: float = 1.0  # what a message costs once we are done, in times our own work, see ``Pace.sent``
+    after_sending: float = 1.0  # what a message costs once we are done, in times our own work, see ``Throttle.sent``
     every_record: float = 4e-6  # seconds that each record costs training before there is any message
     burst_seconds: float = 0.03  # for a lively start
     longest_pause: float = 60.0
@@ -67,7 +67,7 @@ class Bucket:
         return max(0.0, -self._level / self.rate())
 
 
-class Pace:
+class Throttle:
     """Says when the next message is due. ``rate=None`` is the default rate, which backs off with the age of the run; a
     rate that the user asked for stays, up to ten per second. Both budgets hold either way. ``next`` is when, by
     ``clock``."""
@@ -105,10 +105,11 @@ class Pace:
     def sent(self, size: int, seconds: float, worked: float, records: int = 0) -> None:
         """Account for a message, or for an attempt that failed, that took so long by the clock and by the processor.
 
-        The clock counts: who shares the machine shares it with training too. But a long interruption is mostly somebody
-        else's; beyond ``WAITING`` times the work it counts a quarter, for it may be our disk or connection that is slow.
-        And that is not all: a thread of the kernel still has to send the message, which takes the interpreter away from
-        training, which then finds cold caches: as much again. And each of the ``records`` was handed to us. Both were measured.
+        The clock counts: whatever takes time on the machine takes it from training too. But a long interruption is
+        mostly somebody else's: beyond ``WAITING`` times the work it counts a quarter, because our disk or connection
+        may be what is slow. And a thread of the kernel still has to send the message. That takes the interpreter away
+        from training, which then finds cold caches: as much again. And each of the ``records`` was handed to us. Both
+        were measured.
         """
         self._bytes.spend(size)
         limits, own = self.limits, max(min(seconds, WAITING * worked), seconds / WAITING)

@@ -12,20 +12,22 @@ from cockpit_core.tracking.account import Account
 from cockpit_core.tracking.bundles import LONGEST, Bundle, Bundles
 
 NEARLY = 0.6
-"""What has waited nearly as long for its cost goes along: a tracked step is cheaper for two than for one each."""
+"""What has waited nearly as long for its cost is measured too: one tracked step for both is cheaper than one for
+each."""
 FARTHEST = 64
 """Steps ahead that are planned at most, or a quarter of those that were taken: times change, and planning costs too."""
 AFTER_A_SPIKE = (BASE, "activations", "individual")
 EARLY = frozenset([1, 2, 5, 10, 20, 40, 80, 160, 320, 640])
 """Steps that are tracked on credit as long as there is some: what is wrong with a training mostly shows there."""
 SHOWN = 0.4
-"""Share of the loan that may go into a first look at what is dearer: the rest is for steps that diagnoses rest on."""
+"""Share of the loan that may go into a first look at expensive quantities; the rest is for steps that diagnoses
+need."""
 GLANCES = frozenset([2, 5, 10, 20, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560])
 """Steps at which the loss, the length of the step and that of the weights are put on record where no more can be afforded."""
 PURSE, PURSE_SHARE = 0.03, 0.02
 """Seconds, and share of the time trained, that glances may take together."""
 GLANCE = 2e-3
-"""Seconds that one takes; what a busy machine makes of it is not its fault."""
+"""Seconds that one glance takes at most; anything beyond is a busy machine."""
 
 
 class Pacer:
@@ -34,6 +36,7 @@ class Pacer:
     def __init__(self, quantities: Sequence[Quantity], share: float, loan: float = 0.0):
         """``loan``: seconds by which the account may be overdrawn for early steps; what comes in later pays them."""
         self.account = Account(share)
+        self.account.may_rest = True
         self.loan = loan
         self.bundles = Bundles(quantities)
         self.idle_until = 0
@@ -44,7 +47,7 @@ class Pacer:
         """Names of quantities that never fit, with the steps that one measurement would have to be saved for."""
 
     def choose(self, due: Sequence[Quantity], step: int) -> list[Quantity]:
-        """Of the quantities that are due by their schedules, those to measure now."""
+        """Which of the due quantities to measure now."""
         waiting = self._bundle(due)
         if not waiting:
             return []
@@ -70,16 +73,17 @@ class Pacer:
             early = (
                 min((other - step for other in GLANCES if other > step), default=farthest) if self.loan else farthest
             )
-            self.idle_until = step + min(max(wait, 1), farthest, max(step // 2, 1), early)
+            self.idle_until = step + min(max(wait, 1), farthest, max(step, 1), early)
         return self._take(chosen, due)
 
     def may_glance(self, step: int) -> bool:
-        """Where early steps may be tracked on credit, what costs next to nothing has a purse of its own."""
+        """Where early steps may be tracked on credit, what costs next to nothing has its own budget."""
         allowed = PURSE + PURSE_SHARE * self.account.trained
         return bool(self.loan) and step in GLANCES and self.begun and self.glanced < allowed
 
     def _borrow(self, waiting: Sequence[Bundle]) -> list[Bundle]:
-        """What is cheap, as far as the loan goes; and one thing that was never seen, so that a short run has some of all."""
+        """What is cheap, as far as the loan goes; and one quantity that was never measured, so that a short run has
+        some of everything."""
         chosen: list[Bundle] = []
         step_time, purse = self.account.step_time, self.account.balance + self.loan
         by_price = sorted(waiting, key=lambda bundle: bundle.price)

@@ -29,6 +29,7 @@ from cockpit_core.engine.place import Place
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.quiet import Quiet
 from cockpit_core.engine.statistics import LayerStatistics
+from cockpit_core.foundation.long_sums import sum_of
 from cockpit_core.foundation.records import AlphaFit
 from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.layers.module_state import NotRepeatable
@@ -69,10 +70,10 @@ class Taken:
     step: int
     update: dict[str, Tensor]
     read_norms: Callable[[], Mapping[str, float]]
-    """Of ``update``; to be read as late as can be."""
+    """The lengths of ``update``; to be read as late as possible."""
     theta: dict[str, Tensor]
     lengths: Mapping[str, float]
-    """Of ``theta``, where somebody has measured them."""
+    """The lengths of ``theta``, where somebody has measured them."""
     gradients: Mapping[str, Tensor]
     gradient_norms: Mapping[str, float]
     passes: list[Pass]
@@ -82,7 +83,7 @@ class Taken:
     unmeasured: str = ""
     """Why no individual gradients were measured, where that is known."""
     left_out: list[str] = field(default_factory=list)
-    """Parameters that the user left out, and that moved all the same."""
+    """Parameters that the user left out, but that moved."""
     transfer: Transfer = field(default_factory=Transfer)
 
     @cached_property
@@ -116,7 +117,7 @@ class Alpha:
         self.pending = None
 
     def direction(self, name: str) -> Tensor | None:
-        """On which the individual gradients of this batch are projected: the step before."""
+        """What the individual gradients of this batch are projected on: the step before."""
         return self.update.get(name)
 
     def keeps(self, plan: Plan, stale: bool) -> bool:
@@ -128,7 +129,8 @@ class Alpha:
         return self.keeps(plan, stale) and self.group.repeats_alone and not in_closure and not self.never_repeats
 
     def keep(self, result: LayerResult, passes: list[Pass], repeatable: bool) -> None:
-        """What the projection on the step needs of this layer, or nothing if it can be had again and is too large."""
+        """What the projection on the step needs of this layer, or nothing if it is too large and can be computed
+        again."""
         name = result.name
         if repeatable:
             repeatable = all(
@@ -163,7 +165,8 @@ class Alpha:
     # ---- the near end -------------------------------------------------------------------------------------------
 
     def start(self, batch: Batch, taken: Taken, find_place: Callable[[], Place | None]) -> str:
-        """The step was s: its slopes at this end, until the next batch shows the other; or why there will be no Alpha."""
+        """The step was s: its slopes at this end, until the next batch shows the other end; or why there will be no
+        Alpha."""
         if batch.losses is None:
             return batch.no_losses
         place = find_place()
@@ -185,7 +188,7 @@ class Alpha:
         length = combine({n: taken.norms[n] for n in slopes})
         if any(own.shape != batch.losses.shape for own in slopes.values()):
             return f"{len(next(iter(slopes.values())))} individual gradients for {len(batch.losses)} losses"
-        total = torch.stack(list(slopes.values())).sum(0)
+        total = sum_of(list(slopes.values()))
         start = observe_end(batch.losses, total / length if length > 0 else total)
         self.pending = Pending(taken.step, length, start, frozenset(slopes))
         self.update = {n: taken.update[n] for n in slopes}
@@ -241,7 +244,7 @@ def layer_of(name: str, taken: Taken) -> Layer:
 
 
 def to_host(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those that are not there yet, with one transfer."""
+    """Reads those that are not on the host yet, with one transfer."""
     away = [name for name, vector in vectors.items() if not vector.is_cpu]
     if away:
         parts = torch.cat([vectors[name] for name in away]).cpu().split([len(vectors[name]) for name in away])
@@ -250,7 +253,7 @@ def to_host(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def find_uncovered(reduced: Mapping[str, LayerStatistics], taken: Taken) -> str:
-    """A layer that moved without being measured: the losses of Alpha would be of a longer step than its slopes."""
+    """A layer that moved without being measured: the losses of Alpha would belong to a longer step than its slopes."""
     moved = [n for n in taken.update if n not in reduced and taken.norms[n] > 0]
     names = [*moved, *taken.left_out]
     return "" if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
@@ -266,7 +269,7 @@ def fit(pending: Pending, batch: Batch) -> AlphaFit | str:
         return f"{missing[0]} was not measured at the end of the step"
     if not projected:
         return "no layer has individual gradients"
-    slopes = torch.stack([own["step"] for own in projected.values()]).sum(0)
+    slopes = sum_of([own["step"] for own in projected.values()])
     if len(slopes) != len(batch.losses):
         return f"{len(slopes)} individual gradients for {len(batch.losses)} losses"
     if pending.length > 0:

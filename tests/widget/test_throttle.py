@@ -6,58 +6,60 @@ from itertools import pairwise
 
 import pytest
 
-from cockpit_widget.pace import Bucket, KeyframeSchedule, Limits, Pace
+from cockpit_widget.throttle import Bucket, KeyframeSchedule, Limits, Throttle
 from tests.widget.fakes import FakeClock
 
 
-def send_times(pace: Pace, clock: FakeClock, seconds: float, size: int = 2_000, cost: float = 0.0) -> list[float]:
+def send_times(
+    throttle: Throttle, clock: FakeClock, seconds: float, size: int = 2_000, cost: float = 0.0
+) -> list[float]:
     """Ask a thousand times a second, send whenever it is due."""
     times, end = [], clock.now + seconds
     while clock.now < end:
-        if pace.due():
+        if throttle.due():
             times.append(clock.now)
             clock.advance(cost)
-            pace.sent(size, cost, cost)
+            throttle.sent(size, cost, cost)
         clock.advance(0.001)
     return times
 
 
 def test_five_messages_a_second_are_the_default() -> None:
     clock = FakeClock()
-    assert 48 <= len(send_times(Pace(clock=clock), clock, 10.0)) <= 50
+    assert 48 <= len(send_times(Throttle(clock=clock), clock, 10.0)) <= 50
 
 
 def test_no_more_than_ten_a_second_are_sent_whatever_was_asked_for() -> None:
     clock = FakeClock()
-    assert len(send_times(Pace(1000.0, clock=clock), clock, 10.0)) <= 100
+    assert len(send_times(Throttle(1000.0, clock=clock), clock, 10.0)) <= 100
 
 
 def test_a_long_run_is_shown_less_often() -> None:
     clock = FakeClock()
-    pace = Pace(clock=clock)
+    throttle = Throttle(clock=clock)
     clock.advance(61)
-    assert pace.interval() == 1.0
+    assert throttle.interval() == 1.0
     clock.advance(3600)
-    assert pace.interval() == 5.0
+    assert throttle.interval() == 5.0
 
 
 def test_a_rate_that_was_asked_for_does_not_back_off_with_age() -> None:
     clock = FakeClock()
-    pace = Pace(2.0, clock=clock)
+    throttle = Throttle(2.0, clock=clock)
     clock.advance(7200)
-    assert pace.interval() == 0.5
+    assert throttle.interval() == 0.5
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
 def test_a_rate_that_makes_no_sense_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="refresh_rate must be positive"):
-        Pace(rate)
+        Throttle(rate)
 
 
 @pytest.mark.parametrize("cost", [0.002, 0.05])
 def test_slow_sending_slows_the_pace_until_it_costs_one_percent(cost: float) -> None:
     clock = FakeClock()
-    times = send_times(Pace(10.0, clock=clock), clock, 120.0, cost=cost)
+    times = send_times(Throttle(10.0, clock=clock), clock, 120.0, cost=cost)
     assert 0.004 * 120 < len(times) * cost < 0.015 * 120
 
 
@@ -65,22 +67,22 @@ def test_start_is_not_much_dearer_than_the_rest() -> None:
     """The burst was a tenth of a second once: two percent of the first five seconds by itself."""
     clock = FakeClock()
     cost = 0.003
-    assert len(send_times(Pace(clock=clock), clock, 5.0, cost=cost)) * cost < 0.015 * 5
+    assert len(send_times(Throttle(clock=clock), clock, 5.0, cost=cost)) * cost < 0.015 * 5
 
 
 def test_what_a_message_costs_after_it_was_handed_over_counts_too() -> None:
     """The kernel's own thread sends them, and training finds cold caches."""
     clock, dear = FakeClock(), Limits(after_sending=4.0)
-    assert len(send_times(Pace(10.0, clock=clock, limits=dear), clock, 60.0, cost=0.002)) * 0.01 < 0.015 * 60
+    assert len(send_times(Throttle(10.0, clock=clock, limits=dear), clock, 60.0, cost=0.002)) * 0.01 < 0.015 * 60
 
 
 def test_sharing_the_machine_does_not_make_messages_cheaper() -> None:
     """Two on each core: training gets half the processor, so half the work is the same share of it."""
     clock = FakeClock()
-    pace, sent = Pace(10.0, clock=clock), 0
+    throttle, sent = Throttle(10.0, clock=clock), 0
     while clock.now < 120:
-        if pace.due():
-            pace.sent(2_000, 0.006, 0.003)
+        if throttle.due():
+            throttle.sent(2_000, 0.006, 0.003)
             sent += 1
         clock.advance(0.01)
     assert 0.004 * 120 < sent * 0.006 < 0.01 * 120
@@ -89,18 +91,18 @@ def test_sharing_the_machine_does_not_make_messages_cheaper() -> None:
 def test_others_on_the_machine_do_not_silence_the_cockpit() -> None:
     """A message that was interrupted for a tenth of a second once kept it quiet for eleven; now that counts a quarter."""
     clock = FakeClock()
-    pace = Pace(clock=clock)
-    pace.sent(2_000, 0.1, 0.002)
-    assert pace.next < clock.now + 1.0
-    pace.sent(2_000, 10.0, 0.002)  # this is no interruption: whatever we wait for is slow
-    assert pace.next == pytest.approx(clock.now + pace.limits.longest_pause)
+    throttle = Throttle(clock=clock)
+    throttle.sent(2_000, 0.1, 0.002)
+    assert throttle.next < clock.now + 1.0
+    throttle.sent(2_000, 10.0, 0.002)  # this is no interruption: whatever we wait for is slow
+    assert throttle.next == pytest.approx(clock.now + throttle.limits.longest_pause)
 
 
 def test_quick_sending_is_not_slowed() -> None:
     clock = FakeClock()
-    assert len(send_times(Pace(clock=clock), clock, 30.0, cost=0.0008)) > 140
+    assert len(send_times(Throttle(clock=clock), clock, 30.0, cost=0.0008)) > 140
     free = Limits(after_sending=0.0)
-    assert len(send_times(Pace(10.0, clock=clock, limits=free), clock, 30.0, cost=0.0001)) > 280
+    assert len(send_times(Throttle(10.0, clock=clock, limits=free), clock, 30.0, cost=0.0001)) > 280
 
 
 def test_records_count_before_there_is_any_message() -> None:
@@ -108,10 +110,10 @@ def test_records_count_before_there_is_any_message() -> None:
     counts = {}
     for records in (0, 400):
         clock = FakeClock()
-        pace, counts[records] = Pace(10.0, clock=clock), 0
+        throttle, counts[records] = Throttle(10.0, clock=clock), 0
         while clock.now < 30:
-            if pace.due():
-                pace.sent(2_000, 0.001, 0.001, records)
+            if throttle.due():
+                throttle.sent(2_000, 0.001, 0.001, records)
                 counts[records] += 1
             clock.advance(0.01)
     assert counts[0] > 1.5 * counts[400]
@@ -121,11 +123,11 @@ def test_a_closed_tab_does_not_fill_the_servers_memory() -> None:
     """The server keeps every message for a tab that may come back: an hour of the largest ones stays under 200 MB."""
     clock = FakeClock()
     limits = Limits()
-    pace, sent = Pace(10.0, clock=clock, limits=limits), 0
+    throttle, sent = Throttle(10.0, clock=clock, limits=limits), 0
     while clock.now < 3600:
-        if pace.due():
+        if throttle.due():
             sent += limits.message_bytes
-            pace.sent(limits.message_bytes, 0.0, 0.0)
+            throttle.sent(limits.message_bytes, 0.0, 0.0)
         clock.advance(0.05)
     assert sent < 200_000_000
 

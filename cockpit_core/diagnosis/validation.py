@@ -1,0 +1,79 @@
+"""Whether the loss of validation follows that of the training."""
+
+from __future__ import annotations
+
+from cockpit_core.diagnosis.logged import Looks
+from cockpit_core.diagnosis.reading import nan, ratio
+from cockpit_core.diagnosis.tensors import Tensors
+from cockpit_core.foundation.kept import kept
+
+
+class Validation(Tensors):
+    """Features of logged validation losses. Their scale is the user's own (a sum, a mean, another weight of terms): only
+    how they change is looked at."""
+
+    @kept
+    def _looks(self) -> Looks | None:
+        looks = self.history.logged.looks("loss")
+        usable = looks is not None and looks.count >= 3 and looks.first is not None and looks.first.value > 0
+        return looks if usable else None
+
+    @kept
+    def valid_now(self) -> float:
+        """The lower of the last two: one bad value is no rise."""
+        return min(look.value for look in list(self._looks.last)[-2:]) if self._looks else nan
+
+    @kept
+    def valid_left(self) -> float:
+        """The validation loss over its first value."""
+        first = self._looks.first if self._looks else None
+        return ratio(self.valid_now, first.value) if first else nan
+
+    @kept
+    def train_left(self) -> float:
+        """The training loss over what it was at the first look at validation."""
+        first = self._looks.first if self._looks else None
+        return ratio(self.loss, first.train) if first and first.train > 0 else nan
+
+    @kept
+    def train_sure(self) -> bool:
+        """The training loss has fallen since the first look by more than batches differ from one another."""
+        first = self._looks.first if self._looks else None
+        return first is not None and first.train - self.loss > 3 * self.spread
+
+    @kept
+    def never_better(self) -> bool:
+        """No look at validation was better than the first, though the training loss has fallen for sure: what is learned is
+        known by heart."""
+        looks = self._looks
+        if looks is None or looks.count < 4 or looks.first is None or looks.lowest is None:
+            return False
+        best = looks.lowest.value > 0.99 * looks.first.value and self.valid_left > 1.01
+        return best and self.train_sure and self.train_left < 0.97 and not self.accuracy_gained > 0.05
+
+    @kept
+    def valid_rise(self) -> float:
+        """The validation loss over its lowest value, and ``train_since``: the training loss over what it was then."""
+        lowest = self._looks.lowest if self._looks else None
+        return ratio(self.valid_now, lowest.value) if lowest and lowest.value > 0 else nan
+
+    @kept
+    def train_since(self) -> float:
+        lowest = self._looks.lowest if self._looks else None
+        return ratio(self.loss, lowest.train) if lowest and lowest.train > 0 else nan
+
+    @kept
+    def best_look(self) -> int:
+        lowest = self._looks.lowest if self._looks else None
+        return lowest.step if lowest else -1
+
+    @kept
+    def accuracy_gained(self) -> float:
+        """Accuracy of validation, now less the first; NaN where none is logged."""
+        looks = self.history.logged.looks("accuracy")
+        return max(look.value for look in looks.last) - looks.first.value if looks and looks.first else nan
+
+    @kept
+    def not_followed(self) -> float:
+        """How many times further the training loss has fallen than that of validation since the first look: 1 = alike."""
+        return ratio(self.valid_left, self.train_left)
