@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -100,7 +101,9 @@ def test_budget_is_used_though_nobody_waits_for_the_device(waits: bool, tmp_path
         run = train(tmp_path / "run", 100, 0.02, waits, config=["Loss", "GradNorm"], budget=0.02)
     account = run._tracker.pace.account
     assert account.step_time == pytest.approx(0.02, rel=0.05)
-    assert 0.007 <= account.spent / account.trained <= 0.02
+    assert account.spent >= 0.007 * account.trained
+    dearest = np.diff(run.data.scalars("cost/run")[1]).max()  # what it costs is known only once it is paid
+    assert account.spent <= 0.02 * account.trained + dearest
     assert len(by_step(run.data, "Loss")) >= 6
 
 

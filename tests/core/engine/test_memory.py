@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import subprocess
 import sys
 import weakref
@@ -29,16 +30,20 @@ def resident_megabytes() -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(("config", "steps", "allowed"), [("economy", 2000, 6), ("full", 600, 6)])
 def test_memory_does_not_grow_over_many_tracked_steps(config: str, steps: int, allowed: int, tmp_path: Path) -> None:
+    """What leaks grows in every stretch of steps. The allocator of a process that ran other tests before may grow in one:
+    caches, compiled kernels, arenas of threads."""
     training = start("cnn", "adam")
     batch = list(training.batches(10))
-    before = 3 * steps // 100  # rounds: what grows once - caches, compiled kernels, the loss history - has grown
+    stretch = steps // 40  # rounds of ten steps
     with training.track(tmp_path / "run", config=config):
-        training.run(batch * before)
-        tensors, megabytes = count_tensors(), resident_megabytes()
-        training.run(batch * (steps // 10 - before))
+        training.run(batch * stretch)
+        tensors, megabytes = count_tensors(), [resident_megabytes()]
+        for _ in range(3):
+            training.run(batch * stretch)
+            megabytes.append(resident_megabytes())
         assert count_tensors() == tensors
-        assert resident_megabytes() - megabytes < allowed
-    assert len(cockpit_core.load(tmp_path / "run").scalars("Loss")[0]) == steps
+        assert min(later - earlier for earlier, later in itertools.pairwise(megabytes)) < allowed / 3, megabytes
+    assert len(cockpit_core.load(tmp_path / "run").scalars("Loss")[0]) == 4 * 10 * stretch
 
 
 def test_nothing_waits_for_the_garbage_collector(tmp_path: Path) -> None:
