@@ -22,18 +22,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_n
 
 @pytest.mark.parametrize("name", FILES)
 def test_on_the_stand_in(name: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow",
-        str(HERE / name),
-    ]
+    run_own_pytest(name, "not slow and not alone")
+
+
+@pytest.mark.alone
+def test_times_on_the_stand_in() -> None:
+    """What the host does takes real time: beside other tests a record costs several times as much."""
+    run_own_pytest("device_time.py", "alone")
+
+
+def run_own_pytest(name: str, marks: str) -> None:
+    without = ["-p", "no:xdist", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", *without, "-m", marks, str(HERE / name)]
     done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
