@@ -130,11 +130,11 @@ class Log:
             self.tell()
         self.writer.close()
 
-    def add_probe(self, plan: Plan) -> Plan:
+    def add_probe(self, plan: Plan, allowed: Callable[[], bool]) -> Plan:
         """The plan of the coming step, with the expensive probe that a diagnosis has asked for, if the step is on
-        record."""
+        record and the budget allows it."""
         probe = self.live.judge.probe if plan.record else ""
-        return replace(plan, probe=probe) if probe else plan
+        return replace(plan, probe=probe) if probe and allowed() else plan
 
     # ---- telling ------------------------------------------------------------------------------------------------
 

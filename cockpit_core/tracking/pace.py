@@ -66,6 +66,9 @@ class Pace:
         """What the budget never allows, for the header."""
         return "" if self.pacer is None else self.pacer.describe()
 
+    def may_probe(self) -> bool:
+        return self.pacer is None or self.pacer.may_probe()
+
     def schedule_of(self, quantity: Quantity) -> Schedule:
         return self.own_schedules.get(quantity.name, self.schedule)
 

@@ -126,7 +126,7 @@ class Tracker:
     # ---- when ---------------------------------------------------------------------------------------------------
 
     def make_plan(self) -> Plan:
-        return self.log.add_probe(self.pace.plan(self.step, self.engine.alpha.pending is not None))
+        return self.log.add_probe(self.pace.plan(self.step, self.engine.alpha.pending is not None), self.pace.may_probe)
 
     def begin(self, plan: Plan) -> None:
         """Carry out this plan at the coming step."""

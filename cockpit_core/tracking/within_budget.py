@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cockpit_core.engine.plan import Plan
 from cockpit_core.quantities import Quantity
 from cockpit_core.quantities.needs import BASE
-from cockpit_core.tracking.account import Account
+from cockpit_core.tracking.account import LATER, Account
 from cockpit_core.tracking.bundles import LONGEST, Bundle, Bundles
 
 NEARLY = 0.6
@@ -26,6 +26,9 @@ GLANCES = frozenset([2, 5, 10, 20, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960
 """Steps at which the loss, the length of the step and that of the weights are put on record where no more can be afforded."""
 PURSE, PURSE_SHARE = 0.03, 0.02
 """Seconds, and share of the time trained, that glances may take together."""
+PROBES, PROBE_STEPS = 0.25, 10
+"""Where a budget is named: the share of it that probes of a suspicion may take, and the steps that one takes, before one was
+made."""
 GLANCE = 2e-3
 """Seconds that one glance takes at most; anything beyond is a busy machine."""
 
@@ -43,6 +46,7 @@ class Pacer:
         self.begun = False
         self.glanced = 0.0  # seconds spent on glances
         self.shown = 0.0  # seconds lent for what had never been measured
+        self.probed, self.probe_cost = 0.0, 0.0  # seconds spent on probes, and on the last one
         self.left_out: dict[str, float] = {}
         """Names of quantities that never fit, with the steps that one measurement would have to be saved for."""
 
@@ -80,6 +84,12 @@ class Pacer:
         """Where early steps may be tracked on credit, what costs next to nothing has its own budget."""
         allowed = PURSE + PURSE_SHARE * self.account.trained
         return bool(self.loan) and step in GLANCES and self.begun and self.glanced < allowed
+
+    def may_probe(self) -> bool:
+        """A probe is no quantity that waits for its turn. What it takes is paid back later, so it has a share of its own."""
+        account = self.account
+        price = self.probe_cost or PROBE_STEPS * account.step_time
+        return bool(self.loan) or 0 < self.probed + price <= PROBES * account.share * account.trained
 
     def _borrow(self, waiting: Sequence[Bundle]) -> list[Bundle]:
         """What is cheap, as far as the loan goes; and one quantity that was never measured, so that a short run has
@@ -148,6 +158,10 @@ class Pacer:
         }
 
     def learn(self, plan: Plan, seconds: dict[str, float], cost: float) -> None:
+        if plan.probe:  # comes once in a while: the next record does not cost as much
+            self.probe_cost = min(cost, LATER * seconds.get("probe", 0.0))
+            self.probed += self.probe_cost
+            cost -= self.probe_cost
         if plan.record and not plan.by_products_only:
             self.bundles.learn(plan, seconds, cost, self.account.trained)
         elif plan.record and not plan.triggered:

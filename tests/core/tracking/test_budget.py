@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,21 @@ def test_budget_is_used_and_dear_ones_are_rare() -> None:
 def test_what_costs_more_than_expected_is_paid_back() -> None:
     world = World(0.1, 10e-3, {**COSTS, "individual": 2.0}).run(5_000)
     assert world.share <= 0.11
+
+
+def test_probes_take_a_share_of_their_own_and_make_records_no_dearer() -> None:
+    """A probe of 0.1 s in the first 300 steps of 9 ms took a budget of 5 % to 9 %; the next record was expected to cost as much."""
+    pace = World(0.05, 10e-3, COSTS).run(300).pace
+    assert not pace.may_probe()  # expected to take 0.1 s, and 3 s of training have brought 0.15 s for everything
+    pace = World(0.05, 10e-3, COSTS).run(1_000).pace
+    assert pace.may_probe()
+    base = pace.pacer.bundles.all[BASE].cost
+    probing = replace(pace.plans.make([q.Loss()], True, False, False, memory_budget=2**28), probe="line")
+    pace.pacer.learn(probing, {"probe": 0.1}, base + 0.115)
+    assert pace.pacer.bundles.all[BASE].cost == pytest.approx(base)
+    assert not pace.may_probe()
+    by_default = World(0.05, 10e-3, COSTS, loan=0.15).run(20).pace
+    assert by_default.may_probe()  # suspicions are looked into at once
 
 
 def test_what_never_fits_is_named_and_not_measured() -> None:
