@@ -1,0 +1,89 @@
+"""The network ends in an activation that keeps it from what the loss asks for: scores that cannot be negative or large, or
+values that cannot reach the targets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+SEEN = 12
+EDGE, TIMES = 0.97, 3
+"""Outputs of a sigmoid or tanh come this close to their end again and again, and never beyond it."""
+
+
+def find_bounds(lows: list[float], highs: list[float]) -> tuple[float, float, str] | None:
+    """Between what the outputs lie at every one of the last records, and the activation that does this."""
+    low, high = min(lows), max(highs)
+    if low == max(lows) == 0 and min(highs) > 0:  # a smallest output of exactly zero, each time
+        return 0.0, float("inf"), "ReLU"
+    at_one = sum(value > EDGE for value in highs)
+    if low > 0 and high < 1 and max(at_one, sum(value < 1 - EDGE for value in lows)) >= TIMES:
+        return 0.0, 1.0, "sigmoid"
+    if low >= -1 and high <= 1 and min(at_one, sum(value < -EDGE for value in lows)) >= TIMES:
+        return -1.0, 1.0, "tanh"
+    return None
+
+
+class OutputActivation(Diagnosis):
+    name = "output_activation"
+    title = "an activation behind the last layer"
+    needs = ("output_min",)
+    hold, after, least = 1, 20, 5
+    confidence = 0.8
+    explains = (
+        "not_learning",
+        "label_noise",
+        "labels_random",
+        "dead_units",
+        "saturated_units",
+        "vanishing_gradients",
+        "learning_rate_too_low",
+        "class_imbalance",
+    )
+
+    def test(self, view: View) -> Found | None:
+        lows, highs = view.every("output_min", SEEN), view.every("output_max", SEEN)
+        bounds = find_bounds(lows, highs) if len(lows) >= 4 and len(highs) >= 4 else None
+        if bounds is None:
+            return None
+        low, high, activation = bounds
+        numbers = [evidence("output_min", min(lows)), evidence("output_max", max(highs))]
+        remedy = f"Remove the {activation} behind the last layer; the loss takes any number."
+        if view.facts.loss == "CrossEntropyLoss" and not view.typical("row_sum_error") < limit("row_sum_error"):
+            text = (
+                f"The scores that CrossEntropyLoss gets end in a {activation}: they are never below {number(low)}"
+                + (f" nor above {number(high)}" if high == 1 else "")
+                + ("; classes whose score is zero get no gradient." if high > 1 else ", so that the loss has a floor.")
+            )
+        elif view.facts.is_value and (beyond := self.share_out(view, low, high)) > 0.25:
+            text = (
+                f"The network ends in a {activation}, and cannot reach the targets: they go from "
+                f"{number(min(view.every('target_min', SEEN)))} to {number(max(view.every('target_max', SEEN)))}."
+            )
+            numbers.append(evidence("targets_out_of_reach", beyond, "farthest target beyond reach, in deviations"))
+        else:
+            return None
+        return Found(text, remedy, numbers, severity="likely" if self.harms(view, high) else "advice")
+
+    @staticmethod
+    def share_out(view: View, low: float, high: float) -> float:
+        """How far targets lie beyond what the outputs can be, over the deviation of the targets."""
+        lowest, highest = view.every("target_min", SEEN), view.every("target_max", SEEN)
+        deviation = view.typical("target_std")
+        if not lowest or not highest or not deviation > 0:
+            return 0.0
+        return max(low - min(lowest), max(highest) - high, 0.0) / deviation
+
+    @staticmethod
+    def harms(view: View, high: float) -> bool:
+        """What cannot be reached is missing from the loss. Scores between bounds can be right all the same, and only learn
+        more slowly; those of a ReLU that have become zero do not learn at all."""
+        if view.facts.is_value:
+            return view.level > 0.1
+        wrong = view.level > 0.25 and not view.typical("accuracy") > 0.9
+        return wrong and view.t >= 40 and (high > 1 or not view.improves)
