@@ -26,7 +26,7 @@ class ClippingTooHard(Diagnosis):
         )
         hard = hard or (view.clipped < 0.3 and view.creeps and not view.learns)  # trial steps say so
         indifferent = view.facts.adaptive and not (view.stuck and view.t >= 60)  # to a factor on all gradients
-        if not hard or indifferent or self.now_scaled(view):
+        if not hard or indifferent or self.now_scaled(view) or not view.clipped > 0:  # zero: gone, not clipped
             return None
         norm = view.last("GradNorm")
         text = (

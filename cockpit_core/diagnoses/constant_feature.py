@@ -16,10 +16,14 @@ class ConstantFeature(Diagnosis):
     needs = ("input_constant",)
     hold, after, least = 4, 10, 10
     confidence = 0.7
-    explains = ("overfitting",)
+    explains = ("overfitting", "batch_repeated", "not_learning", "labels_random", "vanishing_gradients", "dead_units")
 
     def test(self, view: View) -> Found | None:
         share = min(view.every("input_constant", 12), default=0.0)
+        if share == 1 and view.batch >= 8 and view.stuck:
+            text = "All samples of a batch are the same to the network: every input feature is constant."
+            remedy = "Look at one batch as the network gets it: inputs of zeros, or one sample in every row."
+            return Found(text, remedy, [evidence("input_constant", share)], severity="likely", since=view.history.began)
         if not share > 0.5 or view.batch < 8 or view.typical("input_zeros") > 0.5:
             return None
         text = f"{number(100 * share)} % of the input features are the same for all samples of a batch."

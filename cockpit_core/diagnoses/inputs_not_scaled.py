@@ -38,6 +38,13 @@ class InputsNotScaled(Diagnosis):
         size, spread = view.typical("input_rms"), view.typical("input_ratio")
         sparse = view.typical("input_zeros") > 0.5
         large, uneven = size > limit("input_rms"), spread > limit("input_ratio") and not sparse and size > 1
+        if 0 < size < limit("input_small") and view.struggles and view.static("static_norm_first") != 1:
+            text = (
+                f"The inputs are not scaled: they have a root mean square of {number(size)}, and initialisation and learning "
+                "rate assume about 1. The biases drown them."
+            )
+            remedy = "Divide each feature by its standard deviation, after subtracting its mean."
+            return Found(text, remedy, [evidence("input_rms", size)])
         if not (large or uneven) or view.typical("input_tail") > limit("input_tail"):
             return None
         far = view.first("output_spread") > 20 * view.first("target_std")

@@ -66,10 +66,11 @@ class LearningRateTooLow(Diagnosis):
                 f"at this slope it needs {number(view.steps_to_go_min)} more steps",
             )
         elif gentle:
-            factor, why = 0.3 / view.edge, f"steps {number(1 / view.edge)} times as long would still be stable"
+            room = 1 / max(view.edge, 1e-6)  # flat, or bent the other way
+            factor, why = 0.3 * room, f"steps {number(room)} times as long would still be stable"
         elif short or crawls:
             factor, why = (
-                5e-3 / view.update,
+                5e-3 / max(view.update, 1e-12),
                 f"a step is {number(100 * view.update)} % of the length of the weights",
             )
         else:

@@ -1,4 +1,4 @@
-"""A loss that cannot be negative is: it is being maximised."""
+"""The loss is being maximised: it is negative and cannot be, or steps point up the gradient."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class LossSign(Diagnosis):
     def test(self, view: View) -> Found | None:
         from cockpit_core.diagnosis.facts import NEVER_NEGATIVE
 
+        if view.facts.loss in NEVER_NEGATIVE and (climbs := self._climbs(view)):
+            return climbs
         last = [seen.get("Loss") for seen in view.late[-2:]]
         always = all(loss < 0 for loss in last) and (view.very_first < 0 or view.history.resumed)  # no bonus that grew
         if not always or not view.facts.single:
@@ -48,6 +50,25 @@ class LossSign(Diagnosis):
         )
         remedy = "Remove the minus in front of the loss."
         return Found(text, remedy, [evidence("Loss", last[-1])])
+
+    @staticmethod
+    def _climbs(view: View) -> Found | None:
+        """Every step points up the gradient, and the loss rises. A momentum that swings back does so now and then."""
+        cosines = view.values("UpdateCosine", 8)
+        if len(cosines) < 4 or max(cosines) > -0.02 or not view.loss > 1.2 * view.very_first or not view.facts.single:
+            return None
+        asked = any(group.get("maximize") == "True" for group in view.facts.groups)
+        text = (
+            f"The loss is being maximised: every step points up the gradient, and the loss went from {number(view.very_first)} "
+            f"to {number(view.loss)}."
+        )
+        remedy = (
+            "Make the optimizer without maximize=True."
+            if asked
+            else "Look for a minus too many in the loss or the step."
+        )
+        numbers = [evidence("UpdateCosine", cosines[-1], "cosine of the step and the way down")]
+        return Found(text, remedy, numbers, since=view.history.began)
 
     @staticmethod
     def _runs_away(view: View) -> Found | None:

@@ -129,6 +129,9 @@ LIMITS: dict[str, Limit] = {
         "batches differ from one another more than samples do",
     ),
     "between": Limit(6, 0, 3, "", "variance of batch means over that of independent batches", "1 = shuffled"),
+    "input_small": Limit(
+        1e-3, 0.05, 3, "", "root mean square of the inputs", "biases of a first layer are some hundredths at the start"
+    ),
     "input_rms": Limit(5, 0.05, 3, "", "root mean square of the inputs", "initialisations assume inputs of about 1"),
     "input_ratio": Limit(
         20, 1, 10, "", "largest scale of a feature over the median one", "one learning rate cannot serve both"

@@ -29,6 +29,12 @@ NO_STEP = (
     "optimizer that it holds: no step is recorded. Give track the optimizer whose step() the loop calls, or put what moves "
     "the parameters into `with run.stepping():`."
 )
+NEVER = (
+    "Cockpit: {losses} losses were differentiated, and step() of {name}, the optimizer given to track(...), was never called: "
+    "nothing is on record. Call it after loss.backward()."
+)
+MANY = 32
+"""Backward passes before the first step that are no accumulation of micro-batches any more."""
 
 
 class Listener:
@@ -58,14 +64,18 @@ class Listener:
         self.unseen = Unseen(parameters_of(self.optimizers))
         self.scaler: Any = None
         self.arriving = Arriving()
-        self.forget()
+        self.losses_seen = self.backward_passes = 0
+        self.stepped = False
 
     def forget(self) -> None:
         """A new step begins."""
-        self.losses_seen = 0
-        self.backward_passes = 0
+        self.losses_seen = self.backward_passes = 0
+        self.stepped = True
 
     def close(self) -> None:
+        if not self.stepped and self.losses_seen >= MANY and self.looks_for_steps:
+            with self.faults.guard("looking for steps"):
+                self.on_unseen(NEVER.replace("{losses}", str(self.losses_seen)))
         self.engine, self.unseen, self.optimizers, self.arriving = None, Unseen(()), [], Arriving()
 
     # ---- a loss module --------------------------------------------------------------------------------------------

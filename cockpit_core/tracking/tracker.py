@@ -330,6 +330,7 @@ class Tracker:
         self.closed = True
         ALIVE.discard(self)
         self.attachments.remove()
+        self.listener.close()
         self.engine.layer_handles.remove()
         self.signals.close()
         self.engine.replan(Plan())
@@ -339,7 +340,6 @@ class Tracker:
         # A closed run is a way to its log; it must not keep the network alive.
         self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
         self.instruments = self.writing = self.measurement = self.ledger = None  # type: ignore[assignment]
-        self.listener.close()
         self.rounds.close()
 
     def end(self, error: BaseException | None) -> None:

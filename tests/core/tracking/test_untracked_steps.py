@@ -42,6 +42,20 @@ def test_step_that_is_never_called_is_said_once(schedule: Any, tmp_path: Path) -
     assert any("is not called" in notice.message for notice in run.data.notices)
 
 
+@pytest.mark.parametrize("passes", [8, 40])
+def test_a_run_that_never_steps_says_so_at_its_end(passes: int, tmp_path: Path) -> None:
+    training = start("mlp")
+    run = training.track(tmp_path / "run")
+    repeat(passes, backward_alone, training, training.optimizer, run)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run.close()
+    told = [str(one.message) for one in said if "was never called" in str(one.message)]
+    assert len(told) == (passes == 40)
+    assert [notice.message for notice in run.data.notices if "was never called" in notice.message] == told
+    assert all("40 losses" in message for message in told)
+
+
 def test_step_that_is_replaced_altogether_is_said(tmp_path: Path) -> None:
     training = start("mlp")
 

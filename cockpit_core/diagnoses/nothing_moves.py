@@ -1,0 +1,55 @@
+"""There is a gradient, and no parameter has moved since the run began."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
+
+if TYPE_CHECKING:
+    from cockpit_core.diagnosis.view import View
+
+SEEN = 12
+
+
+class NothingMoves(Diagnosis):
+    name = "nothing_moves"
+    title = "no parameter moves"
+    severity = "broken"
+    needs = ("Distance",)
+    hold, after, least = 1, 15, 4
+    confidence = 0.95
+    explains = (
+        "not_learning",
+        "labels_random",
+        "learning_rate_too_low",
+        "clipping_too_hard",
+        "parameters_not_optimized",
+        "optimizer_holds_others",
+        "vanishing_gradients",
+    )
+
+    def test(self, view: View) -> Found | None:
+        gone = view.values("Distance", SEEN)
+        if (
+            len(gone) < 4
+            or max(gone) > 0
+            or view.update_max > 0
+            or view.history.resumed
+            or not view.last("GradNorm") > 0
+        ):
+            return None
+        text = "No parameter has moved since the run began, though there is a gradient: "
+        if view.rate == 0:
+            text += "the learning rate is 0."
+            remedy = "Give the optimizer a learning rate; look at a schedule that begins or ends at 0."
+        elif view.last("GradNormClipped") == 0:
+            text += "it is gone when the optimizer steps."
+            remedy = "Call optimizer.zero_grad() before loss.backward(), never between backward() and step()."
+        else:
+            text += "steps are lost in rounding, or the optimizer moves copies."
+            remedy = (
+                "Multiply the learning rate by 1,000; make the optimizer after the model is complete and on its device."
+            )
+        numbers = [evidence("Distance", gone[-1]), evidence("GradNorm", view.last("GradNorm"))]
+        return Found(text, remedy, numbers, since=view.history.began)

@@ -1,0 +1,87 @@
+"""Faults whose consequence is one of several: what decides, and the neighbours that are no fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.diagnosis.test_diagnoses import FLAT, STUCK, find, make_header, noise, put, values_header
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "lowest", "highest", "severity"),
+    [
+        (-0.99, 0.99, -2.9, 2.7, "likely"),  # tanh
+        (0.01, 0.99, -2.9, 2.7, "likely"),  # sigmoid
+        (0.0, 3.0, -2.9, 2.7, "likely"),  # ReLU
+        (0.0, 3.0, 0.0, 2.7, ""),  # targets that are never negative
+        (-0.9, 0.9, -2.9, 2.7, ""),  # not at a bound: a network that is not sure
+        (-0.99, 1.01, -2.9, 2.7, ""),  # beyond it
+    ],
+)
+def test_outputs_that_cannot_reach_their_targets(low, high, lowest, highest, severity) -> None:
+    change = put(
+        Loss=lambda i: 0.5 + noise(i) / 10, target_std=1, target_scale=0.7, target_min=lowest, target_max=highest,
+        output_min=low, output_max=high,
+    )  # fmt: skip
+    found = find(change, header=values_header(), n=60)
+    assert (found["output_activation"].severity if "output_activation" in found else "") == severity
+
+
+def test_scores_of_a_tanh_that_are_right_are_no_alarm() -> None:
+    found = find(put(accuracy=0.96, output_min=-0.99, output_max=0.99))
+    assert [finding.name for finding in found.values() if finding.severity != "advice"] == []
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_steps_that_point_up_the_gradient_maximise_the_loss(asked: bool) -> None:
+    header = make_header("CrossEntropyLoss", "Adam", maximize=str(asked))
+    rises = put(Loss=lambda i: 2.3 + 0.2 * i, accuracy=0.1)
+
+    def climb(i, scalars):
+        rises(i, scalars)
+        scalars["UpdateCosine"] = -0.4
+
+    found = find(climb, header=header)
+    assert found["loss_sign"].severity == "broken"
+    assert ("maximize=True" in found["loss_sign"].remedy) == asked
+    assert "learning_rate_too_high" not in found
+
+
+def test_a_momentum_that_swings_back_is_no_wrong_sign() -> None:
+    def swing(i, scalars):
+        scalars["UpdateCosine"] = -0.3 if i % 2 else 0.2
+
+    assert "loss_sign" not in find(swing)
+    assert "loss_sign" not in find(lambda i, scalars: scalars.update({"UpdateCosine": -0.3}))  # and the loss falls
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"LearningRate": 0}, "learning rate is 0"),
+        ({"GradNormClipped": 0}, "gone when the optimizer"),
+        ({}, "rounding"),
+    ],
+)
+def test_why_nothing_moves(change: dict, says: str) -> None:
+    found = find(put(**(STUCK | {"UpdateSize": 0, "Distance": 0} | change)))
+    assert list(found) == ["nothing_moves"]
+    assert says in found["nothing_moves"].text
+
+
+def test_a_rate_that_is_zero_at_first_is_no_standstill() -> None:
+    assert "nothing_moves" not in find(
+        put(Distance=lambda i: max(0, i - 2), LearningRate=lambda i: 0 if i < 3 else 0.1)
+    )
+
+
+def test_inputs_that_biases_drown() -> None:
+    assert find(put(**STUCK, input_rms=5e-6))["inputs_not_scaled"].severity == "likely"
+    assert "inputs_not_scaled" not in find(put(input_rms=5e-6))  # learned all the same: a normalisation comes first
+    assert "inputs_not_scaled" not in find(put(**STUCK, input_rms=0.02))
+
+
+def test_inputs_that_are_all_the_same() -> None:
+    found = find(put(**FLAT, input_constant=1.0, input_zeros=1.0, batch_checksum=0.5), n=60)
+    assert found["constant_feature"].severity == "likely"
+    assert "batch_repeated" not in found
