@@ -54,7 +54,8 @@ class OutputActivation(Diagnosis):
         low, high, activation = bounds
         numbers = [evidence("output_min", min(lows)), evidence("output_max", max(highs))]
         remedy = f"Remove the {activation} behind the last layer; the loss takes any number."
-        if view.facts.loss == "CrossEntropyLoss" and not view.typical("row_sum_error") < limit("row_sum_error"):
+        sums = (view.typical("row_sum_error"), view.typical("column_sum_error"))
+        if view.facts.loss == "CrossEntropyLoss" and not any(error < limit("row_sum_error") for error in sums):
             text = (
                 f"The scores that CrossEntropyLoss gets end in a {activation}: they are never below {number(low)}"
                 + (f" nor above {number(high)}" if high == 1 else "")

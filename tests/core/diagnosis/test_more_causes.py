@@ -32,6 +32,13 @@ def test_scores_of_a_tanh_that_are_right_are_no_alarm() -> None:
     assert [finding.name for finding in found.values() if finding.severity != "advice"] == []
 
 
+@pytest.mark.parametrize("over", ["row", "column"])
+def test_a_softmax_is_no_sigmoid(over: str) -> None:
+    bounded = put(**STUCK, output_min=0.001, output_max=0.999, **{f"{over}_sum_error": 1e-7})
+    assert "output_activation" not in find(bounded, n=60)
+    assert "output_activation" in find(put(**STUCK, output_min=0.001, output_max=0.999), n=60)
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_steps_that_point_up_the_gradient_maximise_the_loss(asked: bool) -> None:
     header = make_header("CrossEntropyLoss", "Adam", maximize=str(asked))
