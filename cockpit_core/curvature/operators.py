@@ -118,6 +118,8 @@ class HessianOperator(_Products):
         with explained():
             self._ways = Stemmed(point.loss, self.parameters)
         self._gradients = differentiable_gradient(point.loss, self._ways.inputs)
+        if all(gradient is None for gradient in self._gradients):
+            raise NoCurvature("the loss depends on none of the parameters: the graph is cut before it reaches them")
         self._ways.learn(self._gradients)
 
     def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:

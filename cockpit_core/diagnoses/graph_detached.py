@@ -15,12 +15,31 @@ class GraphDetached(Diagnosis):
     name = "graph_detached"
     title = "the graph is cut"
     severity = "broken"
-    needs = ("ungraded_prefix",)
+    needs = ("ungraded_prefix", "GradNormClipped")
     hold, after, least = 1, 0, 2
     confidence = 0.9
     explains = ("not_learning", "labels_random", "label_noise", "vanishing_gradients", "learning_rate_too_low")
 
+    @staticmethod
+    def _cut_off(view: View) -> Found | None:
+        """There is a loss, and at no record a gradient."""
+        left = view.values("GradNormClipped", 8)
+        if (
+            "GradNorm" not in view.facts.quantities
+            or "GradNorm" in view.history.names
+            or len(left) < 3
+            or max(left) > 0
+        ):
+            return None
+        text = "No gradient reaches any parameter: the graph is cut between the network and the loss."
+        remedy = (
+            "Look between them for .detach(), .data, .item(), torch.tensor(...), numpy(), torch.no_grad() or an argmax."
+        )
+        return Found(text, remedy, [evidence("GradNormClipped", left[-1])], since=view.history.began)
+
     def test(self, view: View) -> Found | None:
+        if (whole := self._cut_off(view)) is not None:
+            return whole
         cut = view.every("ungraded_prefix", 2)
         none = view.every("ungraded_none", 2)
         if (

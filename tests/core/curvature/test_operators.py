@@ -46,6 +46,12 @@ def test_the_hessian_of_a_linear_loss_is_zero() -> None:
     assert not operator.matvec([torch.ones(4)])[0].any()
 
 
+def test_a_loss_that_no_parameter_reaches_has_no_curvature() -> None:
+    weight, outputs = torch.randn(4, requires_grad=True), torch.randn(3, requires_grad=True)
+    with pytest.raises(NoCurvature, match="none of the parameters"):
+        HessianOperator(Point(outputs.square().sum(), {"weight": weight}, 1))
+
+
 def _fused_attention() -> Point:
     layer = nn.MultiheadAttention(8, 2, batch_first=True)
     x = torch.randn(3, 4, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cockpit_core.foundation.records import QuantityInfo
 from tests.core.diagnosis.test_diagnoses import FLAT, STUCK, find, make_header, noise, put, values_header
 
 
@@ -92,3 +93,22 @@ def test_inputs_that_are_all_the_same() -> None:
     found = find(put(**FLAT, input_constant=1.0, input_zeros=1.0, batch_checksum=0.5), n=60)
     assert found["constant_feature"].severity == "likely"
     assert "batch_repeated" not in found
+
+
+def test_a_graph_that_is_cut_behind_the_network() -> None:
+    def cut(i, scalars):
+        put(**FLAT, GradNormClipped=0, Distance=0)(i, scalars)
+        for name in [
+            name
+            for name in scalars
+            if name.startswith(("GradNorm", "UpdateSize", "NormTest")) and name != "GradNormClipped"
+        ]:
+            del scalars[name]
+
+    header = make_header()
+    header.quantities = [QuantityInfo("GradNorm")]
+    found = find(cut, header=header)
+    assert found["graph_detached"].severity == "broken"
+    assert "between the network and the loss" in found["graph_detached"].text
+    header.quantities = []  # nobody asked for the gradient
+    assert "graph_detached" not in find(cut, header=header)
