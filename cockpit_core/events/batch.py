@@ -14,6 +14,7 @@ from cockpit_core.foundation import records
 from cockpit_core.schema import batches, wire
 from cockpit_core.schema.limits import MAX_INFLATED
 
+RATIO = ("UpdateSize", "ParamNorm")  # the page divides one by the other
 MOST_FINDINGS = 200  # there are some fifty names; a log that is not ours may hold any
 
 
@@ -61,7 +62,7 @@ def make_batch(
     rows = table.rows(first, last)
     columns = list(_select(data, first, last, rows.seq.size, names, layers))
     if max_points is not None:
-        columns = [_decimate(column, max_points) for column in columns]
+        columns = _decimate_all(columns, max_points)
     kept = _choose_rows(columns, rows)
     end = table.next_seq if until is None else max(since, min(until, table.next_seq))
     batch = records.Batch(
@@ -174,8 +175,21 @@ def _first_each(indices: np.ndarray, bucket: np.ndarray) -> np.ndarray:
     return indices[np.diff(bucket[indices], prepend=-1) != 0]
 
 
-def _decimate(column: records.BatchColumn, max_points: int) -> records.BatchColumn:
-    keep = decimate(column.values, max_points)
+def _decimate_all(columns: list[records.BatchColumn], max_points: int) -> list[records.BatchColumn]:
+    """Each by its own extremes; the two of a ratio at the steps of both, or it would have a value at hardly any."""
+    partners: dict[tuple[str, int], np.ndarray] = {}
+    for column in columns:
+        if column.name in RATIO:
+            kept, key = decimate(column.values, max_points), (column.layer, column.values.size)
+            partners[key] = np.union1d(partners[key], kept) if key in partners else kept
+    of_ratio = [partners.get((own.layer, own.values.size)) if own.name in RATIO else None for own in columns]
+    return [
+        _keep(column, decimate(column.values, max_points) if both is None else both)
+        for column, both in zip(columns, of_ratio, strict=True)
+    ]
+
+
+def _keep(column: records.BatchColumn, keep: np.ndarray) -> records.BatchColumn:
     if keep.size == column.values.size:
         return column
     rows = keep if column.rows is None else column.rows[keep]

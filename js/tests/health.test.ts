@@ -41,6 +41,22 @@ const finding = (change: Partial<Finding> = {}): Finding => ({
 const sick = (...findings: Finding[]) => makeBatch({ to: 20, change: { findings, warnings: [] } });
 
 describe("the health line", () => {
+  it("compares with a healthy run above the findings, where a long list does not hide the answer", () => {
+    const own = start([sick(finding()), makeBatch({ run: "b", run_id: "2", to: 20, change: { warnings: [] } })]);
+    own.element.querySelector<HTMLElement>(".ck-health")?.click();
+    own.app.draw();
+    const [first, ...rest] = own.element.querySelector(".ck-findings")?.children ?? [];
+    expect(first?.textContent).toContain("Compare with");
+    expect(rest.at(-1)?.textContent).toContain("Gradients vanish");
+  });
+
+  it("counts the records of a run that arrived thinned: what was logged is among them", () => {
+    const whole = makeBatch({ to: 20, names: ["Loss"], change: { warnings: [] } });
+    const columns = whole.columns.map((own) => ({ ...own, decimated: true }));
+    const status = whole.status && { ...whole.status, records: 941, expected: 941 };
+    expect(start([{ ...whole, columns, status }]).text(".ck-health")).toContain("(941 records)");
+  });
+
   it("says that nothing was found, and in how much", () => {
     const own = start([makeBatch({ to: 20, change: { warnings: [] } })]);
     expect(own.text(".ck-health")).toBe("✓No faults found in what was measured (20 steps)");

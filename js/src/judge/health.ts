@@ -93,7 +93,8 @@ function judge(run: ShownRun): Health {
     };
   const steps = measuredSteps(data);
   if (!steps) return { tone: "waiting", text: "Nothing measured yet", findings };
-  const well = `No faults found in what was measured (${formatNumber(steps)} ${steps === 1 ? "step" : "steps"})`;
+  const unit = data.decimated.size ? "record" : "step"; // of a thinned run, records of what was logged count as well
+  const well = `No faults found in what was measured (${formatNumber(steps)} ${unit}${steps === 1 ? "" : "s"})`;
   return { tone: worst ? "advice" : "well", text: worst ? `${well}. Advice: ${inWords(worst)}` : well, findings };
 }
 

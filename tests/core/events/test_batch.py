@@ -169,6 +169,19 @@ def test_decimated_batch_refers_to_the_right_rows(run: RunData) -> None:
     assert all(column.decimated for column in batch.columns)
 
 
+def test_the_two_parts_of_a_ratio_are_thinned_to_the_same_steps(run: RunData) -> None:
+    """The page divides them where it has both: thinned each by itself they met at one step in five."""
+    batch = make_batch(run, run="demo", max_points=20)
+    layers = ["", *run.layers]
+    assert len(layers) > 2
+    for layer in layers:
+        above, below = (read_column(batch, name, layer) for name in ("UpdateSize", "ParamNorm"))
+        assert above[0].tolist() == below[0].tolist()
+        truth = dict(zip(*(x.tolist() for x in run.scalars("UpdateSize", layer=layer or None)), strict=True))
+        assert {max(truth.values()), min(truth.values())} <= set(above[1].tolist())
+        assert len(above[0]) <= 48
+
+
 def test_decimated_batch_keeps_triggered_rows_and_the_last(run: RunData) -> None:
     batch = make_batch(run, run="demo", max_points=4, names=["Loss"], layers=[])
     assert batch.triggered is not None
