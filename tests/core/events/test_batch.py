@@ -49,6 +49,23 @@ def test_whole_run_has_every_value(run: RunData) -> None:
     assert (batch.state, batch.records, batch.expected, batch.broken) == ("finished", 125, 125, 0)
 
 
+@pytest.mark.parametrize("since", [0, 1, 60, 115, 123, 124])
+def test_columns_that_are_copied_as_they_lie_there_are_the_same(logdir: Path, since: int) -> None:
+    """Of a live run: some have a value in every row, some in a few; of the network, or of a layer."""
+    synthetic.write_run(logdir, 120, 4, finished=False)
+    run = load(logdir)
+    quick, slow = decode(run, since), make_batch(run, since, run="demo")
+    columns = [
+        {(x.name, x.layer): (x.values.tolist(), None if x.rows is None else x.rows.tolist()) for x in own.columns}
+        for own in (quick, slow)
+    ]
+    assert columns[0].keys() == columns[1].keys()
+    assert repr(columns[0]) == repr({key: columns[1][key] for key in columns[0]})  # NaN equals NaN
+    assert quick.seq.tolist() == slow.seq.tolist()
+    whole = {rows is None for _, rows in columns[0].values()}
+    assert whole == ({True, False} if since == 115 else {True} if since == 123 else set() if since == 124 else {False})
+
+
 def test_pieces_add_up_to_the_whole(run: RunData) -> None:
     first, second = decode(run), decode(run, 60)
     assert not second.replace
