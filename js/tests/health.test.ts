@@ -163,6 +163,25 @@ describe("the health line", () => {
     expect(start(many).text(".ck-health")).toContain("1 of 5 runs have faults. Worst, r3: Gradients vanish");
   });
 
+  it("does not soothe where a suspicion was taken back and the loss is still that of guessing", () => {
+    const layers = makeHeader().layers.map((layer) => ({ ...layer, shape: [10] }));
+    const header = makeHeader({ loss: "CrossEntropyLoss", layers });
+    const taken = finding({ name: "labels_random", text: "The labels may not belong to the inputs.", retracted: true });
+    const made = (loss: number) => {
+      const value = (seq: number, name: string) => (name === "Loss" && seq > 60 ? loss : 2.3);
+      return makeBatch({ to: 120, value, change: { header, warnings: [], findings: [taken] } });
+    };
+    const own = start([made(2.28)]);
+    expect(own.text(".ck-health")).toMatch(/Not learning: the loss is 2\.28, guessing 2\.3/);
+    const told = healthOf(own.app.context().runs[0]).findings.map(({ name, severity }) => [name, severity]);
+    expect(told).toEqual([
+      ["not_learning", "likely"],
+      ["labels_random", "advice"],
+    ]);
+    cockpit?.destroy();
+    expect(start([made(1.1)]).text(".ck-health")).toContain("No faults found");
+  });
+
   it("judges logs without findings by their warnings", () => {
     const notice = { step: 4, kind: "not_finite", quantity: "Loss", layer: "", message: "Loss is inf" };
     const others = ["GradNorm", "NormTest"].map((quantity) => ({ ...notice, quantity, message: `${quantity} is nan` }));
