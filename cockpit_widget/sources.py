@@ -245,10 +245,22 @@ def make_sources(runs: Any) -> list[Source]:
 
 def _expand(item: Any) -> list[Any]:
     """A folder of runs stands for the runs in it, the last ones by name; a folder with none is waited for."""
+    return _runs_in(item)[-MOST_RUNS:] or [item]
+
+
+def _runs_in(item: Any) -> list[Path]:
+    """Of a folder that is no run itself."""
     if not isinstance(item, (str, os.PathLike)) or not Path(item).is_dir():
-        return [item]
+        return []
     runs = list(find_runs(Path(item)))
-    return [item] if not runs or Path(item) in runs else runs[-MOST_RUNS:]
+    return [] if Path(item) in runs else runs
+
+
+def say_left_out(runs: Any) -> str:
+    """Which folders hold more runs than are shown: "the last 10 of 12 runs in sweep"."""
+    given = list(runs) if isinstance(runs, (list, tuple)) else [runs]
+    counts = {Path(item).name: len(_runs_in(item)) for item in given if isinstance(item, (str, os.PathLike))}
+    return ", ".join(f"the last {MOST_RUNS} of {n} runs in {name}" for name, n in counts.items() if n > MOST_RUNS)
 
 
 def _make_source(item: Any, key: str) -> Source:

@@ -21,7 +21,7 @@ from cockpit_widget.kernel import after_each_cell, find_cell, silence
 from cockpit_widget.lens import ShowSample
 from cockpit_widget.memory import recall, remember
 from cockpit_widget.requests import answer
-from cockpit_widget.sources import Tail, make_sources
+from cockpit_widget.sources import Tail, make_sources, say_left_out
 from cockpit_widget.throttle import Clock, Limits, Throttle
 
 PROTOCOL = 1
@@ -94,6 +94,7 @@ class CockpitWidget(anywidget.AnyWidget):
                 "runs": [source.describe(i) for i, source in enumerate(sources)],
                 "interval": self._feed.throttle.interval(),
                 "shows_samples": show_sample is not None,
+                "left_out": say_left_out(runs),
             },
         )
         self.on_msg(_receive)

@@ -20,10 +20,10 @@ def evidence(name: str, value: float, text: str = "", *, limit: str = "", layer:
 
 
 def number(value: float) -> str:
-    """As a colleague would say it: two digits."""
+    """As a colleague would say it: two digits. But 101.4 % of something is more than it, not the same."""
     if value != value:
         return "unknown"
-    text = f"{value:.2g}"
+    text = f"{value:.3g}" if 100 <= abs(value) < 110 else f"{value:.2g}"
     if 1e6 <= abs(value) < 1e15:
         size, word = (
             (1e6, "million") if abs(value) < 1e9 else (1e9, "billion") if abs(value) < 1e12 else (1e12, "trillion")

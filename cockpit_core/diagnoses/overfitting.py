@@ -30,8 +30,9 @@ class Overfitting(Diagnosis):
         better = view.accuracy_gained > 0.02  # surer of its mistakes, and right more often: a loss can rise by that
         if none and not better:
             text = (
-                f"Validation does not follow training: the training loss is {number(100 * view.train_left)} % of what it was "
-                f"at the first validation, and the validation loss {number(100 * view.valid_left)} %."
+                f"Validation does not follow training: at step {view.t} the training loss was "
+                f"{number(100 * view.train_left)} % of what it was at the first validation, and the validation loss "
+                f"{number(100 * view.valid_left)} %."
             )
             remedy = (
                 "Compare a training and a validation sample as the network gets them (scale, columns, labels); look for a "
@@ -43,8 +44,8 @@ class Overfitting(Diagnosis):
         if not rises:
             return None
         text = (
-            f"The validation loss rises: it was lowest at step {view.best_look} and is {number(100 * (view.valid_rise - 1))} % "
-            f"above that, while the training loss has fallen by {number(100 * (1 - view.train_since))} % since."
+            f"The validation loss rises: it was lowest at step {view.best_look}, and {number(100 * (view.valid_rise - 1))} % "
+            f"higher at step {view.t}, while the training loss had fallen by {number(100 * (1 - view.train_since))} %."
         )
         remedy = (
             "Keep the weights of the best validation (early stopping); then more data, augmentation or weight decay."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 
@@ -9,11 +10,12 @@ import numpy as np
 
 from cockpit_core.events.data import RunData
 from cockpit_core.events.heavy import Room
-from cockpit_core.events.table import StoredRows
 from cockpit_core.foundation import records
 from cockpit_core.schema import batches, wire
+from cockpit_core.schema.columns import encode_columns, pack_whole
 from cockpit_core.schema.limits import MAX_INFLATED
 
+RATIO = ("UpdateSize", "ParamNorm")  # the page divides one by the other
 MOST_FINDINGS = 200  # there are some fifty names; a log that is not ours may hold any
 
 
@@ -35,10 +37,24 @@ def encode_batch(
     each column to about that many values, always the same ones, with every extreme among them. ``histograms=True``
     adds the last histogram of each kind, a number that many, evenly spread over the run.
     """
-    batch = make_batch(
-        data, since, run=run, names=names, layers=layers, max_points=max_points, histograms=histograms, until=until
-    )
-    return batches.encode_batch(batch)
+    if max_points is not None:
+        return batches.encode_batch(
+            make_batch(
+                data,
+                since,
+                run=run,
+                names=names,
+                layers=layers,
+                max_points=max_points,
+                histograms=histograms,
+                until=until,
+            )
+        )
+    # Every value is wanted, as in nearly every message to a notebook: its columns go straight into the bytes.
+    since, first, last = _find_rows(data, since, until)
+    batch = _make_bare(data, since, first, last, until, run)
+    _add_rest(batch, data, names, layers, None, histograms, until)
+    return batches.encode_batch(batch) + _pack_columns(data, first, last, batch.seq.size, names, layers)
 
 
 def make_batch(
@@ -53,40 +69,63 @@ def make_batch(
     until: int | None = None,
 ) -> records.Batch:
     """The same before it becomes bytes."""
+    since, first, last = _find_rows(data, since, until)
+    batch = _make_bare(data, since, first, last, until, run)
+    batch.columns = list(_select(data, first, last, batch.seq.size, names, layers))
+    if max_points is not None:
+        batch.columns = _decimate_all(batch.columns, max_points)
+        _leave_out_rows(batch)
+    _add_rest(batch, data, names, layers, max_points, histograms, until)
+    return batch
+
+
+def _find_rows(data: RunData, since: int, until: int | None) -> tuple[int, int, int | None]:
+    """The first record, its row, and the row after the last (None: to the end)."""
     table = data.table
     if since > table.next_seq:  # the run was started anew under the same name
         since = 0
     first = table.find_row(since)
-    last = None if until is None else max(first, table.find_row(until))
+    return since, first, None if until is None else max(first, table.find_row(until))
+
+
+def _make_bare(data: RunData, since: int, first: int, last: int | None, until: int | None, run: str) -> records.Batch:
+    """All rows, and no columns yet."""
+    table = data.table
     rows = table.rows(first, last)
-    columns = list(_select(data, first, last, rows.seq.size, names, layers))
-    if max_points is not None:
-        columns = [_decimate(column, max_points) for column in columns]
-    kept = _choose_rows(columns, rows)
     end = table.next_seq if until is None else max(since, min(until, table.next_seq))
-    batch = records.Batch(
+    return records.Batch(
         run=run,
         run_id=data.header.run_id,
         from_seq=since,
         to_seq=end,
-        seq=rows.seq[kept],
-        step=rows.step[kept],
-        time=rows.time[kept],
-        wall_time=rows.wall_time[kept],
-        epoch=None if np.isnan(rows.epoch).all() else rows.epoch[kept],
-        triggered=rows.triggered[kept] if rows.triggered.any() else None,
+        seq=rows.seq,
+        step=rows.step,
+        time=rows.time,
+        wall_time=rows.wall_time,
+        epoch=None if np.isnan(rows.epoch).all() else rows.epoch,
+        triggered=rows.triggered if rows.triggered.any() else None,
         replace=since == 0 and until is None,
         header=data.header if table.header is not None and since <= table.header_seq <= end else None,
-        columns=columns if kept.size == rows.seq.size else [_renumber(column, kept) for column in columns],
         notices=[notice for _, notice in table.notices.between(since, end)],
         findings=latest(finding for _, finding in table.findings.between(since, end)),
         drop_from_step=min((drop.step for drop in table.drops if drop.seq >= since > 0), default=-1),
     )
+
+
+def _add_rest(
+    batch: records.Batch,
+    data: RunData,
+    names: Collection[str] | None,
+    layers: Collection[str] | None,
+    max_points: int | None,
+    histograms: bool | int,
+    until: int | None,
+) -> None:
+    """What is no column."""
     _add_lists(batch, data, names, max_points)
     if until is None:
         _add_histograms(batch, data, layers, histograms)
     _add_status(batch, data)
-    return batch
 
 
 def latest(findings: Iterable[records.Finding]) -> list[records.Finding]:
@@ -119,6 +158,37 @@ def _select(
             for index, rows, values in matrix.get_all(wanted, first, last):
                 where = None if rows.size == count else rows - first
                 yield records.BatchColumn(name, values, layer_names[index], where)
+
+
+def _pack_columns(
+    data: RunData,
+    first: int,
+    last: int | None,
+    count: int,
+    names: Collection[str] | None,
+    layers: Collection[str] | None,
+) -> bytes:
+    """The bytes of what ``_select`` gives. A column with one value per row, as most are, is copied as it lies there."""
+    table = data.table
+    if last is not None or names is not None or layers is not None or not count or sys.byteorder != "little":
+        return encode_columns(_select(data, first, last, count, names, layers))
+    whole: list[tuple[str, str, bytes]] = []
+    others: list[records.BatchColumn] = []
+    for name, column in table.columns.items():
+        rows, start = column.rows, len(column.rows) - count
+        if start >= 0 and rows[start] == first:
+            whole.append((name, "", column.values[start:].tobytes()))
+        elif rows and rows[-1] >= first:
+            some, values = column.part(first, None, count)
+            others.append(records.BatchColumn(name, values, rows=some if some is None else some - first))
+    layer_names = list(table.layer_index)
+    for name, matrix in table.layer_columns.items():
+        for index, where, values in matrix.get_all(matrix.layers(), first, None):
+            if where.size == count:
+                whole.append((name, layer_names[index], values.tobytes()))
+            else:
+                others.append(records.BatchColumn(name, values, layer_names[index], where - first))
+    return pack_whole(whole, count) + encode_columns(others)
 
 
 def _wanted(name: str, names: Collection[str] | None) -> bool:
@@ -174,23 +244,43 @@ def _first_each(indices: np.ndarray, bucket: np.ndarray) -> np.ndarray:
     return indices[np.diff(bucket[indices], prepend=-1) != 0]
 
 
-def _decimate(column: records.BatchColumn, max_points: int) -> records.BatchColumn:
-    keep = decimate(column.values, max_points)
+def _decimate_all(columns: list[records.BatchColumn], max_points: int) -> list[records.BatchColumn]:
+    """Each by its own extremes; the two of a ratio at the steps of both, or it would have a value at hardly any."""
+    partners: dict[tuple[str, int], np.ndarray] = {}
+    for column in columns:
+        if column.name in RATIO:
+            kept, key = decimate(column.values, max_points), (column.layer, column.values.size)
+            partners[key] = np.union1d(partners[key], kept) if key in partners else kept
+    of_ratio = [partners.get((own.layer, own.values.size)) if own.name in RATIO else None for own in columns]
+    return [
+        _keep(column, decimate(column.values, max_points) if both is None else both)
+        for column, both in zip(columns, of_ratio, strict=True)
+    ]
+
+
+def _keep(column: records.BatchColumn, keep: np.ndarray) -> records.BatchColumn:
     if keep.size == column.values.size:
         return column
     rows = keep if column.rows is None else column.rows[keep]
     return records.BatchColumn(column.name, column.values[keep], column.layer, rows, True)
 
 
-def _choose_rows(columns: list[records.BatchColumn], rows: StoredRows) -> np.ndarray:
-    """Rows to send: all, or after decimation those that are referred to, were triggered, or are the last."""
+def _leave_out_rows(batch: records.Batch) -> None:
+    """After decimation those rows stay that are referred to, were triggered, or are the last."""
+    columns, count = batch.columns, batch.seq.size
     if not any(column.decimated for column in columns) or any(column.rows is None for column in columns):
-        return np.arange(rows.seq.size)
-    used = rows.triggered.astype(bool)
+        return
+    used = np.zeros(count, bool) if batch.triggered is None else batch.triggered.astype(bool)
     used[-1] = True
     for column in columns:
         used[column.rows] = True
-    return np.flatnonzero(used)
+    kept = np.flatnonzero(used)
+    if kept.size == count:
+        return
+    for name in ("seq", "step", "time", "wall_time", "epoch", "triggered"):
+        rows = getattr(batch, name)
+        setattr(batch, name, None if rows is None else rows[kept])
+    batch.columns = [_renumber(column, kept) for column in columns]
 
 
 def _renumber(column: records.BatchColumn, kept: np.ndarray) -> records.BatchColumn:
@@ -221,7 +311,7 @@ def _add_histograms(
 ) -> None:
     batch.heavy = {name: data.histogram_steps(name) for name in data.histogram_names}
     count, room = int(histograms), Room(MAX_INFLATED)
-    for name, steps in batch.heavy.items():
+    for name, steps in batch.heavy.items() if count else ():
         chosen = np.unique(np.linspace(len(steps) - 1, 0, count).round().astype(int)) if steps else np.empty(0, int)
         for step in (steps[i] for i in chosen):
             for layer in (None, *(x for x in data.layers if layers is None or x in layers)):

@@ -126,10 +126,6 @@ class Column:
     values: array[float] = field(default_factory=lambda: array("d"))
     texts: list[str] = field(default_factory=list)  # only for estimates: the method
 
-    def append(self, row: int, value: float) -> None:
-        self.rows.append(row)
-        self.values.append(value)
-
     def get(self, first: int = 0, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Copies of rows and values, from row ``first`` on, before row ``last``."""
         part = between(self.rows, first, last)
@@ -236,9 +232,11 @@ class Table:
         return len(fresh) + len(record.layers.keys() - self.layer_columns.keys()) <= room
 
     def _add_values(self, row: int, record: records.Record) -> None:
+        known = self.columns
         for name, (value, text) in _name_values(record).items():
-            column = self._column(name)
-            column.append(row, value)
+            column = known.get(name) or self._column(name)
+            column.rows.append(row)
+            column.values.append(value)
             if text is not None:
                 column.texts.append(text)
         for name, vector in record.layers.items():

@@ -31,6 +31,16 @@ def encode_columns(columns: Iterable[records.BatchColumn]) -> bytes:
     return b"".join(parts)
 
 
+def pack_whole(columns: Iterable[tuple[str, str, bytes]], count: int) -> bytes:
+    """The same for columns with a value in each of ``count`` rows: name, layer, and the numbers as they are stored."""
+    start, size = _begin_array("values", pb.DTYPE_FLOAT64, count, 8)
+    parts: list[bytes] = []
+    for name, layer, numbers in columns:
+        named = _encode_names(name, layer)
+        parts += (_COLUMN, encode_varint(len(named) + size), named, start, numbers)
+    return b"".join(parts)
+
+
 def _key(message: type, field: str, kind: int) -> bytes:
     return encode_varint(message.DESCRIPTOR.fields_by_name[field].number << 3 | kind)  # type: ignore[attr-defined]
 

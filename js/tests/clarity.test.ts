@@ -52,6 +52,33 @@ describe("a number that was measured long ago", () => {
     expect(own.card("loss").querySelector(".ck-old")).toBeNull();
   });
 
+  it("stands beside newer ones in grey, and two of different steps name both", () => {
+    const made = makeBatch({ to: 100, names: ["Loss", "GradNorm", "TopSampleNorm"], value: () => 0.5 });
+    const cut = (name: string, last: number) => (own: (typeof made.columns)[number]) =>
+      own.name === name ? { ...own, seq: own.seq.slice(0, last), values: own.values.slice(0, last) } : own;
+    const one = { ...made, columns: made.columns.map(cut("TopSampleNorm", 6)) };
+    const spans = [...start(one).card("grad_norm").querySelectorAll(".ck-reading")];
+    expect(spans.map((span) => [span.textContent, span.classList.contains("ck-old")])).toEqual([
+      ["0.5", false],
+      ["0.5", true],
+    ]);
+    cockpit?.destroy();
+    const both = { ...one, columns: one.columns.map(cut("GradNorm", 21)) };
+    const readings = start(both).card("grad_norm").querySelector(".ck-readings");
+    expect(readings?.textContent).toBe("steps 5 to 20:0.50.5");
+  });
+
+  it("and its sentence names the step in the panel of the noise scale too", () => {
+    const made = makeBatch({ to: 100, names: ["Loss", "NoiseScale"], value: () => 20 });
+    const columns = made.columns.map((own) =>
+      own.name === "NoiseScale" ? { ...own, seq: own.seq.slice(0, 6), values: own.values.slice(0, 6) } : own,
+    );
+    const note = start({ ...made, columns })
+      .card("noise_scale")
+      .querySelector(".ck-note");
+    expect(note?.textContent).toMatch(/^At step 5: The batch of 64/);
+  });
+
   it("is shown as it is where it is of now", () => {
     const card = start(batch(90)).card("gradient_tests");
     expect(card.querySelector(".ck-readings")?.textContent).toBe("0.5");

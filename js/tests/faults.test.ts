@@ -171,6 +171,30 @@ describe("words", () => {
     expect(withError(2.31, 2e-6)).toBeUndefined();
     expect(withError(2.31, 0.04)).toBe("2.31 ± 0.04");
     expect(withError(2.31, 0.25)).toBe("2.31 ± 0.25");
+    expect(withError(0.118, 0.17)).toBe("0.12 ± 0.17");
+    expect(withError(-0.237, 0.35)).toBe("−0.24 ± 0.35");
+    expect(withError(476, 770)).toBe("480 ± 770");
+    expect(withError(0, 0.2)).toBe("0 ± 0.2");
+  });
+
+  it("do not tell an angle that is no number", () => {
+    const made = (angle: number) =>
+      makeBatch({ to: 9, names: ["UpdateSize", "ParamNorm", "UpdateRatio/angle"], value: () => angle });
+    const note = (angle: number) => panel("update_ratio").note?.(start([made(angle)]).app.context());
+    expect(note(2)).toBe("A step turns the weights by 2°.");
+    cockpit?.destroy();
+    expect(note(Number.NaN)).toBe("");
+  });
+
+  it("beside the name of an axis have room", () => {
+    const made = makeBatch({ to: 9, names: ["GradNorm"], value: (seq) => seq });
+    const ctx = start([made]).app.context();
+    const words = (width: number) =>
+      panel("grad_norm")
+        .draw?.(ctx, { width, height: 170 })
+        .marks.flatMap((mark) => (mark.type === "text" && mark.text.includes("≤ 0") ? [mark.text] : []));
+    expect(words(520)).toEqual(["1 value ≤ 0 not shown"]);
+    expect(words(320)).toEqual(["1 ≤ 0 hidden"]);
   });
 
   it("say that top samples are places in the batch", () => {

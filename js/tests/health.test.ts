@@ -41,6 +41,22 @@ const finding = (change: Partial<Finding> = {}): Finding => ({
 const sick = (...findings: Finding[]) => makeBatch({ to: 20, change: { findings, warnings: [] } });
 
 describe("the health line", () => {
+  it("compares with a healthy run above the findings, where a long list does not hide the answer", () => {
+    const own = start([sick(finding()), makeBatch({ run: "b", run_id: "2", to: 20, change: { warnings: [] } })]);
+    own.element.querySelector<HTMLElement>(".ck-health")?.click();
+    own.app.draw();
+    const [first, ...rest] = own.element.querySelector(".ck-findings")?.children ?? [];
+    expect(first?.textContent).toContain("Compare with");
+    expect(rest.at(-1)?.textContent).toContain("Gradients vanish");
+  });
+
+  it("counts the records of a run that arrived thinned: what was logged is among them", () => {
+    const whole = makeBatch({ to: 20, names: ["Loss"], change: { warnings: [] } });
+    const columns = whole.columns.map((own) => ({ ...own, decimated: true }));
+    const status = whole.status && { ...whole.status, records: 941, expected: 941 };
+    expect(start([{ ...whole, columns, status }]).text(".ck-health")).toContain("(941 records)");
+  });
+
   it("says that nothing was found, and in how much", () => {
     const own = start([makeBatch({ to: 20, change: { warnings: [] } })]);
     expect(own.text(".ck-health")).toBe("✓No faults found in what was measured (20 steps)");
@@ -145,6 +161,25 @@ describe("the health line", () => {
       }),
     );
     expect(start(many).text(".ck-health")).toContain("1 of 5 runs have faults. Worst, r3: Gradients vanish");
+  });
+
+  it("does not soothe where a suspicion was taken back and the loss is still that of guessing", () => {
+    const layers = makeHeader().layers.map((layer) => ({ ...layer, shape: [10] }));
+    const header = makeHeader({ loss: "CrossEntropyLoss", layers });
+    const taken = finding({ name: "labels_random", text: "The labels may not belong to the inputs.", retracted: true });
+    const made = (loss: number) => {
+      const value = (seq: number, name: string) => (name === "Loss" && seq > 60 ? loss : 2.3);
+      return makeBatch({ to: 120, value, change: { header, warnings: [], findings: [taken] } });
+    };
+    const own = start([made(2.28)]);
+    expect(own.text(".ck-health")).toMatch(/Not learning: the loss is 2\.28, guessing 2\.3/);
+    const told = healthOf(own.app.context().runs[0]).findings.map(({ name, severity }) => [name, severity]);
+    expect(told).toEqual([
+      ["not_learning", "likely"],
+      ["labels_random", "advice"],
+    ]);
+    cockpit?.destroy();
+    expect(start([made(1.1)]).text(".ck-health")).toContain("No faults found");
   });
 
   it("judges logs without findings by their warnings", () => {

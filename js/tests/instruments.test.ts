@@ -266,6 +266,17 @@ describe("settings", () => {
     ).toEqual(["SGD", "Adam"]);
   });
 
+  it("are not named by a whole network where the number of parameters tells them apart", () => {
+    const of = (num_parameters: number, lr: string) => {
+      const made = run(lr, num_parameters, 0.9);
+      const options = { network: `Linear 64→${num_parameters}, ReLU, Linear ${num_parameters}→10` };
+      return { ...made, header: made.header && { ...made.header, num_parameters, options } };
+    };
+    const settings = settingsOf(start([of(1000, "0.1"), of(2000, "0.1"), of(2000, "0.2")]).app.context());
+    expect(settings?.differing).toEqual(["lr", "parameters"]);
+    expect(settings?.all.map(({ name }) => name)).toContain("lr=0.1 parameters=1,000");
+  });
+
   it("are not shown for runs that were made alike", () => {
     const ctx = start([1, 2, 3].map((seed) => run("0.1", seed, 0.9))).app.context();
     expect(panel("settings").shows(ctx)).toBe(false);

@@ -46,6 +46,15 @@ describe("the twin", () => {
     expect(found[0].alone).toBe(false);
   });
 
+  it("has colours that differ from group to group, one after the other", () => {
+    const batches = ["0.1", "0.2", "0.3"].flatMap((lr, i) =>
+      [1, 2, 3].map((seed) => run(`${lr}-${seed}`, seed + 3 * i, 1e9, lr)),
+    );
+    cockpit = open(batches, { state: { ...defaults, grouped: true } });
+    const { runs, theme } = cockpit.app.context();
+    expect([...new Set(runs.map(({ color }) => color))]).toEqual(theme.series.slice(0, 3));
+  });
+
   it("is not left by another seed", () => {
     const { runs } = start(run("a", 1), run("b", 2), run("c", 3), run("d", 4), run("e", 5), run("f", 6)).app.context();
     expect(firstDifferences(runs.slice(0, 3), runs.slice(3))).toEqual([]);

@@ -39,6 +39,16 @@ describe("the widget", () => {
   const view = (bytes: Uint8Array) => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const frame = async () => new Promise((resolve) => setTimeout(resolve, 60));
 
+  it("says how many runs of a folder are not shown", async () => {
+    const values = { _keyframe: view(joinFrames(fixture("lenet-sgd"))), ui: {}, panels: [], height: 0, theme: "auto" };
+    const model = new FakeModel({ ...values, _meta: { left_out: "the last 10 of 12 runs in sweep" } });
+    const el = document.body.appendChild(document.createElement("div"));
+    createWidget().render({ model, el });
+    model.emit("msg:custom", { op: "batch", status: { runs: {} } }, []);
+    await frame();
+    expect(el.querySelector(".ck-status")?.textContent).toContain("the last 10 of 12 runs in sweep");
+  });
+
   it("shows keyframes and messages in two views, and sends nothing by itself", async () => {
     const model = new FakeModel({
       _keyframe: view(joinFrames(fixture("lenet-sgd"))),

@@ -25,10 +25,12 @@ CHEAP = [q.Loss, q.GradNorm, q.UpdateSize, q.ParamNorm, q.NormTest, q.SignalShar
 def train(
     logdir: Path, *, rate: float = 0.2, scale: float = 1 / 16, activation: type[nn.Module] = nn.ReLU, depth: int = 1,
     adam: bool = False, samples: int = 1500, more: tuple[q.Quantity, ...] = (), steps: int = STEPS,
+    shuffled: bool = False,
 ) -> Path:  # fmt: skip
     torch.manual_seed(0)
     images, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
     images = images.float() * scale
+    labels = labels[torch.randperm(len(labels))] if shuffled else labels
     layers = [part for _ in range(depth) for part in (nn.Linear(64, 64), activation())]
     model, loss_fn = nn.Sequential(*layers, nn.Linear(64, 10)), nn.CrossEntropyLoss()
     optimizer = (torch.optim.Adam if adam else torch.optim.SGD)(model.parameters(), lr=rate)
@@ -56,6 +58,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(
         folder / "adam", adam=True, rate=1e-3, more=(q.HessMaxEV(schedule=20), q.PreconditionedSharpness(schedule=20))
     )
+    train(folder / "shuffled", rate=0.1, shuffled=True, steps=400)
+    train(folder / "memorised", adam=True, rate=3e-3, samples=128, shuffled=True, steps=400)
     for rate in (0.003, 3.0):
         train(folder / f"lr{rate}", rate=rate)
     return folder
@@ -142,6 +146,16 @@ def test_is_it_the_data(page: Any, folder: Path) -> None:
     assert visitor.clicks == 0
 
 
+def test_is_it_the_labels(page: Any, folder: Path) -> None:
+    """Labels that were shuffled apart from their inputs: the loss stays where guessing is, though steps are right."""
+    visitor = Visitor(page, folder, "shuffled")
+    assert re.search("labels may not belong|Not learning: the loss is .* guessing", visitor.read(".ck-health"))
+    assert "guessing" in visitor.read("[data-panel=loss] .ck-legend")
+    visitor.click(".ck-health")
+    assert "Look at twenty samples with their labels" in visitor.read(".ck-findings")
+    assert visitor.clicks <= 2
+
+
 def test_why_is_the_gradient_zero(page: Any, folder: Path) -> None:
     visitor = Visitor(page, folder, "sigmoid")
     visitor.click(".ck-health")
@@ -177,4 +191,6 @@ def test_is_it_memorising(page: Any, folder: Path) -> None:
     visitor = Visitor(page, folder, "healthy")
     assert {"train_loss", "valid_loss"} <= set(visitor.read("[data-panel=loss] .ck-legend").split())
     assert visitor.sees("[data-panel=loss]")
-    assert visitor.clicks == 0
+    sick = Visitor(page, folder, "memorised")
+    assert "Validation does not follow training: at step" in sick.read(".ck-health")
+    assert visitor.clicks == sick.clicks == 0

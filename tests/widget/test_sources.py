@@ -14,8 +14,9 @@ from cockpit_core.events.reader import EventFile
 from cockpit_core.events.table import KINDS, StoredRows
 from cockpit_core.events.writer import Written
 from cockpit_core.foundation.records import Record
-from cockpit_widget.sources import RunSource, measure_rate
+from cockpit_widget.sources import RunSource, make_sources, measure_rate, say_left_out
 from cockpit_widget.throttle import Throttle
+from tests import synthetic
 from tests.widget.fakes import FakeClock, FakeRun
 
 
@@ -152,3 +153,12 @@ def test_rate_is_that_of_the_steps_and_not_of_what_came_before_the_first() -> No
     assert measure_rate(rows) == 5.0
     assert measure_rate(StoredRows(*(column[:3] for column in rows))) is None  # one step has no rate
     assert measure_rate(StoredRows(*(column[:0] for column in rows))) is None
+
+
+def test_of_a_folder_with_many_runs_it_is_said_how_many_are_shown(tmp_path: Path) -> None:
+    for number in range(12):
+        synthetic.write_run(tmp_path / "sweep" / f"run{number:02}", steps=1)
+    synthetic.write_run(tmp_path / "alone", steps=1)
+    assert [source.key for source in make_sources(tmp_path / "sweep")] == [f"run{n:02}" for n in range(2, 12)]
+    assert say_left_out(str(tmp_path / "sweep")) == "the last 10 of 12 runs in sweep"
+    assert say_left_out([tmp_path / "alone", tmp_path / "missing", object()]) == ""

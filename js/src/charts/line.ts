@@ -87,6 +87,8 @@ export function plotBox(chart: LineChart): Box {
   return { x, y, width: Math.max(20, outer.width - left - 12), height: Math.max(16, outer.height - 8 - bottom) };
 }
 
+const ROOM = 300; // pixels for words on both sides of the name of the axis
+
 export function lineScene(chart: LineChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
   const box = plotBox(chart);
@@ -106,7 +108,7 @@ export function lineScene(chart: LineChart): Scene {
       type: "text",
       x: box.x + box.width,
       y: box.y + box.height + (chart.bare ? -8 : 25),
-      text: `${hidden} ${hidden > 1 ? "values" : "value"} ≤ 0 not shown`,
+      text: box.width < ROOM ? `${hidden} ≤ 0 hidden` : `${hidden} ${hidden > 1 ? "values" : "value"} ≤ 0 not shown`,
       anchor: "end",
       color: chart.theme.quiet,
     });

@@ -28,6 +28,7 @@ export default () => {
   let source: KernelSource | null = null;
   let status: SourceStatus = { connection: "live" };
   let heard = performance.now();
+  let usual: string | undefined; // what is said where there is nothing else to say
 
   const tell = (change: Partial<SourceStatus>) => {
     status = { ...status, ...change };
@@ -44,7 +45,7 @@ export default () => {
   };
   const takeStatus = (value: Content["status"]) => {
     if (source && value?.runs) source.states = value.runs;
-    tell({ message: value?.last_error || undefined });
+    tell({ message: value?.last_error || usual });
   };
   const takeFrames = (value: unknown) => {
     if (value instanceof DataView || value instanceof ArrayBuffer || value instanceof Uint8Array)
@@ -69,7 +70,9 @@ export default () => {
   const connect = (model: Model): KernelSource => {
     if (source) return source;
     source = new KernelSource(model);
-    if ((model.get("_meta") as { shows_samples?: unknown } | undefined)?.shows_samples) source.showSamples();
+    const meta = model.get("_meta") as { shows_samples?: unknown; left_out?: unknown } | undefined;
+    if (meta?.shows_samples) source.showSamples();
+    usual = meta?.left_out ? String(meta.left_out) : undefined;
     model.on("msg:custom", takeMessage as never);
     model.on("change:_keyframe", (() => takeFrames(model.get("_keyframe"))) as never);
     model.on("change:status", (() => takeStatus(model.get("status") as Content["status"])) as never);

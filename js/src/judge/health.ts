@@ -82,8 +82,8 @@ function judge(run: ShownRun): Health {
     : groupWarnings({ runs: [run] })
         .filter(({ notice }) => !isHint(notice))
         .map(fromWarning);
-  const stuck = data.findings.length ? null : findStuck(run);
-  const findings = orderFindings(stuck ? [...told, stuck] : told);
+  const stuck = told.length && data.findings.length ? null : findStuck(run);
+  const findings = orderFindings(stuck ? [...told, stuck, ...doubted(data)] : told);
   const [worst] = findings;
   if (worst && rank(worst) < 2)
     return {
@@ -93,9 +93,16 @@ function judge(run: ShownRun): Health {
     };
   const steps = measuredSteps(data);
   if (!steps) return { tone: "waiting", text: "Nothing measured yet", findings };
-  const well = `No faults found in what was measured (${formatNumber(steps)} ${steps === 1 ? "step" : "steps"})`;
+  const unit = data.decimated.size ? "record" : "step"; // of a thinned run, records of what was logged count as well
+  const well = `No faults found in what was measured (${formatNumber(steps)} ${unit}${steps === 1 ? "" : "s"})`;
   return { tone: worst ? "advice" : "well", text: worst ? `${well}. Advice: ${inWords(worst)}` : well, findings };
 }
+
+/** What was taken back because the loss moved a little: where it is still that of guessing, it stays a suspicion. */
+const doubted = ({ findings }: RunStore): Finding[] =>
+  findings
+    .filter(({ name, retracted }) => retracted && name === "labels_random")
+    .map((own) => ({ ...own, retracted: false, severity: "advice" }));
 
 const ENOUGH = 50; // steps; before, a network may still be warming up
 const FEWEST = 9; // losses that say where it is

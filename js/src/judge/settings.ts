@@ -39,7 +39,7 @@ export function settingsOf(ctx: Context): Settings | null {
 function findSettings(runs: ShownRun[]): Settings {
   const metric = scoreOf(runs) ?? lossOf(runs);
   const differing = differingNames(runs.map(({ data }) => data.header))
-    .filter((name) => !isAside(name) && !isHungOnOptimizer(name, runs))
+    .filter((name, _, all) => !isAside(name) && !isHungOnOptimizer(name, runs) && !isSaidBefore(name, all))
     .sort((a, b) => place(a) - place(b));
   const all = groupRuns(runs).map((group): Setting => {
     const own = factsOf(group.runs[0]);
@@ -54,6 +54,9 @@ function findSettings(runs: ShownRun[]): Settings {
 }
 
 const factsOf = ({ data }: ShownRun) => (data.header ? describeHeader(data.header) : new Map<string, string>());
+
+/** A whole network in one line is no name, where the number of parameters tells the networks apart. */
+const isSaidBefore = (name: string, all: string[]) => name === "network" && all.includes("parameters");
 
 /** What an optimizer has by default (betas) is not worth a word beside its name. */
 function isHungOnOptimizer(name: string, runs: ShownRun[]): boolean {

@@ -181,11 +181,14 @@ function makeLegend(ctx: Context, spec: CurvesSpec, curves: Curve[]): LegendItem
   });
 }
 
-/** "2.31 ± 0.04"; an error that is smaller than the last digit shown is not written out. */
+/** "2.31 ± 0.04", and "0.12 ± 0.17"; an error that is smaller than the last digit shown is not written out. */
 export function withError(value: number, error: number): string | undefined {
   const shown = Number(value.toPrecision(3));
   if (error < Math.max(Math.abs(shown) * 5e-4, Number.MIN_VALUE)) return undefined;
-  return `${formatNumber(value)} ± ${formatNumber(error, Math.abs(value) > 20 * error ? 1 : 2)}`;
+  const digits = Math.abs(value) > 20 * error ? 1 : 2;
+  const [size, least] = [Math.abs(value), error].map((own) => Math.floor(Math.log10(own)));
+  const known = Math.max(1, Math.min(3, size - least + digits)); // of the value: down to the last one of the error
+  return `${formatNumber(Number(value.toPrecision(known)))} ± ${formatNumber(error, digits)}`;
 }
 
 export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {

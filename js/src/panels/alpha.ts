@@ -50,9 +50,12 @@ function readings(ctx: Context): Reading[] {
     });
     const out = now ? [reading("alpha", "α", now.value, { step: now.step })] : [];
     const which = run.data.decimated.has("Alpha") ? `${all.length} fits, evenly chosen` : "all";
-    out.push(reading(`median of ${which}`, "median", median(all), { minor: several }));
     const last = `last ${percent} %`;
-    out.push(reading(`median of the ${last}`, last, median(recent), { minor: several, color: run.color }));
+    if (all.length > 1)
+      out.push(
+        reading(`median of ${which}`, "median", median(all), { minor: several }),
+        reading(`median of the ${last}`, last, median(recent), { minor: several, color: run.color }),
+      );
     if (own)
       out.push(
         reading("alpha of its own batch", "own batch", own.value, {
@@ -170,8 +173,8 @@ const panel: Panel = {
   timeless: true,
   help: [
     "Each step is compared with the valley it moves in, a parabola fitted to losses and slopes at both ends. −1: it stood still. 0: it ended on the floor. +1: it ended on the opposite wall, as high as it began. Above 1 the loss went up.",
-    "Grey: all steps. Colour: the last part of the run (View menu). Triangles: medians. The two circles are the chosen step's measured losses with their slopes and one standard error; they come from two different batches, so one may lie outside the picture, and then a triangle at its edge points to it.",
-    "The paper's alpha has the loss before the step from one batch and the loss after it from the next: the noise between the two moves it up. With little signal in the gradient it is positive at any learning rate, even where nothing is learned; then there is no verdict. AlphaOwnBatch (the line in the strip) has both ends on the samples that the step was made from, at the cost of one more forward and backward pass. Where it was tracked the verdict comes from it: −1 stands still, 0 is the floor, +1 the edge of stability. Values above 0 are no problem there: small batches are overshot where all the data are not.",
+    "Grey: all steps. Colour: the last part of the run (View menu). Triangles: medians. The two circles are the chosen step's measured losses with their slopes and one standard error; of two different batches, so one may lie outside the picture, where a triangle points to it.",
+    "The paper's alpha has the loss before the step from one batch and the loss after it from the next: the noise between the two moves it up. With little signal in the gradient it is positive at any learning rate, even where nothing is learned; then there is no verdict. AlphaOwnBatch (the line) has both ends on the samples that made the step, for one more forward and backward pass; where it was tracked, the verdict comes from it. Values above 0 are no problem there: small batches are overshot where all the data are not.",
     "Mostly negative: the learning rate is too small. Around 0 to 0.5 is typical of good runs; the greedy optimum 0 is not always the best in the long run. Near 1 or beyond: too large.",
   ],
   shows: (ctx) => isTracked(ctx, ["Alpha", OWN]),

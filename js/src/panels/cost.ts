@@ -110,7 +110,7 @@ const panel: Panel = {
   timeless: true,
   help: [
     "Seconds that measuring took at the chosen step, by quantity (bars), and usually (ticks: the median). “shared” is work that several quantities use together, “writing” the log file.",
-    "The number above is the share of the training time that tracking took, beside the budget if one was set (track(budget=0.1)). When the budget is used up, tracked steps are left out. Steps that are not tracked cost next to nothing: a larger schedule makes everything cheaper.",
+    "The number above is the share of the training time that tracking took, beside the budget if one was set (track(budget=0.1)). When the budget is used up, tracked steps are left out. Steps that are not tracked cost next to nothing.",
   ],
   shows: (ctx) => ctx.runs.some(({ data }) => [...data.columns.keys()].some((name) => name.startsWith("cost/"))),
   readings: (ctx) =>

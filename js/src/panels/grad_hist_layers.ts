@@ -225,7 +225,7 @@ const panel: Panel = {
   timeless: true,
   help: [
     "One small histogram per parameter tensor, in the order of the network, all on the same axes with log counts. A click chooses that layer for all panels; a second click returns to the whole network.",
-    "Healthy: all are of similar width. A layer that is a needle while others are wide learns next to nothing (a saturated activation, a wrong initialisation). Red: its gradients are more than 30 times smaller than usual, which is those of the median layer, or a 300th of the largest if most layers have vanished.",
+    "Healthy: all are of similar width. A layer that is a needle while others are wide learns next to nothing (a saturated activation, a wrong initialisation). Red: its gradients are more than 30 times smaller than those of the median layer, or than a 300th of the largest.",
   ],
   shows: (ctx) =>
     (isTracked(ctx, [NAME]) || ctx.runs.some(({ data }) => data.heavy.has(NAME))) &&

@@ -1,6 +1,6 @@
 import { type Context, type ShownRun, type Verdict, valueAt } from "../contract/panel.ts";
 import { formatNumber } from "../data/format.ts";
-import { isPointed } from "../judge/judging.ts";
+import { isOld, isPointed } from "../judge/judging.ts";
 import { curvePanel } from "./_curves.ts";
 
 const batchSizes = (ctx: Context) =>
@@ -9,12 +9,12 @@ const batchSizes = (ctx: Context) =>
 /** What doubling the batch would save: steps to a given loss are in proportion to 1 + scale / batch. */
 function judge(ctx: Context, run: ShownRun): Verdict | null {
   const hit = valueAt(ctx, run, "NoiseScale");
-  const scale = hit?.value;
   const batch = run.data.header?.batch_size;
-  if (!batch || scale === undefined || !(scale > 0)) return null;
+  if (!batch || !hit || !(hit.value > 0)) return null;
+  const scale = hit.value;
   const saved = 1 - (1 + scale / (2 * batch)) / (1 + scale / batch);
   const about = formatNumber(scale, 2);
-  const at = isPointed(ctx) ? `At step ${hit?.step}: ` : "";
+  const at = isPointed(ctx) || isOld(ctx, run, hit.step) ? `At step ${hit.step}: ` : "";
   if (scale > batch)
     return {
       text: `${at}Doubling the batch would help up to about ${about} samples; from ${formatNumber(batch)} it saves ${formatNumber(100 * saved, 2)} % of the steps.`,

@@ -7,7 +7,7 @@ const label = "‖Δθ‖ / ‖θ‖";
 
 function note(ctx: Context): string {
   const hit = ctx.runs.length === 1 && !ctx.state.layer ? valueAt(ctx, ctx.runs[0], `${NAME}/angle`) : null;
-  return hit ? `A step turns the weights by ${formatNumber(hit.value, 2)}°.` : "";
+  return hit && Number.isFinite(hit.value) ? `A step turns the weights by ${formatNumber(hit.value, 2)}°.` : "";
 }
 
 const spec = (measured: boolean): CurvesSpec => ({

@@ -47,13 +47,16 @@ export function summarizeReadings(all: Reading[]): Reading[] {
   ];
 }
 
-/** The step of numbers that all come from long before the one that is shown. */
-function oldStep(all: Reading[], ctx: Context): number | null {
-  const dated = all.flatMap(({ step, run, minor }) =>
-    step === undefined || minor ? [] : [{ step, of: ctx.runs.find((own) => own.run === run) ?? ctx.runs[0] }],
-  );
-  if (!dated.length || !dated.every(({ step, of }) => isOld(ctx, of, step))) return null;
-  return Math.max(...dated.map(({ step }) => step));
+const isStale = ({ step, run }: Reading, ctx: Context) =>
+  step !== undefined && isOld(ctx, ctx.runs.find((own) => own.run === run) ?? ctx.runs[0], step);
+
+/** The steps of numbers that all come from long before the one that is shown. */
+function oldSteps(all: Reading[], ctx: Context): string {
+  const dated = all.filter(({ step, minor }) => step !== undefined && !minor);
+  if (!dated.length || !dated.every((own) => isStale(own, ctx))) return "";
+  const steps = dated.map(({ step }) => step as number);
+  const [first, last] = [Math.min(...steps), Math.max(...steps)].map((step) => formatNumber(step));
+  return first === last ? `step ${last}:` : `steps ${first} to ${last}:`;
 }
 
 export class Card {
@@ -260,12 +263,13 @@ export class Card {
   }
 
   private showReadings(readings: Reading[], ctx: Context): void {
-    const old = oldStep(readings, ctx);
-    const key = JSON.stringify([readings, old]);
+    const old = oldSteps(readings, ctx);
+    const stale = readings.map((own) => !old && isStale(own, ctx)); // beside newer ones: in grey
+    const key = JSON.stringify([readings, old, stale]);
     const words = (reading: Reading) => reading.text ?? (reading.value === null ? "–" : formatNumber(reading.value));
     const all = readings.filter((reading) => !reading.minor);
     const shown: (Reading & { old?: boolean })[] = [...summarizeReadings(all)];
-    if (old !== null) shown.unshift({ label: "measured", value: null, text: `step ${formatNumber(old)}:`, old: true });
+    if (old) shown.unshift({ label: "measured", value: null, text: old, old: true });
     this.reserve(shown.map(words));
     if (this.shown.key === key) return;
     while (this.shown.spans.length < shown.length) {
@@ -282,7 +286,7 @@ export class Card {
       setData(span, { value: value === null ? "" : String(value), label, run, step });
       setAttribute(span, "style", color ? `--c: ${color}` : "");
       setClass(span, "ck-colored", color !== undefined);
-      setClass(span, "ck-old", "old" in reading);
+      setClass(span, "ck-old", "old" in reading || stale[readings.indexOf(reading)] === true);
     });
     this.shown.key = key;
   }

@@ -1,7 +1,7 @@
 // Puts together what panels look at: chosen runs, the step in question, the shared axis, histograms on demand.
 
 import { chooseRuns } from "../contract/choosing.ts";
-import type { Context, ShownRun } from "../contract/panel.ts";
+import type { Context, RunGroup, ShownRun } from "../contract/panel.ts";
 import type { UiState } from "../contract/state.ts";
 import { shorten } from "../data/format.ts";
 import type { Source } from "../data/source.ts";
@@ -176,11 +176,17 @@ function colorByNumber(runs: ShownRun[], { state, theme }: ContextParts): ShownR
   return runs.map((run, i) => ({ ...run, color: colors[i] ?? run.color }));
 }
 
+/** One colour after the other: the first runs of groups would have some that repeat or fade. */
+function colorGroups(groups: RunGroup[], { state, palette, theme }: ContextParts): void {
+  for (const [i, group] of groups.entries()) group.color = runColor(i, state.safe ? "safe" : palette, theme);
+}
+
 export function makeContext(parts: ContextParts): Context {
   const { state } = parts;
   const single = shownRuns(parts);
   const alike = state.grouped || state.reference ? groupRuns(single) : [];
   const groups = alike.filter((group) => state.grouped || group.runs.some(({ run }) => run === state.reference));
+  if (state.grouped && !state.colorBy) colorGroups(groups, parts);
   const colors = new Map(groups.flatMap((group) => group.runs.map(({ run }) => [run, group.color])));
   const runs = single.map((run) => ({ ...run, color: colors.get(run.run) ?? run.color }));
   const last = runs.reduce((most, { data }) => Math.max(most, data.lastStep ?? -1), -1);

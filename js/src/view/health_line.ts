@@ -154,11 +154,11 @@ export class HealthLine {
       return [...title, ...health.findings.map((finding) => this.findingNode(finding))];
     });
     const twin = this.twinNodes(ctx);
-    if (nodes.length) return [...nodes, ...twin];
-    return [
-      ...twin,
-      h("p", {}, "Nothing was found. Only what was measured can be judged; what was not tracked may still be wrong."),
-    ];
+    if (!nodes.length)
+      nodes.push(
+        h("p", {}, "Nothing was found. Only what was measured can be judged; what was not tracked may still be wrong."),
+      );
+    return [...twin, ...nodes]; // below a long list nobody sees it
   }
 
   private go(text: string, name: string, step: number, layer: string): HTMLElement {

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import cockpit_core
+from cockpit_core.diagnoses.base import number
 from cockpit_core.diagnosis.logged import Logged, kind_of
 from cockpit_core.diagnosis.view import View
 from tests.histories import find, replay_history
@@ -46,6 +47,11 @@ def test_of_two_names_the_first_counts_and_memory_is_bounded() -> None:
     assert not logged.add(0, {"lr": 0.1, "valid_loss": float("nan")}, 1.0)
 
 
+def test_a_little_more_than_all_is_not_all() -> None:
+    """ "Makes validation worse (100 % of its first loss)" made no sense."""
+    assert [number(value) for value in (99.7, 100.0, 101.4, 142.0)] == ["100", "100", "101", "140"]
+
+
 def features(logged, **options) -> View:
     judge = replay_history(logged=logged, **options)
     assert judge.facts is not None
@@ -66,7 +72,8 @@ def test_one_bad_look_is_no_rise() -> None:
 def test_a_rise_after_the_best_is_advice() -> None:
     found = find(logged=lambda i: {"valid_loss": 2.3 * 0.85**i if i < 20 else 0.05 + 0.005 * i})
     assert found["overfitting"].severity == "advice"
-    assert "step 95" in found["overfitting"].text  # the fifth look, behind record 19
+    assert "lowest at step 95" in found["overfitting"].text  # the fifth look, behind record 19
+    assert f"higher at step {found['overfitting'].step}" in found["overfitting"].text  # the words stay, the run goes on
 
 
 def test_causes_that_are_seen_name_it_as_their_consequence() -> None:

@@ -49,6 +49,23 @@ def test_whole_run_has_every_value(run: RunData) -> None:
     assert (batch.state, batch.records, batch.expected, batch.broken) == ("finished", 125, 125, 0)
 
 
+@pytest.mark.parametrize("since", [0, 1, 60, 115, 123, 124])
+def test_columns_that_are_copied_as_they_lie_there_are_the_same(logdir: Path, since: int) -> None:
+    """Of a live run: some have a value in every row, some in a few; of the network, or of a layer."""
+    synthetic.write_run(logdir, 120, 4, finished=False)
+    run = load(logdir)
+    quick, slow = decode(run, since), make_batch(run, since, run="demo")
+    columns = [
+        {(x.name, x.layer): (x.values.tolist(), None if x.rows is None else x.rows.tolist()) for x in own.columns}
+        for own in (quick, slow)
+    ]
+    assert columns[0].keys() == columns[1].keys()
+    assert repr(columns[0]) == repr({key: columns[1][key] for key in columns[0]})  # NaN equals NaN
+    assert quick.seq.tolist() == slow.seq.tolist()
+    whole = {rows is None for _, rows in columns[0].values()}
+    assert whole == ({True, False} if since == 115 else {True} if since == 123 else set() if since == 124 else {False})
+
+
 def test_pieces_add_up_to_the_whole(run: RunData) -> None:
     first, second = decode(run), decode(run, 60)
     assert not second.replace
@@ -167,6 +184,19 @@ def test_decimated_batch_refers_to_the_right_rows(run: RunData) -> None:
     assert batch.seq.size < 60
     assert len(batch.alphas) <= 24
     assert all(column.decimated for column in batch.columns)
+
+
+def test_the_two_parts_of_a_ratio_are_thinned_to_the_same_steps(run: RunData) -> None:
+    """The page divides them where it has both: thinned each by itself they met at one step in five."""
+    batch = make_batch(run, run="demo", max_points=20)
+    layers = ["", *run.layers]
+    assert len(layers) > 2
+    for layer in layers:
+        above, below = (read_column(batch, name, layer) for name in ("UpdateSize", "ParamNorm"))
+        assert above[0].tolist() == below[0].tolist()
+        truth = dict(zip(*(x.tolist() for x in run.scalars("UpdateSize", layer=layer or None)), strict=True))
+        assert {max(truth.values()), min(truth.values())} <= set(above[1].tolist())
+        assert len(above[0]) <= 48
 
 
 def test_decimated_batch_keeps_triggered_rows_and_the_last(run: RunData) -> None:
