@@ -48,6 +48,7 @@ CHANNELS_FIRST = (
 )
 BEHIND = "BatchNorm in training mode mixes samples behind this layer"
 MIXED = "rows of its output belong to several samples at once: they share it, or see each other behind it"
+FEATURES = "its samples lie where it has features: its rows belong to several of them"
 
 UNCLEAR = "samples see each other inside the model, or lie in its output in another order than batch_dim= says"
 NESTED = "a call of the model depends on what another call gave, which had other samples"
@@ -244,6 +245,8 @@ def is_feature(call: Call, layout: Layout) -> bool:
 
 def judge(call: Call, layouts: dict[int, Layout], samples: int, targets: set[Any]) -> tuple[str, str]:
     """Why this call is refused, or why it is a contribution; both empty where it is exact, or not known."""
+    if keeps_dims(call) and any(is_feature(call, layout) for layout in layouts.values()):
+        return FEATURES, ""
     if not any(layout.mixed for layout in layouts.values()):
         return "", ""
     shape = call.shapes[0] if call.shapes else ()
