@@ -17,7 +17,7 @@ def outline(nodes: Iterable[Any]) -> int:
 
 
 def settings_of(node: Any) -> list[Any]:
-    values = [getattr(node, name) for name in plain_names(type(node))]
+    values = [getattr(node, name) for name in plain_names(node.__class__)]
     return [value for value in values if is_whole(value)]
 
 
