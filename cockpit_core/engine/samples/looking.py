@@ -120,9 +120,8 @@ def look(
         interacts = interacts or parts or (BEHIND if id(call) in normalised else doubted.get(id(call), ""))
         finding.marks.append((refusal, interacts))
     finding.entries = [seen.entries.get(node, True) for node, _ in entries]
-    finding.routed = any(n.name().startswith(ROUTED) for n in nodes) or any(
-        layout.rows is not None for own in finding.layouts for layout in own.values()
-    )
+    moved = any(layout.rows is not None for own in finding.layouts for layout in own.values())
+    finding.routed = moved or reading.unsettled or any(n.name().startswith(ROUTED) for n in nodes)
     return finding
 
 
@@ -291,6 +290,7 @@ def weigh_by_rows(
     """A term of the loss with each sample's part times its weight: whose it is follows from the ``first`` rows below,
     because a dimension of the right size may count anything. None, where a part belongs to several samples."""
     samples = seen.samples
+    reading.unsettled |= not bool(gradient.any())
     for dim in places_of_samples(gradient.shape, samples, seen.batch_dim):
         weighted = weigh(gradient, dim, samples)
         if not first or any(
