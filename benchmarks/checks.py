@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import Training, tracked
-from cockpit_core.engine import reducing, statistics
+from cockpit_core.engine import broadcast, reducing, statistics
 from cockpit_core.engine.samples import following
 from cockpit_core.problems.cifar import make_3c3d
 
@@ -79,6 +79,7 @@ def measure(steps: int, batch: int) -> dict[str, float]:
     with (
         tracked(training, config="economy"),
         replaced(following.Follower, "follow", timed(spent, "rows")),
+        replaced(broadcast, "outline", timed(spent, "rows")),
         replaced(reducing, "judge", timed(spent, "sums")),
         replaced(statistics, "row_squares", beside(spent, "long sums", lambda G: G.square().sum(1))),
         replaced(statistics, "row_products", beside(spent, "long sums", lambda G, V: G @ V)),

@@ -13,7 +13,7 @@ from cockpit_core.engine.alpha.component import Batch, Taken
 from cockpit_core.engine.broadcast import Entry, pull_entry
 from cockpit_core.engine.capture import Pass, add_pass, free, keeps_graph
 from cockpit_core.engine.centre import Centre
-from cockpit_core.engine.layer_result import Job, LayerResult, method_of
+from cockpit_core.engine.layer_result import Job, LayerResult, directions_to_check, method_of
 from cockpit_core.engine.reducing import drop_formed
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
@@ -214,7 +214,7 @@ class BackwardSide(Centre):
 
     def _directions(self, name: str, gradient: Tensor) -> dict[str, Tensor]:
         plan = self.step.plan
-        along = {"gradient": gradient} if plan.measures_individual else {}
+        along = directions_to_check(self.cover.parameters[name], gradient) if plan.measures_individual else {}
         step = self.alpha.direction(name) if plan.alpha_end else None
         return along if step is None else along | {"step": step.to(gradient.dtype)}  # the model may have been cast
 

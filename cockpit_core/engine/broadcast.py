@@ -10,7 +10,7 @@ samples, where T = B.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.autograd.graph import GradientEdge
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.quiet import Quiet
 from cockpit_core.engine.samples.following import Follower
+from cockpit_core.engine.samples.likeness import outline
 from cockpit_core.engine.samples.replay import TELLS_HOOKS
 from cockpit_core.layers.registry import Call
 from cockpit_core.layers.seeds import stack_rows
@@ -74,7 +75,7 @@ def find_broadcasts(
     entries, batched = find_entries(root, B, batch_dim)
     places = [(node, entry.batch_dim) for node, entry in entries]
     careful = cover.sharded or (quiet.packed and not TELLS_HOOKS)
-    finding = follower.follow(root, origin, batch_dim, places, len(batched), careful, quiet.running)
+    finding = follower.follow(root, origin, batch_dim, places, outline(batched), careful, quiet.running)
     entries = [entry for entry, holds in zip(entries, finding.entries, strict=True) if holds]
     result, expanded = Broadcasts(interacts=finding.interacts), dict[int, Call]()
     for _, entry in entries:
@@ -93,14 +94,14 @@ def find_broadcasts(
     return result
 
 
-def find_entries(root: Any, B: int, batch_dim: int) -> tuple[list[tuple[Any, Entry]], set[Any]]:
-    """Walk from the loss towards the leaves, not beyond entries; what was passed has samples."""
-    entries, batched, waiting = [], set(), [root]
+def find_entries(root: Any, B: int, batch_dim: int) -> tuple[list[tuple[Any, Entry]], dict[Any, None]]:
+    """Walk from the loss towards the leaves, not beyond entries; what was passed, in this order, has samples."""
+    entries, batched, waiting = [], dict[Any, None](), [root]
     while waiting:
         node = waiting.pop()
         if node in batched:
             continue
-        batched.add(node)
+        batched[node] = None
         broadcasts = node.name() in BROADCASTING
         for k, (child, index) in enumerate(node.next_functions):
             if child is None:
@@ -139,7 +140,7 @@ def shared_dim(shape: tuple[int, ...], tail: tuple[int, ...], B: int, batch_dim:
     return places[0]
 
 
-def descend(tail: Any, batched: set[Any]) -> set[Any]:
+def descend(tail: Any, batched: Container[Any]) -> set[Any]:
     """All nodes on the unbatched side."""
     seen, waiting = set(), [tail]
     while waiting:

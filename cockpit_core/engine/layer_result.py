@@ -17,9 +17,11 @@ from cockpit_core.engine.gram import fits, gram_of
 from cockpit_core.engine.samples.replay import uneven
 from cockpit_core.engine.statistics import LayerStatistics, Request, join, project, reduce_layer
 from cockpit_core.foundation import long_sums
+from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.kernels import Counts, prepare_parameter
 from cockpit_core.layers.contribution import Contribution, Rows
+from cockpit_core.layers.hook_watch import has_foreign_hooks
 from cockpit_core.quantities.measured import choose_samples
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 5e-5}
@@ -27,6 +29,9 @@ TOLERANCE = {torch.float64: 1e-7, torch.float32: 5e-5}
 LESS_PRECISE = 2e-3
 """Where products of matrices may be formed with fewer bits: TensorFloat-32 and the like."""
 USED_ELSEWHERE = "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
+HOOKED = "the contributions of its module do not add up to its gradient: a hook on the parameter changes it"
+ACROSS = "across"
+"""A second direction for the check, of parameters with hooks: along the gradient itself no mask or projection shows."""
 
 
 @dataclass(eq=False)
@@ -183,9 +188,32 @@ def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job:
     )  # a bias before a normalisation has a gradient of rounding
     lost = 4 * torch.finfo(gradient.dtype).eps * job.left_over.get(result.name, 0.0) * result.norm
     allowed = tolerance_of(gradient, job.half) * (scale + squared) + noise**2 + lost
+    across = result.statistics.projections.get(ACROSS) if result.statistics is not None else None
     if not (abs(mean - squared) <= allowed) and math.isfinite(scale):
-        return USED_ELSEWHERE
+        return USED_ELSEWHERE if across is None else HOOKED
+    if across is not None and is_changed(result.name, across, gradient, job):
+        return HOOKED
     return "" if squared != 0 or cancels(result, gradient, job) else USED_ELSEWHERE
+
+
+def directions_to_check(parameter: Tensor, gradient: Tensor) -> dict[str, Tensor]:
+    """Where the contributions of this parameter are held against its gradient."""
+    if is_sharded(gradient) or not has_foreign_hooks(parameter):
+        return {"gradient": gradient}
+    return {"gradient": gradient, ACROSS: second_direction(gradient)}
+
+
+def second_direction(gradient: Tensor) -> Tensor:
+    return uneven(gradient.numel(), gradient).reshape(gradient.shape)
+
+
+def is_changed(name: str, across: Tensor, gradient: Tensor, job: Job) -> bool:
+    """Has a hook made another gradient of what the samples add up to, as seen along the second direction?"""
+    expected = float((second_direction(gradient).double() * gradient.double()).sum())
+    scale = float(across.abs().mean()) + abs(expected)
+    rounding = torch.finfo(gradient.dtype).eps * (256 * job.longest + 4 * job.left_over.get(name, 0.0))
+    allowed = tolerance_of(gradient, job.half) * scale + rounding * math.sqrt(gradient.numel())
+    return math.isfinite(scale) and abs(float(across.mean()) - expected) > allowed
 
 
 def cancels(result: LayerResult, gradient: Tensor, job: Job) -> bool:
@@ -193,7 +221,7 @@ def cancels(result: LayerResult, gradient: Tensor, job: Job) -> bool:
     parts = result.parts
     if sum(part.samples for part in parts) != job.samples:
         return True  # the other rows are with other processes
-    direction = uneven(gradient.numel(), gradient).reshape(gradient.shape)
+    direction = second_direction(gradient)
     along = torch.cat([project(part, direction) for part in parts])
     noise = 256 * max(job.longest, float(along.abs().max())) + 4 * job.samples * job.left_over.get(result.name, 0.0)
     allowed = torch.finfo(gradient.dtype).eps * noise * math.sqrt(gradient.numel())

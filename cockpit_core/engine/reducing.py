@@ -171,7 +171,8 @@ def join_vectors(mine: LayerStatistics, vectors: list[Any], samples: int) -> Lay
     if len(vectors) == 1:
         return mine
     norms = None if mine.norms is None else torch.cat([v[0] for v in vectors])
-    projections = {key: torch.cat([v[1][key] for v in vectors]) for key in mine.projections}
+    common = [key for key in mine.projections if all(key in v[1] for v in vectors)]  # hooks may be on one rank only
+    projections = {key: torch.cat([v[1][key] for v in vectors]) for key in common}
     return LayerStatistics(samples, norms, projections, mine.squares, mine.counts)
 
 

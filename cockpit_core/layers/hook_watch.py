@@ -82,6 +82,12 @@ def drop_foreign(hooks: dict) -> None:
         del hooks[key]
 
 
+def has_foreign_hooks(parameter: Tensor) -> bool:
+    """May a hook of the user change the gradient of this parameter?"""
+    kept = (parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None))
+    return any(not is_ours(hook) for hooks in kept if hooks for hook in hooks.values())
+
+
 def is_ours(hook: Any) -> bool:
     while isinstance(hook, partial):
         hook = hook.func

@@ -122,18 +122,18 @@ class Follower:
         origin: tuple[int, int],
         batch_dim: int,
         entries: list[tuple[Any, int]],
-        size: int,
+        built: int,
         careful: bool,
         room: Room,
     ) -> Finding:
         """What is known of the calls below this loss; their ``Call`` objects are told.
 
-        ``entries``: nodes with the dimension at which they are taken to count samples. ``size``: nodes of the graph.
+        ``entries``: nodes with the dimension at which they are taken to count samples. ``built``: the outline of the graph.
         ``room``: where functions of the user's own may run.
         """
         calls = [call for ref in self.calls if (call := ref()) is not None]
         others = self.given.others()
-        key = (*((id(call.module), call.shapes) for call in calls), origin[1], size, careful, bool(others))
+        key = (*((id(call.module), call.shapes) for call in calls), origin[1], built, careful, bool(others))
         finding = self.known.get(key)
         if finding is not None and finding.is_trusted:
             finding.uses += 1

@@ -48,6 +48,7 @@ CHANNELS_FIRST = (
 )
 BEHIND = "BatchNorm in training mode mixes samples behind this layer"
 MIXED = "rows of its output belong to several samples at once: they share it, or see each other behind it"
+FEATURES = "its samples lie where it has features: its rows belong to several of them"
 
 UNCLEAR = "samples see each other inside the model, or lie in its output in another order than batch_dim= says"
 NESTED = "a call of the model depends on what another call gave, which had other samples"
@@ -119,9 +120,8 @@ def look(
         interacts = interacts or parts or (BEHIND if id(call) in normalised else doubted.get(id(call), ""))
         finding.marks.append((refusal, interacts))
     finding.entries = [seen.entries.get(node, True) for node, _ in entries]
-    finding.routed = any(n.name().startswith(ROUTED) for n in nodes) or any(
-        layout.rows is not None for own in finding.layouts for layout in own.values()
-    )
+    moved = any(layout.rows is not None for own in finding.layouts for layout in own.values())
+    finding.routed = moved or reading.unsettled or any(n.name().startswith(ROUTED) for n in nodes)
     return finding
 
 
@@ -244,6 +244,8 @@ def is_feature(call: Call, layout: Layout) -> bool:
 
 def judge(call: Call, layouts: dict[int, Layout], samples: int, targets: set[Any]) -> tuple[str, str]:
     """Why this call is refused, or why it is a contribution; both empty where it is exact, or not known."""
+    if keeps_dims(call) and any(is_feature(call, layout) for layout in layouts.values()):
+        return FEATURES, ""
     if not any(layout.mixed for layout in layouts.values()):
         return "", ""
     shape = call.shapes[0] if call.shapes else ()
@@ -288,6 +290,7 @@ def weigh_by_rows(
     """A term of the loss with each sample's part times its weight: whose it is follows from the ``first`` rows below,
     because a dimension of the right size may count anything. None, where a part belongs to several samples."""
     samples = seen.samples
+    reading.unsettled |= not bool(gradient.any())
     for dim in places_of_samples(gradient.shape, samples, seen.batch_dim):
         weighted = weigh(gradient, dim, samples)
         if not first or any(

@@ -39,6 +39,9 @@ class Reading:
     samples: int = 1
     doubts: dict[Any, str] = field(default_factory=dict)
     """By node of such a function: why it is not known what it does to rows."""
+    unsettled: bool = False
+    """Something hangs on numbers that the next step may change: a factor is zero and hides what lies below it, or a matrix of
+    numbers moves rows."""
 
 
 SAME_PLACES = (
@@ -125,7 +128,30 @@ def step_back(node: Any, pairs: dict[int, Pair], region: set[Any], reading: Read
     for k, ((child, index), one, other) in enumerate(zip(edges, *each, strict=True)):
         if child in region and one is not None and other is not None:
             results[k] = (fit(one, child, index), fit(other, child, index))
+    if not reading.unsettled and name.startswith(BY_NUMBERS):
+        reading.unsettled = is_by_numbers(node, region) or not all(bool(pair[0].any()) for pair in results.values())
     return results
+
+
+BY_NUMBERS = (
+    "MulBackward",
+    "DivBackward",
+    "MmBackward",
+    "AddmmBackward",
+    "BmmBackward",
+    "LerpBackward",
+    "AddcmulBackward",
+)
+"""Functions that may do nothing at one step and something at the next, as the numbers are that they multiply with."""
+
+
+def is_by_numbers(node: Any, region: set[Any]) -> bool:
+    """Is it a matrix of numbers times rows: a permutation, neighbours in a graph, shares of samples?"""
+    name = name_of(node)
+    if name not in PRODUCTS and not (name.startswith("BmmBackward") and shape_of(node, 0)[0] == 1):
+        return False
+    left, right = PRODUCTS.get(name, (0, 1))
+    return node.next_functions[left][0] not in region and node.next_functions[right][0] in region
 
 
 TELLS_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")

@@ -145,6 +145,7 @@ def is_sum_over_samples(
     batch_dim: int,
     reading: Reading,
 ) -> bool:
+    reading.unsettled |= not bool(gradient.any())  # a term with a weight of zero
     for dim in places_of_samples(gradient.shape, samples, batch_dim):
         if is_along({node: {index: (gradient, weigh(gradient, dim, samples))}}, outputs, samples, reading):
             return True
