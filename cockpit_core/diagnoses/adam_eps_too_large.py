@@ -36,6 +36,12 @@ class AdamEpsTooLarge(Diagnosis):
             "the learning rate says."
         )
         remedy = f"Use eps = 1e-8, or multiply the learning rate by about {number(0.3 / max(steps, 1e-6))}."
-        harmful = view.suffers or (view.stuck and view.t >= 20)
+        # Steps 16 times as long would do 16 times as much, while most is left to learn.
+        crawls = (
+            view.straight > 0.9
+            and view.t >= 80
+            and (view.level > 0.5 or (view.level != view.level and view.drop < 0.5))
+        )
+        harmful = view.suffers or crawls or (view.stuck and view.t >= 20)
         numbers = [evidence("step per parameter over lr", steps)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+FEW_SAMPLES = 2000  # a network that has seen no more need not have learned anything
+
+
 class LabelsRandom(Diagnosis):
     name = "labels_random"
     title = "labels do not belong to the inputs"
@@ -36,6 +39,7 @@ class LabelsRandom(Diagnosis):
             or view.history.resumed
             or view.broken
             or view.update > 0.05
+            or view.t * view.batch < FEW_SAMPLES
             or view.now("target_like_input") == 1
             or (self.is_early(view) and not by_heart)
         ):

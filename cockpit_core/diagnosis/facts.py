@@ -10,6 +10,7 @@ from cockpit_core.foundation.records import Header
 CLASS_LOSSES = ("CrossEntropyLoss", "NLLLoss")
 VALUE_LOSSES = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
 BINARY_LOSSES = ("BCELoss", "BCEWithLogitsLoss")
+LIKELIHOODS = ("PoissonNLLLoss", "GaussianNLLLoss")
 NEVER_NEGATIVE = ("CrossEntropyLoss", *VALUE_LOSSES, *BINARY_LOSSES)
 KNOWN_LOSSES = (*CLASS_LOSSES, *VALUE_LOSSES, *BINARY_LOSSES)
 ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lion", "adafactor", "adamax")

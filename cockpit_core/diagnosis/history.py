@@ -12,6 +12,7 @@ import numpy as np
 from cockpit_core.diagnosis.logged import Logged
 
 EARLY, LATE, LAYERS = 4, 48, 6
+GONE = 1e-3  # of the highest learning rate: nothing happens any more
 FRESH = 10  # a value from within this many training steps counts as one of the start
 SIGNAL = "signal/"
 PROBE, PROBES = "signal/probe/", ("line", "mode")
@@ -59,6 +60,7 @@ class History:
         self.target_mean = math.nan  # of the last batch whose targets are known
         self.samples = 0.0  # of the last batch that signals looked at
         self.rate_seen = (-1, math.nan)  # the last learning rate, with its step
+        self.rate_gone = -1  # since which step it is below a thousandth of its highest value
         self.probes: dict[str, int] = {}  # how often each was tried
         self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
         self.logged = Logged()
@@ -118,6 +120,12 @@ class History:
         if step > since >= 0:
             self._pool("rate", (before + rate) / 2, step - since)
         self.rate_seen = (step, rate)
+        floor = GONE * self.highest.get("LearningRate", rate)
+        if not rate < floor:
+            self.rate_gone = -1
+        elif self.rate_gone < 0:  # records may be far apart: as if it had fallen evenly from one to the next
+            passed = math.log(before / floor) / math.log(before / rate) if rate > 0 and before > floor else 1.0
+            self.rate_gone = round(since + passed * (step - since)) if since >= 0 else step
 
     def _keep(self, seen: Observation) -> Observation:
         """Of the vectors only the last few are kept; what changes slowly is carried forward."""
