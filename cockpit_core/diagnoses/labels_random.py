@@ -18,7 +18,7 @@ class LabelsRandom(Diagnosis):
     name = "labels_random"
     title = "labels do not belong to the inputs"
     needs = ("NormTest", "probe/line")
-    hold, after, least = 1, 100, 14
+    hold, after, least = 2, 150, 14
     confidence = 0.5
     explains = ("not_learning", "label_noise", "overfitting")
     probe = "line"

@@ -12,6 +12,7 @@ import numpy as np
 from cockpit_core.diagnosis.logged import Logged
 
 EARLY, LATE, LAYERS = 4, 48, 6
+SAME = 1e-9  # checksums of the same numbers
 GONE = 1e-3  # of the highest learning rate: nothing happens any more
 FRESH = 10  # a value from within this many training steps counts as one of the start
 SIGNAL = "signal/"
@@ -56,6 +57,7 @@ class History:
         self.first_not_finite = -1
         self.line = [0.0] * 6  # sums for a straight line through all losses: 1, i, L, i i, i L, L L
         self.checksums: deque[float] = deque(maxlen=8)
+        self.batches = 0  # how often another batch was seen than at the records before
         self.classes_seen = [math.inf, -math.inf]  # smallest and largest label
         self.target_mean = math.nan  # of the last batch whose targets are known
         self.samples = 0.0  # of the last batch that signals looked at
@@ -97,6 +99,7 @@ class History:
                 self.probes[name] = self.probes.get(name, 0) + 1
         checksum = seen.get(SIGNAL + "batch_checksum")
         if not math.isnan(checksum):
+            self.batches += not any(abs(checksum - other) < SAME for other in self.checksums)
             self.checksums.append(checksum)
 
     def note(self, step: int, values: Mapping[str, float]) -> bool:
