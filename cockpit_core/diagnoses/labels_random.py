@@ -29,7 +29,7 @@ class LabelsRandom(Diagnosis):
     def is_early(self, view: View) -> bool:
         """Plateaus of hundreds of steps are healthy. Labels of no use leave the loss at chance, not a little below; real
         targets may be mostly noise, so that little can be learned of them, and that slowly."""
-        return view.t < 500 if view.facts.is_value else view.level < 0.98
+        return view.t < 500 if view.facts.may_be_noise else view.level < 0.98
 
     def test(self, view: View) -> Found | None:
         by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse

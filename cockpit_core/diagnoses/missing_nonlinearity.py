@@ -37,7 +37,7 @@ class MissingNonlinearity(Diagnosis):
             text = "The network is linear: between its layers there is no function that bends, so that all of them are one."
         remedy = "Put an activation function between them, or leave one out."
         # A bottleneck of two linear layers is meant. A network without any non-linearity is a linear one: that shows.
-        rests = view.t >= 80 and view.level > 0.3 and not view.improves and view.trend > -3
+        rests = view.t >= 80 and view.level > 0.3 and not view.improves
         harmful = linear and view.t >= 60 and (view.struggles or rests)
         return Found(text, remedy, [evidence("linear layers in a row", layers if linear else pairs)], names,
                      severity="likely" if harmful else "advice")  # fmt: skip

@@ -54,6 +54,11 @@ class Facts:
     def is_value(self) -> bool:
         return self.loss in VALUE_LOSSES
 
+    @property
+    def may_be_noise(self) -> bool:
+        """Real targets, or counts: they may be mostly noise, so that little can be learned of them, and that slowly."""
+        return self.is_value or self.loss in LIKELIHOODS
+
     def names(self, option: str) -> list[str]:
         text = self.options.get(option, "")
         return text.split("\n") if text else []
