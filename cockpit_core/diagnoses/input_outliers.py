@@ -39,7 +39,8 @@ class InputOutliers(Diagnosis):
         extreme = (
             (len(far) >= 2 or seldom)
             and max(far) > 3 * limit("input_tail")
-            and ((view.struggles and view.t >= 60 and not view.improves) or view.stays_behind)
+            and ((view.struggles and view.t >= 60) or view.suffers)
+            and not (view.improves and view.drop > view.usual_drop)  # it falls as it should: no harm to be seen
         )
         usual = len(far) >= 3 and len(far) >= 0.08 * len(tails) and view.has_seen(8)
         if not (extreme or usual) or view.typical("input_zeros") > 0.5:

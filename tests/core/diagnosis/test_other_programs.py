@@ -10,7 +10,7 @@ import pytest
 from cockpit_core.diagnosis.history import Observation
 from cockpit_core.diagnosis.judge import Judge
 from cockpit_core.diagnosis.view import View
-from tests.core.diagnosis.test_diagnoses import FLAT, STUCK, both, put, tried, vectors, with_fresh
+from tests.core.diagnosis.test_diagnoses import STUCK, both, put, tried, vectors, with_fresh
 from tests.histories import find, make_header, replay_history
 
 DEFAULT = (0, 1, 2, 5, 11, 23, 43, 61, 83, 103, 127, 163, 197, 241)
@@ -163,10 +163,20 @@ def test_decay_that_does_not_slow_a_run_down_is_no_alarm() -> None:
 
 
 def test_outliers_in_a_run_that_falls_steadily_are_no_alarm() -> None:
-    tails = {"input_tail": lambda i: 400.0, "accuracy": 0.5, "loss_max": 3.0}
-    slow = put(**tails, Loss=lambda i: 2.3 * (1 - 0.009 * i) + 0.005 * math.sin(7.7 * i))
-    assert alarms(slow, n=25) == []
-    assert alarms(put(**(FLAT | tails)), n=25) == ["input_outliers"]
+    """They cost six times chance at first, so that it takes long to come below it."""
+    tails = {
+        "input_tail": lambda i: 400.0,
+        "accuracy": math.nan,
+        "loss_max": 3.0,
+        "target_std": 1.0,
+        "target_scale": 0.6,
+    }
+    high = put(**tails, Loss=lambda i: 6 * math.exp(-0.12 * i) + 0.005 * math.sin(7.7 * i))
+    header = make_header("MSELoss", "Adam")
+    assert view_of(replay_history(high, header=header, n=14)).struggles
+    assert alarms(high, header=header, n=25) == []
+    rests = put(**tails, Loss=lambda i: 1.02 + 0.05 * math.sin(7.7 * i))
+    assert alarms(rests, header=header, n=25) == ["input_outliers"]
 
 
 # ---- data ----
