@@ -40,7 +40,8 @@ class WeightDecayTooHigh(Diagnosis):
         held_down = view.struggles and view.t >= 40 and not view.improves
         shrinking = share > 0.3 and view.weight_fall < 0.85 and held_down
         # The loss falls, and slowly, while the weights lose a quarter of their length: they pull in two directions.
-        patient = view.t >= 160 or not view.improves  # a loss that falls steadily may be as fast without it
+        # A loss that falls steadily may be as fast without it.
+        patient = view.t >= 160 or not view.improves or (view.t >= 80 and view.drop < 0.65 * view.usual_drop)
         shrinking = shrinking or (
             share > 0.4 and view.weight_fall < 0.75 and view.struggles and view.t >= 60 and patient
         )
