@@ -18,7 +18,7 @@ class LabelsRandom(Diagnosis):
     name = "labels_random"
     title = "labels do not belong to the inputs"
     needs = ("NormTest", "probe/line")
-    hold, after, least = 2, 150, 14
+    hold, after, least = 2, 100, 14
     confidence = 0.5
     explains = ("not_learning", "label_noise", "overfitting")
     probe = "line"
@@ -29,7 +29,10 @@ class LabelsRandom(Diagnosis):
     def is_early(self, view: View) -> bool:
         """Plateaus of hundreds of steps are healthy. Labels of no use leave the loss at chance, not a little below; real
         targets may be mostly noise, so that little can be learned of them, and that slowly."""
-        return view.t < 500 if view.facts.may_be_noise else view.level < 0.98
+        if view.facts.may_be_noise:
+            return view.t < 500
+        falls = view.drop > 0.05 or view.trend < -2 or view.level > 1.05  # slowly, or from above chance
+        return view.level < 0.98 or (view.t < 150 and falls)
 
     def test(self, view: View) -> Found | None:
         by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse
