@@ -31,8 +31,7 @@ class LabelsRandom(Diagnosis):
         targets may be mostly noise, so that little can be learned of them, and that slowly."""
         if view.facts.may_be_noise:
             return view.t < 500
-        falls = view.drop > 0.05 or view.trend < -2 or view.level > 1.05  # slowly, or from above chance
-        return view.level < 0.98 or (view.t < 150 and falls)
+        return view.level < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 
     def test(self, view: View) -> Found | None:
         by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse
