@@ -26,7 +26,7 @@ class BatchTooSmall(Diagnosis):
     def test(self, view: View) -> Found | None:
         few = view.knows_batch and view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > 16
         poor = view.level > 0.3 or (view.level != view.level and view.drop < 0.3)
-        if not few or not view.noise > 0.6 * view.batch / 2 or not poor or view.drop > 0.6:
+        if not few or not view.noise > 0.2 * view.batch or not poor or view.drop > 0.6:
             return None
         harmful = view.drop < 0.15 or view.level > 1 or view.struggles or view.suffers
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))

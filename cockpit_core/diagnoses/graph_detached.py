@@ -62,7 +62,8 @@ class GraphDetached(Diagnosis):
         # weights, mostly.
         whole = view.weight_share(behind) > limit("cut_weights") or view.matrix_share(behind) >= 0.5
         fresh = view.are_fresh(behind)
-        behind_others = view.t >= 80 and (view.lags if fresh else view.struggles)
+        few = view.weight_share(behind) < limit("few_weights")
+        behind_others = view.stays_behind if few else view.t >= 80 and (view.lags if fresh else view.struggles)
         harmful = (fresh and whole) or behind_others
         remedy = (
             f"Look behind {where} for .detach(), .data, .item(), numpy(), torch.no_grad() or an argmax; if the "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.facts import LIKELIHOODS
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class InputOutliers(Diagnosis):
             (len(far) >= 2 or seldom)
             and max(far) > 3 * limit("input_tail")
             and ((view.struggles and view.t >= 60) or view.suffers)
+            and not (view.improves and view.drop > view.usual_drop)  # it falls as it should: no harm to be seen
         )
         usual = len(far) >= 3 and len(far) >= 0.08 * len(tails) and view.has_seen(8)
         if not (extreme or usual) or view.typical("input_zeros") > 0.5:
@@ -47,6 +49,7 @@ class InputOutliers(Diagnosis):
             seen.get("signal/loss_max")
             for seen in view.late[-30:]
             if seen.get("signal/input_tail") > limit("input_tail")
+            and view.facts.loss not in LIKELIHOODS  # they have no zero: there is no "times as much"
             and seen.get("signal/loss_max") > 8 * abs(seen.get("signal/loss_median"))
         ]
         heavy = [value for value in pull if value > 3 * abs(view.loss0)]  # they cost more than anything at the start

@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+FEW_SAMPLES = 2000  # a network that has seen no more need not have learned anything
+
+
 class LabelsRandom(Diagnosis):
     name = "labels_random"
     title = "labels do not belong to the inputs"
     needs = ("NormTest", "probe/line")
-    hold, after, least = 1, 100, 14
+    hold, after, least = 2, 100, 14
     confidence = 0.5
     explains = ("not_learning", "label_noise", "overfitting")
     probe = "line"
@@ -26,7 +29,9 @@ class LabelsRandom(Diagnosis):
     def is_early(self, view: View) -> bool:
         """Plateaus of hundreds of steps are healthy. Labels of no use leave the loss at chance, not a little below; real
         targets may be mostly noise, so that little can be learned of them, and that slowly."""
-        return view.t < 500 if view.facts.is_value else view.level < 0.98
+        if view.facts.may_be_noise:
+            return view.t < 500
+        return view.level < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 
     def test(self, view: View) -> Found | None:
         by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse
@@ -36,6 +41,7 @@ class LabelsRandom(Diagnosis):
             or view.history.resumed
             or view.broken
             or view.update > 0.05
+            or view.t * view.batch < FEW_SAMPLES
             or view.now("target_like_input") == 1
             or (self.is_early(view) and not by_heart)
         ):

@@ -68,9 +68,8 @@ class LearningRateTooHigh(Diagnosis):
             away = f"the weights have moved {number(view.travelled)} times their initial length"
             words = away if math.isfinite(view.travelled) else "the weights are not finite any more"
             signs.append((words, evidence("travelled", view.travelled)))
-        far = 3 < view.travelled < math.inf and view.weight_fall > 2
         lost = view.was_good and not view.facts.loss.startswith("BCE")
-        if far and (lost or not view.learns) and view.level > 0.95 and view.struggles and not view.starts_small:
+        if view.is_far and (lost or not view.learns) and view.level > 0.95 and view.struggles and not view.starts_small:
             before = "no longer better than chance" if lost else "no better than chance"
             words = (
                 f"the weights have moved {number(view.travelled)} times their initial length, and the loss is {before}"

@@ -28,7 +28,9 @@ class LearningRateTooLow(Diagnosis):
         """It learns, and far too slowly: steps are short, and longer ones would do as well, or the loss falls as steadily as
         short steps let it."""
         straight = view.straight > 0.9 and len(view.trials) >= 3 and view.update < 0.5 * limit("update_low")
-        if straight and view.t >= 100 and view.level > 0.6 and view.trend < -4:
+        # Of a loss without a known chance a network that was trained before may have little left to learn.
+        fresh = view.level != view.level and view.drop < 0.6 and view.are_fresh(view.facts.layers)
+        if straight and view.t >= 100 and (view.level > 0.6 or fresh) and view.trend < -4:
             return True  # 16 times the rate would do, and most is left to learn
         if view.t < 60 or not view.has_seen(9) or not view.lags or not view.drop < 0.8 * view.usual_drop:
             return False

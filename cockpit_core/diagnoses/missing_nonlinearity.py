@@ -23,8 +23,10 @@ class MissingNonlinearity(Diagnosis):
     }
 
     def test(self, view: View) -> Found | None:
-        linear = view.static("static_linear") == 1
-        if not view.static("static_linear_pairs") > 0 and not linear:
+        layers = view.first("linear_layers")  # of the graph: also where functions are forgotten in a forward method
+        linear = view.static("static_linear") == 1 or layers >= 2
+        pairs = view.static("static_linear_pairs")
+        if not pairs > 0 and not linear:
             return None
         names = view.facts.names("linear pairs")
         text = (
@@ -35,6 +37,7 @@ class MissingNonlinearity(Diagnosis):
             text = "The network is linear: between its layers there is no function that bends, so that all of them are one."
         remedy = "Put an activation function between them, or leave one out."
         # A bottleneck of two linear layers is meant. A network without any non-linearity is a linear one: that shows.
-        harmful = linear and view.t >= 60 and view.struggles
-        return Found(text, remedy, [evidence("linear pairs", view.static("static_linear_pairs"))], names,
+        rests = view.t >= 80 and view.level > 0.3 and not view.improves
+        harmful = linear and view.t >= 60 and (view.struggles or rests)
+        return Found(text, remedy, [evidence("linear layers in a row", layers if linear else pairs)], names,
                      severity="likely" if harmful else "advice")  # fmt: skip

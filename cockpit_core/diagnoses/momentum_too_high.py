@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
@@ -17,7 +18,7 @@ class MomentumTooHigh(Diagnosis):
     needs = ("UpdateSize",)
     hold, after, least = 1, 4, 2
     confidence = 0.8
-    explains = ("learning_rate_too_high", "data_not_shuffled", "not_finite", "dead_units")
+    explains = ("learning_rate_too_high", "data_not_shuffled", "not_finite", "dead_units", "overfitting")
 
     probe = "line"
 
@@ -31,14 +32,17 @@ class MomentumTooHigh(Diagnosis):
         # Steps that are long enough and take nothing off the loss of their own batch follow where the slope once was.
         stale = view.gain_by_step < 0.003 and view.straight < limit("straight") and not view.level < 0.25
         stale = stale and len(view.trials) >= 3
-        if not (high or piled) or (view.thrives and not view.spike > 1.5 and not stale):
+        drifts = (
+            high and limit("travelled") < view.travelled < math.inf and view.weight_fall > 2
+        )  # whatever the loss does
+        if not (high or piled) or (view.thrives and not view.spike > 1.5 and not stale and not drifts):
             return None
         # Adam divides by the gradient's own size: its steps do not grow, they only follow where the slope once was.
         swings = view.spike > (3 if view.facts.adaptive else 1.5)
         slow = view.struggles and view.t >= (60 if view.facts.adaptive else 40)
         remembers = inertia >= 0.995 and view.t >= 80  # more than the run is old
         slow = slow or (remembers and view.lags and not view.thrives)
-        harmful = slow or swings or stale or view.broken or (piled and not view.drop > 0.5)
+        harmful = slow or swings or stale or drifts or view.broken or (piled and not view.drop > 0.5)
         text = (
             f"Momentum {inertia:g} is too high: it adds up about {number(1 / max(1e-9, 1 - inertia))} steps, and "
             f"the run has {view.t} so far."
@@ -47,6 +51,8 @@ class MomentumTooHigh(Diagnosis):
         numbers = [evidence("momentum", inertia)]
         if view.amplification == view.amplification:
             numbers.append(evidence("amplification", view.amplification))
+        if drifts:
+            numbers.append(evidence("travelled", view.travelled))
         if stale:
             numbers.append(evidence("gain_by_step", view.gain_by_step))
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

@@ -45,5 +45,7 @@ class ParametersNotOptimized(Diagnosis):
         # of random weights, mostly.
         whole = view.weight_share(still) > limit("lost_weights")
         fresh = foreign or view.are_fresh(still)
-        harmful = (fresh and whole) or (view.suffers if fresh else view.suffers and view.struggles)
+        few = view.weight_share(still) < limit("few_weights") and not foreign
+        behind = view.stays_behind if few else view.suffers
+        harmful = (fresh and whole) or (behind if fresh else behind and view.struggles)
         return Found(text, remedy, numbers, still, severity="broken" if harmful else "advice")

@@ -31,6 +31,9 @@ class ScheduleTooFast(Diagnosis):
         starved = self._is_starved(view)
         if starved is not None:
             return starved
+        wasted = self._is_wasted(view)
+        if wasted is not None:
+            return wasted
         over = (
             life < 20 and view.rate_fall < 0.1 and (view.level > 0.3 or not view.thrives)
         )  # whatever was learned by then
@@ -72,6 +75,23 @@ class ScheduleTooFast(Diagnosis):
             "until the loss no longer falls."
         )
         return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("level", view.level)])
+
+    @staticmethod
+    def _is_wasted(view: View) -> Found | None:
+        """Most of the run was spent at a rate of nothing, by whatever schedule. All healthy ones end there, if at all."""
+        left = view.level > 0.15 if view.level == view.level else not view.drop > 0.9
+        if not view.rate_gone > limit("rate_gone") or not left or view.t < 60 or view.history.resumed:
+            return None
+        text = (
+            f"The schedule is too fast: since step {view.history.rate_gone} the learning rate is below a thousandth of its "
+            f"highest value ({number(view.rate)} now), so that the last {number(100 * view.rate_gone)} % of the run changed "
+            "nothing."
+        )
+        remedy = (
+            "Let the rate fall over the whole run (a scheduler that counts epochs must not be stepped at every batch), or "
+            "keep it constant until the loss no longer falls."
+        )
+        return Found(text, remedy, [evidence("rate_gone", view.rate_gone), evidence("rate_fall", view.rate_fall)])
 
     @staticmethod
     def _is_starved(view: View) -> Found | None:

@@ -32,7 +32,9 @@ class VanishingGradients(Diagnosis):
         # Where normalisation follows, small gradients are enough: then the loss falls.
         small = 0 < ratio < limit("vanishing") and view.suffers and view.drop < 0.1
         # The output hardly depends on the input though the weights are as usual: what shrinks it shrinks gradients too.
+        # (A last layer that begins with zeros says nothing of that kind.)
         fades = 0 < view.first("output_spread") < 1e-4 and view.weight_scale > 0.4 and view.struggles and ratio < 1
+        fades = fades and not view.static("static_constant") > 0
         if not (small or fades):
             return None
         text = (

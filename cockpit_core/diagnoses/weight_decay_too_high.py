@@ -40,11 +40,15 @@ class WeightDecayTooHigh(Diagnosis):
         held_down = view.struggles and view.t >= 40 and not view.improves
         shrinking = share > 0.3 and view.weight_fall < 0.85 and held_down
         # The loss falls, and slowly, while the weights lose a quarter of their length: they pull in two directions.
-        shrinking = shrinking or (share > 0.4 and view.weight_fall < 0.75 and view.struggles and view.t >= 60)
+        # A loss that falls steadily may be as fast without it.
+        patient = view.t >= 160 or not view.improves or (view.t >= 80 and view.drop < 0.65 * view.usual_drop)
+        shrinking = shrinking or (
+            share > 0.4 and view.weight_fall < 0.75 and view.struggles and view.t >= 60 and patient
+        )
         # At a minimum decay and gradient balance: that is what decay is for.
         settled = view.learns if view.level != view.level else view.level < 0.5
         shrunk = share > 0.25 and view.weight_fall < 0.6 and not view.thrives
-        shrunk = shrunk and (view.lags or (view.weight_fall < 0.4 and view.t >= 20))
+        shrunk = shrunk and ((view.lags and not view.improves) or (view.weight_fall < 0.4 and view.t >= 20))
         if not ((strong or shrinking) and not settled) and not shrunk:
             return None
         decay = view.facts.weight_decay

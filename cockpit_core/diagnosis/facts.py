@@ -10,6 +10,7 @@ from cockpit_core.foundation.records import Header
 CLASS_LOSSES = ("CrossEntropyLoss", "NLLLoss")
 VALUE_LOSSES = ("MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
 BINARY_LOSSES = ("BCELoss", "BCEWithLogitsLoss")
+LIKELIHOODS = ("PoissonNLLLoss", "GaussianNLLLoss")
 NEVER_NEGATIVE = ("CrossEntropyLoss", *VALUE_LOSSES, *BINARY_LOSSES)
 KNOWN_LOSSES = (*CLASS_LOSSES, *VALUE_LOSSES, *BINARY_LOSSES)
 ADAPTIVE = ("adam", "rmsprop", "adagrad", "adadelta", "lion", "adafactor", "adamax")
@@ -52,6 +53,11 @@ class Facts:
     @property
     def is_value(self) -> bool:
         return self.loss in VALUE_LOSSES
+
+    @property
+    def may_be_noise(self) -> bool:
+        """Real targets, or counts: they may be mostly noise, so that little can be learned of them, and that slowly."""
+        return self.is_value or self.loss in LIKELIHOODS
 
     def names(self, option: str) -> list[str]:
         text = self.options.get(option, "")

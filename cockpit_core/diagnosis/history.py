@@ -12,6 +12,8 @@ import numpy as np
 from cockpit_core.diagnosis.logged import Logged
 
 EARLY, LATE, LAYERS = 4, 48, 6
+SAME = 1e-9  # checksums of the same numbers
+GONE = 1e-3  # of the highest learning rate: nothing happens any more
 FRESH = 10  # a value from within this many training steps counts as one of the start
 SIGNAL = "signal/"
 PROBE, PROBES = "signal/probe/", ("line", "mode")
@@ -55,10 +57,12 @@ class History:
         self.first_not_finite = -1
         self.line = [0.0] * 6  # sums for a straight line through all losses: 1, i, L, i i, i L, L L
         self.checksums: deque[float] = deque(maxlen=8)
+        self.batches = 0  # how often another batch was seen than at the records before
         self.classes_seen = [math.inf, -math.inf]  # smallest and largest label
         self.target_mean = math.nan  # of the last batch whose targets are known
         self.samples = 0.0  # of the last batch that signals looked at
         self.rate_seen = (-1, math.nan)  # the last learning rate, with its step
+        self.rate_gone = -1  # since which step it is below a thousandth of its highest value
         self.probes: dict[str, int] = {}  # how often each was tried
         self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
         self.logged = Logged()
@@ -95,6 +99,7 @@ class History:
                 self.probes[name] = self.probes.get(name, 0) + 1
         checksum = seen.get(SIGNAL + "batch_checksum")
         if not math.isnan(checksum):
+            self.batches += not any(abs(checksum - other) < SAME for other in self.checksums)
             self.checksums.append(checksum)
 
     def note(self, step: int, values: Mapping[str, float]) -> bool:
@@ -118,6 +123,12 @@ class History:
         if step > since >= 0:
             self._pool("rate", (before + rate) / 2, step - since)
         self.rate_seen = (step, rate)
+        floor = GONE * self.highest.get("LearningRate", rate)
+        if not rate < floor:
+            self.rate_gone = -1
+        elif self.rate_gone < 0:  # records may be far apart: as if it had fallen evenly from one to the next
+            passed = math.log(before / floor) / math.log(before / rate) if rate > 0 and before > floor else 1.0
+            self.rate_gone = round(since + passed * (step - since)) if since >= 0 else step
 
     def _keep(self, seen: Observation) -> Observation:
         """Of the vectors only the last few are kept; what changes slowly is carried forward."""

@@ -66,6 +66,9 @@ LIMITS: dict[str, Limit] = {
     "gain_by_step": Limit(
         0.002, 0.003, 0.6, "", "share of its batch's loss that a step takes off", "hundreds of steps for any progress"
     ),
+    "rise_by_step": Limit(
+        0.01, 0, 0.01, "", "share of its batch's loss that a step adds to it", "less is what averaged directions do"
+    ),
     "own_gain": Limit(
         0.1,
         0,
@@ -93,6 +96,14 @@ LIMITS: dict[str, Limit] = {
         "",
         "mean learning rate over its maximum",
         "a half for cosine and linear decay, a third for exponential",
+    ),
+    "rate_gone": Limit(
+        0.25,
+        0,
+        0.2,
+        "",
+        "share of the run at less than a thousandth of the highest rate",
+        "healthy schedules end there",
     ),
     "update_low": Limit(
         1.5e-3, 1.5e-3, 0.1, "", "length of a step over that of the parameters", "usual first steps are 0.1 to 1 %"
@@ -173,6 +184,9 @@ LIMITS: dict[str, Limit] = {
     ),
     "lost_weights": Limit(
         0.5, 0, 0.5, "", "share of all weights that do not learn", "the others make up for a small layer, mostly"
+    ),
+    "few_weights": Limit(
+        0.15, 0, 0.15, "", "share of all weights that do not learn", "the rest has to show that it cannot do without"
     ),
     "cut_weights": Limit(
         0.5, 0, 0.5, "", "share of all weights that no gradient reaches", "nobody cuts half of a network on purpose"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 
-from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES
+from cockpit_core.diagnosis.chance import Chance
+from cockpit_core.diagnosis.facts import LIKELIHOODS
 from cockpit_core.diagnosis.history import FRESH, SIGNAL
-from cockpit_core.diagnosis.reading import Reading, mean, median, nan, ratio, variance
+from cockpit_core.diagnosis.reading import mean, median, nan, ratio, variance
 from cockpit_core.foundation.kept import kept
 
 PATIENT = 20  # steps that every network is given
 FAR = 4  # times chance: a network that begins so far above it has to come down first
 
 
-class Progress(Reading):
+class Progress(Chance):
     """Features of the loss."""
 
     @kept
@@ -63,7 +64,10 @@ class Progress(Reading):
 
     @kept
     def begin(self) -> float:
-        """The first losses over the variance of their own targets; NaN where the loss is no squared error."""
+        """The first losses over the variance of their own targets, or as a share of chance where they are likelihoods; NaN
+        for other losses."""
+        if self.facts.loss in LIKELIHOODS:
+            return self.share_of_chance(self.loss0)
         if self.facts.loss != "MSELoss" or self.now("passes") > 1:
             return nan
         early = [seen for seen in self.history.early[:3] if seen.step <= self.history.began + FRESH]
@@ -81,63 +85,19 @@ class Progress(Reading):
         return highest / max(abs(self.loss0), own if own == own else 0.0, 1e-12)
 
     @kept
-    def guess(self) -> float:
-        """The loss of a network that knows nothing: ln C, or the variance of the targets."""
-        loss = self.facts.loss
-        if loss in CLASS_LOSSES:
-            classes = self.last(SIGNAL + "classes")
-            return math.log(classes) if classes > 1 else nan
-        return math.log(2) if loss in BINARY_LOSSES else self.chance
-
-    @kept
-    def top_share(self) -> float:
-        """How often always giving the commonest label is right. Among few samples some label is the commonest by
-        accident: then 1 / C, unless the share is far above that."""
-        share = mean(self.values(SIGNAL + "label_top_share", len(self.late)))
-        if self.facts.loss in BINARY_LOSSES:
-            return share
-        classes, count = self.last(SIGNAL + "classes"), max(1.0, self.typical("label_count"))
-        if not classes > 1 or share != share:
-            return nan
-        even = 1 / classes
-        accident = 2 * math.sqrt(2 * math.log(classes) * even * (1 - even) / count)
-        return share if share - even > accident else even
-
-    @kept
-    def chance(self) -> float:
-        """The loss of an answer that does not look at the input: entropy of the labels, or variance of the targets."""
-        loss, share = self.facts.loss, self.top_share
-        if loss in CLASS_LOSSES:
-            classes = self.last(SIGNAL + "classes")
-            if not classes > 1 or not share > 1 / classes:
-                return self.guess
-            rest = (1 - share) / (classes - 1)  # the other labels spread evenly: the most entropy there can be
-            return -share * math.log(share) - (1 - share) * math.log(rest) if share < 1 else self.guess
-        if loss in BINARY_LOSSES:
-            if share > 0.999:  # one half of the data of an adversary: no answer ignores the input there
-                return nan
-            return -share * math.log(share) - (1 - share) * math.log(1 - share) if share > 0.5 else math.log(2)
-        if loss == "MSELoss":
-            return median(spread**2 for spread in self.column(SIGNAL + "target_std"))
-        return median(self.values(SIGNAL + "target_chance", 48))
-
-    @kept
     def level(self) -> float:
         """The loss over that of chance; a sum is first divided by what it was summed over. NaN where targets move: what
         would be chance moves with them."""
         if self.moving_targets:
             return nan
+        if self.facts.loss in LIKELIHOODS:
+            return self.share_of_chance(self.loss)
         if self.facts.loss == "MSELoss" and self.recent == self.recent:
             return ratio(self.recent, self.target_variance * self.summed * self.undivided)
         if self.facts.loss == "MSELoss":  # step by step: a heavy tail is then in both
             pairs = [ratio(o.get("Loss"), o.get(SIGNAL + "target_std") ** 2) for o in self.late[-self.window :]]
             return median(pairs) / (self.summed * self.undivided)
         return ratio(self.loss, self.chance * self.summed * self.undivided)
-
-    @kept
-    def target_variance(self) -> float:
-        """Of all batches that were looked at, on average."""
-        return mean(seen.get(SIGNAL + "target_std") ** 2 for seen in (*self.history.early, *self.late))
 
     @kept
     def undivided(self) -> float:
@@ -149,26 +109,6 @@ class Progress(Reading):
     @kept
     def level0(self) -> float:
         return ratio(self.very_first, self.guess * self.summed)
-
-    @kept
-    def summed(self) -> float:
-        """How many elements the loss adds up: 1 for a mean."""
-        addends, passes = self.typical("loss_addends"), max(1.0, self.now("passes"))
-        if addends > 1.5 or (addends == 1 and passes == 1):  # of several passes a factor is that of accumulation
-            return addends * self.factor * passes
-        return float(self.batch) if self.static("static_sum") == 1 else 1.0
-
-    @kept
-    def factor(self) -> float:
-        """The factor on the loss, where its graph shows one; else 1. A loss scale does not count."""
-        factor, scale = abs(self.typical("loss_factor")), self.now("loss_scale")
-        return 1.0 if factor != factor else factor if scale != scale else factor / scale
-
-    @kept
-    def adds_samples(self) -> bool:
-        """The losses of samples are added up; those of one sample's outputs alone may be, and are meant so."""
-        addends, elements = self.typical("loss_addends"), self.typical("loss_elements")
-        return self.static("static_sum") == 1 or (addends > 1.5 and addends * self.factor > 0.5 * elements)
 
     @kept
     def spread(self) -> float:
@@ -278,6 +218,12 @@ class Progress(Reading):
     def suffers(self) -> bool:
         """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
         return self.t >= 4 * PATIENT and self.lags
+
+    @kept
+    def stays_behind(self) -> bool:
+        """It suffers, has had twice that time, and does not make up for it: what a small part of a network that does not
+        learn must show. Networks that begin with a plateau are behind at first without any fault."""
+        return self.t >= 8 * PATIENT and self.lags and not self.improves
 
     def is_behind(self, level: float) -> bool:
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""

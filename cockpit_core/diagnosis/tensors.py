@@ -84,7 +84,8 @@ class Tensors(Progress):
     def vanishing(self) -> tuple[float, str]:
         """The smallest over the largest gradient per element (root mean square) of early weights, and which weight
         has it."""
-        gradients = self.stack("GradNorm", start=True)
+        # Behind a weight of zeros no gradient comes through at first: what it is later counts.
+        gradients = self.stack("GradNorm", start=not self.static("static_constant") > 0)
         if not len(gradients):
             return nan, ""
         chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]

@@ -39,7 +39,10 @@ class Validation(Tensors):
     def train_sure(self) -> bool:
         """The training loss has fallen since the first look by more than batches differ from one another."""
         first = self._looks.first if self._looks else None
-        return first is not None and first.train - self.loss > 3 * self.spread
+        if first is None:
+            return False
+        # Individual losses may be known of early steps only, when they were larger; half of a loss is no accident.
+        return first.train - self.loss > 3 * self.spread or (self.train_left < 0.5 and self.recent == self.recent)
 
     @kept
     def never_better(self) -> bool:

@@ -17,6 +17,7 @@ from cockpit_core.diagnosis.validation import Validation
 from cockpit_core.foundation.kept import kept
 
 FIRST_PLATEAU = 100  # steps
+WARM = 12  # steps: a rate that is higher than so long ago still rises
 LINE = PROBE + "line"
 TRIED = ("quarter", "whole", "four", "sixteen")
 
@@ -118,9 +119,17 @@ class View(Validation):
 
     @kept
     def rate_rises(self) -> bool:
-        """Warm-up is not over."""
-        past = [rate for rate in self.column("LearningRate")[-12:] if rate == rate]
+        """Warm-up is not over. Records may be far apart: what rose long ago does not rise now."""
+        known = [(seen.step, rate) for seen in self.late[-12:] if (rate := seen.get("LearningRate")) == rate]
+        past = [rate for step, rate in known if step >= self.t - max(WARM, self.t // 4)]
+        past = past if len(past) > 1 else [rate for _, rate in known[-2:]]
         return bool(past) and past[-1] > 1.02 * past[0]
+
+    @kept
+    def rate_gone(self) -> float:
+        """Share of the run so far that was spent at less than a thousandth of the highest learning rate, up to now."""
+        since = self.history.rate_gone
+        return (self.t - since) / self.t if since >= 0 and self.t > 0 else 0.0
 
     def name_activation(self, signal: str) -> str:
         """The module that a signal ending in ``_where`` points at."""
@@ -139,6 +148,14 @@ class View(Validation):
     def travelled(self) -> float:
         """Distance from the start over the length of the parameters there."""
         return ratio(self.last("Distance"), self.norm0)
+
+    @kept
+    def is_far(self) -> bool:
+        """The weights have left their start and have grown. Late, and in steps that are still long, half as far is enough."""
+        if 3 < self.travelled < math.inf and self.weight_fall > 2:
+            return True
+        late = self.t >= 150 and self.update > 5e-3
+        return late and 1.5 < self.travelled < math.inf and self.weight_fall > 1.5
 
     @kept
     def decay_share(self) -> float:
@@ -196,15 +213,20 @@ class View(Validation):
         return median(ratios) if len(ratios) >= 2 else nan
 
     @kept
+    def clear_trials(self) -> list[Trial]:
+        """Those that show a valley: a quarter of the step goes down, or a whole one up by more than next to nothing."""
+        return [trial for trial in self.trials if trial.quarter > 0 or trial.gain < -limit("rise_by_step")]
+
+    @kept
     def bent(self) -> float:
         """The same for a whole step over a quarter of it: 1 = straight, below 0 = the step goes beyond the valley."""
-        ratios = [trial.whole / (4 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
+        ratios = [trial.whole / (4 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.clear_trials]
         return median(ratios) if len(ratios) >= (2 if self.sparse else 3) else nan
 
     @kept
     def bent_four(self) -> float:
         """The same for a step four times as long."""
-        ratios = [trial.four / (16 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.trials]
+        ratios = [trial.four / (16 * trial.quarter) if trial.quarter > 0 else -1.0 for trial in self.clear_trials]
         return median(ratios) if len(ratios) >= (2 if self.sparse else 3) else nan
 
     @kept

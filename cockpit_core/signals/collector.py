@@ -12,6 +12,7 @@ from cockpit_core.engine.hooks import Handles, LayerHook
 from cockpit_core.foundation.transfer import Asked, Transfer
 from cockpit_core.foundation.ungraded import Ungraded
 from cockpit_core.signals.activations import choose_modules, measure_activity, summarise
+from cockpit_core.signals.bending import count_linear
 from cockpit_core.signals.graph_losses import Given, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
 from cockpit_core.signals.outputs import (
@@ -23,7 +24,13 @@ from cockpit_core.signals.outputs import (
     measure_sums,
 )
 from cockpit_core.signals.reading import Reading, fetch
-from cockpit_core.signals.targets import measure_constant, measure_labels, measure_likeness, measure_targets
+from cockpit_core.signals.targets import (
+    measure_constant,
+    measure_labels,
+    measure_likelihood,
+    measure_likeness,
+    measure_targets,
+)
 from cockpit_core.signals.tensors import choose_tensor, find_tensor, list_tensors
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
 
@@ -52,6 +59,7 @@ class Collector:
         self.owners = {m: own for m in model.modules() if (own := self._own_names(m))}
         self.failed: dict[str, str] = {}
         self.activity_names: list[str] = []
+        self.linear_layers: int | None = None  # of a network in which nothing bends; else 0
         self.graph_loss = ""  # the kind of loss that the graph of a function shows
         self.forget()
 
@@ -116,7 +124,11 @@ class Collector:
 
     def on_output(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """What the model returns is taken for what the loss gets, until a loss module shows otherwise."""
-        if self._hears() and not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
+        if not self._hears():
+            return
+        if self.linear_layers is None:
+            self._try("bending", self._count_linear, output)
+        if not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
             self._try("outputs", self._take_model_output, kwargs, output)
 
     def see_loss(self, args: tuple, kwargs: dict, loss: Tensor) -> None:
@@ -154,11 +166,16 @@ class Collector:
             return  # the data themselves
         self.activities.append((path, measure_activity(value, module)))
 
+    def _count_linear(self, output: Any) -> None:
+        """Once: the graph of later steps is the same, as a rule."""
+        self.linear_layers = count_linear(output.grad_fn) if isinstance(output, Tensor) and output.dim() else 0
+        self.numbers["linear_layers"] = float(self.linear_layers)
+
     def _take_model_output(self, kwargs: dict, output: Any) -> None:
         chosen = output.get("logits") if hasattr(output, "get") else None
         alone = isinstance(output, Tensor) and output.is_floating_point()
         z = chosen if isinstance(chosen, Tensor) else output if alone else find_tensor(output, self.batch_size, True)
-        self.given = None if z is None else Given(z.detach(), output.grad_fn if output is z else None)
+        self.given = None if z is None else Given(z.detach(), z.grad_fn)
         if z is not None and z.dim():
             self._read("outputs", measure_outputs, z.detach())
         labels = kwargs.get("labels")
@@ -217,6 +234,7 @@ class Collector:
                 self._read("loss", measure_targets, y)
             if y.dim() and z.shape == y.shape and isinstance(loss_fn, nn.Module):
                 self._read("loss", measure_constant, loss_fn, y)
+                self._read("loss", measure_likelihood, loss_fn, y)
         elif y.numel():
             size = self.batch_size or (z.shape[0] if z.dim() else 0)
             self._read("loss", measure_labels, y, size, getattr(loss_fn, "ignore_index", None))

@@ -45,24 +45,28 @@ Reading = tuple[nn.Module, Tensor, Tensor | None, int, float]
 
 def read_graph_loss(root: Any, given: Given | None) -> GraphLoss | None:
     """The first loss on the way down from ``root``; ``given`` is what the model gave."""
-    waiting: list[tuple[Any, float, float]] = [(root, 1.0, 1.0)]  # node, factor, weight that means give an element
+    # node, factor, weight that means give an element, whether nothing is added to it
+    waiting: list[tuple[Any, float, float, bool]] = [(root, 1.0, 1.0, True)]
     for _ in range(MOST):
         if not waiting:
             return None
-        node, factor, share = waiting.pop(0)
+        node, factor, share, alone = waiting.pop(0)
         kind = kind_of(node)
         parts = READERS[kind](node, given) if kind in READERS else None
+        if parts is None and alone and kind in LIKELIHOODS:  # they have no zero: what is added would count
+            parts = LIKELIHOODS[kind](node, given)
         if parts is not None:
             module, output, target, elements, growth = parts
             addends = 1.0 if module.reduction == "mean" else share * elements
             hidden = None if target is None else target.detach()
+            factor *= 2 if isinstance(module, nn.GaussianNLLLoss) else 1  # the half is a part of it
             return GraphLoss(module, output.detach(), hidden, factor, addends, elements, growth)
         scale = factor_of(node, kind) if kind in _PASSED else None
         if scale is not None:
             for child, _ in node.next_functions:
                 if child is not None:
                     thinner = share / shrinkage(node, child) if kind == "Mean" else share
-                    waiting.append((child, factor * scale, thinner))
+                    waiting.append((child, factor * scale, thinner, alone and kind not in ("Add", "Sub")))
     return None
 
 
@@ -162,6 +166,42 @@ def _reduction(node: Any) -> str:
     return REDUCTIONS[node._saved_reduction]
 
 
+def _counts(node: Any, given: Given | None) -> Reading | None:
+    """``exp(z) - y z``: counts with the logarithm of their rate."""
+    rate, product = (child for child, _ in node.next_functions)
+    if rate is None or product is None or (kind_of(rate), kind_of(product)) != ("Exp", "Mul"):
+        return None
+    source = rate.next_functions[0][0]
+    factors = [child for child, _ in product.next_functions]
+    if source is None or source not in factors or None not in factors:
+        return None
+    y = product._saved_self if factors[0] is None else product._saved_other
+    if not isinstance(y, Tensor) or y.shape != rate._saved_result.shape:
+        return None
+    return nn.PoissonNLLLoss(reduction="none"), rate._saved_result.log(), y, y.numel(), 1.0
+
+
+def _density(node: Any, given: Given | None) -> Reading | None:
+    """``log v + (z - y)^2 / v``, of which a half is a normal density; the target is known where z is what the model gave."""
+    children = [child for child, _ in node.next_functions]
+    if [kind_of(child) if child is not None else "" for child in children] != ["Log", "Div"] or given is None:
+        return None
+    square, spread = (child for child, _ in children[1].next_functions)
+    if square is None or kind_of(square) != "Pow" or square._saved_exponent != 2 or given.node is None:
+        return None
+    if spread is None or spread is not children[0].next_functions[0][0]:
+        return None
+    gap, source = square._saved_self, square.next_functions[0][0]
+    if source is None or kind_of(source) != "Sub" or gap.shape != given.value.shape:
+        return None
+    made = [is_made_by(child, given.node) for child, _ in source.next_functions]
+    if made not in ([True, None], [None, True]):
+        return None
+    y = given.value - gap if made[0] else given.value + gap
+    return nn.GaussianNLLLoss(reduction="none"), given.value, y, y.numel(), 1.0
+
+
+LIKELIHOODS: dict[str, Callable[[Any, Given | None], Reading | None]] = {"Sub": _counts, "Add": _density}
 READERS: dict[str, Callable[[Any, Given | None], Reading | None]] = {
     "NllLoss": _classes,
     "NllLoss2D": _classes,

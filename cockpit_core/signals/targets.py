@@ -96,3 +96,24 @@ def measure_constant(loss_fn: nn.Module, y: Tensor) -> Steps[dict[str, float]]:
     if isinstance(loss_fn, nn.SmoothL1Loss):  # the same curve, scaled; an L1 loss where the border is zero
         loss = loss / border if border > 0 else gap
     return {"target_chance": float(loss.mean())}
+
+
+@signal
+def measure_likelihood(loss_fn: nn.Module, y: Tensor) -> Steps[dict[str, float]]:
+    """``likelihood_chance``: what a likelihood of counts or of a normal density is when the answer is always the mean (and
+    variance) of each output. ``likelihood_floor``: the least that counts allow."""
+    counts = isinstance(loss_fn, nn.PoissonNLLLoss) and loss_fn.log_input and not loss_fn.full
+    if len(y) < 4 or not (counts or (isinstance(loss_fn, nn.GaussianNLLLoss) and not loss_fn.full)):
+        return {}
+    (rows,) = yield [y.reshape(len(y), -1)[:, :256].double()]
+    middle = rows.mean(0)
+    if counts:
+        chance, floor = middle - times_log(middle), rows - times_log(rows)
+        return {"likelihood_chance": float(chance.mean()), "likelihood_floor": float(floor.mean())}
+    spread = rows.var(0, ddof=1)
+    return {"likelihood_chance": float(0.5 * (np.log(np.maximum(spread, 1e-30)) + 1).mean())} if spread.all() else {}
+
+
+def times_log(values: np.ndarray) -> np.ndarray:
+    """``y log y``, 0 at 0."""
+    return values * np.log(np.where(values > 0, values, 1.0))

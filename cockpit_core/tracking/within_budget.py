@@ -17,12 +17,15 @@ each."""
 FARTHEST = 64
 """Steps ahead that are planned at most, or a quarter of those that were taken: times change, and planning costs too."""
 AFTER_A_SPIKE = (BASE, "activations", "individual")
-EARLY = frozenset([1, 2, 5, 10, 20, 40, 80, 160, 320, 640])
-"""Steps that are tracked on credit as long as there is some: what is wrong with a training mostly shows there."""
+EARLY = frozenset([1, 2, 5, 11, 23, 43, 83, 163, 313, 643])
+"""Steps that are tracked on credit as long as there is some: what is wrong with a training mostly shows there. Primes: at
+multiples of 20 an epoch of 20 or 40 steps, in a fixed order, would show the same batch again and again."""
 SHOWN = 0.4
 """Share of the loan that may go into a first look at expensive quantities; the rest is for steps that diagnoses
 need."""
-GLANCES = frozenset([2, 5, 10, 20, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560])
+GLANCES = frozenset(
+    [2, 5, 11, 23, 43, 61, 83, 103, 127, 163, 197, 241, 293, 313, 397, 487, 593, 643, 797, 997, 1279, 1597, 1997, 2557]
+)
 """Steps at which the loss, the length of the step and that of the weights are put on record where no more can be afforded."""
 PURSE, PURSE_SHARE = 0.03, 0.02
 """Seconds, and share of the time trained, that glances may take together."""

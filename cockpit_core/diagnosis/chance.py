@@ -1,0 +1,93 @@
+"""What a loss is measured by: that of an answer which ignores the input, and how many elements it adds up."""
+
+from __future__ import annotations
+
+import math
+
+from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES
+from cockpit_core.diagnosis.history import SIGNAL
+from cockpit_core.diagnosis.reading import Reading, mean, median, nan, ratio
+from cockpit_core.foundation.kept import kept
+
+
+class Chance(Reading):
+    """Features of the targets and of the loss function."""
+
+    @kept
+    def guess(self) -> float:
+        """The loss of a network that knows nothing: ln C, or the variance of the targets."""
+        loss = self.facts.loss
+        if loss in CLASS_LOSSES:
+            classes = self.last(SIGNAL + "classes")
+            return math.log(classes) if classes > 1 else nan
+        return math.log(2) if loss in BINARY_LOSSES else self.chance
+
+    @kept
+    def top_share(self) -> float:
+        """How often always giving the commonest label is right. Among few samples some label is the commonest by
+        accident: then 1 / C, unless the share is far above that."""
+        share = mean(self.values(SIGNAL + "label_top_share", len(self.late)))
+        if self.facts.loss in BINARY_LOSSES:
+            return share
+        classes, count = self.last(SIGNAL + "classes"), max(1.0, self.typical("label_count"))
+        if not classes > 1 or share != share:
+            return nan
+        even = 1 / classes
+        accident = 2 * math.sqrt(2 * math.log(classes) * even * (1 - even) / count)
+        return share if share - even > accident else even
+
+    @kept
+    def chance(self) -> float:
+        """The loss of an answer that does not look at the input: entropy of the labels, or variance of the targets."""
+        loss, share = self.facts.loss, self.top_share
+        if loss in CLASS_LOSSES:
+            classes = self.last(SIGNAL + "classes")
+            if not classes > 1 or not share > 1 / classes:
+                return self.guess
+            rest = (1 - share) / (classes - 1)  # the other labels spread evenly: the most entropy there can be
+            return -share * math.log(share) - (1 - share) * math.log(rest) if share < 1 else self.guess
+        if loss in BINARY_LOSSES:
+            if share > 0.999:  # one half of the data of an adversary: no answer ignores the input there
+                return nan
+            return -share * math.log(share) - (1 - share) * math.log(1 - share) if share > 0.5 else math.log(2)
+        if loss == "MSELoss":
+            return median(spread**2 for spread in self.column(SIGNAL + "target_std"))
+        return median(self.values(SIGNAL + "target_chance", 48))
+
+    def share_of_chance(self, loss: float) -> float:
+        """Of a likelihood, which has no zero: for counts the deviance over that of always giving the mean; for a normal
+        density the variance that it would need by itself over that of the targets."""
+        everywhere = (*self.history.early, *self.late)
+        chance = mean(seen.get(SIGNAL + "likelihood_chance") for seen in everywhere)
+        if self.typical("loss_factor") < 0:  # it is maximised
+            return nan
+        loss = loss / self.summed
+        if self.facts.loss == "PoissonNLLLoss":
+            floor = mean(seen.get(SIGNAL + "likelihood_floor") for seen in everywhere)
+            return ratio(loss - floor, chance - floor)
+        return math.exp(min(50.0, 2 * (loss - chance)))
+
+    @kept
+    def target_variance(self) -> float:
+        """Of all batches that were looked at, on average."""
+        return mean(seen.get(SIGNAL + "target_std") ** 2 for seen in (*self.history.early, *self.late))
+
+    @kept
+    def summed(self) -> float:
+        """How many elements the loss adds up: 1 for a mean."""
+        addends, passes = self.typical("loss_addends"), max(1.0, self.now("passes"))
+        if addends > 1.5 or (addends == 1 and passes == 1):  # of several passes a factor is that of accumulation
+            return addends * self.factor * passes
+        return float(self.batch) if self.static("static_sum") == 1 else 1.0
+
+    @kept
+    def factor(self) -> float:
+        """The factor on the loss, where its graph shows one; else 1. A loss scale does not count."""
+        factor, scale = abs(self.typical("loss_factor")), self.now("loss_scale")
+        return 1.0 if factor != factor else factor if scale != scale else factor / scale
+
+    @kept
+    def adds_samples(self) -> bool:
+        """The losses of samples are added up; those of one sample's outputs alone may be, and are meant so."""
+        addends, elements = self.typical("loss_addends"), self.typical("loss_elements")
+        return self.static("static_sum") == 1 or (addends > 1.5 and addends * self.factor > 0.5 * elements)

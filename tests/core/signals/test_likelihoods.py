@@ -1,0 +1,61 @@
+"""Likelihoods of counts and of normal densities, as modules and as functions: what always giving the mean would cost."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cockpit_core.signals.graph_losses import Given, read_graph_loss
+from cockpit_core.signals.targets import measure_likelihood
+
+
+def read(loss, z):
+    return read_graph_loss(loss.grad_fn, Given(z.detach(), z.grad_fn))
+
+
+@pytest.fixture
+def parts():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(3, 2), torch.randn(64, 3)
+    out = layer(x)
+    return out[:, 0] + 0, F.softplus(out[:, 1]) + 0.1, torch.poisson(torch.full((64,), 2.0))
+
+
+def test_counts_are_read_from_the_graph(parts) -> None:
+    z, _, y = parts
+    mean, total = read(F.poisson_nll_loss(z, y), z), read(3 * F.poisson_nll_loss(z, y, reduction="sum"), z)
+    assert type(mean.module) is type(total.module) is nn.PoissonNLLLoss
+    assert torch.equal(mean.target, y)
+    assert torch.allclose(mean.output, z, atol=1e-5)
+    assert (mean.addends, total.addends, total.factor) == (1, 64, 3)
+
+
+def test_a_density_is_read_from_the_graph(parts) -> None:
+    z, v, y = parts
+    loss = read(F.gaussian_nll_loss(z, y, v), z)
+    assert type(loss.module) is nn.GaussianNLLLoss
+    assert torch.allclose(loss.target, y, atol=1e-5)
+    assert (loss.factor, loss.addends) == (1, 1)
+
+
+def test_what_is_added_is_no_part_of_a_likelihood(parts) -> None:
+    """It has no zero: a constant would move what chance is."""
+    z, v, y = parts
+    assert read(F.poisson_nll_loss(z, y) + z.square().mean(), z) is None
+    assert read(F.gaussian_nll_loss(z, y, v, full=True), z) is None
+
+
+def test_chance_is_the_loss_of_the_best_constant(parts) -> None:
+    _, _, y = parts
+    counts = measure_likelihood(nn.PoissonNLLLoss(), y).value
+    constant = y.mean().log().expand_as(y)
+    assert counts["likelihood_chance"] == pytest.approx(float(F.poisson_nll_loss(constant, y)), rel=1e-5)
+    perfect = torch.where(y > 0, y - y * y.clamp(min=1).log(), 0.0).mean()
+    assert counts["likelihood_floor"] == pytest.approx(float(perfect), rel=1e-5)
+    density = measure_likelihood(nn.GaussianNLLLoss(), y).value
+    best = float(F.gaussian_nll_loss(y.mean().expand_as(y), y, y.var(correction=0).expand_as(y)))
+    assert density["likelihood_chance"] == pytest.approx(best, abs=0.01)  # of the population, not of these 64
+    assert measure_likelihood(nn.PoissonNLLLoss(full=True), y).value == {}
+    assert measure_likelihood(nn.MSELoss(), y).value == {}
