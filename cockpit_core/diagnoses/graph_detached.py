@@ -38,8 +38,8 @@ class GraphDetached(Diagnosis):
         return Found(text, remedy, [evidence("GradNormClipped", left[-1])], since=view.history.began)
 
     def test(self, view: View) -> Found | None:
-        if (whole := self._cut_off(view)) is not None:
-            return whole
+        if (cut_off := self._cut_off(view)) is not None:
+            return cut_off
         cut = view.every("ungraded_prefix", 2)
         none = view.every("ungraded_none", 2)
         if (
