@@ -10,7 +10,7 @@ import pytest
 from cockpit_core.diagnosis.history import Observation
 from cockpit_core.diagnosis.judge import Judge
 from cockpit_core.diagnosis.view import View
-from tests.core.diagnosis.test_diagnoses import STUCK, both, put, tried, vectors, with_fresh
+from tests.core.diagnosis.test_diagnoses import FLAT, STUCK, both, put, tried, vectors, with_fresh
 from tests.histories import find, make_header, replay_history
 
 DEFAULT = (0, 1, 2, 5, 11, 23, 43, 61, 83, 103, 127, 163, 197, 241)
@@ -85,6 +85,14 @@ def test_a_rate_that_is_too_low_for_a_loss_without_chance() -> None:
     fresh.loss = "OwnLoss"
     assert alarms(SLOW, header=fresh, n=30) == ["learning_rate_too_low"]
     assert alarms(SLOW, header=make_header("OwnLoss"), n=30) == []
+
+
+def test_a_rate_that_was_too_low_before_it_fell() -> None:
+    """A schedule of steps takes it to a third after two thirds of the run: that is not why nothing was learned."""
+    low = put(**FLAT, steps_to_go=30_000, UpdateSize=1e-4, Distance=0.01, HessMaxEV=0.01, NormTest=0.5,
+              LearningRate=lambda i: 0.1 if i < 25 else 0.03)  # fmt: skip
+    judge = replay_history(low, n=60)
+    assert not judge.found["learning_rate_too_low"].retracted
 
 
 def test_weights_that_have_doubled_while_nothing_was_learned() -> None:
