@@ -252,6 +252,14 @@ def test_likelihoods_have_a_share_of_chance(kind: str, chance: float) -> None:
     assert "labels_random" not in found
 
 
+def test_targets_of_a_density_may_be_too_large() -> None:
+    high = both(
+        likelihood(1.0, 5.0, 4.0, "GaussianNLLLoss"),
+        put(Loss=lambda i: 900 / (i + 1) + 9, target_scale=100, output_rms=0.1),
+    )
+    assert "targets_not_scaled" in alarms(high, header=make_header("GaussianNLLLoss"), n=10)
+
+
 def test_a_likelihood_that_is_maximised_has_none() -> None:
     change = both(likelihood(0.2, 0.4, -0.6, "PoissonNLLLoss"), put(loss_factor=-1.0))
     assert math.isnan(view_of(replay_history(change, header=make_header("PoissonNLLLoss"))).level)
