@@ -31,8 +31,8 @@ class BatchTooSmall(Diagnosis):
         harmful = view.drop < 0.15 or view.level > 1 or view.struggles or view.suffers
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
         text = (
-            f"The batch of {view.batch} is too small: its gradient is mostly noise (squared, {number(view.noise)} times the "
-            f"signal), and {fallen(view.drop)}."
+            f"The batch of {view.batch} is too small: the noise of its gradient is {number(view.noise)} times the signal "
+            f"(squared), and {fallen(view.drop)}."
         )
         remedy = (
             f"Use batches of about {size} (or accumulate gradients), or divide the learning rate by "

@@ -38,7 +38,9 @@ class LearningRateTooLow(Diagnosis):
         return tried or (view.update < 0.6 * limit("update_low") and view.trend < -4 and not view.straight < 0.9)
 
     def test(self, view: View) -> Found | None:
-        held_back = view.rate_fall < 0.5 or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
+        # By a schedule, if it held the rate back for most of the run: what it does in the end was too low before, too.
+        fallen_rate = view.rate_fall < 0.5 and not view.rate_mean > limit("rate_mean")
+        held_back = fallen_rate or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
         if held_back or view.travelled > 0.1 or view.history.resumed or view.broken:
             return None
         crawls = self._crawls(view)

@@ -34,7 +34,10 @@ class MissingNonlinearity(Diagnosis):
             "non-linearity between them they are one."
         )
         if linear:
-            text = "The network is linear: between its layers there is no function that bends, so that all of them are one."
+            text = (
+                "The network is linear: there is no activation function between its layers, so that together they can do "
+                "no more than one."
+            )
         remedy = "Put an activation function between them, or leave one out."
         # A bottleneck of two linear layers is meant. A network without any non-linearity is a linear one: that shows.
         rests = view.t >= 80 and view.level > 0.3 and not view.improves

@@ -45,8 +45,10 @@ class MomentumTooHigh(Diagnosis):
         harmful = slow or swings or stale or drifts or view.broken or (piled and not view.drop > 0.5)
         text = (
             f"Momentum {inertia:g} is too high: it adds up about {number(1 / max(1e-9, 1 - inertia))} steps, and "
-            f"the run has {view.t} so far."
+            f"the run has {view.t} so far"
         )
+        away = f"; the weights have moved {number(view.travelled)} times their initial length."
+        text += away if drifts else "."
         remedy = "Use 0.9; if you need more, divide the learning rate by as much as 1 / (1 - momentum) grows."
         numbers = [evidence("momentum", inertia)]
         if view.amplification == view.amplification:

@@ -175,7 +175,10 @@ class Collector:
         chosen = output.get("logits") if hasattr(output, "get") else None
         alone = isinstance(output, Tensor) and output.is_floating_point()
         z = chosen if isinstance(chosen, Tensor) else output if alone else find_tensor(output, self.batch_size, True)
-        self.given = None if z is None else Given(z.detach(), z.grad_fn)
+        held = output.values() if isinstance(output, Mapping) else output
+        parts = held if isinstance(output, (tuple, list, Mapping)) else ()  # no iterator: it is the user's to exhaust
+        several = [(t.detach(), t.grad_fn) for t in parts if isinstance(t, Tensor) and t.grad_fn is not None]
+        self.given = None if z is None else Given(z.detach(), z.grad_fn, tuple(several))
         if z is not None and z.dim():
             self._read("outputs", measure_outputs, z.detach())
         labels = kwargs.get("labels")

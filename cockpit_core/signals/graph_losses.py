@@ -20,10 +20,19 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 class Given(NamedTuple):
-    """What the model gave, and the node that made it."""
+    """What the model gave, and the node that made it; ``others``: the same of each part, where it gave several."""
 
     value: Tensor
     node: Any
+    others: tuple[tuple[Tensor, Any], ...] = ()
+
+    def made(self, difference: Any) -> tuple[Tensor, bool] | None:
+        """The part that one side of a difference is, and whether it is the first side; the other is a constant."""
+        for value, node in ((self.value, self.node), *self.others):
+            sides = [is_made_by(child, node) for child, _ in difference.next_functions] if node is not None else []
+            if sides in ([True, None], [None, True]):
+                return value, bool(sides[0])
+        return None
 
 
 class GraphLoss(NamedTuple):
@@ -128,13 +137,13 @@ def _written(
         gap, source = node._saved_self, node.next_functions[0][0]
         if not fits(node) or source is None or kind_of(source) != "Sub" or given is None:
             return None
-        made = [is_made_by(child, given.node) for child, _ in source.next_functions]
-        if made not in ([True, None], [None, True]):  # another tensor, or two that depend on parameters
+        made = given.made(source)
+        if made is None:  # another tensor, or two that depend on parameters
             return None
-        module, z = make(reduction="none"), given.value
+        module, (z, is_first) = make(reduction="none"), made
         if gap.numel() == z.numel():
             z = z.reshape(gap.shape)
-            return module, z, z - gap if made[0] else z + gap, gap.numel(), 1.0
+            return module, z, z - gap if is_first else z + gap, gap.numel(), 1.0
         square = gap.dim() == 2 and gap.shape[0] == gap.shape[1] == z.numel()
         return (module, z, None, gap.numel(), gap.numel() / z.numel()) if square else None
 
@@ -187,18 +196,17 @@ def _density(node: Any, given: Given | None) -> Reading | None:
     if [kind_of(child) if child is not None else "" for child in children] != ["Log", "Div"] or given is None:
         return None
     square, spread = (child for child, _ in children[1].next_functions)
-    if square is None or kind_of(square) != "Pow" or square._saved_exponent != 2 or given.node is None:
+    if square is None or kind_of(square) != "Pow" or square._saved_exponent != 2:
         return None
     if spread is None or spread is not children[0].next_functions[0][0]:
         return None
     gap, source = square._saved_self, square.next_functions[0][0]
-    if source is None or kind_of(source) != "Sub" or gap.shape != given.value.shape:
+    made = given.made(source) if source is not None and kind_of(source) == "Sub" else None
+    if made is None or gap.shape != made[0].shape:
         return None
-    made = [is_made_by(child, given.node) for child, _ in source.next_functions]
-    if made not in ([True, None], [None, True]):
-        return None
-    y = given.value - gap if made[0] else given.value + gap
-    return nn.GaussianNLLLoss(reduction="none"), given.value, y, y.numel(), 1.0
+    z, is_first = made
+    y = z - gap if is_first else z + gap
+    return nn.GaussianNLLLoss(reduction="none"), z, y, y.numel(), 1.0
 
 
 LIKELIHOODS: dict[str, Callable[[Any, Given | None], Reading | None]] = {"Sub": _counts, "Add": _density}

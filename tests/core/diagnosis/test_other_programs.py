@@ -10,7 +10,7 @@ import pytest
 from cockpit_core.diagnosis.history import Observation
 from cockpit_core.diagnosis.judge import Judge
 from cockpit_core.diagnosis.view import View
-from tests.core.diagnosis.test_diagnoses import STUCK, both, put, tried, vectors, with_fresh
+from tests.core.diagnosis.test_diagnoses import FLAT, STUCK, both, put, tried, vectors, with_fresh
 from tests.histories import find, make_header, replay_history
 
 DEFAULT = (0, 1, 2, 5, 11, 23, 43, 61, 83, 103, 127, 163, 197, 241)
@@ -85,6 +85,14 @@ def test_a_rate_that_is_too_low_for_a_loss_without_chance() -> None:
     fresh.loss = "OwnLoss"
     assert alarms(SLOW, header=fresh, n=30) == ["learning_rate_too_low"]
     assert alarms(SLOW, header=make_header("OwnLoss"), n=30) == []
+
+
+def test_a_rate_that_was_too_low_before_it_fell() -> None:
+    """A schedule of steps takes it to a third after two thirds of the run: that is not why nothing was learned."""
+    low = put(**FLAT, steps_to_go=30_000, UpdateSize=1e-4, Distance=0.01, HessMaxEV=0.01, NormTest=0.5,
+              LearningRate=lambda i: 0.1 if i < 25 else 0.03)  # fmt: skip
+    judge = replay_history(low, n=60)
+    assert not judge.found["learning_rate_too_low"].retracted
 
 
 def test_weights_that_have_doubled_while_nothing_was_learned() -> None:
@@ -242,6 +250,14 @@ def test_likelihoods_have_a_share_of_chance(kind: str, chance: float) -> None:
     found = find(likelihood(1.0, chance, chance - 1, kind), header=header, n=60)
     assert found["not_learning"].severity == "advice"  # real targets may be mostly noise
     assert "labels_random" not in found
+
+
+def test_targets_of_a_density_may_be_too_large() -> None:
+    high = both(
+        likelihood(1.0, 5.0, 4.0, "GaussianNLLLoss"),
+        put(Loss=lambda i: 900 / (i + 1) + 9, target_scale=100, output_rms=0.1),
+    )
+    assert "targets_not_scaled" in alarms(high, header=make_header("GaussianNLLLoss"), n=10)
 
 
 def test_a_likelihood_that_is_maximised_has_none() -> None:

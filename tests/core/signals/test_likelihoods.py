@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import cockpit_core
+from cockpit_core.events.data import load
 from cockpit_core.signals.graph_losses import Given, read_graph_loss
 from cockpit_core.signals.targets import measure_likelihood
 
@@ -59,3 +63,33 @@ def test_chance_is_the_loss_of_the_best_constant(parts) -> None:
     assert density["likelihood_chance"] == pytest.approx(best, abs=0.01)  # of the population, not of these 64
     assert measure_likelihood(nn.PoissonNLLLoss(full=True), y).value == {}
     assert measure_likelihood(nn.MSELoss(), y).value == {}
+
+
+class Both(nn.Module):
+    """Gives mean and variance; it is in the log as any other loss that is a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        z = self.layer(x)
+        return z[:, :1], F.softplus(z[:, 1:]) + 0.1
+
+
+def test_a_model_that_gives_mean_and_variance(tmp_path) -> None:
+    torch.manual_seed(0)
+    model, x = Both(), torch.randn(32, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run = cockpit_core.track(model, optimizer=optimizer, logdir=tmp_path)
+    for _ in range(3):
+        optimizer.zero_grad()
+        mean, spread = model(x)
+        F.gaussian_nll_loss(mean, x[:, :1], spread).backward()
+        optimizer.step()
+    run.close()
+    data = load(tmp_path)
+    assert data.header.options["loss function"] == "GaussianNLLLoss"
+    chance = data.table.columns["signal/likelihood_chance"].get()[1]
+    expected = 0.5 * (math.log(float(x[:, 0].var())) + 1)
+    assert chance.tolist() == pytest.approx([expected] * len(chance), rel=1e-4)
