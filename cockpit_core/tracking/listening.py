@@ -70,6 +70,7 @@ class Listener:
     def forget(self) -> None:
         """A new step begins."""
         self.losses_seen = self.backward_passes = 0
+        self.unseen.place = None  # a step moves the parameters
         self.stepped = True
 
     def close(self) -> None:

@@ -316,7 +316,7 @@ class Tracker:
             return False
         if following >= pace.idle_until and pace.might_be_due(following):
             return False
-        self.step, listener.losses_seen = following, 0
+        self.step, listener.losses_seen, listener.unseen.place = following, 0, None
         if pace.account.every > 1:
             self.attachments.listen(following % pace.account.every == 0)
         return True

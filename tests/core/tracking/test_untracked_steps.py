@@ -69,6 +69,18 @@ def test_step_that_is_replaced_altogether_is_said(tmp_path: Path) -> None:
         training.run(training.batches(20))
 
 
+@pytest.mark.parametrize("schedule", [1, 100])
+def test_places_of_an_earlier_step_are_not_compared_with(schedule: int, tmp_path: Path) -> None:
+    """Eight losses of one step and sixteen of a later one: what lies between them is a step that was seen."""
+    training = start("mlp")
+    with training.track(tmp_path / "run", schedule=schedule) as run:
+        training.run(training.batches(3))
+        unseen = run._tracker.listener.unseen
+        assert not unseen.looks(8)
+        training.run(training.batches(2))
+        assert not unseen.looks(16)
+
+
 def test_many_batches_before_a_step_are_nothing_to_say(tmp_path: Path) -> None:
     training = start("mlp")
     with training.track(tmp_path / "run") as run, warnings.catch_warnings():
