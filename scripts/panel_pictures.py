@@ -32,6 +32,7 @@ PANELS = Path(__file__).resolve().parent.parent / "js" / "src" / "panels"
 LEFT_OUT = ("PreconditionedSharpness", "Parameters")  # expensive, and nothing that a panel here shows
 ALWAYS = ("Loss", "GradNorm", "UpdateSize", "ParamNorm")  # without a loss there is no page; the others cost nothing
 ADAM, ATTENTION = ("optimizer_health", "update_cosine"), ("attention",)  # panels of what other runs do not have
+WARNED = ("warnings",)  # neither of the usual two has any
 MANY, WIDE = ("runs", "settings"), ("runs", "settings", "about", "warnings")
 
 
@@ -74,6 +75,7 @@ WITH_ADAM = [
     Case("sick", 0.3, nn.Sigmoid, 16.0, torch.optim.Adam),
 ]
 WITH_ATTENTION = [Case("healthy", 0.1, attention=True), Case("sick", 0.01, scale=2.0, attention=True)]
+WITH_WARNINGS = [Case("sick", 30.0)]
 SWEEP = [Case(f"lr{rate:g}", rate) for rate in (0.003, 0.03, 0.1, 0.3, 3.0)]
 
 
@@ -156,7 +158,7 @@ def main() -> None:
         parser.error(f"no panel {', '.join(unknown)}; there are {', '.join(known)}")
     wanted = options.panels or known
     options.folder.mkdir(parents=True, exist_ok=True)
-    special = (*ADAM, *ATTENTION, *MANY)
+    special = (*ADAM, *ATTENTION, *WARNED, *MANY)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page()
@@ -164,6 +166,7 @@ def main() -> None:
             (USUAL, [panel for panel in wanted if panel not in special]),
             (WITH_ADAM, [panel for panel in wanted if panel in ADAM]),
             (WITH_ATTENTION, [panel for panel in wanted if panel in ATTENTION]),
+            (WITH_WARNINGS, [panel for panel in wanted if panel in WARNED]),
             (SWEEP, [panel for panel in wanted if panel in MANY]),
         ):
             everything = not options.panels and cases is USUAL

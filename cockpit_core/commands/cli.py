@@ -78,7 +78,8 @@ def run_report(arguments: argparse.Namespace) -> None:
     for run in report.without_values:
         print(f"{clean(run)} has no values yet; they come with the first optimizer step.", file=sys.stderr)
     whole = form == "html" and not report.left_out
-    print(f"{clean(str(path))}  {report.megabytes:.1f} MB" + (", nothing left out" if whole else ""))
+    size = f"{report.megabytes:.1f} MB" if report.megabytes >= 0.1 else f"{max(1.0, 1000 * report.megabytes):.0f} kB"
+    print(f"{clean(str(path))}  {size}" + (", nothing left out" if whole else ""))
     if report.left_out:
         size = f"To stay under {arguments.max_size:g} MB (--max-size), some" if form == "html" else "Some"
         print(f"{size} is left out. {clean(report.left_out)}", file=sys.stderr)

@@ -72,3 +72,15 @@ it("the module tree is shown where the log has one, with its activations", () =>
   expect(rows.filter(([name]) => name === "network")).toEqual([["network", ["Linear 4→4, Sigmoid, Linear 4→2"]]]);
   expect(rows.findIndex(([name]) => name === "network")).toBe(rows.findIndex(([name]) => name === "depth") + 1);
 });
+
+it("lists that only diagnoses read are not in the table", () => {
+  const options = {
+    "fresh weights": "0.weight 2.weight",
+    activations: "1 3",
+    "linear pairs": "0 2",
+    network: "Linear",
+  };
+  const names = [...describeHeader(makeHeader({ options })).keys()];
+  expect(names).toContain("network");
+  for (const name of Object.keys(options).slice(0, 3)) expect(names).not.toContain(name);
+});

@@ -175,6 +175,7 @@ describe("words", () => {
     expect(withError(-0.237, 0.35)).toBe("−0.24 ± 0.35");
     expect(withError(476, 770)).toBe("480 ± 770");
     expect(withError(0, 0.2)).toBe("0 ± 0.2");
+    expect(withError(3000.4, 33377)).toBe("3,000 ± 33,000");
   });
 
   it("do not tell an angle that is no number", () => {

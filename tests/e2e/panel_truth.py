@@ -241,6 +241,9 @@ def check_warnings(tab: Tab, data: RunData) -> None:
         assert (f"{count} {word}{'s' if count > 1 else ''}" in words) == (count > 0)
 
 
+WIRING = {"activations", "constant weights", "copied weights", "fresh weights", "linear pairs"}  # for diagnoses alone
+
+
 def describe(header: Header) -> dict[str, str]:
     """Everything that a header says about how a run was made."""
     (optimizer,) = header.optimizers
@@ -258,7 +261,7 @@ def describe(header: Header) -> dict[str, str]:
         "curvature": header.curvature,
         "git commit": header.git_commit[:12],
         **{f"{name} version": version for name, version in header.versions.items()},
-        **header.options,
+        **{name: value for name, value in header.options.items() if name not in WIRING},
         "note": " ".join(header.notes),
     }
     return {name: value for name, value in facts.items() if value}

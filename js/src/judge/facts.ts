@@ -36,7 +36,10 @@ function describeCurvature({ curvature, quantities }: Header): string {
   return [curvature, ...others.map(({ name, options }) => `${name}: ${options.curvature}`)].join("; ");
 }
 
-/** Everything a header says. */
+/** Lists of layers that diagnoses read, and nobody else. */
+const WIRING = /^activations$|^(constant|copied|fresh) weights$|^linear pairs$/;
+
+/** Everything a header says that a reader may want to know. */
 export function describeHeader(header: Header): Map<string, string> {
   const facts = new Map<string, string>();
   const put = (name: string, value: string | number) => String(value) && facts.set(name, String(value));
@@ -57,7 +60,7 @@ export function describeHeader(header: Header): Map<string, string> {
   put("curvature", describeCurvature(header));
   put("git commit", header.git_commit.slice(0, 12));
   for (const [name, value] of Object.entries(header.versions)) put(`${name} version`, value);
-  for (const [name, value] of Object.entries(header.options)) put(name, value);
+  for (const [name, value] of Object.entries(header.options)) if (!WIRING.test(name)) put(name, value);
   if (header.covered < 0.9995) put("parameters covered", formatShare(header.covered));
   const left = header.layers.filter(({ method }) => method === "not covered");
   for (const { name, reason } of left.slice(0, 12)) put(`${name} not covered`, reason);
@@ -75,8 +78,7 @@ export function differingNames(headers: (Header | null)[]): string[] {
 // How a run was watched, where and when, not how it was trained: as `cockpit compare` has it.
 const ASIDE = new Set([
   ...["logdir", "batch_dim", "memory_budget", "budget", "hardware", "threads", "trial", "stage", "git commit"],
-  ...["left out", "start kept", "activations", "lent for early steps", "loss function"],
-  ...["constant weights", "linear pairs", "copied weights", "fresh weights"],
+  ...["left out", "start kept", "lent for early steps", "loss function"],
   ...["config", "schedule", "curvature", "parameters covered", "foreach", "fused", "capturable", "differentiable"],
 ]);
 export const isAside = (name: string) =>

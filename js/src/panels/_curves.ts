@@ -188,7 +188,7 @@ export function withError(value: number, error: number): string | undefined {
   const digits = Math.abs(value) > 20 * error ? 1 : 2;
   const [size, least] = [Math.abs(value), error].map((own) => Math.floor(Math.log10(own)));
   const known = Math.max(1, Math.min(3, size - least + digits)); // of the value: down to the last one of the error
-  return `${formatNumber(Number(value.toPrecision(known)))} ± ${formatNumber(error, digits)}`;
+  return [value.toPrecision(known), error.toPrecision(digits)].map((own) => formatNumber(Number(own))).join(" ± ");
 }
 
 export function curveReadings(ctx: Context, shown: Shown[]): Reading[] {

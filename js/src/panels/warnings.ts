@@ -66,7 +66,7 @@ const panel: Panel = {
   height: 170,
   names: [],
   help: [
-    "Everything worth a look: errors inside a quantity (training went on), values that are not finite, more than 1 % of the elements outside a histogram's range, layers without any gradient, an eigenvalue at which steps of this learning rate grow, and what was left out.",
+    "Everything worth a look: errors inside a quantity (training went on), values that are not finite, more than 1 % of the elements outside a histogram's range, layers without any gradient, and what was left out.",
     "Hints only ask for a better setting, such as a wider range, or tell what tracking did. They are no reason for alarm.",
     "A click shows that step, and that layer, in all panels. The triangles above the scrubber mark the same warnings; hints are grey.",
   ],

@@ -63,6 +63,7 @@ def test_report_goes_where_the_option_or_the_ending_says(
     run = write_run(tmp_path / "a", [2.0, 0.5])
     monkeypatch.chdir(tmp_path)
     assert cli.main(["report", str(run), "-o", "numbers.csv"]) == 0
+    assert re.search(r"numbers\.csv  [1-9]\d* kB\n", capsys.readouterr().out)  # not "0.0 MB"
     assert "0.5" in (tmp_path / "numbers.csv").read_text()
     assert cli.main(["report", str(run), "--format", "json"]) == 0
     assert (tmp_path / "a.json").exists()
