@@ -37,15 +37,9 @@ class LearningRateTooLow(Diagnosis):
         tried = 0.95 < view.straight < 1.1 and view.update < 2 * limit("update_low") and len(view.trials) >= 3
         return tried or (view.update < 0.6 * limit("update_low") and view.trend < -4 and not view.straight < 0.9)
 
-    def test(self, view: View) -> Found | None:
-        # By a schedule, if it held the rate back for most of the run: what it does in the end was too low before, too.
-        fallen_rate = view.rate_fall < 0.5 and not view.rate_mean > limit("rate_mean")
-        held_back = fallen_rate or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
-        if held_back or view.travelled > 0.1 or view.history.resumed or view.broken:
-            return None
-        crawls = self._crawls(view)
-        if view.learns and not crawls:
-            return None
+    @staticmethod
+    def _weigh(view: View, crawls: bool) -> tuple[float, str] | None:
+        """By which factor, and what says so."""
         late = view.t >= 45 and view.has_seen(9)
         tiny = view.update < 0.1 * limit("update_low") and view.noise < 10 and not view.drop > 0.2
         tiny = tiny and not view.level < 0.9
@@ -56,29 +50,37 @@ class LearningRateTooLow(Diagnosis):
         short = short and not view.steps_to_go_min < 200
         # Where chance is not known, it may be a network that is good already.
         if view.creeps and view.level == view.level and not view.gain > 0.1:
-            factor = 16.0
-            why = (
+            return 16.0, (
                 f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch, "
                 f"and a step takes {number(100 * view.gain_by_step)} % off it"
             )
-        elif crawls and view.straight > 0.9:
-            factor = 8.0
-            why = f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch"
-        elif long_way:
-            factor, why = (
-                view.steps_to_go_min / 100,
-                f"at this slope it needs {number(view.steps_to_go_min)} more steps",
+        if crawls and view.straight > 0.9:
+            return (
+                8.0,
+                f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch",
             )
-        elif gentle:
+        if long_way:
+            return view.steps_to_go_min / 100, f"at this slope it needs {number(view.steps_to_go_min)} more steps"
+        if gentle:
             room = 1 / max(view.edge, 1e-6)  # flat, or bent the other way
-            factor, why = 0.3 * room, f"steps {number(room)} times as long would still be stable"
-        elif short or crawls:
-            factor, why = (
-                5e-3 / max(view.update, 1e-12),
-                f"a step is {number(100 * view.update)} % of the length of the weights",
-            )
-        else:
+            return 0.3 * room, f"steps {number(room)} times as long would still be stable"
+        if short or crawls:
+            share = f"a step is {number(100 * view.update)} % of the length of the weights"
+            return 5e-3 / max(view.update, 1e-12), share
+        return None
+
+    def test(self, view: View) -> Found | None:
+        # By a schedule, if it held the rate back for most of the run: what it does in the end was too low before, too.
+        fallen_rate = view.rate_fall < 0.5 and not view.rate_mean > limit("rate_mean")
+        held_back = fallen_rate or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
+        if held_back or view.travelled > 0.1 or view.history.resumed or view.broken:
             return None
+        crawls = self._crawls(view)
+        if view.learns and not crawls:
+            return None
+        if (weighed := self._weigh(view, crawls)) is None:
+            return None
+        factor, why = weighed
         factor = min(100.0, max(3.0, factor))
         text = f"The learning rate {number(view.rate)} is too low: {fallen(view.drop)}, and {why}."
         remedy = f"Multiply the learning rate by about {number(factor)}, to {number(view.rate * factor)}."
