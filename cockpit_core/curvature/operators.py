@@ -118,11 +118,11 @@ class HessianOperator(_Products):
         with explained():
             self._ways = Stemmed(point.loss, self.parameters)
         self._gradients = differentiable_gradient(point.loss, self._ways.inputs)
-        if all(gradient is None for gradient in self._gradients):
-            raise NoCurvature("the loss depends on none of the parameters: the graph is cut before it reaches them")
         self._ways.learn(self._gradients)
 
     def _apply(self, vectors: list[Tensor], batched: bool) -> list[Tensor]:
+        if all(gradient is None for gradient in self._gradients):  # a loss, or a part of it, that no parameter reaches
+            return [torch.zeros_like(vector) for vector in vectors]
         bent = _gradient(self._gradients, self._ways.inputs, self._ways.push(vectors, batched), batched)
         return self._ways.pull(bent, batched)
 
