@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -98,14 +97,13 @@ def test_the_queue_of_the_user_is_not_billed_to_tracking(tmp_path: Path) -> None
 @pytest.mark.parametrize("waits", [False, True])
 def test_budget_is_used_though_nobody_waits_for_the_device(waits: bool, tmp_path: Path) -> None:
     """A record takes about 2 ms, on a busy machine 5, and a step 20. Without waiting the account lags behind by the ten steps
-    in the queue."""
+    in the queue. One slow record may overdraw it: what it costs is known only once it is paid."""
+    train(tmp_path / "first", 3, 0.001, config=["Loss", "GradNorm"])  # loads what is needed
     with STAND_IN.each_takes(1e-5):
-        run = train(tmp_path / "run", 100, 0.02, waits, config=["Loss", "GradNorm"], budget=0.02)
+        run = train(tmp_path / "run", 200, 0.02, waits, config=["Loss", "GradNorm"], budget=0.02)
     account = run._tracker.pace.account
     assert account.step_time == pytest.approx(0.02, rel=0.05)
-    assert account.spent >= 0.007 * account.trained
-    dearest = np.diff(run.data.scalars("cost/run")[1]).max()  # what it costs is known only once it is paid
-    assert account.spent <= 0.02 * account.trained + dearest
+    assert 0.007 * account.trained <= account.spent <= 0.02 * account.trained + 0.01
     assert len(by_step(run.data, "Loss")) >= 6
 
 

@@ -27,12 +27,16 @@ def test_on_the_stand_in(name: str) -> None:
 
 @pytest.mark.alone
 def test_times_on_the_stand_in() -> None:
-    """What the host does takes real time: beside other tests a record costs several times as much."""
-    run_own_pytest("device_time.py", "alone")
+    """What the host does takes real time: beside other tests a record costs several times as much. Others may use the machine
+    for a while; what is wrong is wrong each time."""
+    run_own_pytest("device_time.py", "alone", tries=3)
 
 
-def run_own_pytest(name: str, marks: str) -> None:
+def run_own_pytest(name: str, marks: str, tries: int = 1) -> None:
     without = ["-p", "no:xdist", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", *without, "-m", marks, str(HERE / name)]
-    done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=900)
+    for _ in range(tries):
+        done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=900)
+        if done.returncode == 0:
+            return
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
