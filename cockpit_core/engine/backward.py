@@ -24,6 +24,7 @@ from cockpit_core.quantities.norms import measure_norms
 WAITING = 4
 """Layers that wait to be checked may hold this part of the memory budget."""
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
+ALTERED = "a hook of yours on an activation changes gradients behind this layer: it may let samples meet"
 TAKEN = "gradients were taken away inside the backward pass, as by an optimizer that steps in a hook"
 Norms = Callable[[], dict[str, float]]
 
@@ -53,6 +54,7 @@ class BackwardSide(Centre):
             state.stale = any_nonzero(b for b in state.before.values() if b is not None)
             state.loss_scale = self.loss_scale()
         state.open = pass_
+        self.quiet.watch.listen(self.cover.parameters.values())
         torch.autograd.Variable._execution_engine.queue_callback(self.on_backward_end)
         return pass_
 
@@ -67,6 +69,8 @@ class BackwardSide(Centre):
             return
         with self.guard("output hooks"):
             call.batch_size = call.batch_size or pass_.batch_size
+            if self.quiet.watch.altered:
+                call.interacts = call.interacts or ALTERED
             self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
             given = [t for t, _ in call.versions if t.layout == torch.strided]  # sparse ones tell no size
             pass_.bytes += gradient.nbytes + sum(tensor.nbytes for tensor in given)
@@ -78,6 +82,8 @@ class BackwardSide(Centre):
         if self.quiet.muted or pass_ is None or gradients[0] is None or not self.step.plan.individual:
             return
         with self.guard("broadcast parameters"), torch.no_grad():
+            if self.quiet.watch.altered:
+                self.step.interacts = self.step.interacts or ALTERED
             pulled = pull_entry(entry, gradients[0], self.cover, self.quiet.mute)
             for call, names, position, gradient in pulled.outputs:
                 pass_.add(call, names, self.cover, position, gradient)
@@ -147,6 +153,7 @@ class BackwardSide(Centre):
         if pass_ is None:
             return
         self.step.open = None
+        self.quiet.watch.end_listening()
         start = self.clock.mark()
         with self.guard("end of backward"):
             only_looked_at = not pass_.accumulated and not self.cover.sharded  # torch.autograd.grad, no training

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -31,9 +32,13 @@ class HookWatch:
 
     def __init__(self) -> None:
         self.dictionaries: dict[int, weakref.ref] = {}
+        self.altered = False
+        """A hook of the user on an activation gave another gradient in the backward pass that is listened to."""
+        self._heard: list[tuple[weakref.ref, Any, Heard]] = []
 
     def start(self) -> HookWatch:
         self.dictionaries.clear()
+        self._heard.clear()
         if self not in _watches:
             _watches.append(self)
             RemovableHandle.__init__ = _note  # type: ignore[method-assign]
@@ -49,6 +54,32 @@ class HookWatch:
     def alive(self) -> list[dict]:
         return [hooks for reference in self.dictionaries.values() if (hooks := reference()) is not None]
 
+    def listen(self, leaves: Iterable[Tensor]) -> None:
+        """A backward pass of the user begins: will a hook on an activation change what passes by?
+
+        Hooks on leaves are looked at elsewhere. Hooks of ours come last from here on, so that they see what goes on.
+        """
+        self.end_listening()
+        with_foreign = [hooks for hooks in self.alive() if not all(map(is_ours, hooks.values()))]
+        own = {id(leaf._backward_hooks) for leaf in leaves} if with_foreign else set()
+        for hooks in with_foreign:
+            if id(hooks) not in own:
+                for key, hook in list(hooks.items()):
+                    if is_ours(hook):
+                        hooks[key] = hooks.pop(key)
+                    else:
+                        hooks[key] = heard = Heard(hook, self)
+                        self._heard.append((weakref.ref(hooks), key, heard))
+
+    def end_listening(self) -> None:
+        """The user's hooks are what they were."""
+        for reference, key, heard in self._heard:
+            hooks = reference()
+            if hooks is not None and hooks.get(key) is heard:
+                hooks[key] = heard.hook
+        self._heard.clear()
+        self.altered = False
+
     @contextmanager
     def silenced(self, leaves: Iterable[Tensor]) -> Iterator[None]:
         """No hook of the user is called, on the noted tensors and on these leaves."""
@@ -62,6 +93,37 @@ class HookWatch:
             for hooks, content in before:
                 hooks.clear()
                 hooks.update(content)
+
+
+class Heard:
+    """A hook of the user that does what it did before, and is remembered if it changes the gradient."""
+
+    __slots__ = ("hook", "watch")
+
+    def __init__(self, hook: Any, watch: HookWatch):
+        self.hook, self.watch = hook, watch
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = tensors_in(args[0]) if args else []  # what a tensor or a node gets first is what a hook may replace
+        versions = [tensor._version for tensor in given]
+        result = self.hook(*args, **kwargs)
+        written = versions != [tensor._version for tensor in given]
+        self.watch.altered |= written or (result is not None and not are_same(given, tensors_in(result)))
+        return result
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """A hook on a tensor gets a tensor, one on a node gets a tuple; entries may be None."""
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return [tensor for tensor in values if isinstance(tensor, Tensor)]
+
+
+def are_same(given: list[Tensor], returned: list[Tensor]) -> bool:
+    """Nothing is compared on a device: that would wait for it."""
+    if len(given) != len(returned):
+        return False
+    pairs = list(zip(given, returned, strict=True))
+    return all(one is other or (one.is_cpu and other.is_cpu and torch.equal(one, other)) for one, other in pairs)
 
 
 @contextmanager
@@ -89,6 +151,6 @@ def has_foreign_hooks(parameter: Tensor) -> bool:
 
 
 def is_ours(hook: Any) -> bool:
-    while isinstance(hook, partial):
-        hook = hook.func
+    while isinstance(hook, (partial, Heard)):
+        hook = hook.hook if isinstance(hook, Heard) else hook.func
     return str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("cockpit_core.")
