@@ -24,7 +24,6 @@ from cockpit_core.quantities.norms import measure_norms
 WAITING = 4
 """Layers that wait to be checked may hold this part of the memory budget."""
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
-ALTERED = "a hook of yours on an activation changes gradients behind this layer: it may let samples meet"
 TAKEN = "gradients were taken away inside the backward pass, as by an optimizer that steps in a hook"
 Norms = Callable[[], dict[str, float]]
 
@@ -42,12 +41,11 @@ class BackwardSide(Centre):
             return state.open
         state.open = None  # an earlier backward was interrupted: what it captured is void
         self.drop_zeroed()
-        if not state.passes:
-            state.place = self.find_place()
         pass_ = Pass(task, origin[1] or loss_size or 0, keeps_graph=keeps_graph())
         pass_.part = pass_.batch_size
         pass_.note_size(*origin)
         if not state.passes:
+            state.place = self.find_place()
             state.before = {
                 n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()
             }
@@ -69,8 +67,7 @@ class BackwardSide(Centre):
             return
         with self.guard("output hooks"):
             call.batch_size = call.batch_size or pass_.batch_size
-            if self.quiet.watch.altered:
-                call.interacts = call.interacts or ALTERED
+            call.interacts = call.interacts or self.quiet.watch.altered
             self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
             given = [t for t, _ in call.versions if t.layout == torch.strided]  # sparse ones tell no size
             pass_.bytes += gradient.nbytes + sum(tensor.nbytes for tensor in given)
@@ -82,8 +79,7 @@ class BackwardSide(Centre):
         if self.quiet.muted or pass_ is None or gradients[0] is None or not self.step.plan.individual:
             return
         with self.guard("broadcast parameters"), torch.no_grad():
-            if self.quiet.watch.altered:
-                self.step.interacts = self.step.interacts or ALTERED
+            self.step.interacts = self.step.interacts or self.quiet.watch.altered
             pulled = pull_entry(entry, gradients[0], self.cover, self.quiet.mute)
             for call, names, position, gradient in pulled.outputs:
                 pass_.add(call, names, self.cover, position, gradient)

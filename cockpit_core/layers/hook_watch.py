@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+ALTERED = "a hook of yours on an activation changes gradients behind this layer: it may let samples meet"
 _register = RemovableHandle.__init__
 _watches: list[HookWatch] = []
 
@@ -32,8 +33,8 @@ class HookWatch:
 
     def __init__(self) -> None:
         self.dictionaries: dict[int, weakref.ref] = {}
-        self.altered = False
-        """A hook of the user on an activation gave another gradient in the backward pass that is listened to."""
+        self.altered = ""
+        """Why layers that the backward pass has not reached yet are marked: a hook of the user changed what passes by."""
         self._heard: list[tuple[weakref.ref, Any, Heard]] = []
 
     def start(self) -> HookWatch:
@@ -78,7 +79,7 @@ class HookWatch:
             if hooks is not None and hooks.get(key) is heard:
                 hooks[key] = heard.hook
         self._heard.clear()
-        self.altered = False
+        self.altered = ""
 
     @contextmanager
     def silenced(self, leaves: Iterable[Tensor]) -> Iterator[None]:
@@ -108,7 +109,8 @@ class Heard:
         versions = [tensor._version for tensor in given]
         result = self.hook(*args, **kwargs)
         written = versions != [tensor._version for tensor in given]
-        self.watch.altered |= written or (result is not None and not are_same(given, tensors_in(result)))
+        if written or (result is not None and not are_same(given, tensors_in(result))):
+            self.watch.altered = ALTERED
         return result
 
 
