@@ -11,7 +11,7 @@ from torch import Tensor
 from cockpit_core.distributed.joining import join_batches, join_diagonals
 from cockpit_core.engine.alpha.component import Batch, Taken
 from cockpit_core.engine.broadcast import Entry, pull_entry
-from cockpit_core.engine.capture import Pass, add_pass, free, keeps_graph
+from cockpit_core.engine.capture import Pass, add_pass, add_up, free, keeps_graph
 from cockpit_core.engine.centre import Centre
 from cockpit_core.engine.layer_result import Job, LayerResult, directions_to_check, method_of
 from cockpit_core.engine.reducing import drop_formed
@@ -46,9 +46,8 @@ class BackwardSide(Centre):
         pass_.note_size(*origin)
         if not state.passes:
             state.place = self.find_place()
-            state.before = {
-                n: None if p.grad is None else p.grad.detach().clone() for n, p in self.cover.trainable().items()
-            }
+            gradients = {n: p.grad for n, p in self.cover.trainable().items()}
+            state.before = {n: None if g is None else g.detach().clone() for n, g in gradients.items()}
             state.stale = any_nonzero(b for b in state.before.values() if b is not None)
             state.loss_scale = self.loss_scale()
         state.open = pass_
@@ -84,8 +83,7 @@ class BackwardSide(Centre):
             for call, names, position, gradient in pulled.outputs:
                 pass_.add(call, names, self.cover, position, gradient)
             for name, row in pulled.rows.items():
-                known = pass_.direct.setdefault(name, {})
-                known[entry.forward] = known[entry.forward] + row if entry.forward in known else row
+                add_up(pass_.direct.setdefault(name, {}), {entry.forward: row})
 
     def on_parameter(self, p: Tensor) -> None:
         pass_ = self.step.open
@@ -125,8 +123,7 @@ class BackwardSide(Centre):
         """Check what was reduced so far: once per pass, unless what waits exceeds the memory budget."""
         results: list[LayerResult] = [r for r in pass_.unjudged if r.samples in (None, pass_.batch_size)]
         job = self._job_of(pass_) if results else None
-        pass_.gradients, pass_.job = {}, None
-        pass_.unjudged, pass_.settled = [], pass_.bytes
+        pass_.gradients, pass_.job, pass_.unjudged, pass_.settled = {}, None, [], pass_.bytes
         if job is not None:
             self._take_layers(job, results)
 
