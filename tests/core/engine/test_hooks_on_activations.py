@@ -148,6 +148,38 @@ def test_hooks_are_what_they_were_when_the_backward_pass_is_over(tmp_path: Path)
     assert not [hook for hook in hooks if type(hook).__name__ == "Heard"]
 
 
+def test_two_runs_listen_to_the_same_hook(tmp_path: Path) -> None:
+    held: list[Tensor] = []
+    models = [Hooked(), Hooked(lambda h: (held.append(h), h.register_hook(centre)))]
+    runs = []
+    for model, name in zip(models, "ab", strict=True):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        runs.append((cockpit_core.track(model, None, optimizer, tmp_path / name, config="economy"), optimizer))
+    for x, y in make_batches():
+        for _, optimizer in runs:
+            optimizer.zero_grad()
+        F.cross_entropy(models[1](models[0](x)[:, [0, 1, 0]]), y).backward()
+        for _, optimizer in runs:
+            optimizer.step()
+    for run, _ in runs:
+        run.close()
+    assert {method for method, _ in layers_of(runs[0][0].data).values()} == {"contribution"}
+    assert layers_of(runs[1][0].data)["second.weight"][0] == "rule"
+    assert len(held) == 4
+    assert all(centre in (h._backward_hooks or {}).values() for h in held)
+
+
+def test_hook_that_takes_itself_away(tmp_path: Path) -> None:
+    def once(h: Tensor) -> None:
+        handle = h.register_hook(lambda gradient: (handle.remove(), gradient * 2)[1])
+
+    model, plain = Hooked(once), Hooked(once)
+    assert train(model, tmp_path / "run")["first.weight"][0] == "contribution"
+    train(plain, None)
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_mark_ends_with_the_backward_pass(tmp_path: Path) -> None:
     """A hook of one micro-batch says nothing about the layers of a network without one."""
     hooked, other = Hooked(CHANGES["a tensor's"]), Hooked()
