@@ -47,7 +47,8 @@ class DeadUnits(Diagnosis):
             else ("Lower the learning rate and start again; LeakyReLU or GELU cannot die.")
         )
         severity = "broken" if dead >= 0.999 and view.batch >= 8 else "likely"
-        if not now and not (view.suffers or view.lingers):  # those that are left may do
+        alike = view.static("static_constant") >= max(2, 0.7 * view.static("static_matrices"))
+        if (not now and not (view.suffers or view.lingers)) or (alike and view.t < 60):  # those that are left may do
             severity = "advice"
         return Found(
             text,

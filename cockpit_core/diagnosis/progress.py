@@ -86,6 +86,11 @@ class Progress(Answers):
         return highest / max(abs(self.loss0), own if own == own else 0.0, 1e-12)
 
     @kept
+    def rose(self) -> float:
+        """The highest loss over the very first; NaN where that is not above zero."""
+        return self.history.highest.get("Loss", nan) / self.very_first if self.very_first > 0 else nan
+
+    @kept
     def level(self) -> float:
         """The loss over that of chance; a sum is first divided by what it was summed over. NaN where targets move: what
         would be chance moves with them."""
