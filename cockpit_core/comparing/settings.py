@@ -14,7 +14,7 @@ SEEDS = ("seed", "random_seed")
 ASIDE = (
     *("batch_dim", "memory_budget", "logdir", "hardware", "threads", "trial", "stage"),
     *("budget", "lent for early steps", "left out", "start kept", "loss function", "activations"),
-    *("constant weights", "linear pairs", "copied weights", "fresh weights"),
+    *("constant weights", "linear pairs", "copied weights", "fresh weights", "frozen fresh weights"),
 )
 OF_THE_MODEL = ("model", "parameters", "network")  # only as many as tell the rows apart
 LONGEST = 48  # letters of one value in a name

@@ -28,20 +28,20 @@ class AdamEpsTooLarge(Diagnosis):
             return None
         count = sum(view.facts.sizes)
         steps = view.last("UpdateSize") / (view.rate * math.sqrt(max(1, count)))  # about 0.3 to 1 where Adam adapts
-        slow = steps < 0.15 and view.t >= 15 and eps >= 1e-3 and not view.thrives
+        slow = steps < 0.15 and view.t >= 15 and eps >= 1e-3 and (view.lingers or not view.thrives)
         # Steps 16 times as long would do 16 times as much, while most is left to learn.
         crawls = (
             view.straight > 0.9
             and view.t >= 80
             and (view.level > 0.5 or (view.level != view.level and view.drop < 0.5))
         )
-        if not (steps < 0.05 or slow) or (view.learns and not view.suffers and not crawls):
+        if not (steps < 0.05 or slow) or (view.learns and not (view.suffers or view.lingers or crawls)):
             return None
         text = (
             f"Adam's eps of {eps:g} is larger than the gradients: its steps are {number(100 * steps)} % of what "
             "the learning rate says."
         )
         remedy = f"Use eps = 1e-8, or multiply the learning rate by about {number(0.3 / max(steps, 1e-6))}."
-        harmful = view.suffers or crawls or (view.stuck and view.t >= 20)
+        harmful = view.suffers or view.lingers or crawls or (view.stuck and view.t >= 20)
         numbers = [evidence("step per parameter over lr", steps)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

@@ -26,17 +26,24 @@ class BatchTooSmall(Diagnosis):
     def test(self, view: View) -> Found | None:
         few = view.knows_batch and view.batch <= 4 and view.now("passes") == 1 and not view.now("label_count") > 16
         poor = view.level > 0.3 or (view.level != view.level and view.drop < 0.3)
-        if not few or not view.noise > 0.2 * view.batch or not poor or view.drop > 0.6:
+        noisy = view.noise > 0.2 * view.batch
+        unknown = (
+            view.noise != view.noise and view.unfinished
+        )  # individual gradients are too dear: few samples, and slow
+        if not few or not (noisy or unknown) or not poor or (view.drop > 0.6 and not view.unfinished):
             return None
-        harmful = view.drop < 0.15 or view.level > 1 or view.struggles or view.suffers
-        size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise)))))
+        harmful = view.drop < 0.15 or view.level > 1 or view.struggles or view.suffers or view.unfinished
+        size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise if noisy else 16.0)))))
         text = (
             f"The batch of {view.batch} is too small: the noise of its gradient is {number(view.noise)} times the signal "
             f"(squared), and {fallen(view.drop)}."
+            if noisy
+            else f"The batch of {view.batch} is too small: so few samples pull every step their own way, and the loss is still "
+            f"{number(100 * view.level)} % of what ignoring the input gives."
         )
         remedy = (
             f"Use batches of about {size} (or accumulate gradients), or divide the learning rate by "
-            f"{number(max(2.0, math.sqrt(view.noise)))}."
+            f"{number(max(2.0, math.sqrt(view.noise)) if noisy else 4.0)}."
         )
         numbers = [evidence("noise over batch size", view.noise), evidence("level", view.level)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

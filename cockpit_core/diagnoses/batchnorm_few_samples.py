@@ -36,7 +36,7 @@ class BatchnormFewSamples(Diagnosis):
             f"BatchNorm takes its statistics of {number(per_pass)} samples: they are mostly noise, and differ "
             "from those of evaluation."
         )
-        harmful = view.suffers or (view.t >= 40 and view.struggles) or view.not_followed > 4
+        harmful = view.suffers or view.lingers or (view.t >= 40 and view.struggles) or view.not_followed > 4
         remedy = "Use batches of 16 or more, or GroupNorm or LayerNorm in place of BatchNorm."
         return Found(
             text,

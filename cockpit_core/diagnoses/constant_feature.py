@@ -29,13 +29,14 @@ class ConstantFeature(Diagnosis):
         text = f"{number(100 * share)} % of the input features are the same for all samples of a batch."
         remedy = "Look whether a column was filled with a constant, or broadcast over the batch."
         numbers = [evidence("input_constant", share)]
-        if view.suffers:  # what is left does not tell enough
+        suffers = view.suffers or view.lingers
+        if suffers:  # what is left does not tell enough
             text = f"{text[:-1]}, and the loss is still {number(100 * view.level)} % of what ignoring the input gives."
             numbers.append(evidence("level", view.level))
         return Found(
             text,
             remedy,
             numbers,
-            severity="likely" if view.suffers and view.level > 0 else "advice",
+            severity="likely" if suffers and view.level > 0 else "advice",
             since=view.history.began,
         )

@@ -29,10 +29,10 @@ class DeadUnits(Diagnosis):
     def test(self, view: View) -> Found | None:
         dead, first = view.typical("dead"), view.first("dead")
         now = dead >= limit("dead")
-        from_start = first >= limit("dead0") and dead >= 0.9 * limit("dead0") and not view.learns
-        if not (now or from_start):
+        from_start = first >= limit("dead0") and dead >= 0.9 * limit("dead0")
+        if not now and not (from_start and (view.lingers or not view.learns)):
             return None
-        harmful = bool(view.silent) or view.stuck or view.drop < 0.1
+        harmful = bool(view.silent) or view.stuck or view.drop < 0.1 or (from_start and view.lingers)
         if not harmful or (view.learns and view.drop > 0.8):
             return None
         where = view.name_activation("dead_where")
@@ -47,7 +47,8 @@ class DeadUnits(Diagnosis):
             else ("Lower the learning rate and start again; LeakyReLU or GELU cannot die.")
         )
         severity = "broken" if dead >= 0.999 and view.batch >= 8 else "likely"
-        if not now and not view.suffers:  # those that are left may do
+        alike = view.static("static_constant") >= max(2, 0.7 * view.static("static_matrices"))
+        if (not now and not (view.suffers or view.lingers)) or (alike and view.t < 60):  # those that are left may do
             severity = "advice"
         return Found(
             text,

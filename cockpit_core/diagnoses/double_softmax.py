@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 SEEN = 10
+EARLY, LATE = 60, 120  # steps after which half of the answers are right, and seven of ten, in most healthy runs
 
 
 def is_squashed(view: View) -> bool:
@@ -74,4 +75,13 @@ class DoubleSoftmax(Diagnosis):
             if errors
             else [evidence("output_min", min(lows)), evidence("output_max", max(highs))]
         )
-        return Found(text, remedy, numbers)
+        return Found(text, remedy, numbers, severity="advice" if twice and not self.harms(view) else "broken")
+
+    @staticmethod
+    def harms(view: View) -> bool:
+        """Softmax of a softmax has the same order: where answers become right as they should, it does no harm. Where nobody
+        knows how many are right, it is taken to."""
+        if view.right != view.right:
+            return True
+        slow = view.t >= EARLY and view.right < (0.5 if view.t < LATE else 0.7)
+        return slow and not view.valid_accuracy > 0.9

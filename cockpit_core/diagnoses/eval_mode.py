@@ -33,7 +33,7 @@ class EvalMode(Diagnosis):
             return None
         text = f"The model trains in eval mode: {' and '.join(parts)}."
         remedy = "Call model.train() before the training loop, and again after every validation."
-        suffers = view.struggles or (view.spike > 3 and view.lasting)
+        suffers = (view.struggles and view.t >= 100) or (view.spike > 3 and view.lasting)
         severity = (
             "likely" if norms > 0 and suffers else "advice"
         )  # without dropout a network trains, only less robustly

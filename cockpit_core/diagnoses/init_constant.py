@@ -9,6 +9,8 @@ from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, numb
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+EARLY, PATIENT = 20, 60  # steps without anything learned
+
 
 class InitConstant(Diagnosis):
     name = "init_constant"
@@ -38,4 +40,8 @@ class InitConstant(Diagnosis):
             f"({listed(names)}): their units are all alike and stay so."
         )
         remedy = "Initialise weights at random, as torch does by default; only biases (and a last layer) may be zero."
-        return Found(text, remedy, [evidence("constant weights", constant)], names)
+        # Dropout, or inputs that reach single units, make them different after all: then something is learned soon.
+        stays = view.t >= PATIENT or (view.t >= EARLY and abs(view.drop) < 0.01)
+        return Found(
+            text, remedy, [evidence("constant weights", constant)], names, severity="broken" if stays else "advice"
+        )

@@ -43,7 +43,9 @@ class InputOutliers(Diagnosis):
             and not (view.improves and view.drop > view.usual_drop)  # it falls as it should: no harm to be seen
         )
         usual = len(far) >= 3 and len(far) >= 0.08 * len(tails) and view.has_seen(8)
-        if not (extreme or usual) or view.typical("input_zeros") > 0.5:
+        # One was seen, and some batches cost far more than the first: those that have one, as far as can be told.
+        jumps = len(far) >= 1 and view.spike > 2 and view.unfinished
+        if not (extreme or usual or jumps) or view.typical("input_zeros") > 0.5:
             return None
         pull = [
             seen.get("signal/loss_max")
@@ -64,5 +66,7 @@ class InputOutliers(Diagnosis):
             "Look at those samples (the panel of largest individual gradients names them); correct, clip or drop them."
         )
         spoiled = view.not_followed > 3 and view.valid_left > 0.5  # training gets used to them, validation has none
-        severity = "likely" if extreme or spoiled or (len(heavy) >= 2 and suffers) or len(alone) >= 3 else "advice"
+        severity = (
+            "likely" if extreme or spoiled or jumps or (len(heavy) >= 2 and suffers) or len(alone) >= 3 else "advice"
+        )
         return Found(text, remedy, [evidence("input_tail", max(far))], severity=severity)

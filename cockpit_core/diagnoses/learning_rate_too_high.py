@@ -60,6 +60,11 @@ class LearningRateTooHigh(Diagnosis):
             signs.append(
                 (f"the loss rose to {number(view.spike)} times its first value", evidence("spike", view.spike))
             )
+        # It jumped at the start, the weights were carried off, and it never got where it should be.
+        thrown = view.rose > 4 and view.t >= 100 and view.lags and view.update_max > 0.8 * limit("update")
+        if thrown and not view.starts_small and not (view.spike > limit("spike") and poor and view.lasting):
+            words = f"the loss rose to {number(view.rose)} times its first value, and is {number(100 * view.level)} % of chance now"
+            signs.append((words, evidence("spike", view.rose)))
         if view.is_long:
             worst = max(view.update_max, view.update)
             length = f"{number(worst)} times" if worst >= 10 else f"{number(100 * worst)} % of"
@@ -75,6 +80,12 @@ class LearningRateTooHigh(Diagnosis):
                 f"the weights have moved {number(view.travelled)} times their initial length, and the loss is {before}"
             )
             signs.append((words, evidence("travelled", view.travelled)))
+        return signs + LearningRateTooHigh._valley_signs(view)
+
+    @staticmethod
+    def _valley_signs(view: View) -> list:
+        """What curvature and trial steps say."""
+        signs = []
         if view.edge > limit("edge") and view.drop < 0.15 and view.has_seen(4) and view.t >= 25:
             words = f"the largest eigenvalue is {number(view.edge)} times the limit at which steps grow"
             signs.append((words, evidence("edge", view.edge)))

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+LONG_WARMUP = 150  # steps: a rate that has to rise first is given so long
+
+
 class LearningRateTooLow(Diagnosis):
     name = "learning_rate_too_low"
     title = "the learning rate is too low"
@@ -72,7 +75,8 @@ class LearningRateTooLow(Diagnosis):
     def test(self, view: View) -> Found | None:
         # By a schedule, if it held the rate back for most of the run: what it does in the end was too low before, too.
         fallen_rate = view.rate_fall < 0.5 and not view.rate_mean > limit("rate_mean")
-        held_back = fallen_rate or view.clipped < 0.5 or view.rate_rises or bool(view.silent)
+        warms_up = view.rate_rises and view.t < LONG_WARMUP
+        held_back = fallen_rate or view.clipped < 0.5 or warms_up or bool(view.silent)
         if held_back or view.travelled > 0.1 or view.history.resumed or view.broken:
             return None
         crawls = self._crawls(view)
@@ -84,6 +88,11 @@ class LearningRateTooLow(Diagnosis):
         factor = min(100.0, max(3.0, factor))
         text = f"The learning rate {number(view.rate)} is too low: {fallen(view.drop)}, and {why}."
         remedy = f"Multiply the learning rate by about {number(factor)}, to {number(view.rate * factor)}."
+        if view.rate_rises:
+            text = f"{text[:-1]}; it still rises."
+            remedy = (
+                f"Shorten the warm-up: after {view.t} steps the rate should be about {number(factor)} times as high."
+            )
         numbers = [
             evidence("steps_to_go", view.steps_to_go_min),
             evidence("edge", view.edge, limit="edge_low"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.facts import BINARY_LOSSES, NEVER_NEGATIVE
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -32,10 +33,10 @@ class LossSign(Diagnosis):
     )
 
     def test(self, view: View) -> Found | None:
-        from cockpit_core.diagnosis.facts import NEVER_NEGATIVE
-
         if view.facts.loss in NEVER_NEGATIVE and (climbs := self._climbs(view)):
             return climbs
+        if (unfit := self._unfit(view)) is not None:
+            return unfit
         last = [seen.get("Loss") for seen in view.late[-2:]]
         always = all(loss < 0 for loss in last) and (view.very_first < 0 or view.history.resumed)  # no bonus that grew
         if not always or not view.facts.single:
@@ -69,6 +70,30 @@ class LossSign(Diagnosis):
         )
         numbers = [evidence("UpdateCosine", cosines[-1], "cosine of the step and the way down")]
         return Found(text, remedy, numbers, since=view.history.began)
+
+    @staticmethod
+    def _unfit(view: View) -> Found | None:
+        """A loss that is below zero because it gets what it is not made for: then it has no least value."""
+        losses = [loss for loss in view.losses[-2:] if loss == loss]
+        if len(losses) < 2 or max(losses) >= 0 or view.typical("loss_factor") < 0:
+            return None
+        high, low = view.typical("target_max"), view.typical("target_min")
+        if view.facts.loss in BINARY_LOSSES and (high > 1.001 or low < -0.001):
+            text = (
+                f"The loss is {number(losses[-1])}, and {view.facts.loss} is never negative for targets between 0 and 1: these go "
+                f"from {number(low)} to {number(high)}."
+            )
+            remedy = "Give the output first and the target second; targets must be probabilities."
+            return Found(text, remedy, [evidence("target_max", high), evidence("target_min", low)])
+        if view.facts.loss == "NLLLoss" and (high := view.typical("output_max")) > 0.001:
+            text = (
+                f"The loss is {number(losses[-1])}: NLLLoss expects logarithms of probabilities, which are never above 0, and gets "
+                f"numbers up to {number(high)}."
+            )
+            return Found(
+                text, "Use log_softmax, or give the scores to CrossEntropyLoss.", [evidence("output_max", high)]
+            )
+        return None
 
     @staticmethod
     def _runs_away(view: View) -> Found | None:

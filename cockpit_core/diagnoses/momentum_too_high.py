@@ -35,11 +35,12 @@ class MomentumTooHigh(Diagnosis):
         drifts = (
             high and limit("travelled") < view.travelled < math.inf and view.weight_fall > 2
         )  # whatever the loss does
-        if not (high or piled) or (view.thrives and not view.spike > 1.5 and not stale and not drifts):
+        slow = high and view.lingers
+        if not (high or piled) or (view.thrives and not (view.spike > 1.5 or stale or drifts or slow)):
             return None
         # Adam divides by the gradient's own size: its steps do not grow, they only follow where the slope once was.
         swings = view.spike > (3 if view.facts.adaptive else 1.5)
-        slow = view.struggles and view.t >= (60 if view.facts.adaptive else 40)
+        slow = slow or (view.struggles and view.t >= (60 if view.facts.adaptive else 40))
         remembers = inertia >= 0.995 and view.t >= 80  # more than the run is old
         slow = slow or (remembers and view.lags and not view.thrives)
         harmful = slow or swings or stale or drifts or view.broken or (piled and not view.drop > 0.5)

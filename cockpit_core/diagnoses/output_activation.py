@@ -19,6 +19,8 @@ EDGE, TIMES = 0.97, 3
 def find_bounds(lows: list[float], highs: list[float]) -> tuple[float, float, str] | None:
     """Between what the outputs lie at every one of the last records, and the activation that does this."""
     low, high = min(lows), max(highs)
+    if low == high == 0:  # nothing but zeros, at every record
+        return 0.0, float("inf"), "ReLU"
     if low == max(lows) == 0 and min(highs) > 0:  # a smallest output of exactly zero, each time
         return 0.0, float("inf"), "ReLU"
     at_one = sum(value > EDGE for value in highs)
@@ -67,6 +69,8 @@ class OutputActivation(Diagnosis):
                 f"{number(min(view.every('target_min', SEEN)))} to {number(max(view.every('target_max', SEEN)))}."
             )
             numbers.append(evidence("targets_out_of_reach", beyond, "farthest target beyond reach, in deviations"))
+        elif min(lows) == max(highs) == 0 and view.t >= 40 and view.is_high:
+            text = "The network gives exactly zero for every sample: an activation behind the last layer lets nothing through."
         else:
             return None
         return Found(text, remedy, numbers, severity="likely" if self.harms(view, high) else "advice")
@@ -84,7 +88,7 @@ class OutputActivation(Diagnosis):
     def harms(view: View, high: float) -> bool:
         """What cannot be reached is missing from the loss. Scores between bounds can be right all the same, and only learn
         more slowly; those of a ReLU that have become zero do not learn at all."""
-        if view.facts.is_value:
+        if view.facts.is_value or max(view.every("output_max", SEEN)) == 0:
             return view.level > 0.1
         wrong = view.level > 0.25 and not view.typical("accuracy") > 0.9
         return wrong and view.t >= 40 and (high > 1 or not view.improves)

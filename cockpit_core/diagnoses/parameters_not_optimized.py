@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, number
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
+
+
+LATE = 120  # steps
 
 
 class ParametersNotOptimized(Diagnosis):
@@ -20,7 +23,24 @@ class ParametersNotOptimized(Diagnosis):
     confidence = 0.97
     explains = ("gradients_not_zeroed", "not_learning", "labels_random", "label_noise", "learning_rate_too_low")
 
+    @staticmethod
+    def _frozen(view: View) -> Found | None:
+        """Frozen before anything was trained into them. On purpose, it does no harm that one could see."""
+        if not view.static("static_frozen") > 0 or view.history.resumed or view.t < LATE:
+            return None
+        random = view.facts.names("frozen fresh weights")
+        if not random or not (view.lags or view.lingers):
+            return None
+        text = (
+            f"{listed(random)} are frozen (requires_grad=False), and they are as torch makes them at random: nothing was ever "
+            f"trained into them, and the loss is still {number(100 * view.level)} % of what ignoring the input gives."
+        )
+        remedy = "Load the trained weights before freezing them, or let them learn: requires_grad_(True), and in the optimizer."
+        return Found(text, remedy, [evidence("level", view.level)], random, severity="likely")
+
     def test(self, view: View) -> Found | None:
+        if (frozen := self._frozen(view)) is not None:
+            return frozen
         if not view.static("static_unoptimized") > 0 or not view.update > 0:
             return None
         missing = view.facts.names("not optimized")
@@ -47,5 +67,5 @@ class ParametersNotOptimized(Diagnosis):
         fresh = foreign or view.are_fresh(still)
         few = view.weight_share(still) < limit("few_weights") and not foreign
         behind = view.stays_behind if few else view.suffers
-        harmful = (fresh and whole) or (behind if fresh else behind and view.struggles)
+        harmful = (fresh and (whole or view.lingers)) or (behind if fresh else behind and view.struggles)
         return Found(text, remedy, numbers, still, severity="broken" if harmful else "advice")

@@ -37,13 +37,14 @@ class WeightDecayTooHigh(Diagnosis):
         if not share > 0:
             return None
         strong = share > limit("decay_share") and view.weight_fall < 0.95 and not view.drop > 0.9
-        held_down = view.struggles and view.t >= 40 and not view.improves
+        strong = strong and (view.lags or view.t < 20 or view.level != view.level)
+        held_down = view.struggles and view.t >= 80 and not view.improves
         shrinking = share > 0.3 and view.weight_fall < 0.85 and held_down
         # The loss falls, and slowly, while the weights lose a quarter of their length: they pull in two directions.
         # A loss that falls steadily may be as fast without it.
-        patient = view.t >= 160 or not view.improves or (view.t >= 80 and view.drop < 0.65 * view.usual_drop)
+        patient = not view.improves or (view.t >= 80 and view.drop < 0.65 * view.usual_drop)
         shrinking = shrinking or (
-            share > 0.4 and view.weight_fall < 0.75 and view.struggles and view.t >= 60 and patient
+            share > 0.4 and view.weight_fall < 0.75 and view.struggles and view.t >= 100 and patient
         )
         # At a minimum decay and gradient balance: that is what decay is for.
         settled = view.learns if view.level != view.level else view.level < 0.5

@@ -140,7 +140,7 @@ class Judge:
         active = {name for name, finding in self.found.items() if not finding.retracted}
         for name in active:
             known = self.found[name]
-            follows = [other for other in self._consequences(name) if other in active]
+            follows = self._consequences(name, active)
             alarms = known.severity == "advice" and any(self.found[other].severity != "advice" for other in follows)
             if follows != known.explains or alarms:
                 severity = "likely" if alarms else known.severity
@@ -166,13 +166,14 @@ class Judge:
                 told = say_either(known, said.get(name))
                 self.found[name] = replace(told, step=step) if told.text != known.text else known
 
-    def _consequences(self, name: str) -> list[str]:
-        """All that a diagnosis explains, directly or by way of others."""
+    def _consequences(self, name: str, active: set[str]) -> list[str]:
+        """What a diagnosis explains of all that holds, directly or by way of others that hold: what is not there leads
+        nowhere."""
         reached: dict[str, None] = {}
         waiting = list(self.rules[name].explains) if name in self.rules else []
         while waiting:
             other = waiting.pop(0)
-            if other != name and other not in reached:
+            if other != name and other not in reached and other in active:
                 reached[other] = None
                 waiting += self.rules[other].explains if other in self.rules else ()
         return list(reached)

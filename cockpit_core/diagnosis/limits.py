@@ -152,6 +152,17 @@ LIMITS: dict[str, Limit] = {
     "level": Limit(
         0.93, 0, 0.9, "of chance", "loss over that of an answer that ignores the input", "1 = nothing learned"
     ),
+    "left_over": Limit(
+        0.25,
+        0,
+        0.25,
+        "of chance",
+        "loss that is left after a hundred steps",
+        "runs that get along have less, as a rule",
+    ),
+    "pace": Limit(
+        1.6, 1.6, _inf, "", "how far ln(loss) falls in as many steps as the run has had", "0.7 = it halves in that time"
+    ),
     "level0": Limit(
         3,
         0.3,
@@ -245,6 +256,17 @@ LIMITS: dict[str, Limit] = {
     ),
     "valid_rise": Limit(
         1.15, 1, 1.15, "", "validation loss over its lowest value", "more than from one look to the next"
+    ),
+    "wrong_rank": Limit(
+        0.33, 0, 0.3, "", "place of the label among the scores of wrong answers: 0 = next, 1 = last", "0.5 = anywhere"
+    ),
+    "flipped": Limit(
+        0.3,
+        0,
+        0.3,
+        "",
+        "share of labels that have nothing to do with their samples",
+        "networks learn in spite of a third",
     ),
     "label_top_share": Limit(0.9, 0, 0.8, "", "share of the commonest label", "always giving it is right so often"),
 }

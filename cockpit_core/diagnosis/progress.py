@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from cockpit_core.diagnosis.chance import Chance
+from cockpit_core.diagnosis.answers import Answers
 from cockpit_core.diagnosis.facts import LIKELIHOODS
 from cockpit_core.diagnosis.history import FRESH, SIGNAL
+from cockpit_core.diagnosis.limits import limit
 from cockpit_core.diagnosis.reading import mean, median, nan, ratio, variance
 from cockpit_core.foundation.kept import kept
 
@@ -14,7 +15,7 @@ PATIENT = 20  # steps that every network is given
 FAR = 4  # times chance: a network that begins so far above it has to come down first
 
 
-class Progress(Chance):
+class Progress(Answers):
     """Features of the loss."""
 
     @kept
@@ -83,6 +84,11 @@ class Progress(Chance):
             return min(1.0, highest / (abs(self.loss0) + 1e-12))
         own = median(seen.get(SIGNAL + "loss_std") for seen in self.history.early)
         return highest / max(abs(self.loss0), own if own == own else 0.0, 1e-12)
+
+    @kept
+    def rose(self) -> float:
+        """The highest loss over the very first; NaN where that is not above zero."""
+        return self.history.highest.get("Loss", nan) / self.very_first if self.very_first > 0 else nan
 
     @kept
     def level(self) -> float:
@@ -213,6 +219,41 @@ class Progress(Chance):
         if self.t < PATIENT or self.level != self.level:
             return self.struggles
         return self.is_behind(self.level) and not self.comes_down
+
+    @kept
+    def fall(self) -> tuple[float, float]:
+        """The loss of a quarter of the run ago over that of now, and by how much its logarithm falls in as many steps as the
+        run has had, at this pace: 0.7 = it halves."""
+        known = [(o.step, v) for o in self.late if (v := o.get(SIGNAL + "recent_loss")) > 0
+                 and o.get(SIGNAL + "recent_count") >= 8]  # fmt: skip
+        if not known or not self.sparse:
+            known = self._means()
+        older = [(step, v) for step, v in known if step <= 0.75 * known[-1][0]]
+        if not older or not known[-1][1] > 0 or not older[-1][1] > 0:
+            return nan, nan
+        (before, high), (now, low) = older[-1], known[-1]
+        return high / low, math.log(high / low) / (now - before) * now
+
+    def _means(self) -> list[tuple[float, float]]:
+        """Steps and losses, averaged over some records each."""
+        size = max(3, self.window // 2)
+        parts = [self.late[end - size : end] for end in range(len(self.late), size - 1, -size)]
+        return [(mean(o.step for o in part), mean(o.get("Loss") for o in part)) for part in reversed(parts)]
+
+    @kept
+    def unfinished(self) -> bool:
+        """After some time more of the loss is left than a network leaves that gets along in spite of what is wrong with it.
+        Beside a strong fact only: many healthy runs are no further. Texts and pictures of labels have much that nobody could
+        learn."""
+        if self.t < 6 * PATIENT or self.now("label_count") > self.batch:
+            return False
+        return self.level > limit("left_over")
+
+    @kept
+    def lingers(self) -> bool:
+        """The same, and it does not fall fast now, though it has left the plateau that many healthy runs begin with."""
+        before, pace = self.fall
+        return self.unfinished and pace < limit("pace") and before * self.level < 0.9
 
     @kept
     def suffers(self) -> bool:

@@ -77,6 +77,13 @@ class Validation(Tensors):
         return max(look.value for look in looks.last) - looks.first.value if looks and looks.first else nan
 
     @kept
+    def valid_accuracy(self) -> float:
+        """The best of the last looks; NaN where none is logged, or where it is no share."""
+        looks = self.history.logged.looks("accuracy")
+        best = max(look.value for look in looks.last) if looks and looks.last else nan
+        return best if 0 <= best <= 1 else nan
+
+    @kept
     def not_followed(self) -> float:
         """How many times further the training loss has fallen than that of validation since the first look: 1 = alike."""
         return ratio(self.valid_left, self.train_left)

@@ -13,6 +13,7 @@ from cockpit_core.foundation.transfer import Asked, Transfer
 from cockpit_core.foundation.ungraded import Ungraded
 from cockpit_core.signals.activations import choose_modules, measure_activity, summarise
 from cockpit_core.signals.bending import count_linear
+from cockpit_core.signals.between import Between
 from cockpit_core.signals.graph_losses import Given, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
 from cockpit_core.signals.outputs import (
@@ -60,6 +61,7 @@ class Collector:
         self.failed: dict[str, str] = {}
         self.activity_names: list[str] = []
         self.linear_layers: int | None = None  # of a network in which nothing bends; else 0
+        self.between = Between()
         self.graph_loss = ""  # the kind of loss that the graph of a function shows
         self.forget()
 
@@ -142,6 +144,15 @@ class Collector:
         if self._hears() and not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
             self._try("graph of the loss", self._take_root, [t.grad_fn for t in tensors if t.grad_fn is not None])
         self.given = None
+
+    def glimpse_call(self, args: tuple, kwargs: dict) -> None:
+        """A loss of a step that is not on record; every few of them are looked at."""
+        if self.between.is_due():
+            self._try("hits between records", self.between.look_at_call, self.loss_fn, args, kwargs)
+
+    def glimpse_root(self, loss: Tensor) -> None:
+        if self.between.is_due():
+            self._try("hits between records", self.between.look_at_root, loss)
 
     # ---- taking ----
 
@@ -240,8 +251,9 @@ class Collector:
                 self._read("loss", measure_likelihood, loss_fn, y)
         elif y.numel():
             size = self.batch_size or (z.shape[0] if z.dim() else 0)
-            self._read("loss", measure_labels, y, size, getattr(loss_fn, "ignore_index", None))
-            self._read("loss", measure_hits, z, y)
+            ignored = getattr(loss_fn, "ignore_index", None)
+            self._read("loss", measure_labels, y, size, ignored)
+            self._read("loss", measure_hits, z, y, ignored)
             if self.tokens is not None and self.tokens.numel() == y.numel():
                 self._read("loss", measure_same, self.tokens, y)
 
@@ -267,7 +279,7 @@ class Collector:
         for name, measure in (*parts, ("modes", lambda: measure_modes(self.model, self.mode_dependent))):
             self._try(name, self._take_part, name, measure)
         self._try("transfer", self._fetch, transfer)
-        numbers = dict(self.numbers)
+        numbers = self.numbers | self.between.take()
         for _, reading in self.readings:
             numbers |= reading.value or {}
         active = [(path, reading.value) for path, reading in self.activities if reading.value is not None]

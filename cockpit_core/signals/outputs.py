@@ -12,6 +12,8 @@ from cockpit_core.signals.inputs import mean_size
 from cockpit_core.signals.reading import Steps, signal
 from cockpit_core.signals.tensors import as_rows
 
+MOST_SCORES, FEWEST_ROWS, MOST_ROWS = 65536, 64, 8192  # that are compared with those of their labels
+
 
 @signal
 def measure_outputs(z: Tensor) -> Steps[dict[str, float]]:
@@ -66,13 +68,64 @@ def measure_broadcast(z: Tensor, y: Tensor) -> dict[str, float]:
 
 
 @signal
-def measure_hits(z: Tensor, labels: Tensor) -> Steps[dict[str, float]]:
-    """Share of samples whose largest score is that of their label."""
-    if z.dim() != 2 or labels.dim() != 1 or len(z) != len(labels):
+def measure_hits(
+    z: Tensor, labels: Tensor, ignored: int | None = None, most: int = MOST_ROWS
+) -> Steps[dict[str, float]]:
+    """Scores [B, C] or [B, C, ...] against class indices: the share of rows whose largest score is that of their label, and
+    the place of the label among the scores of those that are wrong. ``wrong_rank``: 0 = second best, 1 = last, on average;
+    a label that has nothing to do with the sample is anywhere (0.5), one that is mistaken for another comes soon after it.
+    ``wrong_low``: the share that is in the lower half. Of large tables evenly spread rows are looked at."""
+    rows = label_rows(z, labels, most)
+    if rows is None:
         return {}
-    guess, truth = yield [z.argmax(1), labels]
-    right = np.count_nonzero(guess == truth)
-    return {"accuracy": right / len(guess), "guess_top_share": float(np.bincount(guess).max()) / len(guess)}
+    scores, labels = rows
+    own = scores.gather(1, labels.clamp(0, z.shape[1] - 1).long()[:, None])
+    guess, truth, above, level = yield [scores.argmax(1), labels, (scores > own).sum(1), (scores >= own).sum(1)]
+    counted = (
+        (truth >= 0) & (truth < z.shape[1]) & (level > 0)
+    )  # a score that is no number is above nothing, not even itself
+    if ignored is not None:
+        counted &= truth != ignored
+    if not counted.all():
+        guess, truth, above, level = (part[counted] for part in (guess, truth, above, level))
+    return summarise_hits(guess, truth, (above + level - 1) / 2, z.shape[1])
+
+
+def label_rows(z: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor] | None:
+    """Scores [N, C] and labels [N], at most so many rows and ``MOST_SCORES`` of the former; None where shapes do not fit."""
+    if z.dim() < 2 or not z.shape[1] > 1 or labels.shape != (z.shape[0], *z.shape[2:]) or not labels.numel():
+        return None
+    most = min(most, max(FEWEST_ROWS, MOST_SCORES // z.shape[1]))
+    if z.dim() == 2:
+        every = -(-len(z) // most)
+        return (z, labels) if every == 1 else (z[::every], labels[::every])
+    every = -(-labels.numel() // most)
+    flat, places = z.reshape(z.shape[0], z.shape[1], -1), labels.reshape(len(labels), -1)
+    if every > 1:
+        while math.gcd(every, places.shape[1]) > 1:  # not the same place of every sample
+            every += 1
+        at = torch.arange(0, places.numel(), every, device=z.device)
+        sample, place = at // places.shape[1], at % places.shape[1]
+        return flat[sample, :, place], places[sample, place]
+    return flat.transpose(1, 2).reshape(-1, z.shape[1]), places.reshape(-1)
+
+
+def summarise_hits(guess: np.ndarray, truth: np.ndarray, rank: np.ndarray, classes: int) -> dict[str, float]:
+    """``rank``: how many scores are above the label's; of equal ones half."""
+    if not guess.size:
+        return {}
+    wrong = guess != truth
+    count = int(np.count_nonzero(wrong))
+    numbers = {
+        "accuracy": 1 - count / guess.size,
+        "guess_top_share": float(np.bincount(guess).max()) / guess.size,
+        "label_rows": float(guess.size),
+    }
+    if count and classes > 2:
+        place = np.maximum(rank[wrong] - 1, 0) / (classes - 2)
+        numbers["wrong_rank"] = float(place.mean())
+        numbers["wrong_low"] = float((np.count_nonzero(place > 0.5) + np.count_nonzero(place == 0.5) / 2) / count)
+    return numbers
 
 
 @signal

@@ -164,11 +164,13 @@ def check_wiring(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.opti
 
 def name_wiring(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, str]:
     """The names behind those numbers, for the header; at most fifty each."""
+    fresh, frozen = find_fresh(model), {name for name, p in model.named_parameters() if not p.requires_grad}
     names = {
         "not optimized": find_unoptimised(model, optimizers),
         "constant weights": find_constant(model)[0],
         "linear pairs": find_linear_pairs(model),
         "copied weights": find_copies(model),
-        "fresh weights": find_fresh(model),
+        "fresh weights": fresh,
+        "frozen fresh weights": [name for name in fresh if name in frozen],
     }
     return {key: "\n".join(paths[:50]) for key, paths in names.items() if paths}

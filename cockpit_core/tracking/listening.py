@@ -95,6 +95,7 @@ class Listener:
                 self._look_for_steps()
             if output.dim():
                 return
+            self.signals.glimpse_call(args, kwargs)
             reason = self.pace.spikes.sees(output.item()) if output.is_cpu else self._see_arriving(output)
             if reason is None or self.pace.trigger:
                 return
@@ -130,6 +131,7 @@ class Listener:
         if not loss.is_cpu:
             self._judge_arriving(loss.detach() if self.scaler is None else unscaled(loss.detach(), self.scaler))
             return
+        self.signals.glimpse_root(loss)
         value = loss.item()
         self._judge(value if self.scaler is None else value / self.loss_scale())
 

@@ -241,7 +241,9 @@ def check_warnings(tab: Tab, data: RunData) -> None:
         assert (f"{count} {word}{'s' if count > 1 else ''}" in words) == (count > 0)
 
 
-WIRING = {"activations", "constant weights", "copied weights", "fresh weights", "linear pairs"}  # for diagnoses alone
+WIRING = {
+    "activations", "constant weights", "copied weights", "fresh weights", "frozen fresh weights", "linear pairs",
+}  # for diagnoses alone  # fmt: skip
 
 
 def describe(header: Header) -> dict[str, str]:

@@ -100,7 +100,9 @@ CASES = {
     ),
     "labels_random": case(change=put(Loss=lambda i: 2.31 + noise(i), accuracy=0.1, Distance=5.0, NormTest=1.5)),
     "label_noise": case(
-        change=put(accuracy=0.6, Loss=lambda i: 2.3 - 0.9 * min(1, i / 20), loss_max=6, loss_median=0.3, NormTest=2.5)
+        change=put(
+            accuracy=0.7, Loss=lambda i: 2.3 - 0.9 * min(1, i / 20), label_rows=32, wrong_rank=0.48, wrong_low=0.5
+        )
     ),
     "loss_sign": case(change=put(Loss=lambda i: -2.3 - i)),
     "loss_summed": case(static={"static_sum": 1}, change=put(Loss=lambda i: 70 - i, HessMaxEV=100)),

@@ -1,0 +1,82 @@
+"""What the answers of a classifier say: how often they are right, and where the label stands among the scores if not."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from cockpit_core.diagnosis.chance import Chance
+from cockpit_core.diagnosis.history import SIGNAL
+from cockpit_core.diagnosis.reading import nan, ratio
+from cockpit_core.foundation.kept import kept
+
+COLUMNS = tuple(
+    tuple(SIGNAL + name for name in names)
+    for names in (
+        ("label_rows", "accuracy", "wrong_rank", "wrong_low"),  # of the tracked steps themselves
+        ("between_rows", "between_accuracy", "between_rank", "between_low"),  # of some steps between them
+    )
+)
+MISTAKEN = 0.15  # of the samples that are mistaken for others: how many have their label in the lower half
+LEAST_CLASSES = 4  # of fewer, a label that is not first is nearly always the second
+
+
+class Answered(NamedTuple):
+    """``rows``: that were looked at; ``wrong``: those whose largest score is not the label's. ``rank``: where the label of a
+    wrong row stands among the other scores, 0 = first, 1 = last, on average; ``low``: how many are in the lower half."""
+
+    rows: float = 0.0
+    wrong: float = 0.0
+    rank: float = nan
+    low: float = 0.0
+
+
+class Answers(Chance):
+    """Features of right and wrong answers, of the second half of the run so far."""
+
+    @kept
+    def answered(self) -> Answered:
+        rows = wrong = rank = low = 0.0
+        for seen in self.late if SIGNAL + "label_rows" in self.history.names else ():
+            if 2 * seen.step < self.t:
+                continue
+            for count, accuracy, place, lower in COLUMNS:
+                if count not in seen.scalars:
+                    continue
+                own = seen.scalars[count]
+                failed = own * (1 - seen.get(accuracy))
+                rows, wrong = rows + own, wrong + failed
+                if place in seen.scalars:
+                    rank, low = rank + failed * seen.get(place), low + failed * seen.get(lower)
+        return Answered(rows, wrong, ratio(rank, wrong), low) if rows else Answered()
+
+    @kept
+    def right(self) -> float:
+        """Share of right answers."""
+        return 1 - ratio(self.answered.wrong, self.answered.rows)
+
+    @kept
+    def above_guess(self) -> float:
+        """How many standard errors that is above always giving the commonest label."""
+        usual = self.top_share
+        return (self.right - usual) / math.sqrt(max(1e-9, usual * (1 - usual)) / max(1.0, self.answered.rows))
+
+    @kept
+    def flipped(self) -> float:
+        """Share of labels that have nothing to do with their sample. Theirs may be anywhere among the scores, so that half
+        of them are in the lower half; of samples that are mistaken for others a sixth or less are there. NaN with few
+        classes."""
+        if not self.last(SIGNAL + "classes") >= LEAST_CLASSES:
+            return nan
+        answers = self.answered
+        return max(0.0, ratio(answers.low - MISTAKEN * answers.wrong, (0.5 - MISTAKEN) * answers.rows))
+
+    @kept
+    def flipped_error(self) -> float:
+        """Its standard error: the lower half is a share of the wrong answers, whose number is an accident too."""
+        rows, wrong, _, low = self.answered
+        lower, failed = ratio(low, wrong), ratio(wrong, rows)
+        if not rows or not wrong:
+            return nan
+        spread = failed * lower * (1 - lower) + (lower - MISTAKEN) ** 2 * failed * (1 - failed)
+        return math.sqrt(spread / rows) / (0.5 - MISTAKEN)
