@@ -10,12 +10,18 @@ from cockpit_core.diagnosis.limits import limit
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+TEXT = (
+    "The softmax runs over the batch: for each class the scores of all samples add up to 1, so that samples compete with "
+    "one another."
+)
+REMEDY = "Give softmax the dimension of the classes (dim=1); CrossEntropyLoss needs none at all."
+
 
 class SoftmaxOverBatch(Diagnosis):
     name = "softmax_over_batch"
     title = "softmax runs over the batch"
     severity = "broken"
-    needs = ("column_sum_error",)
+    needs = ("row_sum_error",)
     hold, after, least = 1, 0, 1
     confidence = 0.97
     explains = (
@@ -31,15 +37,12 @@ class SoftmaxOverBatch(Diagnosis):
     def test(self, view: View) -> Found | None:
         plain, logs = view.every("column_sum_error", 2), view.every("column_log_sum_error", 2)
         rows = view.every("row_sum_error", 2)
+        if view.now("batch_softmax") > 0:  # seen in the graph, whatever shape the scores have by now
+            return Found(TEXT, REMEDY, [evidence("batch_softmax", 1.0, "softmax along the batch")])
         if not plain or view.batch < 2:
             return None
         over = max(plain) < limit("row_sum_error") and min(view.every("output_min", 2)) >= 0
         over_logs = view.facts.loss == "NLLLoss" and len(logs) > 0 and max(logs) < limit("row_sum_error")
         if not (over or over_logs) or not max(rows, default=1.0) > limit("row_sum_error"):
             return None
-        text = (
-            "The softmax runs over the batch: for each class the scores of all samples add up to 1, so that "
-            "samples compete with one another."
-        )
-        remedy = "Give softmax the dimension of the classes (dim=1); CrossEntropyLoss needs none at all."
-        return Found(text, remedy, [evidence("column_sum_error", max(plain), limit="row_sum_error")])
+        return Found(TEXT, REMEDY, [evidence("column_sum_error", max(plain), limit="row_sum_error")])

@@ -1,0 +1,70 @@
+"""What lies between what is differentiated and the last layers, read from the graph: every term of a sum of losses is seen,
+also one whose loss is not the module that ``track`` was given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cockpit_core.curvature.autograd_graph import WRAPPER, kind_of, output_shape
+from cockpit_core.signals.graph_losses import own_elements
+
+MOST = 64  # nodes
+_LAYERS = frozenset(
+    ("Addmm", "Mm", "Bmm", "Convolution", "Embedding", "NativeLayerNorm", "NativeBatchNorm", "AccumulateGrad")
+)
+_PAIRS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"))
+_RESHAPED = frozenset(
+    ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "Transpose", "Permute", "T", "Clone")
+)
+
+
+def measure_around(root: Any) -> dict[str, float]:
+    """``broadcast``: by how much a term grew two shapes that differ (1: none did). ``batch_softmax``: 1 where scores for
+    classes went through a softmax along the batch."""
+    growth, over_batch = 1.0, 0.0
+    waiting, seen = [root], set[Any]()
+    while waiting and len(seen) < MOST:
+        node = waiting.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        kind = kind_of(node)
+        if kind in _PAIRS:
+            growth = max(growth, grown(node))
+        elif kind in ("Pow", "Abs"):
+            growth = max(growth, grown_difference(node))
+        elif kind == "LogSoftmax" and is_over_batch(node):
+            over_batch = 1.0
+        if kind not in _LAYERS:
+            waiting += [child for child, _ in node.next_functions]
+    return {"broadcast": growth, "batch_softmax": over_batch}
+
+
+def grown(node: Any) -> float:
+    z, y = node._saved_self, node._saved_target
+    return z.numel() / max(1, own_elements(z), own_elements(y))
+
+
+def grown_difference(node: Any) -> float:
+    """``((z - y) ** 2).mean()`` with [B, 1] and [B]: a square of differences from a row of outputs."""
+    source = node.next_functions[0][0]
+    if source is None or kind_of(source) != "Sub":
+        return 1.0
+    made = [child for child, _ in source.next_functions if child is not None]
+    shape = output_shape(source)
+    if len(made) != 1 or len(shape) != 2 or shape[0] != shape[1] or math.prod(output_shape(made[0])) != shape[0]:
+        return 1.0
+    return float(shape[0])
+
+
+def is_over_batch(node: Any) -> bool:
+    """Is what a log_softmax gets a softmax along the first of several dimensions, perhaps in another shape by now?"""
+    for _ in range(6):
+        node = node.next_functions[0][0] if node.next_functions else None
+        if node is None or (kind_of(node) not in _RESHAPED and node.name() != WRAPPER):
+            break
+    if node is None or kind_of(node) != "Softmax":
+        return False
+    shape = output_shape(node)
+    return len(shape) > 1 and shape[0] > 1 and node._saved_dim % 2**64 in (0, 2**64 - len(shape))

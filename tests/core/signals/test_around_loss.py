@@ -1,0 +1,74 @@
+"""What lies around the loss, in every term of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import cockpit_core
+from cockpit_core.signals.around_loss import measure_around
+
+B, T, C = 8, 5, 3
+
+
+def around(loss: Tensor) -> dict[str, float]:
+    return measure_around(loss.grad_fn)
+
+
+def test_broadcast_in_one_term_of_a_sum() -> None:
+    h, y = nn.Linear(4, 1)(torch.randn(B, 4)), torch.randn(B)
+    scores, labels = nn.Linear(4, C)(torch.randn(B, 4)), torch.randint(C, (B,))
+    wrong = F.cross_entropy(scores, labels) + 0.5 * ((h - y) ** 2).mean()
+    right = F.cross_entropy(scores, labels) + 0.5 * F.mse_loss(h[:, 0], y)
+    with pytest.warns(UserWarning, match="size"):
+        expanded = F.cross_entropy(scores, labels) + 0.5 * F.mse_loss(h, y)
+    assert around(expanded)["broadcast"] == B
+    assert around(right)["broadcast"] == 1
+    assert around(wrong)["broadcast"] == B
+    assert around(((h[:, 0] - y) ** 2).mean())["broadcast"] == 1
+
+
+@pytest.mark.parametrize(("dim", "over"), [(0, 1.0), (-3, 1.0), (2, 0.0), (-1, 0.0), (1, 0.0)])
+def test_softmax_along_the_batch_of_sequences(dim: int, over: float) -> None:
+    scores = nn.Linear(4, C)(torch.randn(B, T, 4)).softmax(dim)
+    labels = torch.randint(C, (B, T))
+    assert around(F.cross_entropy(scores.view(-1, C), labels.view(-1)))["batch_softmax"] == over
+    assert around(F.cross_entropy(scores.transpose(1, 2), labels))["batch_softmax"] == over
+
+
+def test_softmax_of_attention_over_the_first_dimension_is_no_softmax_of_scores() -> None:
+    weights = nn.Linear(4, 1)(torch.randn(B, 4)).softmax(0)
+    pooled = nn.Linear(4, C)((weights * torch.randn(B, 4)).sum(0, keepdim=True))
+    assert around(F.cross_entropy(pooled, torch.tensor([1])))["batch_softmax"] == 0
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_findings_where_another_loss_is_used_than_was_named(tmp_path: Path) -> None:
+    """A loss module was given to ``track``, and the loop computes something else."""
+    torch.manual_seed(0)
+    model, named = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1)), nn.BCEWithLogitsLoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with cockpit_core.track(model, named, optimizer, tmp_path / "run", config="economy") as run:
+        for _ in range(12):
+            x = torch.randn(B, 4)
+            optimizer.zero_grad()
+            F.mse_loss(torch.sigmoid(model(x)), (x[:, 0] > 0).float()).backward()
+            optimizer.step()
+    assert run.findings[0].name == "loss_broadcast"
+
+
+def test_findings_where_the_softmax_of_sequences_runs_over_the_batch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, loss_fn = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, C), nn.Softmax(0)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config="economy") as run:
+        for _ in range(12):
+            x = torch.randn(B, T, 4)
+            optimizer.zero_grad()
+            loss_fn(model(x).view(-1, C), x.argmax(2).view(-1) % C).backward()
+            optimizer.step()
+    assert run.findings[0].name == "softmax_over_batch"
