@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
@@ -48,6 +49,8 @@ class LayerResult:
     kept: list[Contribution] = field(default_factory=list)
     gram: Tensor | None = None
     norm: float | None = None
+    directions: dict[str, Tensor] | None = None
+    """Those of its first turn, until it has come."""
     along: dict[str, Tensor] | None = None
     """Directions of a small layer that is to be reduced together with others (``small_layers``)."""
 
@@ -183,10 +186,9 @@ def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job:
     if result.norm is None:
         return f"{len(dots)} samples were seen, but the batch has {job.samples}"
     squared = result.norm * result.norm
-    noise = (
-        256 * torch.finfo(gradient.dtype).eps * job.longest
-    )  # a bias before a normalisation has a gradient of rounding
-    lost = 4 * torch.finfo(gradient.dtype).eps * job.left_over.get(result.name, 0.0) * result.norm
+    rounding = rounding_of(gradient.dtype)
+    noise = 256 * rounding * job.longest  # a bias before a normalisation has a gradient of rounding
+    lost = 4 * rounding * job.left_over.get(result.name, 0.0) * result.norm
     allowed = tolerance_of(gradient, job.half) * (scale + squared) + noise**2 + lost
     across = result.statistics.projections.get(ACROSS) if result.statistics is not None else None
     if not (abs(mean - squared) <= allowed) and math.isfinite(scale):
@@ -211,7 +213,7 @@ def is_changed(name: str, across: Tensor, gradient: Tensor, job: Job) -> bool:
     """Has a hook made another gradient of what the samples add up to, as seen along the second direction?"""
     expected = float((second_direction(gradient).double() * gradient.double()).sum())
     scale = float(across.abs().mean()) + abs(expected)
-    rounding = torch.finfo(gradient.dtype).eps * (256 * job.longest + 4 * job.left_over.get(name, 0.0))
+    rounding = rounding_of(gradient.dtype) * (256 * job.longest + 4 * job.left_over.get(name, 0.0))
     allowed = tolerance_of(gradient, job.half) * scale + rounding * math.sqrt(gradient.numel())
     return math.isfinite(scale) and abs(float(across.mean()) - expected) > allowed
 
@@ -224,23 +226,32 @@ def cancels(result: LayerResult, gradient: Tensor, job: Job) -> bool:
     direction = second_direction(gradient)
     along = torch.cat([project(part, direction) for part in parts])
     noise = 256 * max(job.longest, float(along.abs().max())) + 4 * job.samples * job.left_over.get(result.name, 0.0)
-    allowed = torch.finfo(gradient.dtype).eps * noise * math.sqrt(gradient.numel())
+    allowed = rounding_of(gradient.dtype) * noise * math.sqrt(gradient.numel())
     return not bool(torch.isfinite(along).all()) or abs(float(along.sum())) <= allowed
 
 
 def tolerance_of(gradient: Tensor, half: bool) -> float:
     """The size of rounding alone: a sum of many elements grows with the root of their number."""
-    if half or gradient.dtype not in TOLERANCE:
+    dtype = gradient.dtype
+    if half or dtype not in TOLERANCE:
         return 5e-2
-    exact = gradient.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
-    least = TOLERANCE[gradient.dtype] if exact or gradient.dtype == torch.float64 else LESS_PRECISE
-    return least + 4 * torch.finfo(gradient.dtype).eps * math.sqrt(gradient.numel())
+    exact = dtype == torch.float64 or (gradient.is_cpu and torch.get_float32_matmul_precision() == "highest")
+    return (TOLERANCE[dtype] if exact else LESS_PRECISE) + 4 * rounding_of(dtype) * math.sqrt(gradient.numel())
+
+
+@cache
+def rounding_of(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
 
 
 def method_of(passes: list[Pass], name: str) -> tuple[str, str, str]:
     """How it was measured, with the reason, and why its samples interact, if they do."""
-    calls = [held.call for one in passes for held, _ in one.by_parameter.get(name, ())]
-    worst = next((c for c in calls if c.method == "fallback"), None) or next((c for c in calls if c.reason), None)
-    apart = [call for call in calls if call.statistics is None]  # the others tell of the samples of all processes
-    interacts = next((call.interacts for call in apart if call.interacts), "")
-    return (worst.method, worst.reason, interacts) if worst else ("rule", "", interacts)
+    worst, interacts = None, ""
+    for call in [held.call for one in passes for held, _ in one.by_parameter.get(name, ())]:
+        if call.statistics is None:  # the others tell of the samples of all processes
+            interacts = interacts or call.interacts
+        if call.method == "fallback" and (worst is None or worst.method != "fallback"):
+            worst = call
+        elif call.reason and worst is None:
+            worst = call
+    return (worst.method, worst.reason, interacts) if worst is not None else ("rule", "", interacts)

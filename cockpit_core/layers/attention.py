@@ -41,11 +41,12 @@ def find_inner(call: Call, outputs: list[Tensor]) -> Any:
     end = outputs[0].grad_fn if outputs else None
     if end is None or not module._qkv_same_embed_dim:
         return None
-    last = find_node(end, lambda node: is_product(node, module.out_proj.weight))
+    ending, weight, bias = module.out_proj.weight, module.in_proj_weight, module.in_proj_bias
+    last = find_node(end, lambda node: is_product(node, ending))
     if last is None:
         return None
-    behind, bias = last.next_functions[-2][0], module.in_proj_bias
-    first = find_node(behind, lambda node: is_product(node, module.in_proj_weight))
+    behind = last.next_functions[-2][0]
+    first = find_node(behind, lambda node: is_product(node, weight))
     if first is not None and bias is not None:  # it may be added to the product, and its gradient comes first then
         first = find_node(behind, lambda node: any(holds(following, bias) for following, _ in node.next_functions))
     call.inner = None if first is None else getattr(last, SAVED[last.name()]).detach()

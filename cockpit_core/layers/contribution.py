@@ -7,8 +7,6 @@ A contribution stands for ``g_n``, n = 1..B, of one parameter tensor from one ca
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import torch
 from torch import Tensor
 
@@ -23,8 +21,11 @@ SMALL = 2**12
 """Elements of a matrix below which the number of calls counts, not what they compute."""
 
 
-class Contribution(ABC):
-    """Individual gradients that are formed in blocks: ``make`` gives the unscaled ``[hi - lo, *shape]``."""
+class Contribution:
+    """Individual gradients that are formed in blocks: ``make`` gives the unscaled ``[hi - lo, *shape]``.
+
+    No ``ABC``: each step asks dozens of times of what kind one is, and an abstract class answers slowly.
+    """
 
     makes_anew = False
     """What ``make`` gives is read by nobody else: it is scaled in place."""
@@ -32,9 +33,9 @@ class Contribution(ABC):
     def __init__(self, samples: int, shape: torch.Size, scale: float):
         self.samples, self.shape, self.scale = samples, shape, scale
 
-    @abstractmethod
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         """Form the unscaled gradients of some samples; they may lie in ``scratch``, until it is used again."""
+        raise NotImplementedError
 
     @property
     def floats_per_sample(self) -> int:
@@ -97,7 +98,7 @@ class Rows(Contribution):
 
     def __init__(self, rows: Tensor, shape: torch.Size, scale: float):
         self.rows = rows
-        super().__init__(len(rows), shape, scale)
+        super().__init__(rows.shape[0], shape, scale)
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         rows = self.rows if lo == 0 and hi == self.samples else self.rows[lo:hi]
@@ -112,7 +113,7 @@ class Outer(Contribution):
 
     def __init__(self, b: Tensor, a: Tensor, shape: torch.Size, scale: float):
         self.b, self.a = (b * scale if scale != 1 else b), a
-        super().__init__(len(b), shape, 1.0)
+        super().__init__(b.shape[0], shape, 1.0)
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         return (self.b[lo:hi, :, None] * self.a[lo:hi, None, :]).reshape(hi - lo, *self.shape)
@@ -145,7 +146,7 @@ class Positions(Contribution):
 
     def __init__(self, b: Tensor, a: Tensor, shape: torch.Size, scale: float):
         self.b, self.a = b, a
-        super().__init__(len(b), shape, scale)
+        super().__init__(b.shape[0], shape, scale)
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         formed = scratch.take("gradients", (hi - lo, self.b.shape[2], self.a.shape[2]), self.b)

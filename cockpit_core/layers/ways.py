@@ -27,4 +27,5 @@ def takes_gram(positions: int, inner: int, out: int, *, has_kernel: bool) -> boo
 
 def fits(a: Tensor, b: Tensor) -> bool:
     """Is there something to do, and is its size one that a kernel can count?"""
-    return min(a.numel(), b.numel()) > 0 and max(a[0].numel(), b[0].numel()) <= LARGEST
+    inner, outer = a.numel(), b.numel()
+    return inner > 0 and outer > 0 and inner // a.shape[0] <= LARGEST and outer // b.shape[0] <= LARGEST
