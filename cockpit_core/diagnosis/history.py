@@ -52,8 +52,12 @@ class History:
         self.vectors: dict[str, deque[np.ndarray]] = {}  # one number per layer, the last few of each name
         self.first_vectors: dict[str, list[np.ndarray]] = {}
         self.names: set[str] = set()
-        self.series: dict[str, deque[tuple[int, float]]] = {}  # by column: the last values, with the place of their record
-        self.of_the_start: dict[str, tuple[object, object]] = {}  # what views have made of the first records, and of which
+        self.series: dict[
+            str, deque[tuple[int, float]]
+        ] = {}  # by column: the last values, with the place of their record
+        self.of_the_start: dict[
+            str, tuple[object, object]
+        ] = {}  # what views have made of the first records, and of which
         self.highest: dict[str, float] = {}
         self.lowest: dict[str, float] = {}
         self.first_not_finite = -1

@@ -12,7 +12,6 @@ from cockpit_core.diagnosis.progress import Progress
 from cockpit_core.diagnosis.reading import median, nan, ratio
 from cockpit_core.foundation.kept import kept
 
-
 T = TypeVar("T")
 
 

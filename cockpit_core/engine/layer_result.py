@@ -87,6 +87,8 @@ class Job:
     longest: float = 0.0
     """Norm of the longest gradient that was seen so far: how large rounding may be."""
     transfer: Transfer = field(default_factory=Transfer)
+    owns_all: bool = False
+    """The gradient is that of this process's samples alone."""
 
 
 def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, value: Tensor, clock: Clock) -> None:
@@ -102,7 +104,8 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
         compared = count if len(parts) == 1 and part.compares(count) else 0
         useful = not compared and fits(part, count, request.memory_budget)
         rows = part.samples if smaller else count if useful else 0
-        reduced.append(reduce_layer(part, directions, request, bins, clock, keep_rows=rows, compared=compared))
+        ways = {"keep_rows": rows, "compared": compared, "is_mean": is_mean_of(part, directions, job)}
+        reduced.append(reduce_layer(part, directions, request, bins, clock, **ways))
         formed.append(reduced[-1].rows)
         reduced[-1].rows = None
         result.kept.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)
@@ -112,6 +115,14 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
     result.gram = reduced[0].gram
     if job.gram and result.gram is None:
         result.gram = clock.timed("gram", gram_of, parts, formed, chosen, request.memory_budget, request.scratch)
+
+
+def is_mean_of(part: Contribution, directions: dict[str, Tensor], job: Job) -> bool:
+    """Are these all samples of the gradient? Nobody is known to change it, and it lies where it can be looked at at once."""
+    gradient = directions.get("gradient")
+    if gradient is None or job.half or job.left_over or ACROSS in directions:
+        return False
+    return job.owns_all and part.samples == job.samples and gradient.is_cpu and gradient.dtype in TOLERANCE
 
 
 def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Transfer) -> list[float]:
@@ -190,11 +201,14 @@ def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job:
     noise = 256 * rounding * job.longest  # a bias before a normalisation has a gradient of rounding
     lost = 4 * rounding * job.left_over.get(result.name, 0.0) * result.norm
     allowed = tolerance_of(gradient, job.half) * (scale + squared) + noise**2 + lost
-    across = result.statistics.projections.get(ACROSS) if result.statistics is not None else None
+    assert result.statistics is not None
+    across, probe = result.statistics.projections.get(ACROSS), result.statistics.probe
     if not (abs(mean - squared) <= allowed) and math.isfinite(scale):
         return USED_ELSEWHERE if across is None else HOOKED
-    if across is not None and is_changed(result.name, across, gradient, job):
+    if across is not None and is_changed(result.name, across, *expect_along(gradient), job):
         return HOOKED
+    if probe is not None and is_changed(result.name, probe.seen, probe.along(gradient), gradient, job):
+        return USED_ELSEWHERE
     return "" if squared != 0 or cancels(result, gradient, job) else USED_ELSEWHERE
 
 
@@ -209,9 +223,12 @@ def second_direction(gradient: Tensor) -> Tensor:
     return uneven(gradient.numel(), gradient).reshape(gradient.shape)
 
 
-def is_changed(name: str, across: Tensor, gradient: Tensor, job: Job) -> bool:
-    """Has a hook made another gradient of what the samples add up to, as seen along the second direction?"""
-    expected = float((second_direction(gradient).double() * gradient.double()).sum())
+def expect_along(gradient: Tensor) -> tuple[float, Tensor]:
+    return float((second_direction(gradient).double() * gradient.double()).sum()), gradient
+
+
+def is_changed(name: str, across: Tensor, expected: float, gradient: Tensor, job: Job) -> bool:
+    """Is the gradient another one than what the samples add up to, as seen along a second direction?"""
     scale = float(across.abs().mean()) + abs(expected)
     rounding = rounding_of(gradient.dtype) * (256 * job.longest + 4 * job.left_over.get(name, 0.0))
     allowed = tolerance_of(gradient, job.half) * scale + rounding * math.sqrt(gradient.numel())
@@ -250,8 +267,8 @@ def method_of(passes: list[Pass], name: str) -> tuple[str, str, str]:
     for call in [held.call for one in passes for held, _ in one.by_parameter.get(name, ())]:
         if call.statistics is None:  # the others tell of the samples of all processes
             interacts = interacts or call.interacts
-        if call.method == "fallback" and (worst is None or worst.method != "fallback"):
-            worst = call
-        elif call.reason and worst is None:
+        if (call.method == "fallback" and (worst is None or worst.method != "fallback")) or (
+            call.reason and worst is None
+        ):
             worst = call
     return (worst.method, worst.reason, interacts) if worst is not None else ("rule", "", interacts)
