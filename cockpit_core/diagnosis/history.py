@@ -52,6 +52,12 @@ class History:
         self.vectors: dict[str, deque[np.ndarray]] = {}  # one number per layer, the last few of each name
         self.first_vectors: dict[str, list[np.ndarray]] = {}
         self.names: set[str] = set()
+        self.series: dict[
+            str, deque[tuple[int, float]]
+        ] = {}  # by column: the last values, with the place of their record
+        self.of_the_start: dict[
+            str, tuple[object, object]
+        ] = {}  # what views have made of the first records, and of which
         self.highest: dict[str, float] = {}
         self.lowest: dict[str, float] = {}
         self.first_not_finite = -1
@@ -78,7 +84,15 @@ class History:
         if len(self.early) < EARLY:
             self.early.append(seen)
         self.late.append(seen)
-        self.names |= {name for name, value in seen.scalars.items() if value == value or name not in CARRIED}
+        for name, value in seen.scalars.items():
+            if value == value:
+                known = self.series.get(name)
+                if known is None:
+                    known = self.series[name] = deque(maxlen=LATE)
+                known.append((self.count, value))
+                self.names.add(name)
+            elif name not in CARRIED:
+                self.names.add(name)
         loss = seen.get("Loss")
         if not math.isfinite(loss) and "Loss" in seen.scalars and self.first_not_finite < 0:
             self.first_not_finite = seen.step

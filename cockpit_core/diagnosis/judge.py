@@ -202,14 +202,13 @@ def make_all() -> list[Diagnosis]:
 def make_finding(rule: Diagnosis, found: Found, since: int, step: int, known: Finding | None) -> Finding:
     """Numbers and words are those of the first time, unless the finding has become worse or comes back."""
     severity = found.severity or rule.severity
-    made = Finding(
+    if known is not None and not known.retracted and SEVERITIES.index(severity) >= SEVERITIES.index(known.severity):
+        return known
+    return Finding(
         rule.name, severity, found.text, since, list(found.layers)[:100], known_only(found.evidence), found.remedy,
         confidence_of(rule.name, rule.confidence),
         step=step,
     )  # fmt: skip
-    if known is None or known.retracted or SEVERITIES.index(severity) < SEVERITIES.index(known.severity):
-        return made
-    return known
 
 
 def known_only(items: Iterable[Evidence]) -> list[Evidence]:

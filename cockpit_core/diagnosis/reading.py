@@ -65,13 +65,12 @@ class Reading:
         known = self._values.get((name, count))
         if known is None:
             known = []
-            if name in self.history.names:
-                for seen in reversed(self.late):
-                    if (value := seen.scalars.get(name, nan)) == value:
-                        known.append(value)
-                        if len(known) == count:
-                            break
-                known.reverse()
+            before = self.n - len(self.late)  # the last record that is not looked back at any more
+            for place, value in reversed(self.history.series.get(name, ())):
+                if place <= before or len(known) == count:
+                    break
+                known.append(value)
+            known.reverse()
             self._values[name, count] = known
         return known
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 
 from cockpit_core.diagnosis.progress import Progress
 from cockpit_core.diagnosis.reading import median, nan, ratio
 from cockpit_core.foundation.kept import kept
+
+T = TypeVar("T")
 
 
 class Tensors(Progress):
@@ -35,9 +38,19 @@ class Tensors(Progress):
         matrices = [name for name, shape in zip(self.facts.layers, self.facts.shapes, strict=True) if len(shape) > 1]
         return ratio(sum(name in chosen for name in matrices), len(matrices))
 
+    def _of_the_start(self, name: str, make: Callable[[], T]) -> T:
+        """What rests on the vectors of the first records and on the header alone, once for all judgements."""
+        known, rests_on = self.history.of_the_start, (self.facts, *map(len, self.history.first_vectors.values()))
+        if name not in known or known[name][0] != rests_on:
+            known[name] = rests_on, make()
+        return known[name][1]  # type: ignore[return-value]
+
     @kept
     def weight_scale(self) -> float:
         """Median over the matrices: length of the first weights over that of torch's default initialisation."""
+        return self._of_the_start("weight_scale", self._find_weight_scale)
+
+    def _find_weight_scale(self) -> float:
         rows = self.stack("ParamNorm", start=True)
         chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]
         if not len(rows) or not chosen:
@@ -84,8 +97,11 @@ class Tensors(Progress):
     def vanishing(self) -> tuple[float, str]:
         """The smallest over the largest gradient per element (root mean square) of early weights, and which weight
         has it."""
-        # Behind a weight of zeros no gradient comes through at first: what it is later counts.
-        gradients = self.stack("GradNorm", start=not self.static("static_constant") > 0)
+        if self.static("static_constant") > 0:  # behind a weight of zeros no gradient comes through at first
+            return self._find_vanishing(self.stack("GradNorm"))
+        return self._of_the_start("vanishing", lambda: self._find_vanishing(self.stack("GradNorm", start=True)))
+
+    def _find_vanishing(self, gradients: np.ndarray) -> tuple[float, str]:
         if not len(gradients):
             return nan, ""
         chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]

@@ -103,6 +103,9 @@ class View(Validation):
     def final_level(self) -> float:
         """Where the loss will end, as a share of chance, if it goes on to fall as it does and the rate to halve as it does:
         its slope now times life / ln 2 steps."""
+        life = self.rate_life
+        if life != life:
+            return nan  # whatever the losses say
         known = [(float(seen.step), v) for seen in self.late if (v := seen.get(SIGNAL + "recent_loss")) == v
                  and seen.get(SIGNAL + "recent_count") >= 8]  # fmt: skip
         if len(known) < 2:
@@ -115,7 +118,7 @@ class View(Validation):
         (before, high), (now, low) = known[-2:]
         if not now > before or not low > 0:
             return nan
-        return self.level * (1 - max(0.0, high - low) / (now - before) * self.rate_life / math.log(2) / low)
+        return self.level * (1 - max(0.0, high - low) / (now - before) * life / math.log(2) / low)
 
     @kept
     def rate_rises(self) -> bool:

@@ -58,6 +58,8 @@ class Group:
     """Layers wait for the end of the step, because reducing them takes messages."""
     repeats_alone = True
     """A process may run passes of the step once more by its own decision."""
+    owns_gradient = True
+    """The gradient is that of this process's samples alone."""
     paces_each = True
     """Each quantity may have a pace of its own; several processes would have to agree on it, step by step."""
     looks_for_steps = True
@@ -155,7 +157,7 @@ class Processes(Group):
     """Several processes, each with a part of the batch."""
 
     is_joint = reduces_late = True
-    repeats_alone = paces_each = looks_for_steps = False
+    repeats_alone = owns_gradient = paces_each = looks_for_steps = False
 
     def __init__(self, wrapped: nn.Module, group: Any, sharded: bool = False):
         self.sharded = sharded

@@ -104,9 +104,7 @@ class BackwardSide(Centre):
                 name = pass_.arrived.pop(0)
                 pass_.gradients[name] = self.gradient(name)
                 job = self._job_of(pass_)
-                for result in self.reducer.reduce(job, [name]):
-                    drop_formed(pass_.unjudged, result, job.keep)
-                    pass_.unjudged.append(result)
+                self._add_results(pass_.unjudged, job, [name])
             if pass_.bytes - pass_.settled > self.memory_budget // WAITING:
                 self._settle_pass(pass_)
         self.clock.add_overhead(start)
@@ -136,8 +134,7 @@ class BackwardSide(Centre):
         return not self.step.deferred
 
     def on_backward_end(self) -> None:
-        """Nothing waits for the device inside a backward pass. Where its end is announced (``after_root``), we wait
-        for that."""
+        """Nothing waits for the device inside a backward pass. Where its end is announced, we wait for ``after_root``."""
         self.group.when_reduced(self.end_backward if self.prepared is None else self.prepared.note_end)
 
     @ungraded
@@ -210,6 +207,7 @@ class BackwardSide(Centre):
             left_over=measure_norms({n: b for n, b in state.before.items() if b is not None}) if state.stale else {},
             longest=max((norm for norm, _ in state.seen_norms.values() if math.isfinite(norm)), default=0.0),
             transfer=state.transfer,
+            owns_all=self.group.owns_gradient and len(passes) == 1,
         )
 
     def _directions(self, name: str, gradient: Tensor) -> dict[str, Tensor]:
@@ -277,11 +275,14 @@ class BackwardSide(Centre):
             state.no_value["individual"] = state.entangled or CHANGED
         elif not state.reduced and not state.failures:
             names = [name for name in state.gradients if not self.cover.is_left_out(name)]
-            job, results = self._job(state.passes, state.batch_size, state.gradients), list[LayerResult]()
-            for result in self.reducer.reduce(job, names):
-                drop_formed(results, result, job.keep)
-                results.append(result)
-            self._take_layers(job, results)
+            job = self._job(state.passes, state.batch_size, state.gradients)
+            self._take_layers(job, self._add_results([], job, names))
+
+    def _add_results(self, results: list[LayerResult], job: Job, names: list[str]) -> list[LayerResult]:
+        for result in self.reducer.reduce(job, names):
+            drop_formed(results, result, job.keep)
+            results.append(result)
+        return results
 
     def _join_diagonals(self) -> None:
         state = self.step

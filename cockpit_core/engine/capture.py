@@ -308,7 +308,9 @@ class BeforeCall:
     @classmethod
     def of(cls, module: nn.Module, args: tuple, kwargs: dict) -> BeforeCall:
         tensors = flatten_tensors((args, kwargs))
-        return cls(random_state.take(tensors), ModuleState(module), [tensor._version for tensor in tensors])
+        state = ModuleState(module)
+        drawn = random_state.take(tensors, of_torch=state.is_of_torch)
+        return cls(drawn, state, [tensor._version for tensor in tensors])
 
     def is_changed(self, tensors: list[Tensor]) -> bool:
         """Did the call write into its own inputs?"""
@@ -329,7 +331,8 @@ def make_call(
     versions = tuple((t, t._version) for t in tensors)  # a detached tensor shares its counter
     call = Call(module, inputs, named, batch_size, batch_dim, versions, None, None, module.training)
     if before is not None:
-        call.random_state, call.state = (before.random_state, random_state.take(tensors)), before.state
+        after = random_state.take(tensors, of_torch=before.state.is_of_torch)
+        call.random_state, call.state = (before.random_state, after), before.state
         if before.is_changed(tensors):
             call.state.reason = "it writes into its own input, so it cannot be run again on the same input"
     if isinstance(module, nn.SyncBatchNorm):

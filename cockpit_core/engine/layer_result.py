@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
@@ -48,6 +49,8 @@ class LayerResult:
     kept: list[Contribution] = field(default_factory=list)
     gram: Tensor | None = None
     norm: float | None = None
+    directions: dict[str, Tensor] | None = None
+    """Those of its first turn, until it has come."""
     along: dict[str, Tensor] | None = None
     """Directions of a small layer that is to be reduced together with others (``small_layers``)."""
 
@@ -84,6 +87,8 @@ class Job:
     longest: float = 0.0
     """Norm of the longest gradient that was seen so far: how large rounding may be."""
     transfer: Transfer = field(default_factory=Transfer)
+    owns_all: bool = False
+    """The gradient is that of this process's samples alone."""
 
 
 def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, value: Tensor, clock: Clock) -> None:
@@ -99,7 +104,8 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
         compared = count if len(parts) == 1 and part.compares(count) else 0
         useful = not compared and fits(part, count, request.memory_budget)
         rows = part.samples if smaller else count if useful else 0
-        reduced.append(reduce_layer(part, directions, request, bins, clock, keep_rows=rows, compared=compared))
+        ways = {"keep_rows": rows, "compared": compared, "is_mean": is_mean_of(part, directions, job)}
+        reduced.append(reduce_layer(part, directions, request, bins, clock, **ways))
         formed.append(reduced[-1].rows)
         reduced[-1].rows = None
         result.kept.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)
@@ -109,6 +115,14 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
     result.gram = reduced[0].gram
     if job.gram and result.gram is None:
         result.gram = clock.timed("gram", gram_of, parts, formed, chosen, request.memory_budget, request.scratch)
+
+
+def is_mean_of(part: Contribution, directions: dict[str, Tensor], job: Job) -> bool:
+    """Are these all samples of the gradient? Nobody is known to change it, and it lies where it can be looked at at once."""
+    gradient = directions.get("gradient")
+    if gradient is None or job.half or job.left_over or ACROSS in directions:
+        return False
+    return job.owns_all and part.samples == job.samples and gradient.is_cpu and gradient.dtype in TOLERANCE
 
 
 def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Transfer) -> list[float]:
@@ -183,16 +197,18 @@ def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job:
     if result.norm is None:
         return f"{len(dots)} samples were seen, but the batch has {job.samples}"
     squared = result.norm * result.norm
-    noise = (
-        256 * torch.finfo(gradient.dtype).eps * job.longest
-    )  # a bias before a normalisation has a gradient of rounding
-    lost = 4 * torch.finfo(gradient.dtype).eps * job.left_over.get(result.name, 0.0) * result.norm
+    rounding = rounding_of(gradient.dtype)
+    noise = 256 * rounding * job.longest  # a bias before a normalisation has a gradient of rounding
+    lost = 4 * rounding * job.left_over.get(result.name, 0.0) * result.norm
     allowed = tolerance_of(gradient, job.half) * (scale + squared) + noise**2 + lost
-    across = result.statistics.projections.get(ACROSS) if result.statistics is not None else None
+    assert result.statistics is not None
+    across, probe = result.statistics.projections.get(ACROSS), result.statistics.probe
     if not (abs(mean - squared) <= allowed) and math.isfinite(scale):
         return USED_ELSEWHERE if across is None else HOOKED
-    if across is not None and is_changed(result.name, across, gradient, job):
+    if across is not None and is_changed(result.name, across, *expect_along(gradient), job):
         return HOOKED
+    if probe is not None and is_changed(result.name, probe.seen, probe.along(gradient), gradient, job):
+        return USED_ELSEWHERE
     return "" if squared != 0 or cancels(result, gradient, job) else USED_ELSEWHERE
 
 
@@ -207,11 +223,14 @@ def second_direction(gradient: Tensor) -> Tensor:
     return uneven(gradient.numel(), gradient).reshape(gradient.shape)
 
 
-def is_changed(name: str, across: Tensor, gradient: Tensor, job: Job) -> bool:
-    """Has a hook made another gradient of what the samples add up to, as seen along the second direction?"""
-    expected = float((second_direction(gradient).double() * gradient.double()).sum())
+def expect_along(gradient: Tensor) -> tuple[float, Tensor]:
+    return float((second_direction(gradient).double() * gradient.double()).sum()), gradient
+
+
+def is_changed(name: str, across: Tensor, expected: float, gradient: Tensor, job: Job) -> bool:
+    """Is the gradient another one than what the samples add up to, as seen along a second direction?"""
     scale = float(across.abs().mean()) + abs(expected)
-    rounding = torch.finfo(gradient.dtype).eps * (256 * job.longest + 4 * job.left_over.get(name, 0.0))
+    rounding = rounding_of(gradient.dtype) * (256 * job.longest + 4 * job.left_over.get(name, 0.0))
     allowed = tolerance_of(gradient, job.half) * scale + rounding * math.sqrt(gradient.numel())
     return math.isfinite(scale) and abs(float(across.mean()) - expected) > allowed
 
@@ -224,23 +243,32 @@ def cancels(result: LayerResult, gradient: Tensor, job: Job) -> bool:
     direction = second_direction(gradient)
     along = torch.cat([project(part, direction) for part in parts])
     noise = 256 * max(job.longest, float(along.abs().max())) + 4 * job.samples * job.left_over.get(result.name, 0.0)
-    allowed = torch.finfo(gradient.dtype).eps * noise * math.sqrt(gradient.numel())
+    allowed = rounding_of(gradient.dtype) * noise * math.sqrt(gradient.numel())
     return not bool(torch.isfinite(along).all()) or abs(float(along.sum())) <= allowed
 
 
 def tolerance_of(gradient: Tensor, half: bool) -> float:
     """The size of rounding alone: a sum of many elements grows with the root of their number."""
-    if half or gradient.dtype not in TOLERANCE:
+    dtype = gradient.dtype
+    if half or dtype not in TOLERANCE:
         return 5e-2
-    exact = gradient.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
-    least = TOLERANCE[gradient.dtype] if exact or gradient.dtype == torch.float64 else LESS_PRECISE
-    return least + 4 * torch.finfo(gradient.dtype).eps * math.sqrt(gradient.numel())
+    exact = dtype == torch.float64 or (gradient.is_cpu and torch.get_float32_matmul_precision() == "highest")
+    return (TOLERANCE[dtype] if exact else LESS_PRECISE) + 4 * rounding_of(dtype) * math.sqrt(gradient.numel())
+
+
+@cache
+def rounding_of(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
 
 
 def method_of(passes: list[Pass], name: str) -> tuple[str, str, str]:
     """How it was measured, with the reason, and why its samples interact, if they do."""
-    calls = [held.call for one in passes for held, _ in one.by_parameter.get(name, ())]
-    worst = next((c for c in calls if c.method == "fallback"), None) or next((c for c in calls if c.reason), None)
-    apart = [call for call in calls if call.statistics is None]  # the others tell of the samples of all processes
-    interacts = next((call.interacts for call in apart if call.interacts), "")
-    return (worst.method, worst.reason, interacts) if worst else ("rule", "", interacts)
+    worst, interacts = None, ""
+    for call in [held.call for one in passes for held, _ in one.by_parameter.get(name, ())]:
+        if call.statistics is None:  # the others tell of the samples of all processes
+            interacts = interacts or call.interacts
+        if (call.method == "fallback" and (worst is None or worst.method != "fallback")) or (
+            call.reason and worst is None
+        ):
+            worst = call
+    return (worst.method, worst.reason, interacts) if worst is not None else ("rule", "", interacts)

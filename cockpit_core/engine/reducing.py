@@ -55,13 +55,13 @@ class Reducer:
     def _collect(self, job: Job, name: str) -> LayerResult | None:
         """Its parts, one per pass. What cannot be had is a reason."""
         gradient, result = job.gradient(name), LayerResult(name)
-        used = self.group.may_use(is_used(job.passes, name))
-        if not job.directions(name, gradient) or (not used and not bool(gradient.any())):
+        own = [is_used(pass_, name) for pass_ in job.passes]
+        used, result.directions = self.group.may_use(any(own)), job.directions(name, gradient)
+        if not result.directions or (not used and not bool(gradient.any())):
             return None  # what is left of another backward pass: the generator's, where the discriminator is trained
         try:
-            for pass_ in job.passes:
-                absent = used and not is_used([pass_], name)
-                make = self.maker.nothing if absent else self.maker.of_parameter
+            for pass_, there in zip(job.passes, own, strict=True):
+                make = self.maker.nothing if used and not there else self.maker.of_parameter
                 result.parts.append(make(pass_, name, job.scale))
         except Exception as error:
             self._give_up(result, error)
@@ -87,7 +87,9 @@ class Reducer:
         """This process's samples; formed gradients of one module are dropped before the next one's are made."""
         last: ModuleGradients | None = None
         for result in results:
-            directions = job.directions(result.name, job.gradient(result.name))
+            directions, result.directions = result.directions, None  # worked out when it was collected
+            if directions is None:
+                directions = job.directions(result.name, job.gradient(result.name))
             directions = {key: whole(direction) for key, direction in directions.items()}  # by all processes alike
             parameter = self.cover.parameters[result.name]
             value = parameter if job.request.spec is None else whole(parameter)
@@ -146,8 +148,8 @@ def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) ->
         last.whole = None
 
 
-def is_used(passes: list[Pass], name: str) -> bool:
-    return any(name in pass_.by_parameter or name in pass_.direct or name in pass_.shared for pass_ in passes)
+def is_used(pass_: Pass, name: str) -> bool:
+    return name in pass_.by_parameter or name in pass_.direct or name in pass_.shared
 
 
 def use_next_way(parts: list[Contribution]) -> bool:

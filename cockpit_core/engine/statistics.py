@@ -17,7 +17,7 @@ from cockpit_core.foundation.sharded import whole
 from cockpit_core.foundation.ungraded import ungraded
 from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_values
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_block
-from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.contribution import Contribution, Probe
 from cockpit_core.layers.scratch import Scratch
 
 PROJECTED = 16 * 2**20  # at most this many elements are formed at a time, to be projected
@@ -47,6 +47,7 @@ class LayerStatistics:
     counts: Counts | None = None
     rows: Tensor | None = None  # g_n [n, D] of the first n samples, where somebody asks for them
     gram: Tensor | None = None  # g_n . g_m [n, n] of the first n samples, likewise
+    probe: Probe | None = None  # where "gradient" was projected on without it: what tells whether it is right
 
 
 @ungraded
@@ -59,9 +60,11 @@ def reduce_layer(
     *,
     keep_rows: int = 0,
     compared: int = 0,
+    is_mean: bool = False,
 ) -> LayerStatistics:
     """All statistics of one parameter from one backward pass. ``keep_rows``: the gradients of so many samples too, if they
-    are formed. ``compared``: so many samples are compared with each other, if that can be done in passing."""
+    are formed. ``compared``: so many samples are compared with each other, if that can be done in passing. ``is_mean``:
+    the direction "gradient" should be the mean of these individual gradients, and what differs will be noticed."""
     result = LayerStatistics(contribution.samples)
     waiting = set()
     if request.squares and not take(result, "squares", clock.timed("squares", contribution.squares)):
@@ -75,7 +78,10 @@ def reduce_layer(
         waiting.add("norms")  # where gradients are formed for something else, their lengths come with it
     pending = dict(directions)
     if not waiting:  # nothing forces us to form gradients: project without
-        for name, direction in directions.items():
+        if is_mean and (both := clock.timed("project gradient", contribution.project_on_mean)) is not None:
+            result.projections["gradient"], result.probe = both
+            pending.pop("gradient")
+        for name, direction in list(pending.items()):
             projection = clock.timed(f"project {name}", contribution.project, direction)
             if projection is not None:
                 result.projections[name] = projection

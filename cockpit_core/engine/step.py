@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,7 @@ from cockpit_core.layers.scratch import Scratch
 from cockpit_core.quantities.measured import Activations, Gram
 
 
-@dataclass(frozen=True)
-class GradientMark:
+class GradientMark(NamedTuple):
     """Tells whether ``p.grad`` has been replaced or written into since."""
 
     gradient: Tensor | None

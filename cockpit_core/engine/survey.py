@@ -10,6 +10,7 @@ from cockpit_core.curvature.autograd_graph import output_shape
 from cockpit_core.engine.broadcast import TAG
 from cockpit_core.engine.loss.graph import GIVEN, roots_of
 from cockpit_core.engine.loss.roots import Root
+from cockpit_core.foundation.graph_leaves import has_variable
 
 
 @dataclass
@@ -40,9 +41,8 @@ def survey(
         if node in seen:
             continue
         seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            answer.is_mine |= id(variable) in names
+        if has_variable(node.__class__):
+            answer.is_mine |= id(node.variable) in names
             continue
         marks = node.metadata
         if marks:

@@ -9,6 +9,7 @@ different sequences.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cockpit_core.foundation.graph_leaves import variable_of
 from cockpit_core.layers.contribution import Contribution, Positions, Rows, Stacked
 from cockpit_core.layers.random_state import restored
 from cockpit_core.layers.registry import INNER, Call, match_dtype, of_outputs, rule
@@ -41,29 +43,53 @@ def find_inner(call: Call, outputs: list[Tensor]) -> Any:
     end = outputs[0].grad_fn if outputs else None
     if end is None or not module._qkv_same_embed_dim:
         return None
-    last = find_node(end, lambda node: is_product(node, module.out_proj.weight))
+    ending, weight, bias = module.out_proj.weight, module.in_proj_weight, module.in_proj_bias
+    known = _ways.setdefault(module, {})
+    last = find_node(end, lambda node: is_product(node, ending), known, "last")
     if last is None:
         return None
-    behind, bias = last.next_functions[-2][0], module.in_proj_bias
-    first = find_node(behind, lambda node: is_product(node, module.in_proj_weight))
+    behind = last.next_functions[-2][0]
+    first = find_node(behind, lambda node: is_product(node, weight), known, "first")
     if first is not None and bias is not None:  # it may be added to the product, and its gradient comes first then
-        first = find_node(behind, lambda node: any(holds(following, bias) for following, _ in node.next_functions))
+        first = find_node(
+            behind, lambda node: any(holds(following, bias) for following, _ in node.next_functions), known, "bias"
+        )
     call.inner = None if first is None else getattr(last, SAVED[last.name()]).detach()
     return first
 
 
-def find_node(start: Any, is_it: Callable[[Any], bool]) -> Any:
-    """The nearest one, back from ``start``."""
-    waiting, seen = [start], set[Any]()
+_ways: weakref.WeakKeyDictionary[nn.Module, dict[str, tuple[int, ...]]] = weakref.WeakKeyDictionary()
+"""By module: the ways that led to nodes of its last call. Where one leads to such a node again, nobody has to search."""
+
+
+def find_node(start: Any, is_it: Callable[[Any], bool], known: dict[str, tuple[int, ...]], name: str) -> Any:
+    """The nearest one, back from ``start``; first by the way that is ``known`` under this name."""
+    node = follow(start, known.get(name))
+    if node is not None and is_it(node):
+        return node
+    waiting, seen = [(start, ())], set[Any]()
     while waiting and len(seen) < MOST_NODES:
-        node = waiting.pop(0)
+        node, way = waiting.pop(0)
         if node is None or node in seen:
             continue
         if is_it(node):
+            known[name] = way
             return node
         seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
+        waiting += [(following, (*way, k)) for k, (following, _) in enumerate(node.next_functions)]
     return None
+
+
+def follow(node: Any, way: tuple[int, ...] | None) -> Any:
+    """The node at the end of this way; None where there is no such way."""
+    if way is None:
+        return None
+    for k in way:
+        followers = node.next_functions if node is not None else ()
+        if k >= len(followers):
+            return None
+        node = followers[k][0]
+    return node
 
 
 def is_product(node: Any, weight: Tensor) -> bool:
@@ -73,7 +99,7 @@ def is_product(node: Any, weight: Tensor) -> bool:
 
 
 def holds(node: Any, parameter: Tensor) -> bool:
-    return getattr(node, "variable", None) is parameter
+    return node is not None and variable_of(node) is parameter
 
 
 @rule(nn.MultiheadAttention, repeats=True, find_inner=find_inner)

@@ -7,7 +7,8 @@ A contribution stands for ``g_n``, n = 1..B, of one parameter tensor from one ca
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +24,29 @@ SMALL = 2**12
 """Elements of a matrix below which the number of calls counts, not what they compute."""
 
 
-class Contribution(ABC):
-    """Individual gradients that are formed in blocks: ``make`` gives the unscaled ``[hi - lo, *shape]``."""
+class Probe(NamedTuple):
+    """A direction ``left right^T`` that every matrix can be projected on in a moment, and ``g_n`` along it [B]."""
+
+    left: Tensor
+    right: Tensor
+    seen: Tensor
+
+    def along(self, gradient: Tensor) -> float:
+        matrix = gradient.reshape(len(self.left), len(self.right))
+        return float(torch.dot(torch.mv(matrix, self.right).double(), self.left.double()))
+
+
+@lru_cache(maxsize=64)
+def spread_signs(count: int, dtype: torch.dtype) -> Tensor:
+    """Numbers of both signs without a pattern, always the same; drawn from no generator. Not to be changed."""
+    return (1.5 * torch.sin(torch.arange(count, dtype=torch.float64, device="cpu") * 12.9898 + 1)).to(dtype)
+
+
+class Contribution:
+    """Individual gradients that are formed in blocks: ``make`` gives the unscaled ``[hi - lo, *shape]``.
+
+    No ``ABC``: each step asks dozens of times of what kind one is, and an abstract class answers slowly.
+    """
 
     makes_anew = False
     """What ``make`` gives is read by nobody else: it is scaled in place."""
@@ -32,16 +54,16 @@ class Contribution(ABC):
     def __init__(self, samples: int, shape: torch.Size, scale: float):
         self.samples, self.shape, self.scale = samples, shape, scale
 
-    @abstractmethod
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         """Form the unscaled gradients of some samples; they may lie in ``scratch``, until it is used again."""
+        raise NotImplementedError
 
     @property
     def floats_per_sample(self) -> int:
         """How many numbers forming one sample's gradient takes, working space included."""
         return self.shape.numel()
 
-    def hold(self) -> None:  # noqa: B027  (nothing to do for most)
+    def hold(self) -> None:
         """Stay right after the optimizer has moved the parameters: the step itself is projected on later."""
 
     def resolve(self) -> Contribution:
@@ -68,6 +90,11 @@ class Contribution(ABC):
 
     def project(self, direction: Tensor) -> Tensor | None:
         """``g_n . V`` [B] if that is cheaper than forming the gradients, else None."""
+        return None
+
+    def project_on_mean(self) -> tuple[Tensor, Probe] | None:
+        """``g_n . mean_m g_m`` [B] without the mean, if that is cheaper than projecting on it; and something that tells
+        whether the mean is what it is taken for."""
         return None
 
     def squares(self) -> Tensor | None:
@@ -97,7 +124,7 @@ class Rows(Contribution):
 
     def __init__(self, rows: Tensor, shape: torch.Size, scale: float):
         self.rows = rows
-        super().__init__(len(rows), shape, scale)
+        super().__init__(rows.shape[0], shape, scale)
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         rows = self.rows if lo == 0 and hi == self.samples else self.rows[lo:hi]
@@ -112,7 +139,7 @@ class Outer(Contribution):
 
     def __init__(self, b: Tensor, a: Tensor, shape: torch.Size, scale: float):
         self.b, self.a = (b * scale if scale != 1 else b), a
-        super().__init__(len(b), shape, 1.0)
+        super().__init__(b.shape[0], shape, 1.0)
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         return (self.b[lo:hi, :, None] * self.a[lo:hi, None, :]).reshape(hi - lo, *self.shape)
@@ -126,6 +153,15 @@ class Outer(Contribution):
         if shape[0] < shape[1] and V.numel() > SMALL:
             return ((self.a @ V.T) * self.b).sum(1)
         return ((self.b @ V) * self.a).sum(1)
+
+    def project_on_mean(self) -> tuple[Tensor, Probe] | None:
+        """``g_n . g_m = (a_n . a_m) (b_n . b_m)``, and ``u^T g_n v``."""
+        if not ways.takes_pairs(self.samples, self.a.shape[1], self.b.shape[1]):
+            return None
+        pairs = torch.mm(self.a, self.a.T).mul_(torch.mm(self.b, self.b.T))
+        left, right = spread_signs(self.b.shape[1], self.b.dtype), spread_signs(self.a.shape[1], self.a.dtype)
+        seen = torch.mv(self.b, left).mul_(torch.mv(self.a, right))
+        return pairs.sum(1, dtype=torch.float64).div_(self.samples), Probe(left, right, seen)
 
     def squares(self) -> Tensor:
         return (self.b.square().T @ self.a.square()).reshape(self.shape)
@@ -145,7 +181,7 @@ class Positions(Contribution):
 
     def __init__(self, b: Tensor, a: Tensor, shape: torch.Size, scale: float):
         self.b, self.a = b, a
-        super().__init__(len(b), shape, scale)
+        super().__init__(b.shape[0], shape, scale)
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         formed = scratch.take("gradients", (hi - lo, self.b.shape[2], self.a.shape[2]), self.b)

@@ -157,8 +157,10 @@ def drop_foreign(hooks: dict) -> None:
 
 def has_foreign_hooks(parameter: Tensor) -> bool:
     """May a hook of the user change the gradient of this parameter?"""
-    kept = (parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None))
-    return any(not is_ours(hook) for hooks in kept if hooks for hook in hooks.values())
+    before, after = parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)
+    if before and not all(map(is_ours, before.values())):
+        return True
+    return bool(after) and not all(map(is_ours, after.values()))
 
 
 def is_ours(hook: Any) -> bool:

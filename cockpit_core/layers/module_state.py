@@ -54,6 +54,8 @@ class ModuleState:
         self.places: list[tuple[Place, Any]] = []
         self.has_hooks = False
         """Hooks of the user on one of the modules."""
+        self.is_of_torch = False
+        """Nothing but code of libraries runs in the call, and draws from torch's generators alone."""
         try:
             for module in modules:
                 refuse_scripted(module)
@@ -77,6 +79,8 @@ class ModuleState:
             functions += [v for v in vars(module).values() if type(v) not in PLAIN and is_function(v)]
         if classes or functions:
             self._take_outside(classes, functions, copier)
+        own = classes or functions or self.has_hooks or is_watched()
+        self.is_of_torch = not own and all(map(runs_torch_alone, self.modules))
 
     def _take_outside(self, classes: set[type], functions: list[Any], copier: Copier) -> None:
         known, seen = set(self.modules), set()
@@ -156,6 +160,21 @@ def copy_attributes(module: nn.Module, copier: Copier) -> dict[str, Any]:
         for key, value in vars(module).items()
         if key not in INTERNAL
     }
+
+
+def runs_torch_alone(module: nn.Module) -> bool:
+    """Is it a module of torch itself, and is its forward torch's own?"""
+    kind = type(module)
+    owners = kind.__module__, getattr(kind.forward, "__module__", None) or ""
+    return all(owner.startswith("torch.nn.") for owner in owners) and "forward" not in vars(module)
+
+
+def is_watched() -> bool:
+    """Does code of the user run wherever torch runs: hooks on all modules, modes that see each function?"""
+    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
+    return modes > 0 or any(
+        not belongs(hook) for name in GLOBAL_HOOKS for hook in getattr(torch_modules, name).values()
+    )
 
 
 def user_hooks(module: nn.Module) -> Iterator[Any]:

@@ -130,18 +130,32 @@ def rule(
     def register(function: AnyRule) -> AnyRule:
         for module_type in types:
             RULES[module_type] = Repeating(function, find_inner) if repeats else function
+        _bases.clear()
         return function
 
     return register
 
 
+_bases: dict[type[nn.Module], type[nn.Module] | None] = {}  # by type: whose rule it has, if nothing was changed since
+
+
 def find_rule(module: nn.Module) -> Any:
     """The rule of this very type. A subclass that leaves ``forward`` alone computes the same and shares it."""
-    for base in type(module).__mro__:
-        if base in RULES:
-            same = type(module).forward is base.forward and not getattr(module, "parametrizations", None)
-            return RULES[base] if same else None
-    return None
+    kind = type(module)
+    base = _bases[kind] if kind in _bases else _find_base(kind)
+    if base is None or kind.forward is not base.forward or child_of(module, "parametrizations"):
+        return None
+    return RULES.get(base)
+
+
+def _find_base(kind: type[nn.Module]) -> type[nn.Module] | None:
+    base = _bases[kind] = next((base for base in kind.__mro__ if base in RULES), None)
+    return base
+
+
+def child_of(module: nn.Module, child: str) -> Any:
+    """``getattr(module, child, None)``, which takes torch microseconds where there is none, and a step asks often."""
+    return module._modules.get(child) or module.__dict__.get(child) or getattr(type(module), child, None)
 
 
 def find_inner(call: Call, outputs: list[Tensor]) -> Any:

@@ -88,7 +88,9 @@ class Statistics:
         """ "norms" or "dots" [B] per layer as arrays, where so few numbers are added faster than torch could be asked to."""
         known = self.known_arrays.get(what)
         if known is None:
-            known = self.known_arrays[what] = {n: v.cpu().numpy() for n, v in getattr(self, what).items()}
+            known = self.known_arrays[what] = {
+                n: v.numpy() if v.is_cpu else v.cpu().numpy() for n, v in getattr(self, what).items()
+            }
         return known
 
     def products_of(self, one: str, other: str) -> dict[str, float]:

@@ -33,13 +33,16 @@ class Attachments:
         self.handles, self.step_handles = Handles(), Handles()
         self.idle_cost, self.note_idle = IdleCost([], note_idle), note_idle
         self.on_loss, self.loss_handles = Hook(listener, "on_loss"), Handles()
+        self.place = -1  # of that hook, among those of the loss
         self.listens = True  # is every loss heard of? Else a step may have begun, and nobody knows
 
     def attach(self) -> None:
         """Separate from the constructor, so that hooks can be removed if it fails half-way."""
         self.handles.add(HiddenFromScript())
         if isinstance(self.loss_fn, nn.Module):
-            self.loss_handles.add(self.loss_fn.register_forward_hook(self.on_loss, with_kwargs=True))
+            handle = self.loss_fn.register_forward_hook(self.on_loss, with_kwargs=True)
+            self.place = handle.id
+            self.loss_handles.add(handle)
             if len(self.optimizers) == 1:
                 self.idle_cost = IdleCost([self.on_loss, self.after_step], self.note_idle)
         else:
@@ -49,15 +52,18 @@ class Attachments:
 
     def listen(self, wanted: bool) -> None:
         """To a loss module: on an idle step of a tiny network, its hook alone may take what a budget allows. It stays where
-        the module has others, because they are called in order."""
+        the module has others, because they are called in order. Its place is kept: to register it anew, every few steps,
+        would take as long as listening."""
         if wanted is self.listens or not isinstance(self.loss_fn, nn.Module):
             return
+        hooks, takes_keywords = self.loss_fn._forward_hooks, self.loss_fn._forward_hooks_with_kwargs
         if wanted:
-            self.loss_handles.add(self.loss_fn.register_forward_hook(self.on_loss, with_kwargs=True))
-        elif len(self.loss_fn._forward_hooks) > 1:
+            hooks[self.place], takes_keywords[self.place] = self.on_loss, True
+        elif len(hooks) > 1:
             return
         else:
-            self.loss_handles.remove()
+            hooks.pop(self.place, None)
+            takes_keywords.pop(self.place, None)
         self.listens = wanted
 
     def rest(self) -> None:

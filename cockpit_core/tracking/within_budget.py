@@ -50,6 +50,7 @@ class Pacer:
         self.glanced = 0.0  # seconds spent on glances
         self.shown = 0.0  # seconds lent for what had never been measured
         self.probed, self.probe_cost = 0.0, 0.0  # seconds spent on probes, and on the last one
+        self.weighed = 0  # the step at which it was last found out what never fits
         self.left_out: dict[str, float] = {}
         """Names of quantities that never fit, with the steps that one measurement would have to be saved for."""
 
@@ -62,11 +63,17 @@ class Pacer:
             self.begun = True
             cheapest = min(waiting, key=lambda bundle: bundle.price)
             return self._take([cheapest], due)
-        account = self.account
-        if not account.step_time and not (self.loan and step in EARLY):
+        account, lends = self.account, bool(self.loan) and step in EARLY
+        if not account.step_time and not lends:
             self.idle_until = step + 1
             return []
-        self._leave_out(waiting)
+        in_debt = account.balance < 0 and not lends
+        if not in_debt or step >= 4 * self.weighed:
+            self.weighed = step
+            self._leave_out(waiting)
+        if in_debt:  # whosever turn it is: weighing them would only add to the debt
+            self._wait(step, -account.balance)
+            return []
         waiting = [bundle for bundle in waiting if not self.left_out.keys() & {q.name for q in bundle.quantities}]
         if not waiting:
             self.idle_until = step + max(FARTHEST, step // 4)
@@ -75,13 +82,15 @@ class Pacer:
         if not chosen and step in EARLY:
             chosen = self._borrow(waiting)
         if not chosen:
-            farthest = max(FARTHEST, step // 4)
-            wait = math.ceil(missing / account.rate) if account.rate > 0 else farthest
-            early = (
-                min((other - step for other in GLANCES if other > step), default=farthest) if self.loan else farthest
-            )
-            self.idle_until = step + min(max(wait, 1), farthest, max(step, 1), early)
+            self._wait(step, missing)
         return self._take(chosen, due)
+
+    def _wait(self, step: int, missing: float) -> None:
+        """Until the account may have so many seconds more."""
+        farthest, rate = max(FARTHEST, step // 4), self.account.rate
+        wait = math.ceil(missing / rate) if rate > 0 else farthest
+        early = min((other - step for other in GLANCES if other > step), default=farthest) if self.loan else farthest
+        self.idle_until = step + min(max(wait, 1), farthest, max(step, 1), early)
 
     def may_glance(self, step: int) -> bool:
         """Where early steps may be tracked on credit, what costs next to nothing has its own budget."""

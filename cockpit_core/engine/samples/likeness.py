@@ -13,12 +13,15 @@ def outline(nodes: Iterable[Any]) -> int:
     A function may do something else without another shape or another name: BatchNorm that begins to train, ``flip``,
     ``roll`` or ``softmax`` along another dimension. What it keeps besides tensors tells. Fractions are left out: they only scale.
     """
-    return hash(tuple((node.name(), *settings_of(node)) for node in nodes))
-
-
-def settings_of(node: Any) -> list[Any]:
-    values = [getattr(node, name) for name in plain_names(node.__class__)]
-    return [value for value in values if is_whole(value)]
+    parts: list[Any] = []
+    for node in nodes:
+        parts.append(node.name())
+        for name in plain_names(node.__class__):
+            value = getattr(node, name)
+            if is_whole(value):
+                parts.append(value)
+        parts.append(None)  # no setting is: where this function ends
+    return hash(tuple(parts))
 
 
 @lru_cache(maxsize=1024)
@@ -29,6 +32,6 @@ def plain_names(kind: type) -> tuple[str, ...]:
 
 
 def is_whole(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(isinstance(entry, int) for entry in value)
-    return isinstance(value, (int, str))
+    if isinstance(value, (int, str)):
+        return True
+    return isinstance(value, tuple) and all(isinstance(entry, int) for entry in value)

@@ -15,6 +15,7 @@ from cockpit_core.quantities.needs import BASE, bundle_of
 from cockpit_core.schedules import as_schedule
 from cockpit_core.tracking.account import IDLE, Account
 from cockpit_core.tracking.pace import Pace
+from cockpit_core.tracking.within_budget import Pacer
 from tests.training import by_step, start
 
 WORK = {"individual": "norms", "histogram": "histogram", "alpha": "alpha", "diagonal": "diagonal", "gram": "gram"}
@@ -197,3 +198,22 @@ def test_trigger_is_worth_any_budget(tmp_path: Path) -> None:
 def test_budget_that_is_no_share_is_refused(budget: float, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="share of the training time"):
         start("mlp").track(tmp_path / "run", budget=budget)
+
+
+def test_in_debt_nothing_is_weighed_but_what_never_fits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weighing all quantities takes as long as some steps of a tiny network, and no cost fits into a debt."""
+    weighed: list[float] = []
+    afford = Pacer._afford
+
+    def note(self: Pacer, waiting: list) -> tuple:
+        weighed.append(self.account.balance)
+        return afford(self, waiting)
+
+    monkeypatch.setattr(Pacer, "_afford", note)
+    world = World(0.05, 0.6e-3, {**COSTS, BASE: 4e-3}).run(300)
+    assert world.pace.account.balance < 0
+    assert all(balance >= 0 for balance in weighed)
+    assert "HessMaxEV" in world.pace.describe()
+    rich = World(0.5, 10e-3, COSTS).run(300)
+    assert weighed
+    assert len(rich.measured[BASE]) > 10
