@@ -14,6 +14,7 @@ from cockpit_core.engine.broadcast import Entry, pull_entry
 from cockpit_core.engine.capture import Pass, add_pass, add_up, free, keeps_graph
 from cockpit_core.engine.centre import Centre
 from cockpit_core.engine.layer_result import Job, LayerResult, directions_to_check, method_of
+from cockpit_core.engine.loss.prepared import spread_penalties
 from cockpit_core.engine.reducing import drop_formed
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
@@ -24,6 +25,7 @@ from cockpit_core.quantities.norms import measure_norms
 WAITING = 4
 """Layers that wait to be checked may hold this part of the memory budget."""
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
+SCALED = "a GradScaler was noticed only at the step, after gradients had been reduced; the next step is measured again"
 TAKEN = "gradients were taken away inside the backward pass, as by an optimizer that steps in a hook"
 Norms = Callable[[], dict[str, float]]
 
@@ -45,9 +47,8 @@ class BackwardSide(Centre):
         pass_.part = pass_.batch_size
         pass_.note_size(*origin)
         if not state.passes:
-            state.place = self.find_place()
-            gradients = {n: p.grad for n, p in self.cover.trainable().items()}
-            state.before = {n: None if g is None else g.detach().clone() for n, g in gradients.items()}
+            state.place, trained = self.find_place(), self.cover.trainable().items()
+            state.before = {n: None if p.grad is None else p.grad.detach().clone() for n, p in trained}
             state.stale = any_nonzero(b for b in state.before.values() if b is not None)
             state.loss_scale = self.loss_scale()
         state.open = pass_
@@ -251,8 +252,8 @@ class BackwardSide(Centre):
 
     def measure(self) -> None:
         """All passes of the step, and of all processes, are there: reduce what waited for the last of them."""
-        state = self.step
-        state.measured = True
+        state, self.step.measured = self.step, True
+        spread_penalties(state.passes)
         joint = join_batches(self.group, state.batch)
         if isinstance(joint, str):
             state.no_value["individual"] = joint
@@ -267,12 +268,12 @@ class BackwardSide(Centre):
 
     def _reduce_rest(self) -> None:
         state = self.step
-        if state.entangled or (state.backward_passes > 1 and state.reduced):
-            # The first pass was reduced as if it were the only one, but more came: its numbers have the wrong scale.
+        if state.entangled or ((state.backward_passes > 1 or state.scaled_late) and state.reduced):
+            # Reduced as if the first pass were the only one, or its loss not scaled: the numbers have the wrong scale.
             for part in (state.reduced, state.gram, state.failures):
                 part.clear()
             self.alpha.begin(state.plan)
-            state.no_value["individual"] = state.entangled or CHANGED
+            state.no_value["individual"] = state.entangled or (SCALED if state.scaled_late else CHANGED)
         elif not state.reduced and not state.failures:
             names = [name for name in state.gradients if not self.cover.is_left_out(name)]
             job = self._job(state.passes, state.batch_size, state.gradients)

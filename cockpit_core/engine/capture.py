@@ -83,6 +83,8 @@ class Pass:
     """What is differentiated is more than the loss module gave: its value and its parts are known from its graph."""
     shared: dict[str, Tensor] = field(default_factory=dict)
     """By parameter: the gradient of what counts alike for every sample (a penalty), a part of ``p.grad``."""
+    is_penalty: bool = False
+    """It went through a function of the parameters alone."""
     labels: Tensor | None = None
     """Class of each sample, where the loss was given classes."""
     keeps_graph: bool = True

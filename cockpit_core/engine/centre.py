@@ -75,6 +75,7 @@ class Centre:
         self.prepared: Any = None  # what is differentiated now (``loss.prepared.Prepared``)
         self.layer_handles = Handles()
         self.hooked: dict[nn.Module, list[str]] = {}
+        self.armed: set[str] = set()  # parameters with a hook
         self.again: LossAgain | None = None  # the loss as it was before its last call
         self.before_calls: dict[int, BeforeCall] = {}  # of modules that may have to be run again, by id
         self.joins_batches = False  # a backward pass went through batches of different sizes
@@ -121,6 +122,7 @@ class Centre:
             self._hook_layers()
         elif wanted:
             self.quiet.watch.start()  # what was noted about the step before is gone
+            self._hook_trained()
         else:
             self.layer_handles.remove()
 
@@ -168,21 +170,41 @@ class Centre:
         handles.add(self.quiet.watch.start())
         if isinstance(self.loss_fn, nn.Module):
             handles.add(self.loss_fn.register_forward_pre_hook(LayerHook(self, "on_loss_call"), with_kwargs=True))
+        handles.add(cover.model.register_forward_pre_hook(LayerHook(self, "on_model_begins")))
         handles.add(cover.model.register_forward_pre_hook(LayerHook(self, "on_model"), with_kwargs=True))
         handles.add(cover.model.register_forward_hook(LayerHook(self, "on_model_output")))
-        self.hooked = cover.hooked_modules()
-        for module, locals_ in self.hooked.items():
-            if any(not cover.has_rule(module, local) for local in locals_):
+        self.hooked, self.armed = {}, set()
+        self._hook_trained()
+
+    def _hook_trained(self) -> None:
+        """On layers and parameters that are trained, as far as there are none yet. None is taken off: torch may be about
+        to call those of the model, and what is frozen for a while (as by a GAN's loop) comes back."""
+        handles, cover = self.layer_handles, self.cover
+        if cover.trainable().keys() <= self.armed:
+            return
+        for module, locals_ in cover.hooked_modules().items():
+            before, by_rule = self.hooked.get(module), cover.has_rule
+            if not all(by_rule(module, own) for own in locals_) and all(by_rule(module, own) for own in before or ()):
                 handles.add(module.register_forward_pre_hook(LayerHook(self, "on_call"), with_kwargs=True))
-            handles.add(module.register_forward_hook(LayerHook(self, "on_layer"), with_kwargs=True))
-        for p in cover.trainable().values():
-            handles.add(p.register_post_accumulate_grad_hook(Hook(self, "on_parameter")))
+            if before is None:
+                handles.add(module.register_forward_hook(LayerHook(self, "on_layer"), with_kwargs=True))
+            self.hooked[module] = list(dict.fromkeys((*(before or ()), *locals_)))
+        for name, p in cover.trainable().items():
+            if name not in self.armed:
+                self.armed.add(name)
+                handles.add(p.register_post_accumulate_grad_hook(Hook(self, "on_parameter")))
 
     def rehook(self) -> None:
         """The cover has changed: hooks must follow."""
         if self.layer_handles:
             self.layer_handles.remove()
             self._hook_layers()
+
+    def on_model_begins(self, module: nn.Module, args: tuple) -> None:
+        """Parameters may have been set free since the hooks were made (gradual unfreezing)."""
+        if not self.quiet.muted and self.alpha.repetition is None:
+            with self.guard("layer hooks"):
+                self._hook_trained()
 
     def discard(self) -> None:
         """What was captured in this step no longer counts."""

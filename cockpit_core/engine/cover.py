@@ -87,6 +87,7 @@ class Cover:
         self.hosts = {name: leave_to_inner(hosts) for name, hosts in self.hosts.items()}
         self.dims = find_batch_dims(model)
         self._places: dict[tuple[nn.Module, str], str] | None = None
+        self.modules = list(model.modules())
 
     def _assign(self, module: nn.Module) -> None:
         whole = isinstance(module, ATOMIC)
@@ -116,6 +117,21 @@ class Cover:
 
     def trainable(self) -> dict[str, nn.Parameter]:
         return {n: p for n, p in self.parameters.items() if p.requires_grad and n in self.selected}
+
+    def strangers(self) -> list[str]:
+        """Parameters that are trained now and were not there when the run began: a head was replaced, an adapter
+        added."""
+        if self.sharded:
+            return []  # fully_shard swaps the objects
+        known, names = set(map(id, self.modules)), self.names
+        for module in self.modules:
+            if any(id(child) not in known for child in module._modules.values() if child is not None):
+                break
+            if any(p is not None and id(p) not in names for p in module._parameters.values()):
+                break
+        else:
+            return []  # the usual case, in a moment
+        return [name for name, p in self.model.named_parameters() if id(p) not in names and p.requires_grad]
 
     def hooked_modules(self) -> dict[nn.Module, list[str]]:
         """Each module to hook, with the local names of the parameters that it measures."""
@@ -149,7 +165,9 @@ class Cover:
                 raise error
 
     def note_method(self, name: str, method: str, reason: str, interacts: str) -> None:
-        """How it is measured. Once samples have been seen to interact, they may do so again."""
+        """How it is measured. Once samples have been seen to interact, they may do so again: a BatchNorm that begins to
+        train later, too."""
+        interacts = interacts or (reason if method == "contribution" else "")
         if interacts and self.methods.get(name, ("",))[0] != "contribution":
             self.methods[name] = ("contribution", interacts)
         self.methods.setdefault(name, (method, reason))

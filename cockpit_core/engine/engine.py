@@ -286,7 +286,7 @@ class Engine(BackwardSide):
         prepared.origin = origin
         self.drop_zeroed()
         asks = plan.individual or {"losses", "alpha"} & plan.needs
-        parts = find_terms(root, origin[1], self.batch_dim) if asks else Terms()
+        parts = prepared.parts = find_terms(root, origin[1], self.batch_dim) if asks else Terms()
         terms, whole = parts.terms, [node for node, _ in roots_of(root)]
         own = [term.edge.node for term in terms if not term.shared]
         for node in own if own and len(own) < len(terms) else whole:  # a penalty has no samples
@@ -319,7 +319,7 @@ class Engine(BackwardSide):
                 self.noticed_loss(torch.tensor(prepared.value / self.loss_scale()), factor)
             pass_ = self.open_pass(prepared.origin, None)
             pass_.whole, pass_.shared = True, prepared.shared
-            pass_.labels = prepared.labels
+            pass_.labels, pass_.is_penalty = prepared.labels, prepared.is_penalty
             self.step.again.note_whole(prepared.again)
             pass_.curved = bool(self.step.plan.curvature_kinds)
             pass_.loss = prepared.value / self.step.loss_scale

@@ -69,6 +69,10 @@ class Place:
         apart[(values == self.values) | (np.isnan(values) & np.isnan(self.values))] = 0.0
         return math.inf if np.isnan(apart).any() else float(apart.max())
 
+    def has_same_parameters(self, other: Place) -> bool:
+        pairs = zip(self.parameters, other.parameters, strict=False)
+        return len(self.parameters) == len(other.parameters) and all(one is same for one, same in pairs)
+
     def is_back(self, other: Place) -> bool:
         """Are the parameters here again, after they were at ``other``?"""
         return self.is_near(BACK * self.distance(other.values), self.read())

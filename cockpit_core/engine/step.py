@@ -88,6 +88,8 @@ class StepState:
 
     loss_scale: float = 1.0
     """What a GradScaler multiplied the loss with; all numbers are divided by it."""
+    scaled_late: bool = False
+    """The GradScaler was noticed only at the step."""
     half: bool = False
     """Gradients in half precision were seen: contributions add up less exactly."""
     interacts: str = ""
@@ -97,7 +99,7 @@ class StepState:
 
     def unscale(self, scale: float) -> None:
         """A GradScaler was noticed only at the step: divide what was taken with its factor in it."""
-        self.loss_scale = scale
+        self.loss_scale, self.scaled_late = scale, True
         for pass_ in self.passes:
             pass_.loss /= scale
             pass_.losses = None if pass_.losses is None else pass_.losses / scale

@@ -15,4 +15,9 @@ class Distance(Quantity):
     headline = True
 
     def measure(self, statistics: Statistics) -> Value:
-        return norm_value(statistics.norms_of("moved"))
+        unknown = [name for name in statistics.parameters if name not in statistics.start]
+        value = norm_value(statistics.norms_of("moved"))
+        if unknown:
+            value.network = None
+            value.reason = f"{unknown[0]} was not trained when this run began, so it is not known how far it has come"
+        return value

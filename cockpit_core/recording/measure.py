@@ -51,6 +51,19 @@ class Instruments:
     """``theta_0``, if somebody asks for it."""
     no_start: str = ""
     """Why ``theta_0`` is not known."""
+    reached: set[str] = field(default_factory=set)
+    """Parameters that a tracked step has given a gradient; the others take no part in training."""
+    frozen: dict[str, int] = field(default_factory=dict)
+    """Parameters that were not trained when the run began, with their versions then."""
+
+    def find_start(self) -> dict[str, Tensor]:
+        """``theta_0``, as far as it is known. What was frozen when the run began, and was not written to since, is still
+        there."""
+        for name in [n for n in self.frozen if self.engine.cover.parameters[n].requires_grad]:
+            p, version = self.engine.cover.parameters[name], self.frozen.pop(name)
+            if p._version == version:
+                self.start[name] = p.detach().clone()
+        return self.start
 
 
 class Measurement:
@@ -69,7 +82,7 @@ class Measurement:
         """Why there are no numbers of the whole network although some layers have them."""
         self.backpack = BackpackValues()
         self.rates = read_rates(instruments.optimizers)
-        self.engine.note_start(copy_before(self.state, self.plan, self.cover.trainable()))
+        self.engine.note_start(copy_before(self.state, self.plan, self._movable(), whole=self._in_rounds))
         if not self.state.in_closure:
             self._measure_before()
 
@@ -102,11 +115,27 @@ class Measurement:
         with engine.mute():
             return measure_extensions(self.plan.extensions, cover, loss_fn, self.state, engine.group, engine.batch_dim)
 
+    def _trained(self) -> dict[str, Tensor]:
+        reached = self.instruments.reached
+        reached.update(self.state.gradient_norms)
+        return {n: p for n, p in self._movable().items() if n in reached or self._in_rounds}
+
+    @property
+    def _in_rounds(self) -> bool:
+        """One optimizer steps after the other, and the gradient of the next may come in between (a GAN)."""
+        return len(self.instruments.optimizers) > 1
+
+    def _movable(self) -> dict[str, Tensor]:
+        """What may move at this step: in a round, what its other optimizers will move is frozen for a while."""
+        trained, owned = self.cover.trainable(), (self.engine.owned() or set()) if self._in_rounds else set()
+        chosen = ((n, p) for n, p in self.cover.parameters.items() if n in self.cover.selected)
+        return {n: p for n, p in chosen if n in trained or id(p) in owned}
+
     def _gather(self, **more: Any) -> Statistics:
         given = self.instruments
         return gather_statistics(
-            self.state, self.plan, self.cover.parameters, step=self.record.step, time=self.record.time,
-            start=given.start if "start" in self.plan.needs else {},
+            self.state, self.plan, self._trained(), step=self.record.step, time=self.record.time,
+            start=given.find_start() if "start" in self.plan.needs else {},
             curvature=self.engine.curvature.kind, ids=self.ids, learning_rates=self.rates, known_norms=self.norms,
             backpack=self.backpack, **more,
         )  # fmt: skip
@@ -153,7 +182,8 @@ class Measurement:
             if not self.state.measured:
                 self.engine.measure()  # the closure did no backward pass: the gradient was there before
             self._measure_before()
-        update, self.norms_asked = find_update(self.state, self.cover.parameters)
+        more = self.state.theta if self._in_rounds else ()
+        update, self.norms_asked = find_update(self.state, self.cover.parameters, more)
         if self.plan.alpha_start:
             lengths = self.norms.get("parameters", {})
             reason = self.engine.start_alpha(self.record.step, update, self._norms_of_update, lengths)

@@ -54,6 +54,9 @@ def look_again(
     )
     if state.in_closure and not state.passes:
         reason = "no backward pass was seen before the step"
+    later = [name for name in update if name not in state.gradients]
+    if later and not reason:
+        reason = f"the step moved {later[0]}, whose gradient came after the loss: several optimizers take turns"
     if reason or not update:
         return OwnBatch(reasons=dict.fromkeys(REPEATED, reason or "no parameter has a gradient"))
     setting = Setting(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,16 @@ from cockpit_core.quantities.norms import ask_norms
 
 
 def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Tensor], **more: Any) -> Statistics:
-    """``more``: what the step itself does not know (its number, the time, the optimizer's own numbers)."""
+    """``parameters``: those that are trained. One that this batch alone does not reach (an expert that got no tokens) is
+    among them. ``more``: what the step itself does not know (its number, the time, the optimizer's own numbers).
+    """
     reduced = {n: s for n, s in state.reduced.items() if "gradient" in s.projections}
     return Statistics(
         batch_size=state.batch_size,
         loss=state.loss,
         losses=state.losses(),
         backward_seen=bool(state.passes),
-        parameters={n: state.theta[n] if n in state.theta else parameters[n].detach() for n in state.gradient_norms},
+        parameters={n: state.theta[n] if n in state.theta else p.detach() for n, p in parameters.items()},
         gradients=state.gradients,
         gradient_norms=state.gradient_norms,
         norms={n: s.norms for n, s in reduced.items() if s.norms is not None},
@@ -61,20 +63,22 @@ def show_whole(statistics: Statistics, quantity: Quantity) -> Statistics:
     return replace(statistics, **changes)
 
 
-def copy_before(state: StepState, plan: Plan, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``theta_t``, where the step will be compared with it. All of it with a closure: which parameters get a gradient
-    is not known yet."""
+def copy_before(
+    state: StepState, plan: Plan, parameters: Mapping[str, Tensor], *, whole: bool = False
+) -> dict[str, Tensor]:
+    """``theta_t``, where the step will be compared with it. All of it with a closure, and where asked for: which
+    parameters get a gradient is not known yet."""
     if not (plan.alpha_start or "update" in plan.needs or state.in_closure):
         return {}
     with Ungraded():
-        return {n: p.clone() for n, p in parameters.items() if state.in_closure or p.grad is not None}
+        return {n: p.clone() for n, p in parameters.items() if whole or state.in_closure or p.grad is not None}
 
 
 def find_update(
-    state: StepState, parameters: Mapping[str, Tensor]
+    state: StepState, parameters: Mapping[str, Tensor], more: Container[str] = ()
 ) -> tuple[dict[str, Tensor], Callable[[], dict[str, float]]]:
-    """``s_t``, of the parameters that have a gradient; and how long it is in each, not read yet."""
-    names = [n for n in state.theta if n in state.gradient_norms]
+    """``s_t``, of the parameters that have a gradient, and of ``more``; and how long it is in each, not read yet."""
+    names = [n for n in state.theta if n in state.gradient_norms or n in more]
     pairs = [parameters[n] for n in names], [state.theta[n] for n in names]
     if not names:
         return {}, dict

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from cockpit_core.distributed.group import Group
+from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.step import StepState
 
 NO_LOSS = (
@@ -13,8 +14,15 @@ NO_LOSS = (
 )
 
 
-def why_unclear(state: StepState) -> str:
+def why_unclear(state: StepState, cover: Cover) -> str:
     """Is it known which gradient and which move belong to this step? "" if so."""
+    strangers = cover.strangers()
+    if strangers:
+        more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+        return (
+            f"the model has parameters that it did not have when track() was called ({strangers[0]}{more}). Close this run, "
+            "and call track() after they were added or replaced"
+        )
     if state.open is not None and torch._C._current_graph_task_id() != -1:
         return "optimizer.step() runs inside the backward pass"
     if state.elsewhere is not None and state.place is not None and not state.place.is_back(state.elsewhere):

@@ -93,8 +93,12 @@ def make_instruments(
     loss_fn: Any,
     faults: Faults,
     note_uncovered: Callable[[str, str], None],
+    is_new: bool,
 ) -> Instruments:
-    return Instruments(engine, optimizers, loss_fn, faults.guard, faults.warn, note_uncovered)
+    """``is_new``: the run begins now, so whatever is not trained yet is where it began."""
+    still = [(n, p) for n, p in engine.cover.parameters.items() if not p.requires_grad and not p.is_inference()]
+    frozen = {n: p._version for n, p in still} if is_new else {}
+    return Instruments(engine, optimizers, loss_fn, faults.guard, faults.warn, note_uncovered, frozen=frozen)
 
 
 def find_start(past: Past | None, step: int, cover: Cover, log: Log, limit: int) -> tuple[dict[str, Tensor], str]:

@@ -66,7 +66,7 @@ class Tracker:
         )  # fmt: skip
         self.signals = opening.make_signals(model, loss_fn, self.engine, settings.on_error)
         self.instruments = opening.make_instruments(
-            self.engine, self.optimizers, loss_fn, self.faults, Hook(self, "note_uncovered")
+            self.engine, self.optimizers, loss_fn, self.faults, Hook(self, "note_uncovered"), past is None
         )
         if settings.asks("start"):
             start = opening.find_start(past, self.step, self.cover, self.log, settings.keep_start)
@@ -232,7 +232,7 @@ class Tracker:
             self.engine.alpha.forget()
             self.faults.warn(alone, f"Cockpit: {alone}.")
             return True
-        reason = why_unclear(state)
+        reason = why_unclear(state, self.cover)
         if reason:
             self.faults.warn(reason, f"Cockpit: a step is not recorded: {reason}.")
             self.log.note(self.step, "error", f"not recorded: {reason}", "step")

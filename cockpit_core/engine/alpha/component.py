@@ -39,6 +39,7 @@ from cockpit_core.quantities.norms import combine
 
 ASIDE = 1e-2  # of a step: so far its end may be from where the next gradient is taken
 MOVED = "the parameters were moved after optimizer.step() and before the next gradient"
+OTHERS = "other parameters are trained than at the step before: some were frozen, or set free"
 NOT_KEPT = "the step was not along the gradient as before; measured from the next step on"
 
 
@@ -145,7 +146,10 @@ class Alpha:
         pending, self.pending = self.pending, None
         if pending is None:
             return ""
-        if self._was_moved(batch.place):
+        landed, place = self.landed[0], batch.place
+        if landed is not None and place is not None and not landed.has_same_parameters(place):
+            return OTHERS
+        if self._was_moved(place):
             return MOVED
         fitted, self.update = fit(pending, batch), {}
         if isinstance(fitted, str):

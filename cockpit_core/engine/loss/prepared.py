@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from cockpit_core.engine.capture import Pass
+from cockpit_core.engine.capture import Pass, add_up
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import Reading
+from cockpit_core.engine.loss.graph import Terms
 from cockpit_core.engine.loss.roots import Root
 
 MOST_OUTPUTS = 31
@@ -38,6 +39,7 @@ class Prepared:
     by_module: bool
     """At least a part of it does."""
     reading: Reading | None = None
+    parts: Terms = field(default_factory=Terms)
     labels: Tensor | None = None
     """Class of each sample, where its graph has kept them."""
     again: Any = None
@@ -50,6 +52,12 @@ class Prepared:
 
     def note_end(self) -> None:
         self.ended = True
+
+    @property
+    def is_penalty(self) -> bool:
+        """Is all of it a function of the parameters alone?"""
+        terms = self.parts.terms
+        return bool(terms) and all(term.shared for term in terms) and not (self.parts.given or self.by_module)
 
     @property
     def value(self) -> float:
@@ -66,3 +74,20 @@ def correct_loss(passes: list[Pass], ended: Pass, value: float) -> None:
         pass_.loss = value if pass_ is ended else pass_.loss - ended.loss + value
         if pass_.losses is not None:
             pass_.losses, pass_.no_losses = None, "a constant is added to the loss, and no graph tells to which samples"
+
+
+def spread_penalties(passes: list[Pass]) -> None:
+    """A penalty that was differentiated by itself has no samples: it counts alike for all that the step has."""
+    alone, rest = [one for one in passes if one.is_penalty], [one for one in passes if not one.is_penalty]
+    if not alone or not rest:
+        return
+    total = sum(one.batch_size for one in rest)
+    for penalty in alone:
+        for one in rest:
+            share = one.batch_size / total
+            add_up(one.shared, {name: share * gradient for name, gradient in penalty.shared.items()})
+            one.loss += share * penalty.loss
+            one.no_losses = one.no_losses or penalty.no_losses
+            one.losses = None if one.losses is None or one.no_losses else one.losses + share * penalty.loss
+        rest[0].further |= {penalty.task, *penalty.further}
+    passes[:] = rest
