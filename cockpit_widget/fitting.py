@@ -45,10 +45,19 @@ def encode_curves(data: RunData, since: int, run: str, limit: int) -> list[bytes
         if len(batch) <= room:
             return [batch]
     network = thin(data, since, run, None, [], int(limit * NETWORK))
-    if network is None:
-        return [encode_first(data, since, run, room)]
+    first = network or encode_first(data, since, run, int(limit * NETWORK)) or encode_first(data, since, run, room)
+    return [first, encode_layers_within(data, since, run, int(limit * LAYERS), room - len(first))]
+
+
+def encode_layers_within(data: RunData, since: int, run: str, limit: int, most: int) -> bytes:
+    """All that is layer-wise; or the gradients alone, in whatever is left: the map of the network is on the first screen,
+    and a page asks only after a click."""
     layered = list(data.table.layer_columns)
-    return [network, thin(data, since, run, layered, None, int(limit * LAYERS)) or b""] if layered else [network]
+    for names, room in ((layered, limit), ([name for name in layered if name == "GradNorm"], most)):
+        encoded = thin(data, since, run, names, None, room) if names else None
+        if encoded is not None:
+            return encoded
+    return b""
 
 
 def encode_first(data: RunData, since: int, run: str, limit: int) -> bytes:

@@ -15,6 +15,7 @@ from cockpit_core.events.data import RunData, load
 from cockpit_core.foundation.records import Finding
 from cockpit_core.report.findings import is_alarm, show_findings
 from cockpit_core.report.terminal import Terminal, clean, wrap
+from cockpit_core.report.unlearned import add_unlearned
 
 
 def print_diagnosis(runs: Sequence[Path], terminal: Terminal, *, as_json: bool, fail_on: str) -> int:
@@ -25,7 +26,7 @@ def print_diagnosis(runs: Sequence[Path], terminal: Terminal, *, as_json: bool, 
         if data.table.header is None and not len(data.rows.step):
             raise ValueError(f"{run}: nothing in this log can be read" if data.broken else f"{run}: this log is empty")
         judged[str(run)] = data, judge_run(data)
-    ranked = {name: rank(judge.found.values()) for name, (_, judge) in judged.items()}
+    ranked = {name: add_unlearned(data, rank(judge.found.values())) for name, (data, judge) in judged.items()}
     if as_json:
         plain = [as_plain(name, ranked[name], list_unexamined(judge)) for name, (_, judge) in judged.items()]
         terminal.stream.write(json.dumps(plain, indent=1) + "\n")  # ASCII, with everything else escaped

@@ -50,5 +50,5 @@ def explain_no_signal(averages: Averages, B: int) -> str:
     if noise == 0 and signal == 0:
         return "the gradient is zero"
     largest = signal + 2 * math.sqrt(variance) if variance == variance else 0.0
-    bound = f"; it is probably above {noise / largest:.2g} samples" if largest > 0 else ""
+    bound = f"; it is probably above {float(f'{noise / largest:.2g}'):,.0f} samples" if largest > 0 else ""
     return f"no signal can be told from the noise in {seen} yet{bound}"

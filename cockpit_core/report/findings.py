@@ -11,6 +11,7 @@ from cockpit_core.diagnosis.unexamined import describe
 from cockpit_core.events.data import RunData
 from cockpit_core.foundation.records import Evidence, Finding
 from cockpit_core.report.terminal import Terminal, clean, format_number, wrap
+from cockpit_core.report.unlearned import add_unlearned
 from cockpit_core.schema.findings import SEVERITIES
 
 PAINTS = {"broken": "failed", "likely": "crashed", "advice": "dim"}
@@ -19,9 +20,8 @@ SHOWN_EVIDENCE = 4
 
 def known_findings(data: RunData) -> list[Finding]:
     """As the run itself wrote them; a log of an older version, which has none, is judged now."""
-    if any(name.startswith("signal/") for name in data.table.columns):
-        return rank(data.findings)
-    return rank(judge_run(data).found.values())
+    judged = any(name.startswith("signal/") for name in data.table.columns)
+    return add_unlearned(data, rank(data.findings if judged else judge_run(data).found.values()))
 
 
 def is_alarm(finding: Finding, fail_on: str = "likely") -> bool:
@@ -49,7 +49,8 @@ def show_findings(findings: Sequence[Finding], terminal: Terminal, unexamined: d
         details = [describe_evidence(item) for item in finding.evidence[:SHOWN_EVIDENCE]]
         details += [f"explains {', '.join(finding.explains)}"] if finding.explains else []
         details += [f"try: {finding.remedy}"] if finding.remedy else []
-        details += [f"{finding.name}, confidence {finding.confidence:.2f}; docs/diagnoses/{finding.name}.md"]
+        sure = f", confidence {finding.confidence:.2f}" if finding.confidence > 0 else ""
+        details += [f"{finding.name}{sure}; docs/diagnoses/{finding.name}.md"]
         for detail in details:
             for line in wrap(f"  {clean(detail)}", terminal):
                 terminal.write(line)

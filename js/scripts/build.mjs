@@ -1,5 +1,5 @@
 // One bundle per host. `--check` also fails when a bundle grows past its budget; `--dev` builds the preview page.
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import { build, transform } from "esbuild";
@@ -25,8 +25,20 @@ const styles = {
     }),
 };
 
+// Names of two words that are private, and used through `this` alone, are nobody else's: they travel as a letter.
+function privateNames() {
+  const files = readdirSync(`${root}js/src`, { recursive: true }).filter((file) => file.endsWith(".ts"));
+  const code = files.map((file) => readFileSync(`${root}js/src/${file}`, "utf8")).join("\n");
+  const names = new Set(
+    [...code.matchAll(/\bprivate (?:(?:readonly|async|get|set) )*([a-z]+[A-Z]\w*)/g)].map(([, name]) => name),
+  );
+  const isOwn = (name) => !new RegExp(`(?<!\\bthis)\\??\\.${name}\\b|["'\`]${name}["'\`]|[{,] ${name}\\b`).test(code);
+  return [...names].filter(isOwn);
+}
+
 indexPanels();
 indexFields();
+const mangleProps = new RegExp(`^(${privateNames().join("|")})$`);
 const wanted = process.argv.includes("--dev") ? preview : hosts;
 for (const { entry, out, format } of wanted) {
   await build({
@@ -41,6 +53,7 @@ for (const { entry, out, format } of wanted) {
     legalComments: "none",
     plugins: [styles],
     define: { "define.amd": "false" },
+    mangleProps,
     logLevel: "warning",
   });
   const code = readFileSync(root + out);

@@ -62,6 +62,22 @@ def test_a_dozen_runs_share_a_keyframe_and_each_is_seen(tmp_path: Path) -> None:
         assert len(page.column(name, "Loss")[0]) >= 20
 
 
+def test_of_a_sweep_the_map_of_the_network_is_there_without_a_click(tmp_path: Path) -> None:
+    """Once there was room for a few curves of each run and nothing of its layers: the map said "Fetching" for ever."""
+    names = [f"r{number:02d}" for number in range(10)]
+    for seed, name in enumerate(names):
+        synthetic.write_run(tmp_path / name, steps=80, seed=seed, layers=8)
+    limits = Limits(keyframe_bytes=400_000)
+    feed = Feed(make_sources([str(tmp_path / name) for name in names]), Throttle(None, limits=limits))
+    message = feed.keyframe()
+    assert message is not None
+    assert len(message.frames) <= limits.keyframe_bytes
+    page, data = FakePage().read(message.frames), load(tmp_path / names[0])
+    assert not page.column(names[0], "NormTest", data.layers[0])[0]  # there is no room for everything
+    for name in names:
+        assert all(len(page.column(name, "GradNorm", layer)[0]) >= 20 for layer in data.layers)
+
+
 def test_histograms_travel_at_a_rate_of_their_own(run: FakeRun, make_widget: Make, clock: FakeClock) -> None:
     widget = make_widget(run)
     sizes = []

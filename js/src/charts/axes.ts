@@ -21,7 +21,7 @@ export const upright = (x: number, y: number, text: string, theme: Theme): Mark 
   turned: true,
   color: theme.quiet,
 });
-export const axisLabel: Record<Axis, string> = { step: "step", epoch: "epoch", time: "time (s)" };
+const axisLabel: Record<Axis, string> = { step: "step", epoch: "epoch", time: "time (s)" };
 
 export interface AxisOptions {
   theme: Theme;
@@ -33,7 +33,7 @@ export interface AxisOptions {
 }
 
 /** Ticks of the shared axis; there is no half step. */
-export function timeTicks(xscale: Scale, width: number, axis: Axis): Tick[] {
+function timeTicks(xscale: Scale, width: number, axis: Axis): Tick[] {
   const ticks = xscale.ticks(Math.max(2, Math.floor(width / 64)));
   return axis === "step" ? ticks.filter(({ value }) => Number.isInteger(value)) : ticks;
 }
@@ -53,21 +53,22 @@ export function axisMarks(chart: AxisOptions, box: Box, xscale: Scale, yscale: S
   }
   if (chart.ylabel) marks.push(upright(box.x - 48, box.y + box.height / 2, chart.ylabel, theme));
   if (chart.bare) return marks;
-  for (const tick of timeTicks(xscale, box.width, chart.axis)) {
-    const anchor = tick.at > right - 12 ? "end" : tick.at < box.x + 8 ? "start" : "middle";
-    marks.push({ type: "line", xs: [tick.at, tick.at], ys: [bottom, bottom + 3], stroke: theme.faint });
-    marks.push({ type: "text", x: tick.at, y: bottom + 11, text: tick.label, anchor, color: theme.quiet });
-  }
-  const label = axisLabel[chart.axis] + (chart.xlog ? " (log)" : "");
-  marks.push({
-    type: "text",
-    x: box.x + box.width / 2,
-    y: bottom + 25,
-    text: label,
-    anchor: "middle",
-    color: theme.quiet,
+  for (const { at } of timeTicks(xscale, box.width, chart.axis))
+    marks.push({ type: "line", xs: [at, at], ys: [bottom, bottom + 3], stroke: theme.faint });
+  return [...marks, ...timeMarks(chart, box, xscale)];
+}
+
+/** What stands below a picture over time: numbers, and what they count. */
+export function timeMarks(chart: Pick<AxisOptions, "theme" | "axis" | "xlog">, box: Box, xscale: Scale): Mark[] {
+  const right = box.x + box.width;
+  const bottom = box.y + box.height;
+  const text = { type: "text", color: chart.theme.quiet } as const;
+  const ticks = timeTicks(xscale, box.width, chart.axis).map(({ at, label }): Mark => {
+    const anchor = at > right - 12 ? "end" : at < box.x + 8 ? "start" : "middle";
+    return { ...text, x: at, y: bottom + 11, text: label, anchor };
   });
-  return marks;
+  const label = axisLabel[chart.axis] + (chart.xlog ? " (log)" : "");
+  return [...ticks, { ...text, x: box.x + box.width / 2, y: bottom + 25, text: label, anchor: "middle" }];
 }
 
 export function guideMarks(guide: Guide, theme: Theme, box: Box, yscale: Scale): Mark[] {

@@ -7,6 +7,7 @@ import { type Box, emptyScene, type Mark, type Scene } from "../draw/scene.ts";
 import type { Theme } from "../draw/theme.ts";
 import { upright } from "./axes.ts";
 import { binAxis } from "./bins.ts";
+import { binMarks } from "./histogram.ts";
 
 export interface HeatmapGeometry {
   map: Box;
@@ -193,11 +194,7 @@ function rimMarks(map: Box, { edges, parameter_edges, shape: [rows, columns] }: 
 function axisMarks({ map }: HeatmapGeometry, { theme, labels, plain, histogram }: HeatmapChart): Mark[] {
   const marks: Mark[] = [];
   const across = histogram.parameter_edges ?? new Float64Array([0, 1]);
-  for (const { share, label } of binAxis(across).ticks(Math.max(2, Math.floor(map.width / 48)))) {
-    const anchor = share > 0.98 ? "end" : share < 0.02 ? "start" : "middle";
-    const x = map.x + share * map.width;
-    marks.push({ type: "text", x, y: map.y + map.height + 10, text: label, anchor, color: theme.quiet });
-  }
+  marks.push(...binMarks(across, map, theme).slice(1));
   for (const { share, label } of binAxis(histogram.edges).ticks(Math.max(2, Math.floor(map.height / 40)))) {
     const y = map.y + (1 - share) * map.height;
     marks.push({ type: "text", x: map.x - 5, y, text: label, anchor: "end", color: theme.quiet });

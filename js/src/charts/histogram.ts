@@ -6,6 +6,7 @@ import { pack } from "../draw/raster.ts";
 import type { Scale } from "../draw/scale.ts";
 import type { Box, Mark } from "../draw/scene.ts";
 import type { Theme } from "../draw/theme.ts";
+import { binAxis } from "./bins.ts";
 
 /** Heights from 0 to 1 on a log scale; a single count is still visible. */
 export function logHeights(counts: Float64Array, most: number): number[] {
@@ -46,6 +47,18 @@ export function histogramOutline(counts: Float64Array, most: number, box: Box): 
 export function histogramMark(counts: Float64Array, most: number, box: Box, color: string, runs: number): Mark {
   if (runs > 2) return { type: "line", ...histogramOutline(counts, most, box), stroke: color, weight: 1.4 };
   return { type: "bars", boxes: histogramBoxes(counts, most, box), fill: color, alpha: runs > 1 ? 0.5 : 0.85 };
+}
+
+/** The line that bars stand on, with its numbers. */
+export function binMarks(edges: Float64Array, box: Box, theme: Theme): Mark[] {
+  const y = box.y + box.height;
+  const base: Mark = { type: "line", xs: [box.x, box.x + box.width], ys: [y, y], stroke: theme.faint };
+  const ticks = binAxis(edges).ticks(Math.max(3, Math.floor(box.width / 52)));
+  const marks = ticks.map(({ share, label }): Mark => {
+    const anchor = share > 0.96 ? "end" : share < 0.04 ? "start" : "middle";
+    return { type: "text", x: box.x + share * box.width, y: y + 9, text: label, anchor, color: theme.quiet };
+  });
+  return [base, ...marks];
 }
 
 /** Standard deviation of the binned values: how wide a layer's gradients spread. */

@@ -87,7 +87,11 @@ export function plotBox(chart: LineChart): Box {
   return { x, y, width: Math.max(20, outer.width - left - 12), height: Math.max(16, outer.height - 8 - bottom) };
 }
 
-const ROOM = 300; // pixels for words on both sides of the name of the axis
+/** As long as there is room between the name of the axis, in the middle, and the end. */
+function hiddenWords(count: number, width: number): string {
+  const whole = `${count} ${count > 1 ? "values" : "value"} ≤ 0 not shown`;
+  return 6.2 * whole.length < width / 2 - 28 ? whole : `${count} ≤ 0 hidden`;
+}
 
 export function lineScene(chart: LineChart): Scene {
   const scene = emptyScene(chart.width, chart.height);
@@ -108,7 +112,7 @@ export function lineScene(chart: LineChart): Scene {
       type: "text",
       x: box.x + box.width,
       y: box.y + box.height + (chart.bare ? -8 : 25),
-      text: box.width < ROOM ? `${hidden} ≤ 0 hidden` : `${hidden} ${hidden > 1 ? "values" : "value"} ≤ 0 not shown`,
+      text: hiddenWords(hidden, box.width),
       anchor: "end",
       color: chart.theme.quiet,
     });

@@ -82,7 +82,9 @@ function judge(run: ShownRun): Health {
     : groupWarnings({ runs: [run] })
         .filter(({ notice }) => !isHint(notice))
         .map(fromWarning);
-  const stuck = told.length && data.findings.length ? null : findStuck(run);
+  // Advice is no word about a loss that stays at guessing, unless it is that advice.
+  const spoken = told.some((own) => rank(own) < 2 || own.name === "not_learning");
+  const stuck = spoken && data.findings.length ? null : findStuck(run);
   const findings = orderFindings(stuck ? [...told, stuck, ...doubted(data)] : told);
   const [worst] = findings;
   if (worst && rank(worst) < 2)

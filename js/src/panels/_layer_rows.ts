@@ -5,6 +5,7 @@ import { allLayers, type Context, type ShownRun } from "../contract/panel.ts";
 import { groupBlocks, nameInBlock } from "../data/blocks.ts";
 import { shorten } from "../data/format.ts";
 import type { Series } from "../data/series.ts";
+import type { Mark } from "../draw/scene.ts";
 import { isSick } from "../judge/health.ts";
 
 /** What can be shown of a layer. Norms are joined as lengths, everything else by its mean. */
@@ -87,6 +88,45 @@ export function mapRows(names: string[], room: number, toggled: string[]): Row[]
       };
     });
   });
+}
+
+function kindOf({ runs }: Context, { layers }: Row): string {
+  const infos = runs.flatMap(({ data }) => data.header?.layers ?? []);
+  const kinds = new Set(infos.filter(({ name }) => layers.includes(name)).map(({ module }) => module));
+  return kinds.size === 1 ? ` ${[...kinds][0]}` : "";
+}
+
+/** The name beside a row. "0" alone says little: of a block of one kind the kind is named, too. */
+export function rowName(ctx: Context, row: Row, right: number, y: number, slow = false): Mark {
+  const { theme, state } = ctx;
+  const many = row.layers.length > 1;
+  const kind = many && /^\d+$/.test(row.label) ? kindOf(ctx, row) : "";
+  const active = row.layers.includes(state.layer);
+  return {
+    type: "text",
+    x: right - 5,
+    y,
+    text: (many ? "▸ " : "") + shorten(row.label + kind, Math.floor(right / 5.6)),
+    title: many ? row.block : row.layers[0],
+    anchor: "end",
+    size: 10,
+    color: slow ? theme.warn : active ? theme.accent : theme.quiet,
+    bold: slow || active,
+  };
+}
+
+/** What a click on a row does, and of what it speaks. */
+export function rowTarget(ctx: Context, row: Row) {
+  const many = row.layers.length > 1;
+  const toggle = () => {
+    const now = ctx.state.unfolded;
+    ctx.set({ unfolded: now.includes(row.block) ? now.filter((one) => one !== row.block) : [...now, row.block] });
+  };
+  return {
+    name: many ? `${row.block}, ${row.layers.length} tensors` : row.layers[0],
+    layer: many ? undefined : row.layers[0],
+    act: row.foldable ? toggle : undefined,
+  };
 }
 
 const cache = new WeakMap<ShownRun["data"], Map<string, { version: number; row: MapRow }>>();

@@ -33,6 +33,8 @@ function factsOf(run: ShownRun, alone: boolean): Map<string, string> {
   );
 }
 
+const countWords = (count: number) => (count === 1 ? "1 differs" : `${count} differ`);
+
 /** Rows of name and one value per run; with several runs only where they differ. */
 export function differences(ctx: Context): [string, string[]][] {
   const facts = ctx.runs.map((run) => factsOf(run, ctx.runs.length === 1));
@@ -55,7 +57,7 @@ const panel: Panel = {
   shows: (ctx) => ctx.runs.some(({ data }) => data.header),
   readings: (ctx) =>
     ctx.runs.length > 1
-      ? [{ label: "differences", value: differences(ctx).length, text: `${differences(ctx).length} differ` }]
+      ? [{ label: "differences", value: differences(ctx).length, text: countWords(differences(ctx).length) }]
       : [],
   fill(ctx, element) {
     const key = JSON.stringify([

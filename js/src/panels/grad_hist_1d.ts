@@ -1,10 +1,10 @@
 // Elements of the individual gradients: their histogram at the chosen step, and how it changed over the run.
 
 import { alignLog } from "../charts/align.ts";
-import { axisLabel, timeTicks } from "../charts/axes.ts";
+import { timeMarks } from "../charts/axes.ts";
 import { binAxis, zeroShare } from "../charts/bins.ts";
 import { outsideShares } from "../charts/heatmap.ts";
-import { histogramMark, largest, type StripColumn, stripMarks, thinSteps } from "../charts/histogram.ts";
+import { binMarks, histogramMark, largest, type StripColumn, stripMarks, thinSteps } from "../charts/histogram.ts";
 import { rowAt, stepToAxis } from "../contract/navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../contract/panel.ts";
 import { formatCount, formatNumber, formatShare, formatTick, shorten } from "../data/format.ts";
@@ -53,26 +53,15 @@ function draw(ctx: Context, size: Size): Scene {
   for (const { run, histogram } of shown)
     scene.marks.push(histogramMark(histogram.counts, most, box, run.color, shown.length));
   const { edges, step } = shown[0].histogram;
-  const axis = binAxis(edges);
   const { theme } = ctx;
-  const bottom = box.y + box.height;
-  scene.marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [bottom, bottom], stroke: theme.faint });
-  for (const { share, label } of axis.ticks(Math.max(3, Math.floor(box.width / 52))))
-    scene.marks.push({
-      type: "text",
-      x: box.x + share * box.width,
-      y: bottom + 9,
-      text: label,
-      anchor: share > 0.98 ? "end" : share < 0.02 ? "start" : "middle",
-      color: theme.quiet,
-    });
+  scene.marks.push(...binMarks(edges, box, theme));
   const where = ctx.state.layer ? shorten(ctx.state.layer, 24) : "whole network";
   scene.marks.push({ type: "text", x: box.x, y: 6, text: `${where}, step ${step}`, color: theme.quiet });
   scene.marks.push({
     type: "text",
     x: box.x + box.width,
     y: 6,
-    text: `max ${formatCount(most)} (log)`,
+    text: most > 0 ? `max ${formatCount(most)} (log)` : "every element is NaN or infinite",
     anchor: "end",
     color: theme.quiet,
   });
@@ -111,23 +100,7 @@ function addStrips(
       });
     scene.frames.push({ ...box, xscale });
     if (i === runs.length - 1)
-      for (const tick of timeTicks(xscale, box.width, ctx.axis))
-        scene.marks.push({
-          type: "text",
-          x: tick.at,
-          y: box.y + box.height + 10,
-          text: tick.label,
-          anchor: tick.at > box.x + box.width - 10 ? "end" : tick.at < box.x + 8 ? "start" : "middle",
-          color: theme.quiet,
-        });
-  });
-  scene.marks.push({
-    type: "text",
-    x: 42 + (size.width - 54) / 2,
-    y: size.height - 7,
-    text: axisLabel[ctx.axis] + (ctx.state.xlog ? " (log)" : ""),
-    anchor: "middle",
-    color: theme.quiet,
+      scene.marks.push(...timeMarks({ theme, axis: ctx.axis, xlog: ctx.state.xlog }, box, xscale));
   });
 }
 

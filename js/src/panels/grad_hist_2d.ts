@@ -70,7 +70,7 @@ function readings(ctx: Context): Reading[] {
   const several = ctx.runs.length > 1;
   return histogramsAt(ctx, NAME).map(({ run, histogram }) => {
     const total = histogram.counts.reduce((sum, count) => sum + count, 0);
-    const text = `${formatCount(total)} · step ${histogram.step}`;
+    const text = `${formatCount(total)} elements`;
     const own = { step: histogram.step, run: run.run };
     if (!several) return { label: "elements", value: total, text, ...own };
     const outside = outsideShares(histogram).gradient;
@@ -195,7 +195,7 @@ const panel: Panel = {
   needs: [NAME],
   timeless: true,
   help: [
-    "Every element of every sample's gradient, placed by its own value (up) and by the value of its parameter (right). Colour is the number of elements, on a log scale; the bars are the two histograms by themselves. Axes are fixed, so that steps, layers and runs can be compared.",
+    "Every element of every sample's gradient, placed by its own value (up) and by the value of its parameter (right). Colour is the number of elements, on a log scale; the bars are the two histograms by themselves.",
     "The dashed rim sets the outermost bins apart: they also hold everything beyond the range, and turn red when something is there.",
     "Healthy: one cloud around the middle. A thin horizontal line: gradients of this layer vanish. A cloud pressed against the upper and lower rim: gradients explode or the data is not scaled. With two runs, the ⋯ menu shows their difference.",
   ],

@@ -1,9 +1,8 @@
 // All layers at once, in network order: a layer whose gradients vanish is coloured without a click.
 
 import { alignLog } from "../charts/align.ts";
-import { binAxis } from "../charts/bins.ts";
 import { outsideShares } from "../charts/heatmap.ts";
-import { gridShape, histogramMark, largest, spread } from "../charts/histogram.ts";
+import { largest, spread } from "../charts/histogram.ts";
 import {
   allLayers,
   type Context,
@@ -16,22 +15,31 @@ import {
   valueAt,
 } from "../contract/panel.ts";
 import { median } from "../data/density.ts";
-import { formatNumber, formatShare, formatTick, shorten, shortNames } from "../data/format.ts";
-import type { HistogramData } from "../data/wire.ts";
-import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
+import { formatNumber, formatShare, shortNames } from "../data/format.ts";
+import { messageScene, type Scene } from "../draw/scene.ts";
+import { type Cell, rowScene } from "./_hist_rows.ts";
 import { fewWords, histogramCsv, histogramsAt, missingWords } from "./grad_hist_2d.ts";
 
 const NAME = "GradHist1d";
 const MOST = 60;
 
-interface Cell {
-  layer: string;
-  shown: { run: ShownRun; histogram: HistogramData }[];
+/** All of them, or some from the first to the last one: of a deep network its weights, else every other one might be a bias. */
+function chooseLayers(ctx: Context): string[] {
+  const measured = allLayers(ctx, ({ method }) => !["no gradient", "not covered", "not selected"].includes(method));
+  if (measured.length <= MOST) return measured;
+  const flat = new Set(
+    ctx.runs.flatMap(({ data }) =>
+      (data.header?.layers ?? []).filter(({ shape }) => shape.length < 2).map(({ name }) => name),
+    ),
+  );
+  const weights = measured.filter((layer) => !flat.has(layer));
+  const some = weights.length >= MOST / 3 ? weights : measured;
+  const count = Math.min(MOST, some.length);
+  return Array.from({ length: count }, (_, i) => some[Math.round((i * (some.length - 1)) / (count - 1))]);
 }
 
 function cells(ctx: Context): Cell[] {
-  const measured = allLayers(ctx, ({ method }) => !["no gradient", "not covered", "not selected"].includes(method));
-  const strips = measured.slice(0, MOST).map((layer) => ({ layer, shown: histogramsAt(ctx, NAME, layer) }));
+  const strips = chooseLayers(ctx).map((layer) => ({ layer, shown: histogramsAt(ctx, NAME, layer) }));
   const fitted = alignLog(strips.flatMap(({ shown }) => shown.map(({ histogram }) => histogram)));
   let at = 0;
   return strips.map(({ layer, shown }) => ({
@@ -88,80 +96,9 @@ function draw(ctx: Context, size: Size): Scene {
   const all = cells(ctx);
   if (!all.some((cell) => cell.shown.length))
     return messageScene(size.width, size.height, missingWords(ctx, NAME), ctx.theme.quiet);
-  const slow = slowRuns(ctx);
-  const { columns, rows } = gridShape(all.length, size.width, size.height);
-  const scene = emptyScene(size.width, size.height);
-  const [w, h] = [size.width / columns, size.height / rows];
-  const names = shortNames(
-    all.map(({ layer }) => layer),
-    Math.max(6, Math.floor((w - 10) / 6.1)),
-  );
-  all.forEach((cell, i) => {
-    const outer = { x: (i % columns) * w + 4, y: Math.floor(i / columns) * h, width: w - 10, height: h - 4 };
-    const whose = slow.get(cell.layer) ?? [];
-    const every = whose.length > 0 && cell.shown.every(({ run }) => whose.includes(run)); // red only if all agree
-    scene.marks.push(...cellMarks(ctx, cell, names.get(cell.layer) ?? "", outer, every));
-    const which = ctx.runs.length > 1 ? ` in ${whose.map(({ label }) => label).join(", ")}` : "";
-    const words = whose.length ? `: its gradients are far smaller than those of other layers${which}` : "";
-    scene.spots.push({
-      ...outer,
-      hint: `${shorten(cell.layer, 120)}${words}. Click: all panels show this layer.`,
-      layer: cell.layer,
-    });
-  });
-  return scene;
-}
-
-function cellMarks(ctx: Context, { layer, shown }: Cell, name: string, outer: Box, slow: boolean): Mark[] {
-  const { theme, state } = ctx;
-  const color = slow ? theme.warn : state.layer === layer ? theme.accent : theme.quiet;
-  const marks: Mark[] = [
-    {
-      type: "text",
-      x: outer.x,
-      y: outer.y + 8,
-      text: name,
-      title: layer.slice(0, 400),
-      color,
-      bold: slow || state.layer === layer,
-    },
-  ];
-  const ticks = outer.height > 52;
-  const box = {
-    x: outer.x,
-    y: outer.y + 17,
-    width: outer.width,
-    height: Math.max(6, outer.height - 17 - (ticks ? 16 : 3)),
-  };
-  const bottom = box.y + box.height;
-  marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [bottom, bottom], stroke: theme.faint });
-  const most = Math.max(1, ...shown.map(({ histogram }) => largest(histogram.counts)));
-  for (const { run, histogram } of shown) {
-    const color = slow && shown.length === 1 ? theme.warn : run.color;
-    marks.push(histogramMark(histogram.counts, most, box, color, shown.length));
-  }
-  if (!shown.length) marks.push({ type: "text", x: box.x, y: box.y + box.height / 2, text: "…", color: theme.quiet });
-  const edges = shown[0]?.histogram.edges;
-  const axis = edges && binAxis(edges);
-  if (ticks && axis?.log)
-    for (const { share, label } of axis.ticks(Math.max(3, Math.floor(box.width / 46)))) {
-      const x = box.x + share * box.width;
-      const anchor = share > 0.95 ? "end" : share < 0.05 ? "start" : "middle";
-      marks.push({ type: "text", x, y: bottom + 8, text: label, anchor, color: theme.quiet, size: 10 });
-    }
-  else if (ticks && edges) {
-    marks.push({ type: "text", x: box.x, y: bottom + 8, text: formatTick(edges[0]), color: theme.quiet, size: 10 });
-    marks.push({
-      type: "text",
-      x: box.x + box.width,
-      y: bottom + 8,
-      text: formatTick(edges[edges.length - 1]),
-      anchor: "end",
-      color: theme.quiet,
-      size: 10,
-    });
-  }
-  return marks;
+  if (all.every((cell) => cell.shown.every(({ histogram }) => !largest(histogram.counts))))
+    return messageScene(size.width, size.height, "Every element is NaN or infinite at this step.", ctx.theme.quiet);
+  return rowScene(ctx, size, all, slowRuns(ctx));
 }
 
 function judge(ctx: Context, run: ShownRun): Verdict | null {
@@ -192,7 +129,10 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
 function note(ctx: Context): string {
   const layers = allLayers(ctx).length;
   const words = [fewWords(ctx)];
-  if (layers > MOST) words.push(`The first ${MOST} of ${layers} tensors; the layer chooser shows any of them.`);
+  if (layers > MOST)
+    words.push(
+      `${chooseLayers(ctx).length} of ${layers} tensors, from the first to the last; the layer chooser shows any of them.`,
+    );
   return words.filter(Boolean).join(" ");
 }
 
@@ -224,7 +164,7 @@ const panel: Panel = {
   needs: [NAME],
   timeless: true,
   help: [
-    "One small histogram per parameter tensor, in the order of the network, all on the same axes with log counts. A click chooses that layer for all panels; a second click returns to the whole network.",
+    "One histogram per parameter tensor, in the order of the network, all on the same axis with log counts; many tensors are folded by block, as on the map. A click chooses that layer for all panels, a second click the whole network; a click on a block unfolds it.",
     "Healthy: all are of similar width. A layer that is a needle while others are wide learns next to nothing (a saturated activation, a wrong initialisation). Red: its gradients are more than 30 times smaller than those of the median layer, or than a 300th of the largest.",
   ],
   shows: (ctx) =>

@@ -11,6 +11,8 @@ function nameSamples(ctx: Context): string {
   const end = lowerBound(rows.columns[ROW.step], rows.n, ctx.step + 1);
   for (let row = end - 1; row >= Math.max(0, end - 4); row--) {
     const samples = data.topSamplesAt(rows.seq[row]);
+    const largest = data.series("TopSampleNorm", "", "step").at(rows.columns[ROW.step][row]);
+    if (largest && !Number.isFinite(largest.value)) return ""; // an order of NaNs is none
     if (samples.length) return `Largest gradients: places ${samples.join(", ")} in this batch (counted from 0).`;
   }
   return "";

@@ -86,7 +86,7 @@ export default curvePanel({
   note,
   help: [
     "The curvature in the steepest direction, of the Hessian and, where PreconditionedSharpness is tracked, of the Hessian as the optimizer's own denominators scale it. The band is the error of the estimate where it is one.",
-    "Dashed: the largest eigenvalue at which steps do not grow. For SGD it is 2 / learning rate, with momentum β 2 (1 + β) / learning rate, both for the Hessian. For Adam and AdamW it is (2 + 2 β₁) / ((1 − β₁) learning rate), 38 / learning rate with their defaults, and for RMSprop and Adagrad 2 / learning rate; these are limits of the preconditioned Hessian. Many runs hover right at their line, the edge of stability; far above it the loss soon explodes.",
+    "Dashed: the largest eigenvalue at which steps do not grow. For SGD it is 2 / learning rate, with momentum β 2 (1 + β) / learning rate. For the preconditioned Hessian of Adam and AdamW it is (2 + 2 β₁) / ((1 − β₁) learning rate), 38 / learning rate with their defaults, of RMSprop and Adagrad 2 / learning rate. Many runs hover right at their line, the edge of stability; far above it the loss soon explodes.",
     "Far below the line, a larger learning rate may be possible.",
   ],
 });

@@ -1,5 +1,5 @@
 // The network over time: which layer, since when? Blocks or tensors in network order against steps, colour for the value.
-import { axisLabel, timeTicks } from "../charts/axes.ts";
+import { timeMarks } from "../charts/axes.ts";
 import { type MapRow, mapColors, mapLegend, mapPixels } from "../charts/map.ts";
 import { csvLines } from "../contract/export.ts";
 import { stepToAxis } from "../contract/navigation.ts";
@@ -7,7 +7,18 @@ import { type Context, type Panel, type Reading, type Size, waitingFor } from ".
 import { formatNumber, shorten } from "../data/format.ts";
 import { makeScale } from "../draw/scale.ts";
 import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
-import { chosen, LEFT, LOWEST, makePicture, measures, type Picture, type Row, subjects } from "./_layer_rows.ts";
+import {
+  chosen,
+  LEFT,
+  LOWEST,
+  makePicture,
+  measures,
+  type Picture,
+  type Row,
+  rowName,
+  rowTarget,
+  subjects,
+} from "./_layer_rows.ts";
 
 /** The value that a row shows at a place of the axis. */
 function valueIn({ xs, values }: MapRow, x: number): number | null {
@@ -47,12 +58,12 @@ function draw(ctx: Context, size: Size): Scene {
     type: "text",
     x: 4,
     y: 9,
-    text: shorten(titleOf(ctx, picture), Math.floor((legend.x - 44) / 6.2)),
+    text: titleOf(ctx, picture, Math.floor((legend.x - 44) / 6.2)),
     color: theme.quiet,
   });
   scene.marks.push(
     ...nameMarks(ctx, picture, box, each),
-    ...axisMarks(ctx, box, xscale),
+    ...timeMarks({ theme, axis: ctx.axis, xlog: ctx.state.xlog }, box, xscale),
     ...cursorMarks(ctx, rows, box, each, xscale),
   );
   scene.frames.push({ ...box, xscale });
@@ -64,44 +75,25 @@ function draw(ctx: Context, size: Size): Scene {
   return scene;
 }
 
-function titleOf(ctx: Context, { measure, runs }: Picture): string {
-  if (runs.length > 1) return shorten(`${measure.label}, ${runs[1].label} / ${runs[0].label}`, 44);
-  return ctx.runs.length > 1 ? shorten(`${measure.label}, ${runs[0].label}`, 44) : measure.label;
+/** Whose values they are, where there is room for it: the sentence below says it too. */
+function titleOf(ctx: Context, { measure, runs }: Picture, letters: number): string {
+  const whose = runs.map(({ label }) => label).reverse();
+  const whole = ctx.runs.length > 1 ? `${measure.label}, ${whose.join(" / ")}` : measure.label;
+  return shorten([...whole].length <= letters ? whole : measure.label, Math.max(8, letters));
 }
 
-function nameMarks(ctx: Context, { rows, runs }: Picture, box: Box, each: number): Mark[] {
+function nameMarks(ctx: Context, { rows }: Picture, box: Box, each: number): Mark[] {
   const marks: Mark[] = [];
-  const modules = new Map(runs[0].data.header?.layers.map(({ name, module }) => [name, module]));
   let last = Number.NEGATIVE_INFINITY;
   rows.forEach((row, i) => {
     const y = box.y + (i + 0.5) * each;
-    const many = row.layers.length > 1;
-    if (row.first && i && !(many && rows[i - 1].layers.length > 1))
+    if (row.first && i && !(row.layers.length > 1 && rows[i - 1].layers.length > 1))
       marks.push({ type: "line", xs: [4, box.x], ys: [y - each / 2, y - each / 2], stroke: ctx.theme.line });
     if (y - last < LOWEST - 0.5) return;
     last = y;
-    const active = row.layers.includes(ctx.state.layer);
-    const kind = many && /^\d+$/.test(row.label) ? ` ${modules.get(row.layers[0]) ?? ""}` : ""; // "0" alone says little
-    const text = (many ? "▸ " : "") + shorten(row.label + kind, Math.floor(box.x / 5.6));
-    const color = active ? ctx.theme.accent : ctx.theme.quiet;
-    const title = many ? row.block : row.layers[0];
-    marks.push({ type: "text", x: box.x - 5, y, text, title, anchor: "end", size: 10, color, bold: active });
+    marks.push(rowName(ctx, row, box.x, y));
   });
   return marks;
-}
-
-function axisMarks(ctx: Context, box: Box, xscale: ReturnType<typeof makeScale>): Mark[] {
-  const y = box.y + box.height;
-  const text = { type: "text", color: ctx.theme.quiet } as const;
-  const ticks: Mark[] = timeTicks(xscale, box.width, ctx.axis).map((tick) => ({
-    ...text,
-    x: tick.at,
-    y: y + 11,
-    text: tick.label,
-    anchor: tick.at > box.x + box.width - 10 ? "end" : tick.at < box.x + 8 ? "start" : "middle",
-  }));
-  const label = axisLabel[ctx.axis] + (ctx.state.xlog ? " (log)" : "");
-  return [...ticks, { ...text, x: box.x + box.width / 2, y: y + 25, text: label, anchor: "middle" }];
 }
 
 function cursorMarks(ctx: Context, rows: Row[], box: Box, each: number, xscale: ReturnType<typeof makeScale>): Mark[] {
@@ -129,8 +121,7 @@ function cursorMarks(ctx: Context, rows: Row[], box: Box, each: number, xscale: 
 }
 
 function spotOf(ctx: Context, row: Row, values: MapRow, { measure, runs }: Picture, box: Box): Scene["spots"][number] {
-  const many = row.layers.length > 1;
-  const name = many ? `${row.block}, ${row.layers.length} tensors` : row.layers[0];
+  const { name, ...target } = rowTarget(ctx, row);
   const times = runs.length > 1 ? " ×" : "";
   const words = (value: number | null) => {
     if (value === Number.POSITIVE_INFINITY && times) return `exactly 0 in ${runs[0].label}`;
@@ -138,23 +129,14 @@ function spotOf(ctx: Context, row: Row, values: MapRow, { measure, runs }: Pictu
   };
   const at = ctx.step === null ? 0 : (stepToAxis(ctx, ctx.step) ?? 0);
   const tell = (x: number) => `${name}: ${measure.label} ${words(valueIn(values, x))}`;
-  const toggle = () => {
-    const now = ctx.state.unfolded;
-    ctx.set({ unfolded: now.includes(row.block) ? now.filter((one) => one !== row.block) : [...now, row.block] });
-  };
-  return {
-    ...box,
-    hint: tell(at),
-    tell,
-    layer: many ? undefined : row.layers[0],
-    act: row.foldable ? toggle : undefined,
-  };
+  return { ...box, hint: tell(at), tell, ...target };
 }
 
 /** Whose map this is, where it is of one run among several. */
 function note(ctx: Context): string {
   const [run, other] = subjects(ctx);
-  if (ctx.runs.length < 2 || !run || other) return "";
+  if (ctx.runs.length < 2 || !run) return "";
+  if (other) return `${shorten(other.label, 40)} divided by ${shorten(run.label, 40)}.`;
   const rest =
     ctx.runs.length > 2 ? "choose one run, or two for their ratio" : "the other has no tensor of the same name";
   return `Of ${shorten(run.label, 40)}; ${rest}.`;

@@ -159,8 +159,11 @@ export class Bar {
         return chip;
       }),
     );
-    const all = ctx.runs.length === names.length ? `all ${names.length}` : `${ctx.runs.length} of ${names.length}`;
-    setText(this.more, shown.length < names.length ? `${all} shown ▾` : "Runs ▾");
+    const all = ctx.runs.length === names.length ? `${names.length} runs` : `${ctx.runs.length} of ${names.length}`;
+    setText(
+      this.more,
+      shown.length < names.length ? `${all}${ctx.runs.length < names.length ? " shown" : ""} ▾` : "Runs ▾",
+    );
     setHidden(this.more.closest(".ck-popwrap") as HTMLElement, names.length < 2);
   }
 

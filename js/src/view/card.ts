@@ -229,7 +229,7 @@ export class Card {
     );
     setAttribute(this.note, "title", words); // names the runs, and is there where the lines are not enough
     setHidden(this.note, !this.reserved.lines);
-    const height = `${this.reserved.lines * 1.35 + 0.25}em`;
+    const height = `${Number((this.reserved.lines * 1.35 + 0.25).toFixed(2))}em`;
     if (this.note.style.height !== height) this.note.style.height = height;
   }
 

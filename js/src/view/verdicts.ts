@@ -44,12 +44,14 @@ export function opinionNodes(judgements: Opinion[], count: number): Node[] {
   });
 }
 
-/** Lines that this takes in a card of that width, about. */
+const MOST_LINES = 5; // on a telephone; beyond, the title has the rest
+
+/** Lines that this takes in a card of that width, about: each loses half a word to wrapping. */
 export function countLines(judgements: Opinion[], note: string, several: boolean, width: number): number {
   const dots = several ? judgements.reduce((sum, { runs }) => sum + 14 * runs.length, 0) : 0;
   const named = judgements.reduce((sum, { runs }) => sum + runs.length, 0) === 2 ? 16 * 6.1 * 2 : 0;
   const letters = judgements.reduce((sum, { text }) => sum + text.length + 2, 0) + note.length;
-  return letters
-    ? Math.min(several ? 3 : 2, Math.ceil((6.1 * letters + dots + (several ? named : 0)) / Math.max(1, width)))
-    : 0;
+  const length = 6.1 * letters + dots + (several ? named : 0);
+  const wrapped = length > width ? length / Math.max(1, width - 18) : 1;
+  return letters ? Math.min(MOST_LINES, Math.ceil(wrapped)) : 0;
 }
