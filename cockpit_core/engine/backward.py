@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from cockpit_core.distributed.joining import join_batches, join_diagonals
-from cockpit_core.engine.alpha.component import Batch, Taken
+from cockpit_core.engine.alpha_side import AlphaSide
 from cockpit_core.engine.broadcast import Entry, pull_entry
 from cockpit_core.engine.capture import Pass, add_pass, add_up, free, keeps_graph
-from cockpit_core.engine.centre import Centre
 from cockpit_core.engine.layer_result import Job, LayerResult, directions_to_check, method_of
 from cockpit_core.engine.loss.prepared import spread_penalties
 from cockpit_core.engine.reducing import drop_formed
@@ -27,10 +25,9 @@ WAITING = 4
 CHANGED = "the number of backward passes per step changed; the next step is measured again"
 SCALED = "a GradScaler was noticed only at the step, after gradients had been reduced; the next step is measured again"
 TAKEN = "gradients were taken away inside the backward pass, as by an optimizer that steps in a hook"
-Norms = Callable[[], dict[str, float]]
 
 
-class BackwardSide(Centre):
+class BackwardSide(AlphaSide):
     """Opens a pass when a loss is differentiated, and closes it when its backward pass ends."""
 
     def open_pass(self, origin: tuple[int, int], loss_size: int | None) -> Pass:
@@ -311,42 +308,3 @@ class BackwardSide(Centre):
         """The individual gradients of this step are no longer needed."""
         self.alpha.begin(self.step.plan)
         self.step.scratch.clear()
-
-    # ---- Alpha --------------------------------------------------------------------------------------------------
-
-    def finish_alpha(self) -> str:
-        """The batch of this step is the far end of the step before. Returns why it has no Alpha, if it has none."""
-        if not self.step.plan.alpha_end:
-            self.alpha.forget()
-            return ""
-        return self.clock.timed("alpha", self.alpha.finish, self._batch())
-
-    def start_alpha(self, step: int, update: dict[str, Tensor], norms: Norms, lengths: Mapping[str, float]) -> str:
-        """The step was ``update``, from parameters of these ``lengths``, if known. Returns why it will have no Alpha, or ""."""
-        if not self.step.plan.alpha_start:
-            return ""
-        state, cover = self.step, self.cover
-        taken = Taken(
-            step=step,
-            update=update,
-            read_norms=norms,
-            theta=state.theta,
-            lengths=lengths,
-            gradients=self.known_gradients(),
-            gradient_norms=state.gradient_norms,
-            passes=state.passes,
-            scale=state.batch_size / state.loss_scale,
-            half=state.half,
-            place=state.place,
-            unmeasured=state.why_unmeasured(),
-            left_out=[n for n, p in cover.parameters.items() if n not in cover.selected and p.grad is not None],
-            transfer=state.transfer,
-        )
-        reason = self.clock.timed("project step", self.alpha.start, self._batch(), taken, self.find_place)
-        if self.alpha.note:
-            self.cost_notes["Alpha"] = self.alpha.note
-        return reason
-
-    def _batch(self) -> Batch:
-        state = self.step
-        return Batch(state.losses(), state.why_no_losses(), state.reduced, state.place)

@@ -2,8 +2,8 @@
 
 One tracked step, in order: ``on_layer`` (forward, per call) -> ``on_loss_gradient`` (backward begins; curvature) ->
 ``on_output_gradient`` (per call) -> ``on_parameter`` (its gradient is there: reduce and free) -> ``on_backward_end`` ->
-``measure`` (what the optimizer sees) -> ``start_alpha`` (what it did). This file listens to the forward pass and to what is
-differentiated; ``backward`` has what follows, ``centre`` the parts and the state of the step.
+``measure`` (what the optimizer sees) -> ``start_alpha`` (what it did). This file listens to forward pass and loss; ``backward``
+and ``alpha_side`` have what follows, ``centre`` the parts and the state of the step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cockpit_core.engine.activations import join_activations, note_output, read_activations
 from cockpit_core.engine.backward import BackwardSide
 from cockpit_core.engine.broadcast import find_broadcasts, tag
-from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, find_labels, labels_of_graph, make_call
+from cockpit_core.engine.capture import BeforeCall, Pass, find_batch_size, make_call
 from cockpit_core.engine.curving.points import ModuleLoss, RootLoss
 from cockpit_core.engine.forward import Forward
 from cockpit_core.engine.loss.differentiated import read_root
@@ -31,6 +31,7 @@ from cockpit_core.engine.loss.graph import (
     shared_gradients,
 )
 from cockpit_core.engine.loss.individual import NoIndividualLosses, individual_losses, is_one, sum_per_sample
+from cockpit_core.engine.loss.labels import find_labels, labels_of_graph
 from cockpit_core.engine.loss.prepared import Output, Prepared, correct_loss
 from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.loss.samples import order_of_rows
@@ -55,9 +56,8 @@ class Engine(BackwardSide):
     def on_model(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if self.quiet.muted or self.alpha.repetition is not None:
             return
-        size = find_batch_size((args, kwargs), self.batch_dim)
+        size, plan = find_batch_size((args, kwargs), self.batch_dim), self.step.plan
         self.calls.add(size, args, kwargs, self.batch_dim)
-        plan = self.step.plan
         if torch.is_grad_enabled() and (plan.curvature_kinds or self.may_repeat or plan.keeps_calls):
             self.calls.may_repeat(Forward.of(module, args, kwargs, size or 0))
 
