@@ -66,6 +66,8 @@ class History:
         self.probes: dict[str, int] = {}  # how often each was tried
         self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
         self.logged = Logged()
+        self.vanished: tuple[float, str] | None = None  # what the first gradients say, once they are complete
+        self.scaled: float | None = None  # the same of the first lengths of weights
 
     def start(self, scalars: Mapping[str, float], step: int, generation: int) -> None:
         self.static = {name.removeprefix(SIGNAL): value for name, value in scalars.items()}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cockpit_core.diagnosis.history import FRESH
 from cockpit_core.diagnosis.progress import Progress
 from cockpit_core.diagnosis.reading import median, nan, ratio
 from cockpit_core.foundation.kept import kept
@@ -38,11 +39,15 @@ class Tensors(Progress):
     @kept
     def weight_scale(self) -> float:
         """Median over the matrices: length of the first weights over that of torch's default initialisation."""
-        rows = self.stack("ParamNorm", start=True)
-        chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]
-        if not len(rows) or not chosen:
-            return nan
-        return median(float(rows[0][i]) / math.sqrt(self.facts.shapes[i][0] / 3) for i in chosen)
+        known = self.history.scaled
+        if known is None:
+            rows = self.stack("ParamNorm", start=True)
+            chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]
+            if not len(rows) or not chosen:
+                return nan
+            known = median(float(rows[0][i]) / math.sqrt(self.facts.shapes[i][0] / 3) for i in chosen)
+            self.history.scaled = known  # the first vector stays as it is
+        return known
 
     def are_fresh(self, names: Iterable[str]) -> bool:
         """Were half of these weights or more as torch initialises them when the run began? What was trained before is not."""
@@ -85,7 +90,15 @@ class Tensors(Progress):
         """The smallest over the largest gradient per element (root mean square) of early weights, and which weight
         has it."""
         # Behind a weight of zeros no gradient comes through at first: what it is later counts.
-        gradients = self.stack("GradNorm", start=not self.static("static_constant") > 0)
+        start = not self.static("static_constant") > 0
+        if start and self.history.vanished is not None:
+            return self.history.vanished
+        told = self._vanishing(self.stack("GradNorm", start=start))
+        if start and self.t > self.history.began + 2 * FRESH and len(told[1]):  # the first vectors stay as they are
+            self.history.vanished = told
+        return told
+
+    def _vanishing(self, gradients: np.ndarray) -> tuple[float, str]:
         if not len(gradients):
             return nan, ""
         chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]
