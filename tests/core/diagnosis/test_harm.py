@@ -212,3 +212,19 @@ def test_what_is_not_there_leads_nowhere() -> None:
     found = replay_history(high, batch=500).found
     assert found["batch_repeated"].severity == "advice"
     assert found["learning_rate_too_high"].severity == "likely"
+
+
+def test_dead_from_the_start_it_is_not_the_decay() -> None:
+    shrinks = {"ParamNorm": lambda i: 10 * 0.97**i, "GradNormClipped": 0.06, "dead": 1.0}
+    header = make_header("CrossEntropyLoss", "Adam", weight_decay="0.01")
+    found = find(put(**STUCK, **shrinks), header=header)
+    assert next(iter(found)) == "dead_units" and "weight_decay_too_high" not in found
+
+
+def test_units_that_have_come_back_are_not_dead() -> None:
+    """Behind weights of zeros all units are alike at first."""
+    back = put(**STUCK, dead=lambda i: 1.0 if i < 12 else 0.1)
+    told = replay_history(back, static={"static_constant": 3}, n=16).found["dead_units"]
+    assert told.severity == "advice"
+    stay = put(**STUCK, dead=1.0)
+    assert replay_history(stay, static={"static_constant": 3}).found["dead_units"].severity == "broken"
