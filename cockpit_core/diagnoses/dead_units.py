@@ -27,7 +27,7 @@ class DeadUnits(Diagnosis):
     )
 
     def test(self, view: View) -> Found | None:
-        dead, first = view.typical("dead"), view.first("dead")
+        dead, first = min(view.typical("dead"), view.last("signal/dead")), view.first("dead")  # they may have come back
         now = dead >= limit("dead")
         from_start = first >= limit("dead0") and dead >= 0.9 * limit("dead0")
         if not now and not (from_start and (view.lingers or not view.learns)):

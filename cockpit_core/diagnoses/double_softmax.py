@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 SEEN = 10
-EARLY, LATE = 60, 120  # steps after which half of the answers are right, and seven of ten, in most healthy runs
+RIGHT = ((120, 0.7), (60, 0.5), (40, 0.4))  # after so many steps so many answers are right, in most healthy runs
 
 
 def is_squashed(view: View) -> bool:
@@ -83,5 +83,5 @@ class DoubleSoftmax(Diagnosis):
         knows how many are right, it is taken to."""
         if view.right != view.right:
             return True
-        slow = view.t >= EARLY and view.right < (0.5 if view.t < LATE else 0.7)
+        slow = any(view.t >= steps and view.right < share for steps, share in RIGHT)
         return slow and not view.valid_accuracy > 0.9

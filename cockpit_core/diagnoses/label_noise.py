@@ -29,14 +29,16 @@ class LabelNoise(Diagnosis):
     def test(self, view: View) -> Found | None:
         share, rank, rows = view.flipped, view.answered.rank, view.answered.rows
         trusted = rows >= 150 and view.above_guess > 6 and view.learns and not view.broken
-        if not trusted or not rank > limit("wrong_rank") or not share > max(0.05, SURE * view.flipped_error):
+        if not trusted or not rank > limit("wrong_rank") or not 0.6 > share > max(0.05, SURE * view.flipped_error):
             return None
         learned = view.right / (1 - share)
-        if not learned > KNOWN:
+        settled = view.t >= 200 and view.fall[1] < 0.4  # it will not become much better
+        if not learned > (0.5 if settled else KNOWN):
             return None
         text = (
             f"About {number(100 * share)} % of the labels seem to be wrong: of {number(rows)} answers {number(100 * view.right)} % "
-            "are right, and where one is not, the label is anywhere among the scores, not just behind the answer."
+            "are right. Where one is not, the score of the label may have any rank; of samples that are only hard it comes second "
+            "or third."
         )
         remedy = (
             "Look at twenty samples with the largest losses and their labels. If the labels are right, the inputs do not tell "

@@ -63,7 +63,10 @@ class LearningRateTooHigh(Diagnosis):
         # It jumped at the start, the weights were carried off, and it never got where it should be.
         thrown = view.rose > 4 and view.t >= 100 and view.lags and view.update_max > 0.8 * limit("update")
         if thrown and not view.starts_small and not (view.spike > limit("spike") and poor and view.lasting):
-            words = f"the loss rose to {number(view.rose)} times its first value, and is {number(100 * view.level)} % of chance now"
+            words = (
+                f"the loss rose to {number(view.rose)} times its first value, and is still {number(100 * view.level)} % of what "
+                "ignoring the input gives"
+            )
             signs.append((words, evidence("spike", view.rose)))
         if view.is_long:
             worst = max(view.update_max, view.update)

@@ -54,8 +54,8 @@ class LearningRateTooLow(Diagnosis):
         # Where chance is not known, it may be a network that is good already.
         if view.creeps and view.level == view.level and not view.gain > 0.1:
             return 16.0, (
-                f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch, "
-                f"and a step takes {number(100 * view.gain_by_step)} % off it"
+                f"a step takes {number(100 * view.gain_by_step)} % off the loss of its batch; a trial step 16 times as long takes "
+                f"{number(16 * view.straight)} times as much"
             )
         if crawls and view.straight > 0.9:
             return (

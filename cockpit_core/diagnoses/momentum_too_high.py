@@ -45,9 +45,11 @@ class MomentumTooHigh(Diagnosis):
         slow = slow or (remembers and view.lags and not view.thrives)
         harmful = slow or swings or stale or drifts or view.broken or (piled and not view.drop > 0.5)
         text = (
-            f"Momentum {inertia:g} is too high: it adds up about {number(1 / max(1e-9, 1 - inertia))} steps, and "
-            f"the run has {view.t} so far"
+            f"Momentum {inertia:g} is too high: a step follows the gradients of about "
+            f"{number(1 / max(1e-9, 1 - inertia))} steps, and the run has had {view.t}: it goes on where the slope once led"
         )
+        if view.lingers:
+            text += f", and the loss is still {number(100 * view.level)} % of what ignoring the input gives"
         away = f"; the weights have moved {number(view.travelled)} times their initial length."
         text += away if drifts else "."
         remedy = "Use 0.9; if you need more, divide the learning rate by as much as 1 / (1 - momentum) grows."

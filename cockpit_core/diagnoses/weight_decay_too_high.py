@@ -36,8 +36,11 @@ class WeightDecayTooHigh(Diagnosis):
         share = view.decay_share
         if not share > 0:
             return None
+        if view.first("dead") >= limit("dead0") and view.typical("dead") >= limit("dead"):
+            return None  # dead from the start: nothing but decay is left to move the weights
         strong = share > limit("decay_share") and view.weight_fall < 0.95 and not view.drop > 0.9
-        strong = strong and (view.lags or view.t < 20 or view.level != view.level)
+        soon = view.t < 20 and view.weight_fall < 0.9  # whether it lags is known later
+        strong = strong and (view.lags or soon or view.level != view.level)
         held_down = view.struggles and view.t >= 80 and not view.improves
         shrinking = share > 0.3 and view.weight_fall < 0.85 and held_down
         # The loss falls, and slowly, while the weights lose a quarter of their length: they pull in two directions.

@@ -224,7 +224,7 @@ class Progress(Answers):
     def fall(self) -> tuple[float, float]:
         """The loss of a quarter of the run ago over that of now, and by how much its logarithm falls in as many steps as the
         run has had, at this pace: 0.7 = it halves."""
-        known = [(o.step, v) for o in self.late if (v := o.get(SIGNAL + "recent_loss")) > 0
+        known = [(float(o.step), v) for o in self.late if (v := o.get(SIGNAL + "recent_loss")) > 0
                  and o.get(SIGNAL + "recent_count") >= 8]  # fmt: skip
         if not known or not self.sparse:
             known = self._means()

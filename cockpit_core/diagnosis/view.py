@@ -196,7 +196,11 @@ class View(Validation):
     def trials(self) -> list[Trial]:
         """The last probes along the line of a step."""
         trials: list[Trial] = []
-        for seen in [seen for seen in self.late if LINE in seen.scalars] if "line" in self.history.probes else ():
+        if "line" not in self.history.probes:
+            return trials
+        for seen in self.late:
+            if LINE not in seen.scalars:
+                continue
             loss = seen.get(PROBE + "loss")
             if seen.get(LINE) == 1 and math.isfinite(loss) and loss:
                 quarter, whole, four, sixteen = (loss - seen.get(PROBE + name) for name in TRIED)

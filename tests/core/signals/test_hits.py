@@ -134,3 +134,16 @@ def test_a_run_has_them_between_its_records(tmp_path) -> None:
     assert between.EVERY == 5
     assert columns["signal/between_rows"].get()[1].tolist() == [3 * 30.0, 4 * 30.0]
     assert columns["signal/between_accuracy"].get()[1][-1] == pytest.approx(np.mean(truth))
+
+
+def test_a_softmax_along_samples_or_places_shows_in_the_columns() -> None:
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(6, 5, 4, generator=g)  # samples, places, classes
+    for dim in (0, 1):
+        rows = z.softmax(dim).reshape(-1, 4)
+        assert outputs.measure_sums(rows).value["column_sum_error"] < 1e-5
+    assert outputs.measure_sums(z.softmax(2).reshape(-1, 4)).value["column_sum_error"] > 0.1
+    assert outputs.measure_sums(z.reshape(-1, 4)).value["column_sum_error"] > 0.1
+    assert outputs.measure_sums(torch.ones(6, 4)).value["column_sum_error"] == 5, (
+        "scores that are all one are no softmax"
+    )
