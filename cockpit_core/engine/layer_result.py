@@ -104,8 +104,10 @@ def reduce_parts(result: LayerResult, directions: dict[str, Tensor], job: Job, v
         compared = count if len(parts) == 1 and part.compares(count) else 0
         useful = not compared and fits(part, count, request.memory_budget)
         rows = part.samples if smaller else count if useful else 0
-        ways = {"keep_rows": rows, "compared": compared, "is_mean": is_mean_of(part, directions, job)}
-        reduced.append(reduce_layer(part, directions, request, bins, clock, **ways))
+        is_mean = is_mean_of(part, directions, job)
+        reduced.append(
+            reduce_layer(part, directions, request, bins, clock, keep_rows=rows, compared=compared, is_mean=is_mean)
+        )
         formed.append(reduced[-1].rows)
         reduced[-1].rows = None
         result.kept.append(Rows(formed[-1], part.shape, 1.0) if smaller and formed[-1] is not None else part)

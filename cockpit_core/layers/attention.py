@@ -67,7 +67,8 @@ def find_node(start: Any, is_it: Callable[[Any], bool], known: dict[str, tuple[i
     node = follow(start, known.get(name))
     if node is not None and is_it(node):
         return node
-    waiting, seen = [(start, ())], set[Any]()
+    waiting: list[tuple[Any, tuple[int, ...]]] = [(start, ())]
+    seen = set[Any]()
     while waiting and len(seen) < MOST_NODES:
         node, way = waiting.pop(0)
         if node is None or node in seen:

@@ -160,7 +160,7 @@ def has_foreign_hooks(parameter: Tensor) -> bool:
     before, after = parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)
     if before and not all(map(is_ours, before.values())):
         return True
-    return bool(after) and not all(map(is_ours, after.values()))
+    return after is not None and not all(map(is_ours, after.values()))
 
 
 def is_ours(hook: Any) -> bool:

@@ -317,8 +317,7 @@ class Tracker:
         if following >= pace.idle_until and pace.might_be_due(following):
             return False
         self.step, listener.losses_seen, listener.unseen.place = following, 0, None
-        every = pace.account.every
-        if every > 1 and (following % every == 0) is not self.attachments.listens:
+        if (every := pace.account.every) > 1 and (following % every == 0) is not self.attachments.listens:
             self.attachments.listen(not self.attachments.listens)
         return True
 
