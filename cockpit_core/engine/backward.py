@@ -209,8 +209,8 @@ class BackwardSide(AlphaSide):
         )
 
     def _directions(self, name: str, gradient: Tensor) -> dict[str, Tensor]:
-        plan = self.step.plan
-        along = directions_to_check(self.cover.parameters[name], gradient) if plan.measures_individual else {}
+        plan, p, swapped = self.step.plan, self.cover.parameters[name], name in self.step.swapped
+        along = directions_to_check(p, gradient, swapped) if plan.measures_individual else {}
         step = self.alpha.direction(name) if plan.alpha_end else None
         return along if step is None else along | {"step": step.to(gradient.dtype)}  # the model may have been cast
 

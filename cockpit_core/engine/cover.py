@@ -58,6 +58,14 @@ def leave_to_inner(hosts: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module, 
     ]
 
 
+def find_tensor(module: nn.Module | None, local: str) -> Tensor | None:
+    """What a module holds in the place of this parameter now."""
+    *path, last = local.split(".")
+    for part in path:
+        module = None if module is None else module._modules.get(part)
+    return None if module is None else module._parameters.get(last)
+
+
 class Cover:
     """For each parameter the modules whose calls contribute to it.
 
@@ -117,6 +125,14 @@ class Cover:
 
     def trainable(self) -> dict[str, nn.Parameter]:
         return {n: p for n, p in self.parameters.items() if p.requires_grad and n in self.selected}
+
+    def find_swapped(self, module: nn.Module, names: Iterable[str]) -> set[str]:
+        """Parameters in whose place a module works with another tensor now: inside ``functional_call``, or after pruning.
+        Its rule knows the gradient of what it was given, not what lies between."""
+        if self.sharded:
+            return set()
+        named = [(self.places[module, local], find_tensor(module, local)) for local in names]
+        return {name for name, tensor in named if tensor is not self.parameters[name]}
 
     def strangers(self) -> list[str]:
         """Parameters that are trained now and were not there when the run began: a head was replaced, an adapter

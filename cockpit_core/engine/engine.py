@@ -112,6 +112,7 @@ class Engine(BackwardSide):
             call = make_call(module, args, kwargs, size or 0, dim, before, output)
             call.forward, self.quiet.packed = self.calls.number, self.quiet.packed or has_saved_tensor_hooks()
             if repetition is None:
+                self.step.swapped |= self.cover.find_swapped(module, names)
                 self._note_layer(call, names, tensors)
             else:
                 self.calls.follower.repeat(call, *repetition.next_place())
@@ -321,8 +322,7 @@ class Engine(BackwardSide):
             pass_.whole, pass_.shared = True, prepared.shared
             pass_.labels, pass_.is_penalty = prepared.labels, prepared.is_penalty
             self.step.again.note_whole(prepared.again)
-            pass_.curved = bool(self.step.plan.curvature_kinds)
-            pass_.loss = prepared.value / self.step.loss_scale
+            pass_.curved, pass_.loss = bool(self.step.plan.curvature_kinds), prepared.value / self.step.loss_scale
             reading = prepared.reading
             if reading is None or reading.reason:
                 pass_.no_losses = "" if reading is None else reading.reason

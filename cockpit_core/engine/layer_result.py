@@ -30,9 +30,13 @@ TOLERANCE = {torch.float64: 1e-7, torch.float32: 5e-5}
 LESS_PRECISE = 2e-3
 """Where products of matrices may be formed with fewer bits: TensorFloat-32 and the like."""
 USED_ELSEWHERE = "the contributions of its module do not add up to its gradient: the weight is used elsewhere too"
-HOOKED = "the contributions of its module do not add up to its gradient: a hook on the parameter changes it"
+HOOKED = (
+    "the contributions of its module do not add up to its gradient: a hook on the parameter changes it, or the module works "
+    "with another tensor that was computed from it (functional_call, pruning)"
+)
 ACROSS = "across"
-"""A second direction for the check, of parameters with hooks: along the gradient itself no mask or projection shows."""
+"""A second direction for the check, where a hook or a function may lie between: along the gradient itself no mask or
+projection shows."""
 
 
 @dataclass(eq=False)
@@ -214,9 +218,10 @@ def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job:
     return "" if squared != 0 or cancels(result, gradient, job) else USED_ELSEWHERE
 
 
-def directions_to_check(parameter: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-    """Where the contributions of this parameter are held against its gradient."""
-    if is_sharded(gradient) or not has_foreign_hooks(parameter):
+def directions_to_check(parameter: Tensor, gradient: Tensor, swapped: bool) -> dict[str, Tensor]:
+    """Where the contributions of this parameter are held against its gradient. ``swapped``: its module was given
+    another tensor, computed from it."""
+    if is_sharded(gradient) or not (swapped or has_foreign_hooks(parameter)):
         return {"gradient": gradient}
     return {"gradient": gradient, ACROSS: second_direction(gradient)}
 

@@ -53,6 +53,10 @@ class Maker:
         for held, local in pass_.by_parameter.get(name, ()) if not parts else ():
             if held.contributions is None:
                 held.contributions = self.of_call(held, scale)
+            if local not in held.contributions:
+                raise NotCovered(
+                    f"{type(held.call.module).__name__} has no parameter {local} any more (pruning, a parametrization)"
+                )
             parts.append((held.call.forward, held.contributions[local].resolve()))
             held.waiting.discard(local)
         row = pass_.shared[name] / pass_.batch_size if name in pass_.shared else None

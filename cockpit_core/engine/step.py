@@ -68,6 +68,8 @@ class StepState:
     """Marks of ``p.grad`` at the end of the backward pass."""
     copied: bool = False
     """``gradients`` are copies; if not, they are ``p.grad`` itself, and right as long as nobody writes into it."""
+    swapped: set[str] = field(default_factory=set)
+    """Parameters in whose place a module has worked with another tensor, computed from it."""
     failures: dict[str, str] = field(default_factory=dict)
     """Layers without individual gradients at this step, with the reason."""
     no_value: dict[str, str] = field(default_factory=dict)
