@@ -12,6 +12,7 @@ from cockpit_core.events.data import load
 from cockpit_core.report.write import write_report
 from tests import synthetic
 from tests.e2e.jupyter_server import ARTIFACTS, export_values, screenshot
+from tests.e2e.tensorboard_tab import CUT
 from tests.widget.test_report import write_hostile
 
 pytestmark = pytest.mark.browser
@@ -115,6 +116,27 @@ def test_report_follows_the_dark_mode_of_the_system(browser: Any, file: Path) ->
     report = Opened(browser, file, color_scheme="dark")
     assert "ck-dark" in (report.cockpit.get_attribute("class") or "")
     screenshot(report.page, "report-dark", full_page=True)
+    report.context.close()
+
+
+OVERLAPS = """() => { const [a, b] = ['.ck-where', '.ck-follow'].map((name) => document.querySelector(name));
+  const words = document.createRange(); words.selectNodeContents(a);
+  return [...words.getClientRects()].some(({ right }) => right > b.getBoundingClientRect().left); }"""
+
+
+@pytest.mark.parametrize("width", [1600, 1000, 420, 304])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_cut_or_covered_at_any_width(
+    browser: Any, runs: list[Path], tmp_path: Path, width: int, scheme: str
+) -> None:
+    """304 is a notebook on a telephone. There the button covered the step, and long sentences lost their end."""
+    report = Opened(browser, write_report(runs[:1], tmp_path / "one.html"), color_scheme=scheme)
+    report.page.set_viewport_size({"width": width, "height": 9000})
+    report.page.wait_for_timeout(1500)
+    assert report.page.evaluate(CUT) == []
+    assert not report.page.evaluate(OVERLAPS)
+    assert report.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert not report.errors
     report.context.close()
 
 
