@@ -15,7 +15,7 @@ from cockpit_core.signals.activations import choose_modules, measure_activity, s
 from cockpit_core.signals.around_loss import measure_around
 from cockpit_core.signals.bending import count_linear
 from cockpit_core.signals.between import Between
-from cockpit_core.signals.graph_losses import Given, read_graph_loss
+from cockpit_core.signals.graph_losses import Given, output_and_target, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
 from cockpit_core.signals.outputs import (
     measure_binary_hits,
@@ -230,8 +230,9 @@ class Collector:
         both = [*args, *kwargs.values()]
         if not both or not isinstance(both[0], Tensor):
             return
-        z = both[0].detach()
-        y = both[1].detach() if len(both) > 1 and isinstance(both[1], Tensor) else None
+        two = len(both) > 1 and isinstance(both[1], Tensor)
+        z, y = output_and_target(both[0], both[1], loss_fn) if two else (both[0], None)
+        z, y = z.detach(), None if y is None else y.detach()
         if z.is_floating_point() and z.dim():
             self._read("loss", measure_outputs, z)
         if z.dtype == torch.float16:

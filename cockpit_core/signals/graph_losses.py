@@ -16,6 +16,7 @@ from cockpit_core.curvature.autograd_graph import kind_of, output_shape
 MOST = 24  # nodes between what is differentiated and the loss itself
 _PASSED = ("Mean", "Sum", "Add", "Sub", "Neg", "Mul", "Div", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "ToCopy")
 _SHAPES = ("View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Select", "UnsafeView")
+SAME_BOTH_WAYS = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 REDUCTIONS = ("none", "mean", "sum")
 
 
@@ -117,10 +118,22 @@ def _classes(node: Any, given: Given | None) -> Reading | None:
 
 def _pair(make: Callable[[Any], nn.Module]) -> Callable[[Any, Given | None], Reading | None]:
     def read(node: Any, given: Given | None) -> Reading | None:
-        z, y = node._saved_self, node._saved_target
-        return make(node), z, y, z.numel(), z.numel() / max(1, own_elements(z), own_elements(y))
+        first, second = node._saved_self, node._saved_target
+        module = make(node)
+        z, y = output_and_target(first, second, module)
+        return module, z, y, z.numel(), z.numel() / max(1, own_elements(first), own_elements(second))
 
     return read
+
+
+def output_and_target(first: Tensor, second: Tensor, loss_fn: Any) -> tuple[Tensor, Tensor | None]:
+    """Which of the two the network gave, and its target. What hangs on parameters itself is no target (two views of a sample);
+    losses that are the same both ways are often given the target first. Others mean it: that is a finding."""
+    if not second.requires_grad:
+        return first, second
+    if first.requires_grad:
+        return first, None
+    return (second, first) if isinstance(loss_fn, SAME_BOTH_WAYS) else (first, second)
 
 
 def own_elements(tensor: Tensor) -> int:

