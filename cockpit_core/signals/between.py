@@ -11,25 +11,31 @@ from torch import Tensor, nn
 from cockpit_core.signals.graph_losses import read_graph_loss
 from cockpit_core.signals.outputs import label_rows
 
-EVERY = 5  # losses, of which one is looked at: some twenty microseconds
+EVERY, SELDOM, SMALL = 5, 20, 50_000
+"""Of so many losses one is looked at; the second number where a network has fewer parameters than the third: a look takes a
+tenth of a millisecond at worst, which is much beside a step of such a network."""
 MOST_SCORES, ENOUGH = 8192, 1024  # scores of a loss that are looked at; rows until the next record
 FRUITLESS = 3  # looks without any classes, after which there are none
 CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
 
 
 class Between:
-    """Adds up until the next record takes it. Only what lies on the CPU: nobody waits for a device."""
+    """Kept until the next record counts it, so that a step without a record pays for a copy only. Only what lies on the CPU:
+    nobody waits for a device."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        """``size``: parameters of the network."""
+        self.every = EVERY if size >= SMALL else SELDOM
         self.count = self.fruitless = 0
         self.forget()
 
     def forget(self) -> None:
-        self.rows = self.wrong = self.rank = self.low = 0.0
+        self.rows = 0
+        self.kept: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}  # by the number of classes
 
     def is_due(self) -> bool:
         self.count += 1
-        return self.count % EVERY == 0 and self.rows < ENOUGH and self.fruitless < FRUITLESS
+        return self.count % self.every == 0 and self.rows < ENOUGH and self.fruitless < FRUITLESS
 
     def look_at_call(self, loss_fn: Any, args: tuple, kwargs: dict) -> None:
         """What a loss module was called with."""
@@ -48,8 +54,6 @@ class Between:
         self._look(known.output, known.target, known.module.ignore_index)
 
     def _look(self, z: Tensor, labels: Tensor, ignored: int) -> None:
-        """As ``measure_hits``, on arrays and for sums alone, in a third of the time. Of scores that are equal to the label's
-        none counts as above it."""
         here = z.is_cpu and labels.is_cpu and not labels.is_floating_point()
         rows = (
             label_rows(z.detach(), labels.detach(), max(32, MOST_SCORES // z.shape[1]))
@@ -59,29 +63,33 @@ class Between:
         if rows is None:
             self.fruitless += 1
             return
-        scores, truth = as_array(rows[0]), rows[1].numpy()
-        inside = truth != ignored
-        if not inside.all():
-            scores, truth = scores[inside], truth[inside]
-        count, classes = scores.shape
-        own = scores[np.arange(count), truth]
-        at = (scores.argmax(1) != truth).nonzero()[0]
-        self.rows += count
-        self.wrong += len(at)
-        if len(at) and classes > 2 and np.isfinite(own).all():
-            place = np.maximum((scores[at] > own[at, None]).sum(1) - 1, 0) / (classes - 2)
-            self.rank += float(place.sum())
-            self.low += float((place > 0.5).sum() + (place == 0.5).sum() / 2)
+        scores, truth = as_array(rows[0]).copy(), rows[1].numpy()
+        truth = np.where(truth == ignored, -1, truth)
+        self.rows += len(truth)
+        self.kept.setdefault(scores.shape[1], []).append((scores, truth))
 
     def take(self) -> dict[str, float]:
-        """The same numbers as of a tracked step, of all that was seen since the last record."""
-        if not self.rows:
+        """The same numbers as of a tracked step, of all that was seen since the last record. Of scores that are equal to the
+        label's none counts as above it."""
+        if not self.kept:
             return {}
-        numbers = {"between_rows": self.rows, "between_accuracy": 1 - self.wrong / self.rows}
-        if self.wrong and self.rank:
-            numbers |= {"between_rank": self.rank / self.wrong, "between_low": self.low / self.wrong}
+        rows = wrong = rank = low = 0.0
+        for classes, parts in self.kept.items():
+            scores, truth = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            inside = (truth >= 0) & (truth < classes) & np.isfinite(scores).all(1)
+            scores, truth = scores[inside], truth[inside]
+            at = (scores.argmax(1) != truth).nonzero()[0]
+            rows, wrong = rows + len(truth), wrong + len(at)
+            if len(at) and classes > 2:
+                own = scores[at, truth[at]]
+                place = np.maximum((scores[at] > own[:, None]).sum(1) - 1, 0) / (classes - 2)
+                rank += float(place.sum())
+                low += float((place > 0.5).sum() + (place == 0.5).sum() / 2)
         self.forget()
-        return numbers
+        if not rows:
+            return {}
+        numbers = {"between_rows": rows, "between_accuracy": 1 - wrong / rows}
+        return numbers | ({"between_rank": rank / wrong, "between_low": low / wrong} if rank else {})
 
 
 def as_array(scores: Tensor) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from cockpit_core.engine.hooks import Handles, LayerHook
 from cockpit_core.foundation.transfer import Asked, Transfer
@@ -64,7 +65,7 @@ class Collector:
         self.activity_names: list[str] = []
         self.linear_layers: int | None = None  # of a network in which nothing bends; else 0
         self.looks_around, self.around = LOOKS_AROUND, dict[str, float]()
-        self.between = Between()
+        self.between = Between(sum(p.numel() for p in model.parameters() if not is_lazy(p)))
         self.graph_loss = ""  # the kind of loss that the graph of a function shows
         self.forget()
 

@@ -92,7 +92,7 @@ def test_of_large_tables_evenly_spread_rows_are_looked_at(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("how", ["module", "function"])
 def test_steps_between_records_are_added_up(how: str) -> None:
-    seen, total = Between(), []
+    seen, total = Between(0), []
     for seed in range(4):
         z, y = random_rows(16, 7, seed)
         y[0] = -100
@@ -109,13 +109,15 @@ def test_steps_between_records_are_added_up(how: str) -> None:
 
 
 def test_losses_without_classes_are_left_alone_soon() -> None:
-    seen = Between()
+    seen = Between(0)
     for _ in range(5):
         seen.look_at_call(nn.MSELoss(), (torch.randn(4, 1), torch.randn(4, 1)), {})
-    assert not any(seen.is_due() for _ in range(20))
+    assert not any(seen.is_due() for _ in range(100))
 
 
-def test_a_run_has_them_between_its_records(tmp_path) -> None:
+def test_a_run_has_them_between_its_records(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (Between(10**6).every, Between(1000).every) == (5, 20)
+    monkeypatch.setattr(between, "SMALL", 0)
     torch.manual_seed(0)
     model, loss_fn = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -131,7 +133,6 @@ def test_a_run_has_them_between_its_records(tmp_path) -> None:
         optimizer.step()
     run.close()
     columns = load(tmp_path).table.columns
-    assert between.EVERY == 5
     assert columns["signal/between_rows"].get()[1].tolist() == [3 * 30.0, 4 * 30.0]
     assert columns["signal/between_accuracy"].get()[1][-1] == pytest.approx(np.mean(truth))
 
