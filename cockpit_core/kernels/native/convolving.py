@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -89,11 +90,12 @@ def _move(tensor: Tensor, buffer: Tensor, start: int, images: int, rows: np.ndar
 
 
 def move_directions(directions: Sequence[Tensor], shape: Sizes, dtype: torch.dtype) -> Tensor | None:
-    """Each [rows, channels, *kernel] as [rows, *kernel, channels], all in one flat copy with room behind it."""
+    """Each [rows, channels, *kernel] as [rows, *kernel, channels], all in one flat copy with room behind it. The next call
+    of this thread may overwrite it."""
     if not directions:
         return None
     size, positions = math.prod(shape), math.prod(shape[2:])
-    buffer = torch.empty(size * len(directions) + PADDING, dtype=dtype)
+    buffer = take_room(size * len(directions) + PADDING, dtype)
     buffer[size * len(directions) :] = 0
     for k, direction in enumerate(directions):
         given = direction.reshape(shape).to(dtype).contiguous()
@@ -102,6 +104,26 @@ def move_directions(directions: Sequence[Tensor], shape: Sizes, dtype: torch.dty
 
 
 _ONE_ROW = np.zeros(1, np.int32)
+MOST_KEPT = 2**23
+"""Elements of room that a thread keeps."""
+
+
+class Rooms(threading.local):
+    def __init__(self) -> None:
+        self.by_type: dict[torch.dtype, Tensor] = {}
+
+
+_rooms = Rooms()
+
+
+def take_room(count: int, dtype: torch.dtype) -> Tensor:
+    """Memory of this thread, as it was left: asking the system for new pages takes as long as filling them."""
+    if count > MOST_KEPT:
+        return torch.empty(count, dtype=dtype, device="cpu")
+    room = _rooms.by_type.get(dtype)
+    if room is None or room.shape[0] < count:
+        room = _rooms.by_type[dtype] = torch.empty(count, dtype=dtype, device="cpu")
+    return room[:count]
 
 
 def can_walk(image: Tensor, left: Tensor, positions: int) -> bool:

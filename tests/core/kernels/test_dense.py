@@ -212,3 +212,20 @@ def test_channels_are_moved_behind_space_with_zeros_around(
     expected = padded.unflatten(1, (groups, -1)).movedim(2, -1).flatten()
     assert torch.equal(found[: len(expected)], expected)
     assert not found[len(expected) :].any()
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 1), (2, 2), (5, 5), (3,), (2, 3, 3)], ids=str)
+def test_directions_with_kernels_of_any_size_are_moved(kernel: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Rows shorter than a vector are turned at once too, and the last is not read beyond what there is."""
+    torch.manual_seed(0)
+    for rows, channels in ((1, 16), (3, 16), (2, 33), (5, 64), (1, 5), (4, 128)):
+        shape = (rows, channels, *kernel)
+        directions = [torch.randn(shape, dtype=dtype) for _ in range(2)]
+        moved = convolving.move_directions(directions, shape, dtype)
+        assert moved is not None
+        truth = [direction.flatten(2).transpose(1, 2).reshape(-1) for direction in directions]
+        size = directions[0].numel()
+        assert torch.equal(moved[: 2 * size], torch.cat(truth))
+        assert not moved[2 * size :].any()

@@ -15,8 +15,8 @@
 #endif
 
 // LANES rows of LANES numbers, `apart` in memory, become columns: row i is interleaved with row i + LANES / 2, again and
-// again.
-INLINE void NAME(turn)(const REAL *from, int64_t apart, REAL *to, int64_t between) {
+// again. The first `wide` columns are kept.
+INLINE void NAME(turn)(const REAL *from, int64_t apart, REAL *to, int64_t between, int64_t wide) {
   V rows[LANES], next[LANES];
   UNROLL for (int i = 0; i < LANES; i++) rows[i] = NAME(load)(from + i * apart);
   UNROLL for (int done = 1; done < LANES; done *= 2) {
@@ -26,7 +26,8 @@ INLINE void NAME(turn)(const REAL *from, int64_t apart, REAL *to, int64_t betwee
     }
     UNROLL for (int i = 0; i < LANES; i++) rows[i] = next[i];
   }
-  UNROLL for (int i = 0; i < LANES; i++) *(NAME(VU) *)(to + i * between) = rows[i];
+  UNROLL for (int i = 0; i < LANES; i++)
+    if (i < wide) *(NAME(VU) *)(to + i * between) = rows[i];
 }
 
 // from [images, channels, rows, width] to [images, image_size]: row r begins at position starts[r], and a position holds all
@@ -42,7 +43,13 @@ EXPORT void NAME(move_channels)(const REAL *from, REAL *to, int64_t images, cons
           const REAL *source = from + c * space + r * width + w;
           REAL *target = to + (starts[r] + w) * channels + c;
           if (wide == LANES && high == LANES) {
-            NAME(turn)(source, space, target, channels);
+            NAME(turn)(source, space, target, channels, LANES);
+            continue;
+          }
+          // Short rows (kernels of 3 x 3): the last one is read beyond its end, where there are more of these numbers.
+          int64_t left = k + 1 < images ? INT64_MAX : (channels - c) * space - r * width - w;
+          if (high == LANES && 2 * wide >= LANES && (LANES - 1) * space + LANES <= left) {
+            NAME(turn)(source, space, target, channels, wide);
             continue;
           }
           for (int64_t j = 0; j < wide; j++)
