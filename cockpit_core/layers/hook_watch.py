@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
 from torch.utils.hooks import RemovableHandle
 
 _register = RemovableHandle.__init__
@@ -86,6 +87,12 @@ def has_foreign_hooks(parameter: Tensor) -> bool:
     """May a hook of the user change the gradient of this parameter?"""
     kept = (parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None))
     return any(not is_ours(hook) for hooks in kept if hooks for hook in hooks.values())
+
+
+def has_foreign_forward_hooks(module: nn.Module) -> bool:
+    """May a hook of the user return another output than the module's?"""
+    kept = (module._forward_hooks, torch_modules._global_forward_hooks)
+    return any(not is_ours(hook) for hooks in kept for hook in hooks.values())
 
 
 def is_ours(hook: Any) -> bool:
