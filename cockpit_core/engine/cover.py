@@ -140,6 +140,11 @@ class Cover:
         patched = patched or (state is not None and state.has_hooks)
         return {name for name, tensor in named if patched or tensor is not self.parameters[name]}
 
+    def holds(self, name: str) -> bool:
+        """Is it still a parameter of the model? Another may have been tied in its place."""
+        places = self.hosts[name]
+        return self.sharded or any(find_tensor(module, own) is self.parameters[name] for module, own in places)
+
     def strangers(self) -> list[str]:
         """Parameters that are trained now and were not there when the run began: a head was replaced, an adapter
         added."""
