@@ -75,6 +75,11 @@ class Again:
             if tensor.grad_fn is not None:
                 self.ends.setdefault((tensor.grad_fn, tensor.output_nr), (len(self.forwards) - 1, position))
 
+    @property
+    def has_hooks(self) -> bool:
+        """Of the user's, on modules that were called: they may change what is given, and are not called again."""
+        return any(forward.state is not None and forward.state.has_hooks for forward in self.forwards)
+
     def old_output(self, end: End) -> Tensor | None:
         known = self.forwards[end[0]].outputs
         tensor, version = known[end[1]] if end[1] < len(known) else (None, 0)

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from cockpit_core.foundation.records import LayerInfo
 from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.layers.fallback import ATOMIC
+from cockpit_core.layers.hook_watch import has_foreign_forward_hooks
+from cockpit_core.layers.module_state import ModuleState
 from cockpit_core.layers.registry import Repeating, find_rule
 
 COMPLEX = "its elements are complex numbers, for which individual gradients are not measured"
@@ -126,13 +128,22 @@ class Cover:
     def trainable(self) -> dict[str, nn.Parameter]:
         return {n: p for n, p in self.parameters.items() if p.requires_grad and n in self.selected}
 
-    def find_swapped(self, module: nn.Module, names: Iterable[str]) -> set[str]:
+    def find_swapped(self, module: nn.Module, names: Iterable[str], state: ModuleState | None) -> set[str]:
         """Parameters in whose place a module works with another tensor now: inside ``functional_call``, or after pruning.
-        Its rule knows the gradient of what it was given, not what lies between."""
+        Its rule knows the gradient of what it was given, not what lies between. The same where somebody has given this
+        one module another ``forward``, or a hook that may return another output, or one inside a module that is to be run
+        again (``state``)."""
         if self.sharded:
             return set()
         named = [(self.places[module, local], find_tensor(module, local)) for local in names]
-        return {name for name, tensor in named if tensor is not self.parameters[name]}
+        patched = "forward" in vars(module) or has_foreign_forward_hooks(module)
+        patched = patched or (state is not None and state.has_hooks)
+        return {name for name, tensor in named if patched or tensor is not self.parameters[name]}
+
+    def holds(self, name: str) -> bool:
+        """Is it still a parameter of the model? Another may have been tied in its place."""
+        places = self.hosts[name]
+        return self.sharded or any(find_tensor(module, own) is self.parameters[name] for module, own in places)
 
     def strangers(self) -> list[str]:
         """Parameters that are trained now and were not there when the run began: a head was replaced, an adapter

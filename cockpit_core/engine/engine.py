@@ -112,7 +112,7 @@ class Engine(BackwardSide):
             call = make_call(module, args, kwargs, size or 0, dim, before, output)
             call.forward, self.quiet.packed = self.calls.number, self.quiet.packed or has_saved_tensor_hooks()
             if repetition is None:
-                self.step.swapped |= self.cover.find_swapped(module, names)
+                self.step.swapped |= self.cover.find_swapped(module, names, call.state)
                 self._note_layer(call, names, tensors)
             else:
                 self.calls.follower.repeat(call, *repetition.next_place())

@@ -53,12 +53,13 @@ def measure_slope(losses: Losses, parameters: Mapping[str, Tensor], step: Mappin
 def measure_curvatures(
     losses: Losses, parameters: Mapping[str, Tensor], directions: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, float]:
-    """``v' H v`` by direction, at the parameters as they are now."""
-    bends = dict.fromkeys(directions, 0.0)
+    """``v' H v`` by direction, and the loss, at the parameters as they are now."""
+    bends = dict.fromkeys((*directions, "loss"), 0.0)
     names = list(next(iter(directions.values())))
     chosen = [parameters[n] for n in names]
     with explained(), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
         for part in losses():
+            bends["loss"] += float(part.detach())
             gradient = torch.autograd.grad(part, chosen, create_graph=True, allow_unused=True)
             for key, v in directions.items():
                 pairs = [(g, v[n]) for n, g in zip(names, gradient, strict=True) if g is not None and g.requires_grad]
@@ -76,14 +77,18 @@ def check_again(line: Line, loss: float, slope: float, scale: float, dtype: torc
     allowed = AGREES.get(dtype, 5e-2)
     if not (math.isfinite(line.loss_start) and math.isfinite(line.slope_start)):
         raise NotRepeatable("the loss or its gradient is not finite")
-    if abs(loss - line.loss_start) > allowed * max(abs(loss), abs(line.loss_start), 1e-12):
-        raise NotRepeatable(
-            f"the forward pass did not come out the same when it was repeated, or more than loss_fn was differentiated (a "
-            f"penalty, another loss): {loss:.6g} instead of {line.loss_start:.6g}"
-        )
+    check_loss(line, loss, dtype)
     if abs(slope - line.slope_start) > allowed * scale:
         raise NotRepeatable(
             "the gradient is not that of loss_fn alone (a penalty was added to the loss, or a gradient was changed)"
+        )
+
+
+def check_loss(line: Line, loss: float, dtype: torch.dtype) -> None:
+    if abs(loss - line.loss_start) > AGREES.get(dtype, 5e-2) * max(abs(loss), abs(line.loss_start), 1e-12):
+        raise NotRepeatable(
+            f"the forward pass did not come out the same when it was repeated, or more than loss_fn was differentiated (a "
+            f"penalty, another loss): {loss:.6g} instead of {line.loss_start:.6g}"
         )
 
 
@@ -125,12 +130,15 @@ def measure_own_batch(setting: Setting, needs: set[str], check: bool) -> OwnBatc
             setting, partial(measure_curvatures, setting.losses, setting.parameters, directions)
         )
     numbers = join_numbers(setting.share(mine))
-    if check and not isinstance(numbers["start"], str):
-        scale = setting.length * setting.gradient_norm
-        try:
-            check_again(line, numbers["start"]["loss"], numbers["start"]["slope"], scale, setting.dtype)
-        except NotRepeatable as reason:
-            numbers = dict.fromkeys(numbers, str(reason))
+    start, bent = numbers.get("start"), numbers.get("bent")
+    try:
+        if isinstance(start, dict):
+            scale = setting.length * setting.gradient_norm
+            check_again(line, start["loss"], start["slope"], scale, setting.dtype)
+        if isinstance(bent, dict):  # it has come by the start anyway
+            check_loss(line, bent["loss"], setting.dtype)
+    except NotRepeatable as reason:
+        numbers = dict.fromkeys(numbers, str(reason))
     return fill(line, directions, numbers)
 
 
@@ -188,7 +196,8 @@ def attempt_at_start(setting: Setting, compute: Callable[[], Numbers]) -> Number
 
 
 def is_turn(count: int) -> bool:
-    """At the 1st, 2nd, 4th, 8th, ... time, check whether a repetition gives the same as the first time."""
+    """At the 1st, 2nd, 4th, 8th, ... time, check whether a repetition gives the same as the first time. Its loss at the
+    start is compared wherever it is computed, and always where modules have hooks, which are not called again."""
     return count.bit_count() == 1
 
 

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
 from torch.utils.hooks import RemovableHandle
 
 ALTERED = "a hook of yours on an activation changes gradients behind this layer: it may let samples meet"
@@ -161,6 +162,12 @@ def has_foreign_hooks(parameter: Tensor) -> bool:
     if before and not all(map(is_ours, before.values())):
         return True
     return after is not None and not all(map(is_ours, after.values()))
+
+
+def has_foreign_forward_hooks(module: nn.Module) -> bool:
+    """May a hook of the user return another output than the module's?"""
+    kept = (module._forward_hooks, torch_modules._global_forward_hooks)
+    return any(not is_ours(hook) for hooks in kept for hook in hooks.values())
 
 
 def is_ours(hook: Any) -> bool:

@@ -118,7 +118,10 @@ class Measurement:
     def _trained(self) -> dict[str, Tensor]:
         reached = self.instruments.reached
         reached.update(self.state.gradient_norms)
-        return {n: p for n, p in self._movable().items() if n in reached or self._in_rounds}
+        known, now = self._movable(), self.state.gradient_norms
+        return {
+            n: p for n, p in known.items() if n in now or ((n in reached or self._in_rounds) and self.cover.holds(n))
+        }
 
     @property
     def _in_rounds(self) -> bool:

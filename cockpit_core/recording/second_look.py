@@ -71,7 +71,7 @@ def look_again(
         share=partial(group.gather, "own batch"),
     )
     with quietly():
-        return measure_own_batch(setting, needs, checks)
+        return measure_own_batch(setting, needs, checks or state.again.has_hooks)
 
 
 def find_preconditioned(

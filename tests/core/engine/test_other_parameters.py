@@ -149,7 +149,9 @@ def test_weights_tied_later_are_known_parameters(tmp_path: Path) -> None:
         if step == 2:
             model[2].bias = model[0].bias  # type: ignore[index]
 
-    data, truth, _ = train(make_model(), tie, tmp_path / "run")
+    data, truth, places = train(make_model(), tie, tmp_path / "run")
+    length = float(torch.stack([p.norm() for p in places[4].values()]).norm())
+    assert by_step(data, "ParamNorm")[4] == pytest.approx(length, rel=1e-9)  # what was there before is gone
     assert by_step(data, "NormTest", "0.bias")[4] == pytest.approx(slow_truth.norm_test(truth[4]["0.bias"]), rel=1e-6)
 
 
