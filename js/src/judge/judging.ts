@@ -8,15 +8,21 @@ export interface Judged {
   at: string; // "" or "At step 87: "
 }
 
+type Range = [number, number, number] | null;
 const FEWEST = 8;
 const PART = 0.1; // of the values, as much as the panel of Alpha sets apart
 
-/** The values that a sentence without a step is about: the last tenth, at least eight. */
-export function quartiles(values: ArrayLike<number>): [number, number, number] | null {
-  const sorted = Float64Array.from(Array.from(values).filter(Number.isFinite)).sort();
-  if (!sorted.length) return null;
+const known = new WeakMap<object, { n: number; range: Range }>();
+
+/** Of the finite values. Sorted once for a series of n values: a hand that moves along the axis asks with every frame. */
+export function quartiles(values: Float64Array, series: object = values, n = values.length): Range {
+  const cached = known.get(series);
+  if (cached?.n === n) return cached.range;
+  const sorted = values.filter(Number.isFinite).sort();
   const at = (share: number) => sorted[Math.round(share * (sorted.length - 1))];
-  return [at(0.25), at(0.5), at(0.75)];
+  const range: Range = sorted.length ? [at(0.25), at(0.5), at(0.75)] : null;
+  known.set(series, { n, range });
+  return range;
 }
 
 /** Measured only in the first half of what is shown of the run: that says nothing about how it is now. */
@@ -34,7 +40,8 @@ export function judged(ctx: Context, run: ShownRun, name: string, layer = ""): J
     if (!hit || !Number.isFinite(hit.value)) return null;
     return { value: hit.value, low: hit.value, high: hit.value, at: `At step ${hit.step}: ` };
   }
+  // The values that a sentence without a step is about: the last tenth, at least eight.
   const from = Math.max(0, series.n - Math.max(FEWEST, Math.ceil(series.n * PART)));
-  const range = quartiles(series.y.subarray(from, series.n));
+  const range = quartiles(series.y.subarray(from, series.n), series, series.n);
   return range && { low: range[0], value: range[1], high: range[2], at: "" };
 }

@@ -27,6 +27,18 @@ function valueIn({ xs, values }: MapRow, x: number): number | null {
   return xs.length ? values[Math.max(0, at)] : null;
 }
 
+const odd = new WeakMap<MapRow[], number[]>();
+
+/** What has a colour of its own; looked for once, not with every frame. */
+function oddValues(rows: MapRow[]): number[] {
+  let found = odd.get(rows);
+  if (!found) {
+    const isOdd = (value: number) => value === 0 || !Number.isFinite(value);
+    odd.set(rows, (found = [...new Set(rows.flatMap(({ values }) => values.filter(isOdd)))]));
+  }
+  return found;
+}
+
 function draw(ctx: Context, size: Size): Scene {
   const left = Math.min(LEFT, size.width * 0.36);
   const box: Box = {
@@ -51,8 +63,7 @@ function draw(ctx: Context, size: Size): Scene {
   const each = box.height / rows.length;
   const rgba = mapPixels(values, xscale, box, colors, theme);
   scene.marks.push({ type: "image", ...box, columns: Math.max(1, Math.round(box.width)), rows: rows.length, rgba });
-  const flat = values.flatMap((row) => row.values);
-  const legend = mapLegend(size.width, colors, theme, flat);
+  const legend = mapLegend(size.width, colors, theme, oddValues(values));
   scene.marks.push(...legend.marks);
   scene.marks.push({
     type: "text",
