@@ -76,12 +76,15 @@ def find_broadcasts(
     places = [(node, entry.batch_dim) for node, entry in entries]
     careful = cover.sharded or (quiet.packed and not TELLS_HOOKS)
     finding = follower.follow(root, origin, batch_dim, places, outline(batched), careful, quiet.running)
+    # What also meets the batch where samples mix has rows of its own there: those of the other places alone are not all.
+    mixed = [entry.tail.node for (_, entry), holds in zip(entries, finding.entries, strict=True) if not holds]
+    lost = {node for tail in mixed for node in descend(tail, batched)}
     entries = [entry for entry, holds in zip(entries, finding.entries, strict=True) if holds]
     result, expanded = Broadcasts(interacts=finding.interacts), dict[int, Call]()
     for _, entry in entries:
         region = descend(entry.tail.node, batched)
         if not any(mixes_samples(node, B, batch_dim) for node in region):
-            fill(entry, cover.names, region, expanded, B)
+            fill(entry, cover.names, region - lost, expanded, B)
     if not entries or cover.sharded:  # what lies behind entries cannot be pulled back: its parameters no longer exist
         return result
     names = {cover.names.get(id(n.variable)) for n in batched if hasattr(n, "variable")}
