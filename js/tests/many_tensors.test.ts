@@ -123,10 +123,10 @@ describe("words in a card", () => {
   });
 
   it("beside the name of an axis stay apart from it", () => {
-    const own = start([makeBatch({ to: 9 })]);
+    const own = start([makeBatch({ to: 120 })]);
     const series = own.app.context().runs[0].data.series("Loss", "", "step");
     const many = { ...series, y: series.y.map((_, i) => (i ? -1 : 2)) };
-    for (const width of [260, 330, 420, 900]) {
+    for (const width of [260, 330, 370, 420, 900]) {
       const chart = {
         width,
         height: 200,
@@ -134,7 +134,7 @@ describe("words in a card", () => {
         axis: "step",
         xlog: false,
         ylog: true,
-        domain: [0, 9],
+        domain: [0, 119],
         smoothing: 0,
       };
       const scene = lineScene({ ...chart, curves: [{ series: many, color: "#000", label: "x" }] } as never);
