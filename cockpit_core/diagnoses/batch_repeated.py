@@ -29,7 +29,8 @@ class BatchRepeated(Diagnosis):
         aliased = view.history.batches > 1 and not (len(steps) == 2 and steps[1] - steps[0] <= CLOSE)
         if not same or aliased:
             return None
-        usual = view.batch <= 128 and view.batch % 8 == 0 and view.batch > 1
+        # So few samples, or a number that batches have, are hardly all that there is.
+        usual = 1 < view.batch <= 128 and (view.batch % 8 == 0 or view.batch < 64)
         text = f"Every tracked step has seen the same {view.batch} samples."
         remedy = (
             "Take the next batch of the loader inside the loop (not once before it). If these samples are all "

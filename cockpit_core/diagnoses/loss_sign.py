@@ -10,6 +10,9 @@ from cockpit_core.diagnosis.facts import BINARY_LOSSES, NEVER_NEGATIVE
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+BEYOND = 1e4
+"""So many times below zero as it began above or below: no likelihood has as much to gain."""
+
 
 class LossSign(Diagnosis):
     name = "loss_sign"
@@ -38,6 +41,8 @@ class LossSign(Diagnosis):
         if (unfit := self._unfit(view)) is not None:
             return unfit
         last = [seen.get("Loss") for seen in view.late[-2:]]
+        if view.loss < -BEYOND * max(1.0, abs(view.very_first)) and not view.history.resumed:
+            return self._tell_runaway(view)
         always = all(loss < 0 for loss in last) and (view.very_first < 0 or view.history.resumed)  # no bonus that grew
         if not always or not view.facts.single:
             return None
@@ -101,6 +106,10 @@ class LossSign(Diagnosis):
         top = view.first("loss_max")
         if not view.loss < (50 if top != top else 3) * view.very_first or top > 0 or view.history.resumed:
             return None
+        return LossSign._tell_runaway(view)
+
+    @staticmethod
+    def _tell_runaway(view: View) -> Found:
         text = (
             f"The loss runs away below zero: it began at {number(view.very_first)} and is {number(view.loss)}. Either its "
             "sign is wrong, or it has no lower bound."

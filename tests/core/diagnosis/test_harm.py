@@ -228,3 +228,16 @@ def test_units_that_have_come_back_are_not_dead() -> None:
     assert told.severity == "advice"
     stay = put(**STUCK, dead=1.0)
     assert replay_history(stay, static={"static_constant": 3}).found["dead_units"].severity == "broken"
+
+
+@pytest.mark.parametrize(("batch", "told"), [(20, "likely"), (64, "likely"), (100, "advice"), (500, "advice")])
+def test_few_samples_are_hardly_all_that_there_are(batch: int, told: str) -> None:
+    assert severity("batch_repeated", put(batch_checksum=0.5), batch=batch) == told
+
+
+def test_a_loss_that_runs_away_below_zero_has_the_wrong_sign_whatever_it_is() -> None:
+    """A likelihood that is maximised: some samples were above zero at first, so that it was taken for one that may be below."""
+    away = put(Loss=lambda i: 0.3 - 10.0**i if i < 12 else -(10.0**12), loss_max=0.3)
+    assert severity("loss_sign", away, header=make_header(loss="GaussianNLLLoss")) == "likely"
+    falls = put(Loss=lambda i: 3 - i / 4, loss_max=0.3)  # a density that becomes narrow
+    assert severity("loss_sign", falls, header=make_header(loss="GaussianNLLLoss")) == ""
