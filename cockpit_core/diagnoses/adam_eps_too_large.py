@@ -10,6 +10,8 @@ from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+USUAL = 0.3  # of the learning rate: Adam's step for each parameter
+
 
 class AdamEpsTooLarge(Diagnosis):
     name = "adam_eps_too_large"
@@ -38,10 +40,10 @@ class AdamEpsTooLarge(Diagnosis):
         if not (steps < 0.05 or slow) or (view.learns and not (view.suffers or view.lingers or crawls)):
             return None
         text = (
-            f"Adam's eps of {eps:g} is larger than the gradients: its steps are {number(100 * steps)} % of what "
-            "the learning rate says."
+            f"Adam's eps of {eps:g} is larger than the gradients: its steps are {number(100 * steps / USUAL)} % "
+            "as long as they would be without it."
         )
-        remedy = f"Use eps = 1e-8, or multiply the learning rate by about {number(0.3 / max(steps, 1e-6))}."
+        remedy = f"Use eps = 1e-8, or multiply the learning rate by about {number(USUAL / max(steps, 1e-6))}."
         harmful = view.suffers or view.lingers or crawls or (view.stuck and view.t >= 20)
         numbers = [evidence("step per parameter over lr", steps)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

@@ -35,11 +35,11 @@ class BatchTooSmall(Diagnosis):
         harmful = view.drop < 0.15 or view.level > 1 or view.struggles or view.suffers or view.unfinished
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise if noisy else 16.0)))))
         text = (
-            f"The batch of {view.batch} is too small: its samples disagree, the noise in its gradient is "
-            f"{number(view.noise)} times what they have in common (squared), and {fallen(view.drop)}."
+            f"The batch of {view.batch} is too small: its samples pull in different directions (the noise in its gradient is "
+            f"{number(100 * view.noise)} % of the signal), and {fallen(view.drop)}."
             if noisy
             else f"The batch of {view.batch} is too small: so few samples pull every step their own way, and the loss is still "
-            f"{number(100 * view.level)} % of what ignoring the input gives."
+            f"{number(100 * view.level)} % of that of a constant guess."
         )
         remedy = (
             f"Use batches of about {size} (or accumulate gradients), or divide the learning rate by "

@@ -31,11 +31,10 @@ class ClippingTooHard(Diagnosis):
         norm = view.last("GradNorm")
         text = (
             f"Gradients are clipped too hard: the optimizer gets {number(100 * view.clipped)} % of each "
-            "gradient's length, so that every step is that much shorter."
+            "gradient's length" + ("." if view.facts.adaptive else ", so that every step is that much shorter.")
         )
-        remedy = (
-            f"Clip at about {number(norm)} (the usual length of the gradient), or multiply the learning rate by "
-            f"{number(1 / view.clipped)}."
+        remedy = f"Clip at about {number(norm)} (the usual length of the gradient)" + (
+            "." if view.facts.adaptive else f", or multiply the learning rate by {number(1 / view.clipped)}."
         )
         return Found(text, remedy, [evidence("clipped", view.clipped)])
 

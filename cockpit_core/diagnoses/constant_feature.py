@@ -31,7 +31,7 @@ class ConstantFeature(Diagnosis):
         numbers = [evidence("input_constant", share)]
         suffers = view.suffers or view.lingers
         if suffers:  # what is left does not tell enough
-            text = f"{text[:-1]}, and the loss is still {number(100 * view.level)} % of what ignoring the input gives."
+            text = f"{text[:-1]}, and the loss is still {number(100 * view.level)} % of that of a constant guess."
             numbers.append(evidence("level", view.level))
         return Found(
             text,

@@ -54,8 +54,8 @@ class DataNotShuffled(Diagnosis):
         if count < 3 and not share > 2 * limit("between"):
             return None
         text = (
-            f"The data are not shuffled: targets of different batches differ {number(share)} times as much as "
-            "those of shuffled batches would."
+            f"The data are not shuffled: targets within a batch are alike, and change from batch to batch "
+            f"{number(share)} times as much as they would in shuffled data."
         )
         remedy = "Pass shuffle=True to the DataLoader (or permute the samples at each epoch)."
         return Found(text, remedy, [evidence("between", share)], since=view.history.began)

@@ -45,10 +45,10 @@ class DropoutTooHigh(Diagnosis):
         without = view.eval_level
         if p < 0.95 and (view.t < 40 or (view.thrives and not view.level > REST)):
             return None
-        rest = f", and without dropout it is {number(100 * without)} %" if without == without else ""
+        rest = f", and without dropout it is {number(100 * without)} %" if without < view.level else ""
         text = (
             f"Dropout of {p:g} is too high: {number(100 * p)} % of a layer are missing at every step, and the "
-            f"loss is still {number(100 * view.level)} % of what ignoring the input gives{rest}."
+            f"loss is still {number(100 * view.level)} % of that of a constant guess{rest}."
         )
         remedy = "Use 0.1 to 0.5."
         # The loss of training is high by the noise alone at first, and where it is good without dropout.

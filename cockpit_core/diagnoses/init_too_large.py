@@ -57,9 +57,10 @@ class InitTooLarge(Diagnosis):
         if large:
             what += f", and the weights are {number(view.weight_scale)} times as long as torch makes them"
         text = f"The initialisation is too large: {what}."
+        factor = view.weight_scale if large else max(2.0, start**0.5)
         remedy = (
-            f"Divide the initial weights by about {number(max(2.0, start**0.5))} (torch's default, Kaiming or "
-            "Xavier), at least in the last layer."
+            f"Divide the initial weights by about {number(factor)} (torch's default, Kaiming or Xavier), at least in the last "
+            "layer."
         )
         # A few times too large is forgotten in some steps, mostly.
         slow = view.weight_scale > 2.8 and view.is_high and view.t >= 80  # coming down from there is no progress

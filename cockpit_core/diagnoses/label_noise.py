@@ -37,8 +37,8 @@ class LabelNoise(Diagnosis):
             return None
         text = (
             f"About {number(100 * share)} % of the labels seem to be wrong: of {number(rows)} answers {number(100 * view.right)} % "
-            "are right. Where one is not, the score of the label may have any rank; of samples that are only hard it comes second "
-            "or third."
+            "are right, and where one is not, the label is no better a second choice than any other class. The label of a sample "
+            "that is only hard would come second or third."
         )
         remedy = (
             "Look at twenty samples with the largest losses and their labels. If the labels are right, the inputs do not tell "

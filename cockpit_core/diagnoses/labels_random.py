@@ -61,7 +61,7 @@ class LabelsRandom(Diagnosis):
             return None
         text = (
             f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(100 * view.level)} % of "
-            "what ignoring the input gives, though the steps are neither too long nor too short, and "
+            "that of a constant guess, though the steps are neither too long nor too short, and "
             + self._say_why(view, by_heart)
         )
         remedy = (

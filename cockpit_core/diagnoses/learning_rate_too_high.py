@@ -64,8 +64,8 @@ class LearningRateTooHigh(Diagnosis):
         thrown = view.rose > 4 and view.t >= 100 and view.lags and view.update_max > 0.8 * limit("update")
         if thrown and not view.starts_small and not (view.spike > limit("spike") and poor and view.lasting):
             words = (
-                f"the loss rose to {number(view.rose)} times its first value, and is still {number(100 * view.level)} % of what "
-                "ignoring the input gives"
+                f"the loss rose to {number(view.rose)} times its first value, and is still {number(100 * view.level)} % of that "
+                "of a constant guess"
             )
             signs.append((words, evidence("spike", view.rose)))
         if view.is_long:

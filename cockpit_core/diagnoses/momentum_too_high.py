@@ -45,14 +45,14 @@ class MomentumTooHigh(Diagnosis):
         slow = slow or (remembers and view.lags and not view.thrives)
         harmful = slow or swings or stale or drifts or view.broken or (piled and not view.drop > 0.5)
         text = (
-            f"Momentum {inertia:g} is too high: a step follows the gradients of about "
-            f"{number(1 / max(1e-9, 1 - inertia))} steps, and the run has had {view.t}: it goes on where the slope once led"
+            f"Momentum {inertia:g} is too high: each step is an average over the gradients of about "
+            f"{number(1 / max(1e-9, 1 - inertia))} steps, and the run has had {view.t}"
         )
         if view.lingers:
-            text += f", and the loss is still {number(100 * view.level)} % of what ignoring the input gives"
+            text += f", and the loss is still {number(100 * view.level)} % of that of a constant guess"
         away = f"; the weights have moved {number(view.travelled)} times their initial length."
         text += away if drifts else "."
-        remedy = "Use 0.9; if you need more, divide the learning rate by as much as 1 / (1 - momentum) grows."
+        remedy = "Use 0.9. If you need more, lower the learning rate with it: 10 times for 0.99, 100 times for 0.999."
         numbers = [evidence("momentum", inertia)]
         if view.amplification == view.amplification:
             numbers.append(evidence("amplification", view.amplification))

@@ -26,7 +26,7 @@ class NotLearning(Diagnosis):
         known = view.level == view.level
         sure = view.t >= (PATIENT_WITH_VALUES if view.facts.may_be_noise else PATIENT)
         text = f"The network does not learn: after {view.t} steps the loss is {number(view.loss)}" + (
-            f", {number(100 * view.level)} % of what ignoring the input would give."
+            f", {number(100 * view.level)} % of that of a constant guess."
             if known
             else f"; it began at {number(view.loss0)}."
         )

@@ -32,8 +32,9 @@ class ParametersNotOptimized(Diagnosis):
         if not random or not (view.lags or view.lingers):
             return None
         text = (
-            f"{listed(random)} are frozen (requires_grad=False), and they are as torch makes them at random: nothing was ever "
-            f"trained into them, and the loss is still {number(100 * view.level)} % of what ignoring the input gives."
+            f"{listed(random)} {'is' if len(random) == 1 else 'are'} frozen (requires_grad=False) with the random weights that "
+            f"torch gave: nothing was ever trained into them, and the loss is still {number(100 * view.level)} % of that "
+            "of a constant guess."
         )
         remedy = "Load the trained weights before freezing them, or let them learn: requires_grad_(True), and in the optimizer."
         return Found(text, remedy, [evidence("level", view.level)], random, severity="likely")
@@ -53,10 +54,11 @@ class ParametersNotOptimized(Diagnosis):
             if foreign
             else "they are in no optimizer"
         )
-        text = f"{listed(still)} get a gradient and never move: {why}."
+        gets, moves = ("gets", "moves") if len(still) == 1 else ("get", "move")
+        text = f"{listed(still)} {gets} a gradient and never {moves}: {why}."
         remedy = (
-            "Make the optimizer of model.parameters(), after the model is complete; freeze what shall stay with "
-            "requires_grad_(False)."
+            "Build the optimizer from model.parameters(), after the model is complete. If they shall stay as they are, "
+            "freeze them: requires_grad_(False)."
         )
         lost = view.gradient_share(still)
         numbers = [evidence("UpdateSize", 0.0, "length of the step of these tensors", layer=still[0])]

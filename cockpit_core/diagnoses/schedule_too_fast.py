@@ -102,9 +102,9 @@ class ScheduleTooFast(Diagnosis):
         if not left < limit("steps_left") or not much or view.t < 60 or view.history.resumed:
             return None
         text = (
-            f"The schedule is too fast: the learning rate halves every {number(life)} steps, so that all steps to come, however "
-            f"many, are worth {number(left)} at its highest value, and the loss is still {number(100 * view.level)} % of what "
-            "ignoring the input gives."
+            f"The schedule is too fast: the learning rate halves every {number(life)} steps. All steps still to come add up to "
+            f"about {number(left)} at its highest value, and the loss is still {number(100 * view.level)} % of that of a constant "
+            "guess."
         )
         remedy = "Let the rate fall over the whole run, or keep it constant until the loss no longer falls."
         return Found(text, remedy, [evidence("steps_left", left), evidence("level", view.level)])

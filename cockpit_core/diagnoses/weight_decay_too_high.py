@@ -57,8 +57,8 @@ class WeightDecayTooHigh(Diagnosis):
             return None
         decay = view.facts.weight_decay
         text = (
-            f"Weight decay {number(decay)} is too high: it pulls {number(share)} times as hard as the gradient, and the "
-            f"weights have shrunk to {number(100 * view.weight_fall)} % of their initial length."
+            f"Weight decay {number(decay)} is too high: its pull on the weights is {number(100 * share)} % of the gradient's, and "
+            f"the weights have shrunk to {number(100 * view.weight_fall)} % of their initial length."
         )
         remedy = (
             f"Divide weight_decay by about {number(max(10.0, share / 0.02))}, to "
