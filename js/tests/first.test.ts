@@ -10,8 +10,8 @@ import { groupRuns } from "../src/judge/groups.ts";
 import { guessAccuracy, guessGuides, guessLoss } from "../src/judge/guessing.ts";
 import { panels } from "../src/panels/index.ts";
 import { tableOf } from "../src/panels/runs.ts";
-import { summarizeReadings } from "../src/view/card.ts";
 import type { MountOptions } from "../src/view/options.ts";
+import { summarizeReadings } from "../src/view/readings.ts";
 import { makeBatch, makeHeader, opener } from "./helpers.ts";
 
 const show = opener();

@@ -26,9 +26,9 @@ export function mapColors(rows: MapRow[], difference: boolean): MapColors {
 const scales = new WeakMap<MapRow[], MapColors>();
 
 function findColors(rows: MapRow[], difference: boolean): MapColors {
-  const logs = rows.flatMap(({ values }) => values.filter((v) => v > 0 && Number.isFinite(v)).map(Math.log10));
-  const sorted = Float64Array.from(logs).sort();
-  const at = (share: number) => sorted[Math.round(share * (sorted.length - 1))];
+  const known = rows.flatMap(({ values }) => values.filter((v) => v > 0 && Number.isFinite(v)));
+  const sorted = Float64Array.from(known).sort();
+  const at = (share: number) => Math.log10(sorted[Math.round(share * (sorted.length - 1))]);
   if (difference) {
     const reach = sorted.length ? Math.max(0.3, Math.abs(at(0.02)), Math.abs(at(0.98))) : 1;
     return { low: -reach, high: reach, difference };
@@ -53,19 +53,34 @@ const isWorse = (a: number, b: number) => Number.isFinite(b) && (!Number.isFinit
 const known = new WeakMap<MapRow[], { key: string; rgba: Uint8ClampedArray }>();
 const inks = new WeakMap<MapRow[], { colors: MapColors; dark: boolean; words: Uint32Array[] }>();
 
-/** The colour of every value, worked out once: moving along the axis asks for them with every frame. */
+/** The colour of every value that was seen, worked out once: moving along the axis asks for them with every frame. */
 function inkOf(rows: MapRow[], colors: MapColors, theme: Theme): Uint32Array[] {
   const { dark } = theme;
   let found = inks.get(rows);
   if (found?.colors !== colors || found.dark !== dark) {
-    const ink = (value: number) => {
-      const [red, green, blue] = mapColor(value, colors, theme);
-      return pack(red, green, blue);
-    };
-    found = { colors, dark, words: rows.map(({ values }) => Uint32Array.from(values, ink)) };
+    found = { colors, dark, words: rows.map(({ values }) => new Uint32Array(values.length)) };
     inks.set(rows, found);
   }
   return found.words;
+}
+
+/** Records that share a pixel, and how far they reach: [first, last, start, gap] for all that are seen. */
+function stretches(xs: number[], xscale: Scale, box: Box, width: number): number[][] {
+  const found: number[][] = [];
+  const place = (x: number) => Math.round(xscale.to(x) - box.x);
+  let i = Math.max(0, lowerBound(xs, xs.length, xscale.domain[0]) - 1); // what is before is not seen
+  while (i > 0 && place(xs[i]) >= 0) i--;
+  let before = i > 0 ? place(xs[i - 1]) : Number.NaN;
+  let start = place(xs[i]);
+  while (i < xs.length && start < width) {
+    const first = i++;
+    let next = Number.NaN;
+    while (i < xs.length && (next = place(xs[i])) === start) i++;
+    const gap = i < xs.length ? next - start : Math.max(4, start - before || 12);
+    found.push([first, i - 1, start, gap]);
+    [before, start] = [start, start + gap];
+  }
+  return found;
 }
 
 export function mapPixels(rows: MapRow[], xscale: Scale, box: Box, colors: MapColors, theme: Theme): Uint8ClampedArray {
@@ -75,22 +90,20 @@ export function mapPixels(rows: MapRow[], xscale: Scale, box: Box, colors: MapCo
   if (cached?.key === key) return cached.rgba;
   const words = new Uint32Array(width * rows.length);
   const ink = inkOf(rows, colors, theme);
-  const place = (x: number) => Math.round(xscale.to(x) - box.x);
+  let places: number[][] = [];
   rows.forEach(({ xs, values }, r) => {
     const paint = (i: number, from: number, to: number) => {
-      if (to > 0) words.fill(ink[r][i], r * width + Math.max(0, from), r * width + Math.min(width, to));
+      if (to <= 0) return;
+      ink[r][i] ||= pack(...(mapColor(values[i], colors, theme) as [number, number, number])); // 0 is no colour
+      words.fill(ink[r][i], r * width + Math.max(0, from), r * width + Math.min(width, to));
     };
-    let i = Math.max(0, lowerBound(xs, xs.length, xscale.domain[0]) - 1); // what is before is not seen
-    while (i > 0 && place(xs[i]) >= 0) i--;
-    let before = i > 0 ? place(xs[i - 1]) : Number.NaN;
+    if (xs !== rows[r - 1]?.xs) places = stretches(xs, xscale, box, width);
     // The pixel of several records shows the worst; what follows until the next one, the last.
-    for (let start = place(xs[i]); i < xs.length && start < width; i++) {
-      let worst = i;
-      while (i + 1 < xs.length && place(xs[i + 1]) === start) if (isWorse(values[++i], values[worst])) worst = i;
-      const gap = i + 1 < xs.length ? place(xs[i + 1]) - start : Math.max(4, start - before || 12);
-      paint(i, start, start + gap);
-      if (worst !== i) paint(worst, start, start + 1);
-      [before, start] = [start, start + gap];
+    for (const [first, last, start, gap] of places) {
+      let worst = first;
+      for (let i = first + 1; i <= last; i++) if (isWorse(values[i], values[worst])) worst = i;
+      paint(last, start, start + gap);
+      if (worst !== last) paint(worst, start, start + 1);
     }
   });
   const rgba = new Uint8ClampedArray(words.buffer);

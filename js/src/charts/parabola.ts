@@ -1,6 +1,7 @@
 // The valley in standard coordinates: -1 is where the step began, 0 the floor, +1 the opposite wall; height = x squared.
 
-import { density, EDGE, median } from "../data/density.ts";
+import { density, EDGE, inOrder, median } from "../data/density.ts";
+import { lowerBound } from "../data/table.ts";
 import type { AlphaFit } from "../data/wire.ts";
 import { makeScale, type Scale } from "../draw/scale.ts";
 import { type Box, emptyScene, type LineMark, type Mark, type Scene } from "../draw/scene.ts";
@@ -94,7 +95,7 @@ export function parabolaScene(chart: ParabolaChart): Scene {
 function quantileMarks({ groups, box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
   const pitch = (y.to(0) - box.y - 8) / groups.length;
   return groups.flatMap(({ recent, color }, i): Mark[] => {
-    const sorted = Float64Array.from(recent).sort();
+    const sorted = inOrder(recent);
     if (!sorted.length) return [];
     const at = (share: number) => x.to(hold(sorted[Math.round(share * (sorted.length - 1))]));
     const row = box.y + 6 + (i + 0.5) * pitch;
@@ -228,13 +229,12 @@ function errorBar(x: number, low: number, high: number, stroke: string, clip: Bo
   };
 }
 
+/** How many finite values lie below and above the scale. */
 export function countOutside(values: number[] | Float64Array): [number, number] {
-  let [below, above] = [0, 0];
-  for (const value of values) {
-    if (value < -EDGE) below++;
-    else if (value > EDGE) above++;
-  }
-  return [below, above];
+  const sorted = inOrder(values);
+  let above = sorted.length;
+  while (above && sorted[above - 1] > EDGE) above--;
+  return [lowerBound(sorted, sorted.length, -EDGE), sorted.length - above];
 }
 
 function edgeMarks({ box, theme, groups }: ParabolaChart): Mark[] {

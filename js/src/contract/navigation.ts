@@ -27,6 +27,9 @@ export function stepToAxis(ctx: Context, step: number): number | null {
   return null;
 }
 
+/** Where the step in question stands. */
+export const playhead = (ctx: Context) => (ctx.step === null ? null : stepToAxis(ctx, ctx.step));
+
 export function axisToStep(ctx: Context, x: number): number | null {
   let best: number | null = null;
   let distance = Number.POSITIVE_INFINITY;

@@ -80,6 +80,7 @@ export type Section = "first" | "step" | "gradients" | "curvature" | "training" 
 export interface Panel {
   id: string;
   title: string;
+  alone?: string; // its title for a single run
   group: Section;
   order: number;
   height: number; // of the chart, in pixels, before columns are evened out
@@ -130,6 +131,8 @@ export const isOver = ({ runs }: Context): boolean =>
 /** Whether no chosen run has a value of what the panel shows. */
 export const isIdle = ({ runs }: Context, { needs }: Panel): boolean =>
   needs !== undefined && !runs.some(({ data }) => needs.some((name) => data.has(name) || data.heavy.has(name)));
+
+export const titleOf = ({ title, alone }: Panel, { runs }: Context): string => (runs.length === 1 && alone) || title;
 
 /** Why there is no value, in the latest words of tracking. */
 export function reasonFor(ctx: Context, names: string[]): string {

@@ -4,17 +4,20 @@ export const EDGE = 1.9; // of the drawn part; what lies outside is counted at t
 
 type Values = number[] | Float64Array;
 
-const medians = new WeakMap<Values, number>();
+const orders = new WeakMap<Values, Float64Array>();
+
+/** From the smallest to the largest. */
+export function inOrder(values: Values): Float64Array {
+  let sorted = orders.get(values);
+  if (!sorted) orders.set(values, (sorted = Float64Array.from(values).sort()));
+  return sorted;
+}
 
 export function median(values: Values): number {
   if (!values.length) return Number.NaN;
-  const known = medians.get(values);
-  if (known !== undefined) return known;
-  const sorted = Float64Array.from(values).sort();
+  const sorted = inOrder(values);
   const middle = sorted.length >> 1;
-  const value = sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-  medians.set(values, value);
-  return value;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
 const densities = new WeakMap<Values, number[]>();

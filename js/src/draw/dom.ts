@@ -16,6 +16,19 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+export function press(name: string, act: () => void, attributes: Attributes, ...children: Child[]): HTMLButtonElement {
+  const button = h("button", { type: "button", class: name, ...attributes }, ...children);
+  button.addEventListener("click", act);
+  return button;
+}
+
+/** A dot in the colour of a run. */
+export function swatch(color: string, className = "ck-swatch", title?: string): HTMLElement {
+  const dot = h("i", { class: className, title });
+  dot.style.setProperty("--c", color);
+  return dot;
+}
+
 /** Replaces the children only if the key changed, so that focus and selection survive an update that brings nothing new. */
 export function refill(element: HTMLElement & { ckKey?: string }, key: string, make: () => Child[]): void {
   if (element.ckKey === key) return;

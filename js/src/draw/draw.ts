@@ -43,23 +43,26 @@ function shape(ctx: CanvasRenderingContext2D, mark: Exclude<Mark, TextMark>): vo
   else if (mark.type === "dots") dots(ctx, mark);
 }
 
-const pictures = new WeakMap<Uint8ClampedArray, HTMLCanvasElement>();
+const pictures = new WeakMap<object, { pixels: HTMLCanvasElement; rgba: Uint8ClampedArray }>();
 
-function makePicture({ columns, rows, rgba }: ImageMark): HTMLCanvasElement {
-  const pixels = document.createElement("canvas");
-  pixels.width = columns;
-  pixels.height = rows;
+/** One canvas for each picture, or for all that one and the same thing looks like: those of a moving hand are many. */
+function makePicture({ columns, rows, rgba, of = rgba }: ImageMark): HTMLCanvasElement {
+  const known = pictures.get(of);
+  if (known?.rgba === rgba) return known.pixels;
+  const pixels = known?.pixels ?? document.createElement("canvas");
+  if (pixels.width !== columns) pixels.width = columns;
+  if (pixels.height !== rows) pixels.height = rows;
   const inner = pixels.getContext("2d");
   const data = inner?.createImageData(columns, rows);
   data?.data.set(rgba);
   if (data) inner?.putImageData(data, 0, 0);
-  pictures.set(rgba, pixels);
+  pictures.set(of, { pixels, rgba });
   return pixels;
 }
 
 function drawImage(ctx: CanvasRenderingContext2D, mark: ImageMark): void {
   ctx.imageSmoothingEnabled = false;
-  ctx.drawImage(pictures.get(mark.rgba) ?? makePicture(mark), mark.x, mark.y, mark.width, mark.height);
+  ctx.drawImage(makePicture(mark), mark.x, mark.y, mark.width, mark.height);
 }
 
 function drawMark(ctx: CanvasRenderingContext2D, mark: Mark, withText: boolean): void {

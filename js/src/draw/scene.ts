@@ -48,6 +48,7 @@ export interface ImageMark extends Box {
   columns: number;
   rows: number;
   rgba: Uint8ClampedArray;
+  of?: object; // what looks like this now
 }
 export interface TextMark {
   type: "text";

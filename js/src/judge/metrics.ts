@@ -29,8 +29,9 @@ export function lossOf(runs: ShownRun[]): Metric {
 
 /** The last and the best finite value of a column. */
 export function endsOf(run: ShownRun, { name, least }: Metric): [number | null, number | null] {
-  const { y, n } = run.data.series(name, "", "step");
-  const finite = y.subarray(0, n).filter(Number.isFinite);
-  const best = finite.reduce((a, b) => (least === b < a ? b : a), finite[0]);
-  return n ? [y[n - 1], finite.length ? best : null] : [null, null];
+  const { y, n, extremes } = run.data.series(name, "", "step");
+  const ends = extremes.range(y, 0, n);
+  const best = (values: number[] | Float64Array) => values[least ? 0 : values.length - 1] ?? null;
+  const all = ends.every(Number.isFinite) ? ends : y.subarray(0, n).filter(Number.isFinite).sort();
+  return [n ? y[n - 1] : null, best(all)];
 }

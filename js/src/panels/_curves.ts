@@ -3,7 +3,7 @@
 import { GUIDE_DASH, type Guide } from "../charts/axes.ts";
 import { type Curve, lineScene } from "../charts/line.ts";
 import { columnsCsv } from "../contract/export.ts";
-import { stepToAxis } from "../contract/navigation.ts";
+import { playhead } from "../contract/navigation.ts";
 import {
   type Context,
   isTracked,
@@ -261,7 +261,7 @@ export function drawCurves(ctx: Context, size: Size, spec: CurvesSpec, box?: Box
     least: spec.least ?? LEAST,
     zero: spec.zero?.(ctx),
     cursor: ctx.step,
-    cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
+    cursorAt: playhead(ctx),
     legend: [...makeLegend(ctx, spec, curves), ...named, ...(extra?.legend ?? [])],
   });
 }

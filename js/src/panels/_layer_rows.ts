@@ -129,27 +129,34 @@ export function rowTarget(ctx: Context, row: Row) {
   };
 }
 
-const cache = new WeakMap<ShownRun["data"], Map<string, { version: number; row: MapRow }>>();
+interface Part {
+  above: Series;
+  below: Series | null;
+  size: number;
+}
+const cache = new WeakMap<ShownRun["data"], Map<string, { used: (Series | number)[]; row: MapRow }>>();
 
+/** Worked out again only if one of its own columns grew or changed: most of what arrives is about others. */
 function valuesOf(ctx: Context, run: ShownRun, measure: Measure, layers: string[]): MapRow {
+  const { data } = run;
   const key = JSON.stringify([measure.id, ctx.axis, layers]);
-  let known = cache.get(run.data);
-  if (!known) cache.set(run.data, (known = new Map()));
+  let known = cache.get(data);
+  if (!known) cache.set(data, (known = new Map()));
+  const parts = layers.map((layer) => ({
+    above: data.series(measure.name, layer, ctx.axis),
+    below: measure.over ? data.series(measure.over, layer, ctx.axis) : null,
+    size: data.header?.layers.find(({ name }) => name === layer)?.size ?? 1,
+  }));
+  const used = parts.flatMap(({ above, below }) => [above, above.n, ...(below ? [below, below.n] : [])]);
   const cached = known.get(key);
-  if (cached?.version === run.data.version) return cached.row;
-  const row = computeRow(ctx, run, measure, layers);
-  known.set(key, { version: run.data.version, row });
+  if (cached?.used.every((own, i) => own === used[i])) return cached.row;
+  const row = computeRow(parts, measure);
   if (known.size > 3000) known.clear();
+  known.set(key, { used, row });
   return row;
 }
 
-function computeRow(ctx: Context, run: ShownRun, measure: Measure, layers: string[]): MapRow {
-  const sizes = new Map(run.data.header?.layers.map(({ name, size }) => [name, size]));
-  const parts = layers.map((layer) => ({
-    above: run.data.series(measure.name, layer, ctx.axis),
-    below: measure.over ? run.data.series(measure.over, layer, ctx.axis) : null,
-    size: sizes.get(layer) ?? 1,
-  }));
+function computeRow(parts: Part[], measure: Measure): MapRow {
   const [first] = parts.filter(({ above }) => above.n);
   const row: MapRow = { xs: [], values: [] };
   for (let i = 0; first && i < first.above.n; i++) {
@@ -159,11 +166,7 @@ function computeRow(ctx: Context, run: ShownRun, measure: Measure, layers: strin
   return row;
 }
 
-function joinParts(
-  parts: { above: Series; below: Series | null; size: number }[],
-  step: number,
-  measure: Measure,
-): number {
+function joinParts(parts: Part[], step: number, measure: Measure): number {
   let [above, below, size, count] = [0, 0, 0, 0];
   const squared = measure.perElement || measure.over;
   for (const part of parts) {
@@ -199,9 +202,24 @@ export interface Picture {
   runs: ShownRun[];
   measure: Measure;
 }
-const pictures = new WeakMap<object, { key: string; picture: Picture }>();
+interface Kept {
+  key: string;
+  picture: Picture;
+}
+const [pictures, wholes] = [new WeakMap<object, Kept>(), new WeakMap<object, Kept>()];
 
-export function makePicture(ctx: Context, height: number): Picture | null {
+/** The list of before, if nothing in it is new: colours are remembered by it. Tensors that were measured together share their places. */
+function settle(values: MapRow[], before: MapRow[] | undefined): MapRow[] {
+  if (before?.length === values.length && values.every((row, i) => row === before[i])) return before;
+  values.forEach((row, i) => {
+    const xs = values[i - 1]?.xs;
+    if (xs?.length === row.xs.length && xs.every((x, k) => x === row.xs[k])) row.xs = xs;
+  });
+  return values;
+}
+
+/** As many rows as fit into that height; without one, every tensor. */
+export function makePicture(ctx: Context, height = Number.POSITIVE_INFINITY): Picture | null {
   const runs = subjects(ctx);
   const measure = chosen(ctx);
   if (!runs.length || !measure) return null;
@@ -212,7 +230,8 @@ export function makePicture(ctx: Context, height: number): Picture | null {
   const room = Math.max(1, Math.floor(height / LOWEST));
   const versions = runs.map(({ run, data }) => [run, data.version]);
   const key = JSON.stringify([versions, measure, room, ctx.axis, ctx.state.unfolded, names.length]);
-  const cached = pictures.get(runs[0].data);
+  const kept = room < Number.POSITIVE_INFINITY ? pictures : wholes;
+  const cached = kept.get(runs[0].data);
   if (cached?.key === key) return { ...cached.picture, runs };
   const rows = mapRows(names, room, ctx.state.unfolded);
   const [first, second] = runs;
@@ -220,7 +239,7 @@ export function makePicture(ctx: Context, height: number): Picture | null {
     const row = valuesOf(ctx, first, measure, layers);
     return second ? ratioOf(row, valuesOf(ctx, second, measure, layers)) : row;
   });
-  const picture = { rows, values, runs, measure };
-  pictures.set(first.data, { key, picture });
+  const picture = { rows, values: settle(values, cached?.picture.values), runs, measure };
+  kept.set(first.data, { key, picture });
   return picture;
 }

@@ -3,7 +3,7 @@
 import { csvLines } from "../contract/export.ts";
 import type { Context, Panel, ShownRun } from "../contract/panel.ts";
 import { formatNumber, shorten } from "../data/format.ts";
-import { h, refill } from "../draw/dom.ts";
+import { h, press, refill, swatch } from "../draw/dom.ts";
 import { countDepth, describeHeader, describeNetwork, isDefault } from "../judge/facts.ts";
 
 /** What is known of one run alone: the network as a whole, and what its schedule made of the learning rate. */
@@ -46,6 +46,7 @@ export function differences(ctx: Context): [string, string[]][] {
 const panel: Panel = {
   id: "about",
   title: "Runs and their differences",
+  alone: "About this run",
   group: "about",
   order: 20,
   height: 250,
@@ -67,11 +68,7 @@ const panel: Panel = {
     refill(element, key, () => {
       const rows = differences(ctx);
       if (!rows.length) return [ctx.runs.length > 1 ? "These runs have the same settings." : ""];
-      const names = ctx.runs.map(({ label, color }) => {
-        const swatch = h("i", { class: "ck-swatch" });
-        swatch.style.setProperty("--c", color);
-        return h("th", {}, swatch, label);
-      });
+      const names = ctx.runs.map(({ label, color }) => h("th", {}, swatch(color), label));
       const line = ([name, values]: [string, string[]]) =>
         h(
           "tr",
@@ -81,8 +78,10 @@ const panel: Panel = {
         );
       const usual = ctx.runs.length === 1 ? rows.filter(([, [value]]) => isDefault(value)) : [];
       const folded = h("tbody", { hidden: true }, ...usual.map(line));
-      const more = h("button", { type: "button", class: "ck-link" }, `${usual.length} more with their default values`);
-      more.addEventListener("click", () => (folded.hidden = !folded.hidden));
+      const fold = () => {
+        folded.hidden = !folded.hidden;
+      };
+      const more = press("ck-link", fold, {}, `${usual.length} more with their default values`);
       const body = h("tbody", {}, ...rows.filter((row) => !usual.includes(row)).map(line));
       const head = h("thead", {}, h("tr", {}, h("th", {}, ""), ...names));
       return [h("table", {}, head, body, folded), usual.length ? more : null];

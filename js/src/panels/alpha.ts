@@ -1,9 +1,10 @@
 // Alpha: does the step end before, at, or beyond the floor of the local valley?
 
+import { visibleRange } from "../charts/decimate.ts";
 import { type Curve, lineScene } from "../charts/line.ts";
 import { parabolaScene, standardize } from "../charts/parabola.ts";
 import { columnsCsv } from "../contract/export.ts";
-import { stepToAxis } from "../contract/navigation.ts";
+import { playhead } from "../contract/navigation.ts";
 import {
   type Context,
   isTracked,
@@ -109,7 +110,7 @@ function draw(ctx: Context, size: Size): Scene {
     ].filter(({ series }) => series.n),
     guides: [{ value: 0, label: "", color: theme.faint }],
     cursor: ctx.step,
-    cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
+    cursorAt: playhead(ctx),
     box: { x: 0, y: size.height - lower, width: size.width, height: lower },
     yrange: [-STRIP, STRIP],
     ticks: 3,
@@ -153,7 +154,8 @@ function offScale(ctx: Context, runs: ShownRun[], strip: Scene): Mark[] {
   return runs.map((run) => {
     const series = run.data.series(nameOf(run), "", ctx.axis);
     const boxes: number[] = [];
-    for (let i = 0; i < series.n && boxes.length < 1600; i++) {
+    const [from, to] = visibleRange(series, ctx.domain);
+    for (let i = from; i < to && boxes.length < 1600; i++) {
       const x = frame.xscale.to(series.x[i]);
       if (Math.abs(series.y[i]) <= STRIP || x < frame.x || x > frame.x + frame.width) continue;
       boxes.push(x - 1, series.y[i] > 0 ? frame.y : frame.y + frame.height - 4, 2, 4);

@@ -4,16 +4,12 @@ import { type Context, type Panel, type ShownRun, type Size, valueAt } from "../
 import { formatDuration, formatShare, shorten } from "../data/format.ts";
 import { emptyScene, messageScene, type Scene } from "../draw/scene.ts";
 import { costSums, trackingBudget, trackingShare } from "../judge/costs.ts";
+import { quartiles } from "../judge/judging.ts";
 
 interface Item {
   name: string;
   seconds: number; // at the chosen step
   usual: number; // the median: the first step may have compiled something
-}
-
-function median(values: Float64Array): number {
-  const sorted = values.filter(Number.isFinite).sort();
-  return sorted.length ? sorted[sorted.length >> 1] : 0;
 }
 
 export function costItems(ctx: Context, run: ShownRun): Item[] {
@@ -22,7 +18,7 @@ export function costItems(ctx: Context, run: ShownRun): Item[] {
     if (!name.startsWith("cost/") || costSums.includes(name)) continue;
     const series = run.data.series(name, "", "step");
     const seconds = valueAt(ctx, run, name)?.value ?? 0;
-    items.push({ name: name.slice(5), seconds, usual: median(series.y.subarray(0, series.n)) });
+    items.push({ name: name.slice(5), seconds, usual: quartiles(series.y.subarray(0, series.n))?.[1] ?? 0 });
   }
   return items.sort((a, b) => b.usual - a.usual);
 }

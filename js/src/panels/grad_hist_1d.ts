@@ -5,7 +5,7 @@ import { timeMarks } from "../charts/axes.ts";
 import { binAxis, zeroShare } from "../charts/bins.ts";
 import { outsideShares } from "../charts/heatmap.ts";
 import { binMarks, histogramMark, largest, type StripColumn, stripMarks, thinSteps } from "../charts/histogram.ts";
-import { rowAt, stepToAxis } from "../contract/navigation.ts";
+import { playhead, rowAt } from "../contract/navigation.ts";
 import { type Context, isTracked, type Panel, type Reading, type ShownRun, type Size } from "../contract/panel.ts";
 import { formatCount, formatNumber, formatShare, formatTick, shorten } from "../data/format.ts";
 import { makeScale } from "../draw/scale.ts";
@@ -88,7 +88,7 @@ function addStrips(
     scene.marks.push(...stripLabels(edges, box, i === 0, i === runs.length - 1, theme));
     if (runs.length > 1)
       scene.marks.push({ type: "rect", x: box.x - 3, y: box.y, width: 3, height: box.height, fill: run.color });
-    const at = ctx.step === null ? null : stepToAxis(ctx, ctx.step);
+    const at = playhead(ctx);
     if (at !== null && at >= ctx.domain[0] && at <= ctx.domain[1])
       scene.marks.push({
         type: "line",

@@ -2,7 +2,7 @@
 import { lineScene } from "../charts/line.ts";
 import { type TestsGroup, THRESHOLDS, testsScene } from "../charts/tests.ts";
 import { columnsCsv } from "../contract/export.ts";
-import { stepToAxis } from "../contract/navigation.ts";
+import { playhead } from "../contract/navigation.ts";
 import {
   type Context,
   isTracked,
@@ -116,7 +116,7 @@ function addHistory(
     ),
     guides: [{ value: THRESHOLDS[test.key], label: "", color: theme.quiet }],
     cursor: ctx.step,
-    cursorAt: ctx.step === null ? null : stepToAxis(ctx, ctx.step),
+    cursorAt: playhead(ctx),
     box: { x: area.x, y: top + 14, width: area.width, height: each - 14 + (last ? bottom : 0) },
     bare: !last,
     ticks: 2,

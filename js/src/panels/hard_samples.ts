@@ -4,7 +4,7 @@ import { type Context, isTracked, type Panel, type ShownRun, valueAt } from "../
 import { formatNumber, formatShare } from "../data/format.ts";
 import type { Sample } from "../data/source.ts";
 import type { HistogramData } from "../data/wire.ts";
-import { h, refill } from "../draw/dom.ts";
+import { h, press, refill } from "../draw/dom.ts";
 
 const NAME = "HardSamples";
 const WIDTH = 6; // id, mean norm, mean cosine with the gradient, times seen, label, last step
@@ -50,9 +50,7 @@ const orders = [
 function orderButtons(ctx: Context): HTMLElement {
   const chips = orders.map(([lens, text]) => {
     const pressed = String(ctx.state.lens === lens);
-    const chip = h("button", { type: "button", class: "ck-chip", "aria-pressed": pressed }, text);
-    chip.addEventListener("click", () => ctx.set({ lens }));
-    return chip;
+    return press("ck-chip", () => ctx.set({ lens }), { "aria-pressed": pressed }, text);
   });
   return h("div", { class: "ck-tools" }, "First: ", ...chips);
 }
@@ -64,8 +62,7 @@ function sampleCell(sample: Sample | null | undefined): HTMLElement {
 
 function row(ctx: Context, sample: HardSample, shows: boolean): HTMLElement {
   const { id, norm, agreement, times, label, step } = sample;
-  const go = h("button", { type: "button", class: "ck-link", title: `Show step ${step} in all panels` }, String(step));
-  go.addEventListener("click", () => ctx.goTo(step));
+  const go = press("ck-link", () => ctx.goTo(step), { title: `Show step ${step} in all panels` }, String(step));
   const number = (text: string | HTMLElement, title = "") => h("td", { class: "ck-n", title }, text);
   return h(
     "tr",

@@ -2,9 +2,10 @@
 import { timeMarks } from "../charts/axes.ts";
 import { type MapRow, mapColors, mapLegend, mapPixels } from "../charts/map.ts";
 import { csvLines } from "../contract/export.ts";
-import { stepToAxis } from "../contract/navigation.ts";
+import { playhead } from "../contract/navigation.ts";
 import { type Context, type Panel, type Reading, type Size, waitingFor } from "../contract/panel.ts";
 import { formatNumber, shorten } from "../data/format.ts";
+import { lowerBound } from "../data/table.ts";
 import { makeScale } from "../draw/scale.ts";
 import { type Box, emptyScene, type Mark, messageScene, type Scene } from "../draw/scene.ts";
 import {
@@ -22,9 +23,9 @@ import {
 
 /** The value that a row shows at a place of the axis. */
 function valueIn({ xs, values }: MapRow, x: number): number | null {
-  let at = -1;
-  while (at + 1 < xs.length && xs[at + 1] <= x) at++;
-  return xs.length ? values[Math.max(0, at)] : null;
+  let at = lowerBound(xs, xs.length, x);
+  while (at < xs.length && xs[at] <= x) at++; // of several at one place the last
+  return xs.length ? values[Math.max(0, at - 1)] : null;
 }
 
 const odd = new WeakMap<MapRow[], number[]>();
@@ -62,7 +63,14 @@ function draw(ctx: Context, size: Size): Scene {
   const xscale = makeScale(ctx.state.xlog ? "log1p" : "linear", ctx.domain, [box.x, box.x + box.width]);
   const each = box.height / rows.length;
   const rgba = mapPixels(values, xscale, box, colors, theme);
-  scene.marks.push({ type: "image", ...box, columns: Math.max(1, Math.round(box.width)), rows: rows.length, rgba });
+  scene.marks.push({
+    type: "image",
+    ...box,
+    columns: Math.max(1, Math.round(box.width)),
+    rows: rows.length,
+    rgba,
+    of: values,
+  });
   const legend = mapLegend(size.width, colors, theme, oddValues(values));
   scene.marks.push(...legend.marks);
   scene.marks.push({
@@ -109,7 +117,7 @@ function nameMarks(ctx: Context, { rows }: Picture, box: Box, each: number): Mar
 
 function cursorMarks(ctx: Context, rows: Row[], box: Box, each: number, xscale: ReturnType<typeof makeScale>): Mark[] {
   const marks: Mark[] = [];
-  const at = ctx.step === null ? null : stepToAxis(ctx, ctx.step);
+  const at = playhead(ctx);
   const line = { type: "line", live: true, stroke: ctx.theme.card, weight: 1.5 } as const;
   if (at !== null && at >= ctx.domain[0] && at <= ctx.domain[1]) {
     const x = xscale.to(at);
@@ -138,7 +146,7 @@ function spotOf(ctx: Context, row: Row, values: MapRow, { measure, runs }: Pictu
     if (value === Number.POSITIVE_INFINITY && times) return `exactly 0 in ${runs[0].label}`;
     return value === null ? "no value" : `${formatNumber(value)}${times}`;
   };
-  const at = ctx.step === null ? 0 : (stepToAxis(ctx, ctx.step) ?? 0);
+  const at = playhead(ctx) ?? 0;
   const tell = (x: number) => `${name}: ${measure.label} ${words(valueIn(values, x))}`;
   return { ...box, hint: tell(at), tell, ...target };
 }
@@ -155,8 +163,8 @@ function note(ctx: Context): string {
 
 /** Every tensor's value at the step in question. */
 function details(ctx: Context): Reading[] {
-  const picture = makePicture(ctx, 1e6);
-  const at = ctx.step === null ? null : stepToAxis(ctx, ctx.step);
+  const picture = makePicture(ctx);
+  const at = playhead(ctx);
   if (!picture || at === null) return [];
   return picture.rows.map(({ layers }, i) => ({
     label: layers[0],
@@ -167,7 +175,7 @@ function details(ctx: Context): Reading[] {
 
 function csv(ctx: Context): string {
   const rows: (string | number)[][] = [["run", "measure", "block", "layers", ctx.axis, "value"]];
-  const picture = makePicture(ctx, 1e6);
+  const picture = makePicture(ctx);
   picture?.rows.forEach(({ block, layers }, i) => {
     const { xs, values } = picture.values[i];
     const run = picture.runs

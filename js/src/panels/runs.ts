@@ -5,7 +5,7 @@ import { csvLines } from "../contract/export.ts";
 import type { Context, Panel, ShownRun } from "../contract/panel.ts";
 import { formatDuration, formatNumber, formatShare, shorten } from "../data/format.ts";
 import { ROW } from "../data/store.ts";
-import { h, refill } from "../draw/dom.ts";
+import { h, press, refill, swatch } from "../draw/dom.ts";
 import { trackingShare } from "../judge/costs.ts";
 import { describeHeader, differingNames, isAside } from "../judge/facts.ts";
 import { groupRuns } from "../judge/groups.ts";
@@ -90,11 +90,8 @@ const numbersOf = (ctx: Context) =>
   settingsOf(ctx).filter((name) => ctx.runs.some((run) => Number.isFinite(Number(factsOf(run).get(name) || "x"))));
 
 function tools(ctx: Context): HTMLElement {
-  const chip = (text: string, pressed: boolean, title: string, act: () => void) => {
-    const button = h("button", { type: "button", class: "ck-chip", "aria-pressed": String(pressed), title }, text);
-    button.addEventListener("click", act);
-    return button;
-  };
+  const chip = (text: string, pressed: boolean, title: string, act: () => void) =>
+    press("ck-chip", act, { "aria-pressed": String(pressed), title }, text);
   const colors = numbersOf(ctx).map((name) =>
     chip(`colour by ${shorten(name, 20)}`, ctx.state.colorBy === name, "From dark to light along this number", () =>
       ctx.set({ colorBy: ctx.state.colorBy === name ? "" : name }),
@@ -128,12 +125,8 @@ function headRow(ctx: Context, names: string[]): HTMLElement {
       const { sort } = ctx.state;
       const order = sort === name ? "ascending" : sort === `-${name}` ? "descending" : "none";
       const arrow = order === "none" ? "" : order === "ascending" ? " ▴" : " ▾";
-      const button = h(
-        "button",
-        { type: "button", class: "ck-sort", title: `Sort by ${name}` },
-        shorten(name, 24) + arrow,
-      );
-      button.addEventListener("click", () => ctx.set({ sort: sort === name ? `-${name}` : name }));
+      const act = () => ctx.set({ sort: sort === name ? `-${name}` : name });
+      const button = press("ck-sort", act, { title: `Sort by ${name}` }, shorten(name, 24) + arrow);
       return h("th", { "aria-sort": order }, button);
     }),
   );
@@ -146,8 +139,6 @@ function bodyRow(ctx: Context, { run, cells }: { run: ShownRun; cells: Cells }):
     const now = chooseRuns(ctx.names, ctx.state).filter((name) => name !== run.run);
     ctx.set({ runs: now });
   });
-  const swatch = h("i", { class: "ck-swatch" });
-  swatch.style.setProperty("--c", run.color);
   const { tone } = healthOf(run);
   const cell = (name: string, { text, title }: Cell) => {
     const className = name === "verdict" ? `ck-verdict ck-verdict-${tone}` : "";
@@ -157,9 +148,13 @@ function bodyRow(ctx: Context, { run, cells }: { run: ShownRun; cells: Cells }):
         { class: className, title: (title ?? text).slice(0, 400) },
         name === "verdict" ? cutEnd(text) : shorten(text, 60),
       );
-    const only = h("button", { type: "button", class: "ck-link", title: `Show only ${run.label}` }, shorten(text, 40));
-    only.addEventListener("click", () => ctx.set({ runs: [run.run] }));
-    return h("td", {}, swatch, only);
+    const act = () => ctx.set({ runs: [run.run] });
+    return h(
+      "td",
+      {},
+      swatch(run.color),
+      press("ck-link", act, { title: `Show only ${run.label}` }, shorten(text, 40)),
+    );
   };
   return h("tr", {}, h("td", {}, box), ...[...cells].map(([name, own]) => cell(name, own)));
 }
@@ -182,13 +177,12 @@ const panel: Panel = {
   ],
   fill(ctx, element) {
     const { sort, colorBy, grouped, filter } = ctx.state;
-    const versions = ctx.runs.map(({ run, color, data }) => [run, color, data.version]);
-    const key = JSON.stringify([ctx.theme.dark, sort, colorBy, grouped, filter, ctx.names.length, versions]);
+    const rows = sorted(ctx);
+    const cells = rows.map((row) => [row.run.color, ...row.cells]);
+    const key = JSON.stringify([ctx.theme.dark, sort, colorBy, grouped, filter, ctx.names.length, cells]);
     refill(element, key, () => {
-      const rows = sorted(ctx);
       const names = [...(rows[0]?.cells.keys() ?? [])];
-      const all = h("button", { type: "button", class: "ck-link" }, "Show all");
-      all.addEventListener("click", () => ctx.set({ runs: ctx.names, filter: "" }));
+      const all = press("ck-link", () => ctx.set({ runs: ctx.names, filter: "" }), {}, "Show all");
       const table = h(
         "table",
         {},

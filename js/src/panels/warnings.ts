@@ -4,7 +4,7 @@ import { csvLines } from "../contract/export.ts";
 import type { Context, Panel } from "../contract/panel.ts";
 import { formatNumber, shorten, shortNames } from "../data/format.ts";
 import type { Notice } from "../data/records.ts";
-import { h, refill } from "../draw/dom.ts";
+import { h, press, refill, swatch } from "../draw/dom.ts";
 import { countWords, groupWarnings, isHint, type Line } from "../judge/notices.ts";
 
 const words: Record<string, string> = {
@@ -23,9 +23,7 @@ const MOST_LAYERS = 12;
 function goButton(ctx: Context, { step, layer }: Notice, className: string, ...content: (Node | string)[]) {
   const where = layer ? ` and ${shorten(layer, 60)}` : "";
   const title = `Show step ${step}${where} in all panels`;
-  const button = h("button", { type: "button", class: className, title }, ...content);
-  button.addEventListener("click", () => ctx.goTo(step, layer));
-  return button;
+  return press(className, () => ctx.goTo(step, layer), { title }, ...content);
 }
 
 /** With several layers each of them can be gone to. */
@@ -41,8 +39,6 @@ const others = (names: Set<string>) =>
   names.size > 1 ? `, then ${names.size - 1} other ${names.size === 2 ? "quantity" : "quantities"}` : "";
 
 function row(ctx: Context, { run, notice, count, layers, names }: Line): HTMLElement {
-  const swatch = h("i", { class: "ck-swatch" });
-  swatch.style.setProperty("--c", run.color);
   const kind = h(
     "span",
     { class: isHint(notice) ? "ck-kind ck-hint" : "ck-kind" },
@@ -50,7 +46,14 @@ function row(ctx: Context, { run, notice, count, layers, names }: Line): HTMLEle
   );
   const single = layers.size === 1 ? notice.layer : "";
   const where = [notice.quantity, single].filter(Boolean).map((name) => ` · ${shorten(name, 40)}`);
-  const what = h("span", {}, ctx.runs.length > 1 ? swatch : null, kind, ...where, count > 1 ? ` (${count} times)` : "");
+  const what = h(
+    "span",
+    {},
+    ctx.runs.length > 1 && swatch(run.color),
+    kind,
+    ...where,
+    count > 1 ? ` (${count} times)` : "",
+  );
   const go = goButton(ctx, notice, "ck-go", what, h("br"), shorten(notice.message, 300) + others(names));
   const more = layers.size > 1 ? h("div", { class: "ck-layers" }, ...layerButtons(ctx, layers)) : null;
   return h("tr", {}, h("td", { class: "ck-n" }, formatNumber(notice.step)), h("td", {}, go, more));

@@ -1,7 +1,7 @@
 // One root element: the bar, the scrubber, the cards. One animation frame loop draws what changed and can be seen.
 
 import { columnsCsv, exportCsv, fileTitle } from "../contract/export.ts";
-import { axisToStep, longest, neighbourStep, panBy, stepToAxis, zoomAround } from "../contract/navigation.ts";
+import { axisToStep, longest, neighbourStep, panBy, playhead, zoomAround } from "../contract/navigation.ts";
 import type { Context } from "../contract/panel.ts";
 import { defaults, type UiState } from "../contract/state.ts";
 import type { Source, SourceStatus } from "../data/source.ts";
@@ -123,7 +123,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     this.saved = setTimeout(() => this.options.onState?.(this.state), 150) as unknown as number;
     if ("paused" in patch) this.source.pause?.(this.state.paused);
     this.pacer.touch();
-    this.invalidate();
+    this.invalidate(Object.keys(patch).every((key) => key === "zoom"));
   }
 
   setStatus(status: SourceStatus): void {
@@ -172,10 +172,11 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
     return makeContext(this.parts);
   }
 
-  invalidate(): void {
+  /** `moved`: nothing but the part of the axis that is in sight; what was asked for at this step is still wanted. */
+  invalidate(moved = false): void {
     if (this.abort.signal.aborted) return;
-    this.board.markDirty();
-    this.fresh = true;
+    this.board.markDirty(moved);
+    this.fresh ||= !moved;
     this.pacer.schedule();
   }
 
@@ -253,7 +254,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   /** Around `x`, or around the step in question. */
   zoomBy(factor: number, x?: number): void {
     const ctx = this.context();
-    const middle = x ?? (ctx.step === null ? null : stepToAxis(ctx, ctx.step)) ?? ctx.domain[0];
+    const middle = x ?? playhead(ctx) ?? ctx.domain[0];
     this.set({ zoom: zoomAround(ctx.domain, this.full(ctx), factor, middle, this.state.xlog) });
   }
   pan(share: number, from?: [number, number]): void {

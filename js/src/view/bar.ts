@@ -5,7 +5,7 @@ import type { UiState } from "../contract/state.ts";
 import { shortNames } from "../data/format.ts";
 import { SHORTEST } from "../data/smooth.ts";
 import type { SourceStatus } from "../data/source.ts";
-import { h, popover, refill, setAttribute, setHidden, setText } from "../draw/dom.ts";
+import { h, popover, refill, setAttribute, setHidden, setText, swatch } from "../draw/dom.ts";
 import { healthOf } from "../judge/health.ts";
 import type { BarHost } from "./bar_host.ts";
 import { button, exportMenu, select, viewMenu } from "./menus.ts";
@@ -141,8 +141,7 @@ export class Bar {
       shown.map((own) => {
         const { run, label, color, data } = own;
         const { tone } = healthOf(own);
-        const dot = h("i", { class: `ck-dot ck-${data.status.state.replace(/\W/g, "")} ck-is-${tone}` });
-        dot.style.setProperty("--c", color);
+        const dot = swatch(color, `ck-dot ck-${data.status.state.replace(/\W/g, "")} ck-is-${tone}`);
         const chip = h(
           "button",
           {

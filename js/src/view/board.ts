@@ -1,6 +1,6 @@
 // The cards in their places: made when a panel has something to show, moved when the width or the user asks for it.
 
-import { type Context, isIdle, isOver, type Panel } from "../contract/panel.ts";
+import { type Context, isIdle, isOver, type Panel, titleOf } from "../contract/panel.ts";
 import { h, refill, setHidden } from "../draw/dom.ts";
 import { healthOf } from "../judge/health.ts";
 import { otherPanels } from "../panels/_other.ts";
@@ -71,8 +71,8 @@ export class Board {
     own?.element.querySelector<HTMLElement>(".ck-title")?.focus({ preventScroll: true });
   }
 
-  markDirty(): void {
-    for (const card of this.cards.values()) card.dirty = true;
+  markDirty(moved = false): void {
+    for (const card of this.cards.values()) card.markDirty(moved);
   }
 
   /** Draws what is due, longest-waiting first, until `deadline`; true if something is left for the next frame. */
@@ -87,7 +87,7 @@ export class Board {
     this.make(shown);
     for (const card of this.cards.values()) card.setLow(this.idle.some(({ id }) => id === card.panel.id));
     this.place(shown, ctx, width, compact);
-    this.titles = inOrder(panels, this.lists.flat());
+    this.titles = inOrder(panels, this.lists.flat(), ctx);
     setHidden(this.empty, shown.length > 0);
     if (!shown.length) showEmpty(this.empty, ctx, panels.length);
     const due = [...this.cards.values()].filter((card) => (card.visible || this.showAll) && card.dirty);
@@ -178,10 +178,15 @@ export class Board {
 }
 
 /** Titles as the panels stand on the page, column by column; what is hidden comes last. */
-function inOrder(panels: Panel[], ids: string[]): PanelTitle[] {
+function inOrder(panels: Panel[], ids: string[], ctx: Context): PanelTitle[] {
   const place = (id: string) => (ids.indexOf(id) + ids.length + 1) % (ids.length + 1);
   const sorted = [...panels].sort((a, b) => place(a.id) - place(b.id) || a.order - b.order);
-  return sorted.map(({ id, title, aside }) => ({ id, title, shown: ids.includes(id), aside: Boolean(aside) }));
+  return sorted.map((own) => ({
+    id: own.id,
+    title: titleOf(own, ctx),
+    shown: ids.includes(own.id),
+    aside: Boolean(own.aside),
+  }));
 }
 
 /** What stands aside is shown where the user wants it, or a finding rests on what it shows. */

@@ -1,26 +1,23 @@
 // The frame around one panel: title with its explanation, current numbers, chart, sentence, menu.
 
 import { tableRows, tableScene } from "../charts/table.ts";
-import type { Context, Panel, Reading } from "../contract/panel.ts";
+import { type Context, type Panel, type Reading, titleOf } from "../contract/panel.ts";
 import { formatNumber } from "../data/format.ts";
-import { h, popover, refill, setAttribute, setClass, setData, setHidden, setText } from "../draw/dom.ts";
+import { h, popover, refill, setAttribute, setClass, setData, setHidden, setText, swatch } from "../draw/dom.ts";
 import { Painter, TextLayer } from "../draw/draw.ts";
 import { emptyScene, messageScene, type Scene } from "../draw/scene.ts";
-import { isOld } from "../judge/judging.ts";
 import type { CardHost } from "./card_host.ts";
 import { cardMenu } from "./card_menu.ts";
 import { type Described, gestures, Pointer } from "./pointer.ts";
+import { inFull, isStale, oldSteps, summarizeReadings } from "./readings.ts";
 import { countLines, inWords, opinionNodes, opinions } from "./verdicts.ts";
 
 const MOST_SPOTS = 60;
-const MOST_RUNS = 5; // whose numbers are shown one by one
 export const LOW = 44; // pixels of a chart that waits for its first value
 const LINE = 24; // pixels that a line of numbers takes
 const heading = (scope: string, text: string) => h("th", { scope }, text);
 const tableRow = (what: string, ...cells: string[]) =>
   h("tr", {}, heading("row", what), ...cells.map((text) => h("td", {}, text)));
-
-const inFull = (reading: Reading) => reading.text ?? (reading.value === null ? "no value" : String(reading.value));
 
 function readingRow(reading: Reading): HTMLElement {
   const { label, value, run, step } = reading;
@@ -29,41 +26,23 @@ function readingRow(reading: Reading): HTMLElement {
   return row;
 }
 
-/** For many runs the range, named in full on hover: ten bare numbers say nothing. */
-export function summarizeReadings(all: Reading[]): Reading[] {
-  const runs = new Set(all.map(({ run }) => run).filter(Boolean));
-  if (runs.size <= MOST_RUNS || all.length <= MOST_RUNS) return all;
-  const finite = all.filter(({ value }) => value !== null && Number.isFinite(value));
-  if (!finite.length) return [{ label: "values", value: null, text: `no finite value in ${runs.size} runs` }];
-  const least = finite.reduce((a, b) => ((b.value as number) < (a.value as number) ? b : a));
-  const most = finite.reduce((a, b) => ((b.value as number) > (a.value as number) ? b : a));
-  const words = (own: Reading) => own.text ?? formatNumber(own.value as number);
-  const broken = all.length - finite.length;
-  return [
-    { ...least, label: `lowest: ${least.label}`, text: words(least) },
-    { ...most, label: `highest: ${most.label}`, text: `to ${words(most)}` },
-    { label: all.map((own) => `${own.label} ${inFull(own)}`).join(", "), value: null, text: `${runs.size} runs` },
-    ...(broken ? [{ label: "not finite", value: broken, text: `${broken} not finite` }] : []),
-  ];
-}
-
-const isStale = ({ step, run }: Reading, ctx: Context) =>
-  step !== undefined && isOld(ctx, ctx.runs.find((own) => own.run === run) ?? ctx.runs[0], step);
-
-/** The steps of numbers that all come from long before the one that is shown. */
-function oldSteps(all: Reading[], ctx: Context): string {
-  const dated = all.filter(({ step, minor }) => step !== undefined && !minor);
-  if (!dated.length || !dated.every((own) => isStale(own, ctx))) return "";
-  const steps = dated.map(({ step }) => step as number);
-  const [first, last] = [Math.min(...steps), Math.max(...steps)].map((step) => formatNumber(step));
-  return first === last ? `step ${last}:` : `steps ${first} to ${last}:`;
-}
+/** The same context; says when it is asked for the part of the axis that is in sight. */
+const watchDomain = (ctx: Context, asked: () => void): Context =>
+  Object.defineProperty({ ...ctx }, "domain", {
+    enumerable: true,
+    get: () => {
+      asked();
+      return ctx.domain;
+    },
+  });
 
 export class Card {
   readonly element: HTMLElement;
   readonly body: HTMLElement;
   visible = true;
   dirty = true;
+  private whole = true; // also its numbers and its sentence, which are about a step, not about the part in sight
+  private moves = false; // it shows the part of the axis that is in sight
   measured = false; // the size is known, and holds until the page says otherwise
   drawn = 0; // when, counted in pictures
   private size = { width: 320, height: 200 };
@@ -197,15 +176,26 @@ export class Card {
     );
   }
 
+  /** Something changed, or only the part of the axis that is in sight: then it is drawn again if it shows that. */
+  markDirty(moved: boolean): void {
+    this.dirty ||= !moved || this.moves;
+    this.whole ||= !moved;
+  }
+
   /** Draws with what the context holds. A panel that fails says so in its own place; the others go on. */
   update(ctx: Context): void {
+    const { whole, panel } = this;
     this.ctx = ctx;
-    this.dirty = false;
+    this.dirty = this.whole = this.moves = false;
     try {
-      this.showReadings(this.panel.readings(ctx), ctx);
-      this.showNote(ctx);
-      if (this.panel.fill) this.panel.fill(ctx, this.body);
-      else this.paint(ctx);
+      if (whole) this.showReadings(panel.readings(ctx), ctx);
+      if (whole) this.showNote(ctx);
+      setText(this.title, titleOf(panel, ctx));
+      const seen = watchDomain(ctx, () => {
+        this.moves = true;
+      });
+      if (panel.fill) panel.fill(seen, this.body);
+      else this.paint(seen);
     } catch (error) {
       const { width, height } = this.size;
       this.show(messageScene(width, height, `This panel failed: ${error}`, ctx.theme.warn), ctx.theme.card);
@@ -255,9 +245,8 @@ export class Card {
     setHidden(this.legend, !scene.legend.length);
     refill(this.legend, key, () =>
       scene.legend.map(({ label, title, color, dash }) => {
-        const swatch = h("i", { class: !dash ? "" : dash[0] > 2 ? "ck-dash" : "ck-dotted" });
-        swatch.style.setProperty("--c", color);
-        return h("span", { title: (title ?? label).slice(0, 400) }, swatch, label);
+        const line = swatch(color, !dash ? "" : dash[0] > 2 ? "ck-dash" : "ck-dotted");
+        return h("span", { title: (title ?? label).slice(0, 400) }, line, label);
       }),
     );
   }

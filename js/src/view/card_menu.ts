@@ -2,7 +2,7 @@
 
 import { exportCsv, exportPng, exportSvg, fileTitle } from "../contract/export.ts";
 import type { Context, Panel } from "../contract/panel.ts";
-import { h } from "../draw/dom.ts";
+import { press } from "../draw/dom.ts";
 import type { Scene } from "../draw/scene.ts";
 import type { CardHost } from "./card_host.ts";
 
@@ -14,16 +14,11 @@ export function cardMenu(
   root: HTMLElement | null,
 ): Node[] {
   const item = (label: string, act: () => void, pressed?: boolean) => {
-    const button = h(
-      "button",
-      { type: "button", class: "ck-item", "aria-pressed": pressed === undefined ? null : String(pressed) },
-      label,
-    );
-    button.addEventListener("click", () => {
+    const choose = () => {
       root?.dispatchEvent(new CustomEvent("ck-close"));
       act();
-    });
-    return button;
+    };
+    return press("ck-item", choose, { "aria-pressed": pressed === undefined ? null : String(pressed) }, label);
   };
   const { state } = ctx;
   const big = state.enlarged === panel.id;

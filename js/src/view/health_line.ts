@@ -3,7 +3,7 @@
 import type { Context, RunGroup, ShownRun } from "../contract/panel.ts";
 import { formatNumber, shorten, shortNames } from "../data/format.ts";
 import type { Finding } from "../data/records.ts";
-import { h, refill, setAttribute, setHidden } from "../draw/dom.ts";
+import { h, press, refill, setAttribute, setHidden, swatch } from "../draw/dom.ts";
 import { groupRuns } from "../judge/groups.ts";
 import { countSick, evidenceWords, type Health, healthOf, sentence, toneRank } from "../judge/health.ts";
 import { type Difference, firstDifferences } from "../judge/twin.ts";
@@ -119,14 +119,8 @@ export class HealthLine {
     if (ctx.runs.length < 2) return [];
     const chips = ctx.runs.slice(0, MOST_TWINS).map(({ run, label, color }) => {
       const pressed = ctx.state.reference === run;
-      const chip = h(
-        "button",
-        { type: "button", class: "ck-chip", "aria-pressed": String(pressed) },
-        swatch(color),
-        label,
-      );
-      chip.addEventListener("click", () => ctx.set({ reference: pressed ? "" : run }));
-      return chip;
+      const act = () => ctx.set({ reference: pressed ? "" : run });
+      return press("ck-chip", act, { "aria-pressed": String(pressed) }, swatch(color), label);
     });
     const title = h("p", { class: "ck-tools" }, "Compare with a healthy run: ", ...chips);
     return [title, ...leavings(ctx).map((own) => this.twinNode(own))];
@@ -163,9 +157,7 @@ export class HealthLine {
 
   private go(text: string, name: string, step: number, layer: string): HTMLElement {
     const title = `Show step ${step}${layer ? ` and ${shorten(layer, 60)}` : ""}, and the panel of ${name || "it"}`;
-    const button = h("button", { type: "button", class: "ck-link", title }, text);
-    button.addEventListener("click", () => this.host.reveal(name, step, layer));
-    return button;
+    return press("ck-link", () => this.host.reveal(name, step, layer), { title }, text);
   }
 
   private findingNode(finding: Finding): HTMLElement {
@@ -204,12 +196,6 @@ export class HealthLine {
       remedy ? h("p", {}, h("strong", {}, "Try: "), shorten(remedy, 600)) : null,
     );
   }
-}
-
-function swatch(color: string): HTMLElement {
-  const own = h("i", { class: "ck-swatch" });
-  own.style.setProperty("--c", color);
-  return own;
 }
 
 function lineNode({ run, health, text }: Row, several: boolean): HTMLElement {

@@ -1,6 +1,6 @@
 // When to draw: at once for what the user does; for data that arrives, at a pace that a slow machine can bear.
 
-const BUDGET = 14; // ms of drawing per frame while a hand waits; the browser needs about as much again to show it
+const BUDGET = 10; // ms of drawing per frame while a hand waits; the browser needs about as much again to show it
 const QUIET_BUDGET = 120; // ms otherwise: each further frame would compose the whole page once more
 const ATTENTION = 1000; // ms after which a hand has let go
 const PACE = 14; // what comes by itself is drawn in a fifteenth of the time at most: on a slow or busy machine, less often

@@ -2,7 +2,7 @@
 
 import type { Context } from "../contract/panel.ts";
 import { formatNumber } from "../data/format.ts";
-import { h, refill } from "../draw/dom.ts";
+import { h, refill, swatch } from "../draw/dom.ts";
 import type { Box, Scene, TimeFrame } from "../draw/scene.ts";
 
 export interface PointerHost {
@@ -289,7 +289,5 @@ export class Pointer {
 
 function tipLine({ text, color }: Described): HTMLElement {
   if (!color) return h("div", {}, text);
-  const swatch = h("i", { class: "ck-swatch" });
-  swatch.style.setProperty("--c", color);
-  return h("div", {}, swatch, text);
+  return h("div", {}, swatch(color), text);
 }

@@ -2,7 +2,7 @@
 
 import { chooseRuns, matchesFilter } from "../contract/choosing.ts";
 import { shorten } from "../data/format.ts";
-import { h } from "../draw/dom.ts";
+import { h, press } from "../draw/dom.ts";
 import type { BarHost } from "./bar_host.ts";
 
 export function runList(host: BarHost, signal: AbortSignal): Node[] {
@@ -19,11 +19,7 @@ export function runList(host: BarHost, signal: AbortSignal): Node[] {
         else now.delete(name);
         host.set({ runs: host.names.filter((own) => now.has(own)) });
       });
-      const only = h("button", { type: "button", class: "ck-link", "aria-label": `only ${shorten(name)}` }, "only");
-      only.addEventListener("click", () => {
-        host.set({ runs: [name] });
-        fill();
-      });
+      const only = press("ck-link", () => choose([name]), { "aria-label": `only ${shorten(name)}` }, "only");
       return h(
         "div",
         { class: "ck-listrow" },
@@ -49,13 +45,9 @@ export function runList(host: BarHost, signal: AbortSignal): Node[] {
     },
     { signal },
   );
-  const choose = (text: string, runs: () => string[]) => {
-    const button = h("button", { type: "button", class: "ck-chip" }, text);
-    button.addEventListener("click", () => {
-      host.set({ runs: runs() });
-      fill();
-    });
-    return button;
+  const choose = (runs: string[]) => {
+    host.set({ runs });
+    fill();
   };
   const filtered = () => host.names.filter((name) => matchesFilter(name, host.state.filter));
   fill();
@@ -64,8 +56,8 @@ export function runList(host: BarHost, signal: AbortSignal): Node[] {
     h(
       "div",
       { class: "ck-buttons" },
-      choose("All", filtered),
-      choose("None", () => []),
+      press("ck-chip", () => choose(filtered()), {}, "All"),
+      press("ck-chip", () => choose([]), {}, "None"),
     ),
     list,
   ];

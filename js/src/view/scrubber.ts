@@ -1,6 +1,6 @@
 // The scrubber: where records are dense, where there are warnings, and the step that every panel shows.
 
-import { rowAt, runsReaching, stepToAxis } from "../contract/navigation.ts";
+import { playhead, rowAt, runsReaching, stepToAxis } from "../contract/navigation.ts";
 import type { Context } from "../contract/panel.ts";
 import { formatDuration, formatNumber } from "../data/format.ts";
 import { ROW } from "../data/store.ts";
@@ -66,8 +66,6 @@ export function scrubberScene(ctx: Context, width: number, full: [number, number
   }
   return { scene, scale };
 }
-
-const playhead = (ctx: Context) => (ctx.step === null ? null : stepToAxis(ctx, ctx.step));
 
 function warningPlaces(ctx: Context, hints: boolean): number[] {
   const own = ctx.runs.flatMap(({ data }) => data.warnings.filter((notice) => isHint(notice) === hints));

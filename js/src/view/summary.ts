@@ -97,7 +97,7 @@ function gaps(ctx: Context, run: ShownRun, status: SourceStatus, broken: number)
   if (covered < 0.9995)
     words.push({
       text: `${formatShare(covered)} of parameters covered`,
-      title: "Individual gradients of the others cannot be measured; see “Runs and their differences”.",
+      title: "Individual gradients of the others cannot be measured; the panel about the run names them.",
     });
   if (records < expected)
     words.push({

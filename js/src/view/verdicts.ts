@@ -2,7 +2,7 @@
 
 import type { Context, Panel, ShownRun } from "../contract/panel.ts";
 import { shorten } from "../data/format.ts";
-import { h } from "../draw/dom.ts";
+import { h, swatch } from "../draw/dom.ts";
 import { isSick } from "../judge/health.ts";
 
 export interface Opinion {
@@ -35,11 +35,7 @@ export function inWords(judgements: Opinion[], note: string, several: boolean): 
 export function opinionNodes(judgements: Opinion[], count: number): Node[] {
   return judgements.map(({ text, runs }) => {
     const names = count === 2 ? `${runs.map(({ label }) => shorten(label, 16)).join(", ")}: ` : "";
-    const dots = runs.map(({ label, color }) => {
-      const dot = h("i", { class: "ck-swatch", title: label });
-      dot.style.setProperty("--c", color);
-      return dot;
-    });
+    const dots = runs.map(({ label, color }) => swatch(color, undefined, label));
     return h("span", { class: "ck-opinion" }, ...dots, `${names}${text} `);
   });
 }
