@@ -25,34 +25,21 @@ const styles = {
     }),
 };
 
-// Members that are ours alone travel as a letter: names of two words that the view declares or a host keeps private, unless
-// the browser or the language knows them too or they stand in a text (what is stored goes by its name); and names of one
-// word that are private and stand nowhere else.
-function ownNames() {
-  const read = (folder, end = ".ts") =>
-    readdirSync(root + folder, { recursive: true })
-      .filter((file) => file.endsWith(end))
-      .map((file) => readFileSync(`${root}${folder}/${file}`, "utf8"))
-      .join("\n");
-  const words = (text, pattern) => [...text.matchAll(pattern)].map(([, word]) => word);
-  const code = read("js/src");
-  const secret = words(code, /\bprivate (?:(?:readonly|async|get|set) )*([a-z]\w*)/g);
-  const declared = /^ {2}(?:(?:readonly|async|get|set) )*([a-z]+[A-Z]\w*)(?:[(:<]|\?:| =)/gm;
-  const own = ["view", "contract", "draw", "data"].flatMap((folder) => words(read(`js/src/${folder}`), declared));
-  const elsewhere =
-    read("js/src/gen") + read("js/src/contract", "state.ts") + read("node_modules/typescript/lib", ".d.ts");
-  const taken = new Set(words(elsewhere, /\b([a-z]\w*)/g));
-  const quoted = new Set(words(code, /["'`]([a-z]\w*)["'`]/g));
-  const isAlone = (name) =>
-    !new RegExp(`(?<!\\bthis\\.|\\bprivate (?:readonly |async |get |set )*)\\b${name}\\b`).test(code);
-  return [...new Set([...own, ...secret])].filter(
-    (name) => !taken.has(name) && !quoted.has(name) && (/[A-Z]/.test(name) || isAlone(name)),
+// Names that are private and stand nowhere else in the code than behind `this` are nobody else's: they travel as a letter.
+function privateNames() {
+  const files = readdirSync(`${root}js/src`, { recursive: true }).filter((file) => file.endsWith(".ts"));
+  const code = files.map((file) => readFileSync(`${root}js/src/${file}`, "utf8")).join("\n");
+  const names = new Set(
+    [...code.matchAll(/\bprivate (?:(?:readonly|async|get|set) )*([a-z]\w*)/g)].map(([, name]) => name),
   );
+  const elsewhere = (name) =>
+    new RegExp(`(?<!\\bthis\\.|\\bprivate (?:readonly |async |get |set )*)\\b${name}\\b`).test(code);
+  return [...names].filter((name) => !elsewhere(name));
 }
 
 indexPanels();
 indexFields();
-const mangleProps = new RegExp(`^(${ownNames().join("|")})$`);
+const mangleProps = new RegExp(`^(${privateNames().join("|")})$`);
 const wanted = process.argv.includes("--dev") ? preview : hosts;
 for (const { entry, out, format } of wanted) {
   await build({

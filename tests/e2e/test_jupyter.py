@@ -121,6 +121,7 @@ def test_cockpit_lives_while_the_cell_is_busy_and_afterwards(
     began = time.monotonic()
     again = lab.cell(2).locator(".ck-root")
     again.wait_for()
+    again.scroll_into_view_if_needed()  # JupyterLab does not render cells that are out of sight
     wait_for_step(page, again, last, 3.0)
     assert time.monotonic() - began < 3.0
     assert again.get_by_role("button", name="Logarithmic horizontal axis").get_attribute("aria-pressed") == "true"
@@ -130,6 +131,7 @@ def test_cockpit_lives_while_the_cell_is_busy_and_afterwards(
     other = browser.new_context(viewport={"width": 1500, "height": 1200}).new_page()  # somebody else's browser
     elsewhere = Lab(other, jupyter, notebook, "elsewhere")
     elsewhere.cell(2).locator(".ck-root").wait_for()
+    elsewhere.cell(2).locator(".ck-root").scroll_into_view_if_needed()
     wait_for_step(other, elsewhere.cell(2).locator(".ck-root"), last)
     other.context.close()
 

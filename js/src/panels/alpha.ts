@@ -175,8 +175,8 @@ const panel: Panel = {
   timeless: true,
   help: [
     "Each step is compared with the valley it moves in, a parabola fitted to losses and slopes at both ends. −1: it stood still. 0: it ended on the floor. +1: it ended on the opposite wall, as high as it began. Above 1 the loss went up.",
-    "Grey: all steps. Colour: the last part of the run (View menu). Triangles: medians. The two circles are the chosen step's measured losses with their slopes and one standard error; of two different batches, so one may lie outside the picture, where a triangle points to it.",
-    "The paper's alpha has the loss before the step from one batch and the loss after it from the next: the noise between the two moves it up. With little signal in the gradient it is positive at any learning rate; then there is no verdict. AlphaOwnBatch (the line) has both ends on the samples that made the step, for one more pass; where it was tracked, it gives the verdict. Values above 0 are no problem there.",
+    "Grey: all steps. Colour: the last part of the run (View menu). Triangles: medians. Circles: the chosen step's losses with slopes and one standard error; of two batches, so one may lie outside, where a triangle points.",
+    "The paper's alpha has its two losses from two batches: noise moves it up. With little signal in the gradient it is positive at any learning rate; then there is no verdict. AlphaOwnBatch (the line) has both ends on the samples that made the step; where it was tracked, it gives the verdict, and values above 0 are no problem.",
     "Mostly negative: the learning rate is too small. Around 0 to 0.5 is typical of good runs; the greedy optimum 0 is not always the best in the long run. Near 1 or beyond: too large.",
   ],
   shows: (ctx) => isTracked(ctx, ["Alpha", OWN]),

@@ -23,7 +23,7 @@ const spec: CurvesSpec = {
   ylabel: "cosine",
   guides: () => [{ value: 0, label: "no effect" }],
   help: [
-    "The mean cosine between the gradients of two samples: for different classes, for the same class, and for the two classes that disagree most. The square shows every pair of classes, averaged over about ten tracked steps: orange helps, blue harms, grey was not seen.",
+    "The mean cosine between the gradients of two samples: for different classes, for the same class, and for the two classes that disagree most. The square shows every pair of classes, over about ten tracked steps: orange helps, blue harms, grey was not seen.",
     "Above 0 a step for one helps the other, below 0 it harms it. Classes that are confused harm each other. A class that disagrees with itself (the diagonal) has wrong labels, or is several classes.",
   ],
 };

@@ -164,8 +164,8 @@ const panel: Panel = {
   needs: [NAME],
   timeless: true,
   help: [
-    "One histogram per parameter tensor, in the order of the network, all on the same axis with log counts; many tensors are folded by block, as on the map. A click chooses that layer for all panels, a second click the whole network; a click on a block unfolds it.",
-    "Healthy: all are of similar width. A layer that is a needle while others are wide learns next to nothing (a saturated activation, a wrong initialisation). Red: its gradients are more than 30 times smaller than those of the median layer, or than a 300th of the largest.",
+    "One histogram per parameter tensor, in the order of the network, with log counts; many are folded by block, as on the map. A click chooses that layer for all panels, a second click the whole network; a click on a block unfolds it.",
+    "Healthy: all are of similar width. A needle among wide ones learns next to nothing (a saturated activation, a wrong initialisation). Red: its gradients are more than 30 times smaller than those of the median layer, or than a 300th of the largest.",
   ],
   shows: (ctx) =>
     (isTracked(ctx, [NAME]) || ctx.runs.some(({ data }) => data.heavy.has(NAME))) &&

@@ -146,7 +146,7 @@ const panel: Panel = {
   needs: names,
   canSplit: false,
   help: [
-    "Each sample of the batch has a gradient of its own. The picture shows how far they scatter around their mean (the tip of the arrow), in units of its length: in total (norm: the ball), along it (inner: the horizontal band) and across it (ortho: the vertical band). Dashed: the customary thresholds 0.9, 0.9 and 5.84.",
+    "Each sample of the batch has a gradient of its own. Shown is how far they scatter around their mean (the arrow), in units of its length: in total (norm: the ball), along it (inner) and across it (ortho). Dashed: the customary thresholds 0.9, 0.9 and 5.84.",
     "Everything inside the dashed lines: the batch is large enough for this gradient. Far outside: the direction is mostly noise, and a larger batch or a smaller learning rate helps. Tiny compared with the dashed ball: the batch is wastefully large.",
     "Noise normally grows relative to the gradient as training goes on.",
   ],

@@ -87,7 +87,7 @@ const panel: Panel = {
   needs: [NAME],
   help: [
     "The samples with the largest individual gradients, averaged over the tracked steps that had them in their batch: id, label as the loss got it, mean length of the gradient, mean cosine with that of its batch, how often and when last seen.",
-    "Large and contrary (a cosine below 0) is what a wrong label looks like: with 5 % of the labels of handwritten digits flipped, 94 % of the fifty worst were flipped ones after ten epochs. Rare and truly hard samples are there too: look at them before you throw them out.",
+    "Large and contrary (a cosine below 0) is what a wrong label looks like: with 5 % of the labels of handwritten digits flipped, 94 % of the fifty worst were flipped ones after ten epochs. Rare and hard samples are there too: look before you throw them out.",
     "The number above is the share of the five largest in the squared norms of one batch. Ids come from run.batch(ids=...); in a notebook CockpitWidget(run, show_sample=function) shows what your function makes of an id.",
   ],
   shows: (ctx) => isTracked(ctx, [NAME]),

@@ -198,8 +198,8 @@ const panel: Panel = {
   names: [],
   timeless: true,
   help: [
-    "Every parameter tensor is a row, in the order of the network; time goes to the right; colour is the value, on a log scale. The ⋯ menu chooses what is shown: gradient RMS (length per element), update-to-weight ratio, noise, whatever is measured by layer.",
-    "Healthy: rows of similar colour that change slowly and together. Dark rows towards the input: gradients vanish. A row that turns black has a gradient of exactly zero from there on; red is not finite. The left-most change of colour is where it began.",
+    "Rows are parameter tensors in the order of the network; colour is the value, on a log scale. The ⋯ menu chooses what is shown: gradient RMS (length per element), update-to-weight ratio, noise, whatever is measured by layer.",
+    "Healthy: rows of similar colour that change slowly and together. Dark rows towards the input: gradients vanish. A row that turns black has a gradient of exactly zero from there on; red is not finite.",
     "Large networks are folded by block: a click on a block's name unfolds it. A click on the map chooses that step, and that tensor, in all panels. With two runs it shows the second divided by the first.",
   ],
   shows: (ctx) => ctx.runs.some(({ data }) => (data.header?.layers.length ?? 0) > 1) && measures(ctx).length > 0,

@@ -95,8 +95,8 @@ const panel: Panel = {
   names: [],
   timeless: true,
   help: [
-    "The hyperparameter that differs (the ⋯ menu chooses another) against the final score: a dot per run; the line goes through the medians. What else differs has a colour. A cross at the upper edge is a run that ended as NaN. A click on a dot shows that run alone.",
-    "Below are instruments in the last tenth of each run: alpha on its own batch (+1 is the edge of stability), the share of signal, the step relative to the weights, and the learning rate times the largest eigenvalue over 2 (from 1 on, SGD without momentum is unstable).",
+    "The hyperparameter that differs (⋯ chooses another) against the final score: a dot per run, a line through the medians. What else differs has a colour. A cross at the top is a run that ended as NaN. A click on a dot shows that run alone.",
+    "Below, of the last tenth of each run: alpha on its own batch (+1 is the edge of stability), the share of signal, the step relative to the weights, and the learning rate times the largest eigenvalue over 2 (from 1 on, SGD without momentum is unstable).",
     "The sentence names the best setting, and the quantity in which the next best one first differs from it: the first step at which the two are further apart than seeds of one setting. What differs first may be the cause; it is no proof.",
   ],
   shows: (ctx) => {

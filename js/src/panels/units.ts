@@ -13,7 +13,7 @@ export default curvePanel({
   ylabel: "share",
   split: true,
   help: [
-    "Dead: units of a ReLU that are zero for every sample of the batch; they have no gradient, and do not come back by themselves. Dormant: units whose activation is below a fortieth of their layer's mean. Saturated: outputs of tanh or sigmoid at their flat ends, where hardly any gradient passes.",
+    "Dead: units of a ReLU that are zero for every sample of the batch; without a gradient they do not come back. Dormant: units whose activation is below a fortieth of their layer's mean. Saturated: outputs of tanh or sigmoid at their flat ends, where hardly any gradient passes.",
     "A few percent are normal. A layer that is half dead has lost half of its width: look for a learning rate that is too high, or inputs that are not scaled.",
   ],
 });
