@@ -30,8 +30,10 @@ class BatchRepeated(Diagnosis):
         if not same or aliased:
             return None
         # So few samples, or a number that batches have, are hardly all that there is.
-        usual = 1 < view.batch <= 128 and (view.batch % 8 == 0 or view.batch < 64)
-        text = f"Every tracked step has seen the same {view.batch} samples."
+        given = view.typical("samples")  # a loss may count the places of a sample one by one
+        size = int(given) if given > 1 else view.batch
+        usual = 1 < size <= 128 and (size % 8 == 0 or size < 64)
+        text = f"Every tracked step has seen the same {size} samples."
         remedy = (
             "Take the next batch of the loader inside the loop (not once before it). If these samples are all "
             "there are, this is full-batch training and right."

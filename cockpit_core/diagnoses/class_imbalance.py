@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.facts import BINARY_LOSSES
 from cockpit_core.diagnosis.limits import limit
 from cockpit_core.diagnosis.reading import mean
 
@@ -21,12 +22,32 @@ class ClassImbalance(Diagnosis):
     confidence = 0.7
     explains = ("overfitting",)
 
+    @staticmethod
+    def _is_never(view: View, share: float) -> Found | None:
+        """Of two answers one is hardly ever right, and the network never gives it, or always does. A rare one may be beyond
+        reach: that is an alarm only once the training is over."""
+        border = 0.5 if view.facts.loss == "BCELoss" else 0.0
+        lows, highs = view.every("output_min", 6), view.every("output_max", 6)
+        one_sided = len(lows) >= 4 and (max(highs) < border or min(lows) > border)
+        if not share > limit("label_top_share") or not one_sided or not view.t >= 80:
+            return None
+        text = (
+            f"{number(100 * share)} % of the targets are the same, and the network gives that answer always: it has never found "
+            "the other one."
+        )
+        remedy = "Weight the rare answer in the loss (pos_weight=negatives / positives), or draw balanced batches; look at recall."
+        over = view.finished and share > 0.95
+        return Found(text, remedy, [evidence("label_top_share", share)], severity="likely" if over else "advice",
+                     since=view.history.began)  # fmt: skip
+
     def test(self, view: View) -> Found | None:
         share, classes = mean(view.every("label_top_share", 12)), view.last("signal/classes")
         odds = share * (classes - 1) / max(1e-9, 1 - share)  # of the commonest class against one of the others
         right = mean(view.every("accuracy", 12))
         rest = (right - share) / max(1e-9, 1 - share)  # of the others' samples, if all of the commonest are right
         guesses = view.typical("guess_top_share")
+        if view.facts.loss in BINARY_LOSSES:
+            return self._is_never(view, share)
         always = share > limit("label_top_share") and guesses > 0.99
         lost = share > 0.5 and odds > limit("class_odds") and rest < 0.3 and view.typical("label_count") == view.batch
         if not (always or lost) or not view.batch >= 16:

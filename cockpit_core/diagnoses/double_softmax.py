@@ -17,10 +17,12 @@ RIGHT = ((120, 0.7), (60, 0.5), (40, 0.4))  # after so many steps so many answer
 
 def is_squashed(view: View) -> bool:
     """Between 0 and 1 at every one of many steps, and about a half at the first: scores begin about zero, and small ones
-    of one sign lie between 0 and 1 too."""
+    of one sign lie between 0 and 1 too. Or they have reached both ends, and never gone beyond."""
     lows, highs = view.every("output_min", SEEN), view.every("output_max", SEEN)
     begins = view.first("output_min") > 0.2 and view.first("output_max") < 0.8
-    return begins and len(lows) >= SEEN and min(lows) >= 0 and max(highs) <= 1
+    fills = view.first("output_min") >= 0 and min(lows, default=1.0) < 0.02 and max(highs, default=0.0) > 0.98
+    enough = len(lows) >= (SEEN if not fills else SEEN // 2)
+    return (begins or fills) and enough and min(lows) >= 0 and max(highs) <= 1
 
 
 class DoubleSoftmax(Diagnosis):

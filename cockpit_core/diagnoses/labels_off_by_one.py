@@ -1,4 +1,5 @@
-"""The first class never occurs, and the last one does: labels that count from one."""
+"""The first class never occurs, and the last one does: labels that count from one. Or labels mean something else in
+validation than in training."""
 
 from __future__ import annotations
 
@@ -18,8 +19,25 @@ class LabelsOffByOne(Diagnosis):
     hold, after, least = 1, 0, 2
     confidence = 0.6
     explains = ("overfitting",)
+    at_validation = True
+
+    @staticmethod
+    def _differ(view: View) -> Found | None:
+        """Even a network that has learned nothing is right as often as a guess."""
+        if not view.other_labels:
+            return None
+        text = (
+            f"Labels mean something else in validation than in training: {number(100 * view.right)} % of the answers are right in "
+            f"training, and {number(100 * view.valid_accuracy)} % in validation, where guessing would give "
+            f"{number(100 * view.top_share)} %."
+        )
+        remedy = "Compare how both sets number their classes: one may count from one, be sorted differently, or be shifted by one."
+        numbers = [evidence("valid_accuracy", view.valid_accuracy), evidence("accuracy", view.right)]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 
     def test(self, view: View) -> Found | None:
+        if (differ := self._differ(view)) is not None:
+            return differ
         low, high = view.history.classes_seen
         classes = view.last("signal/classes")
         enough = view.n * view.batch > 20 * classes

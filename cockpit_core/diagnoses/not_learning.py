@@ -24,7 +24,7 @@ class NotLearning(Diagnosis):
         if view.history.resumed or not view.stuck or view.broken:
             return None
         known = view.level == view.level
-        sure = view.t >= (PATIENT_WITH_VALUES if view.facts.may_be_noise else PATIENT)
+        sure = view.finished or view.t >= (PATIENT_WITH_VALUES if view.facts.may_be_noise else PATIENT)
         text = f"The network does not learn: after {view.t} steps the loss is {number(view.loss)}" + (
             f", {number(100 * view.level)} % of that of a constant guess."
             if known

@@ -23,7 +23,7 @@ class Overfitting(Diagnosis):
         if not view.train_sure:
             return None
         none = view.valid_left > limit("valid_left") and view.train_left < limit("train_left")
-        none = none or view.never_better
+        none = ((none or view.never_better) and view.valid_is_poor) or view.by_heart
         rises = view.valid_rise > limit("valid_rise") and view.train_since < 0.8
         if not (none or rises) or view.broken or view.moving_targets:
             return None

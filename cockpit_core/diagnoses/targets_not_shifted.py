@@ -16,6 +16,7 @@ class TargetsNotShifted(Diagnosis):
     needs = ("target_is_input",)
     hold, after, least = 1, 0, 1
     confidence = 0.9
+    explains = ("overfitting",)
 
     def test(self, view: View) -> Found | None:
         same = view.every("target_is_input", 2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES
-from cockpit_core.diagnosis.history import SIGNAL
-from cockpit_core.diagnosis.reading import Reading, mean, median, nan, ratio
+from cockpit_core.diagnosis.history import SIGNAL, Observation
+from cockpit_core.diagnosis.reading import RECENT, Reading, mean, median, nan, ratio
 from cockpit_core.foundation.kept import kept
 
 
@@ -71,6 +71,22 @@ class Chance(Reading):
     def target_variance(self) -> float:
         """Of all batches that were looked at, on average."""
         return mean(seen.get(SIGNAL + "target_std") ** 2 for seen in (*self.history.early, *self.late))
+
+    @kept
+    def term(self) -> float:
+        """The share of the loss that is the term whose chance is known; 1 where it is all of it."""
+        return self._share_of_term(self.late[-RECENT:])
+
+    @kept
+    def term0(self) -> float:
+        return self._share_of_term(self.history.early[:2])
+
+    def _share_of_term(self, records: list[Observation]) -> float:
+        if SIGNAL + "loss_term" not in self.history.names or self.now("passes") > 1:
+            return 1.0
+        scaled = self.now("loss_scale")
+        share = median(ratio(seen.get(SIGNAL + "loss_term"), seen.get("Loss")) for seen in records)
+        return 1.0 if share != share or scaled == scaled else max(0.0, share)
 
     @kept
     def summed(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -72,10 +72,12 @@ class History:
         self.probes: dict[str, int] = {}  # how often each was tried
         self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
         self.logged = Logged()
+        self.finished = False  # the training is over
 
     def start(self, scalars: Mapping[str, float], step: int, generation: int) -> None:
         self.static = {name.removeprefix(SIGNAL): value for name, value in scalars.items()}
         self.resumed = self.resumed or generation > 0 or step > 0
+        self.finished = False
 
     def add(self, seen: Observation) -> None:
         """Quantities may come at different steps: each column is looked up where it is."""
@@ -115,6 +117,14 @@ class History:
         if not math.isnan(checksum):
             self.batches += not any(abs(checksum - other) < SAME for other in self.checksums)
             self.checksums.append(checksum)
+
+    def finish(self, seen: Observation) -> bool:
+        """The training is over. Its last record has the losses behind the last tracked step, if there were some. False
+        where it was broken off, or where nothing is known."""
+        self.finished = seen.get(SIGNAL + "finished") == 1 and self.count > 0
+        if self.finished and SIGNAL + "recent_loss" in seen.scalars:
+            self.add(replace(seen, layers={}, batch_size=self.late[-1].batch_size))
+        return self.finished
 
     def note(self, step: int, values: Mapping[str, float]) -> bool:
         """What the user logged, beside the training loss of that time; False where no rule looks at it."""

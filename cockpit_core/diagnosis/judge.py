@@ -65,6 +65,15 @@ class Judge:
         self.passed = 0
         return news
 
+    def finish(self, seen: Observation) -> list[Finding]:
+        """The training is over, and as it should be: what was given time has had it."""
+        if not self.history.finish(seen):
+            return []
+        self.passed += 1
+        news = self._judge(seen.step, self.rules.values())
+        self.passed = 0
+        return news
+
     def note(self, step: int, values: Mapping[str, float]) -> list[Finding]:
         """What the user logged; validation is judged at once."""
         if not self.history.note(step, values):

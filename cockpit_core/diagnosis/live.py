@@ -60,6 +60,10 @@ class Live:
         """What the user has logged."""
         return self.judge.note(record.step, self._plain_names(record.scalars))
 
+    def finish(self, record: Record) -> list[Finding]:
+        """The training is over."""
+        return self.judge.finish(self._observe(record, 0))
+
     def tell(self, news: list[Finding]) -> None:
         """Tells each finding once, and again when it becomes worse or is retracted. ``stops``: the training shall
         end."""

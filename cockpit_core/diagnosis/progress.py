@@ -47,8 +47,22 @@ class Progress(Answers):
     @kept
     def recent(self) -> float:
         """Mean of the last losses, tracked or not; NaN where they are too few, or not seen."""
-        known = self.latest is not None and self.latest is self.late[-1] and self.now("recent_count") >= 8
-        return self.now("recent_loss") if known else nan
+        return self.glance("loss") if self.glance("count") >= 8 else nan
+
+    def glance(self, name: str) -> float:
+        """What the last record says of the losses before it; NaN where it says nothing."""
+        return self.late[-1].get(f"{SIGNAL}recent_{name}") if self.late else nan
+
+    @kept
+    def recent_trend(self) -> float:
+        """Slope of the last losses that were looked at, in units of its standard error."""
+        last = self.glance("trend")
+        return last if last == last else self.now("recent_trend")
+
+    @kept
+    def finished(self) -> bool:
+        """The training is over: nothing is still to come."""
+        return self.history.finished
 
     @kept
     def loss(self) -> float:
@@ -72,7 +86,7 @@ class Progress(Answers):
         if self.facts.loss != "MSELoss" or self.now("passes") > 1:
             return nan
         early = [seen for seen in self.history.early[:3] if seen.step <= self.history.began + FRESH]
-        return ratio(mean(seen.get("Loss") for seen in early),
+        return ratio(self.term0 * mean(seen.get("Loss") for seen in early),
                      mean(seen.get(SIGNAL + "target_std") ** 2 for seen in early) * self.summed)  # fmt: skip
 
     @kept
@@ -99,11 +113,11 @@ class Progress(Answers):
         if self.facts.loss in LIKELIHOODS:
             return self.share_of_chance(self.loss)
         if self.facts.loss == "MSELoss" and self.recent == self.recent:
-            return ratio(self.recent, self.target_variance * self.summed * self.undivided)
+            return ratio(self.recent * self.term, self.target_variance * self.summed * self.undivided)
         if self.facts.loss == "MSELoss":  # step by step: a heavy tail is then in both
             pairs = [ratio(o.get("Loss"), o.get(SIGNAL + "target_std") ** 2) for o in self.late[-self.window :]]
-            return median(pairs) / (self.summed * self.undivided)
-        return ratio(self.loss, self.chance * self.summed * self.undivided)
+            return median(pairs) * self.term / (self.summed * self.undivided)
+        return ratio(self.loss * self.term, self.chance * self.summed * self.undivided)
 
     @kept
     def undivided(self) -> float:
@@ -114,7 +128,7 @@ class Progress(Answers):
 
     @kept
     def level0(self) -> float:
-        return ratio(self.very_first, self.guess * self.summed)
+        return ratio(self.very_first * self.term0, self.guess * self.summed)
 
     @kept
     def spread(self) -> float:
@@ -124,7 +138,7 @@ class Progress(Answers):
     @kept
     def significance(self) -> float:
         """The drop in units of that standard error."""
-        count = self.now("recent_count") if self.loss == self.recent else self.window
+        count = self.glance("count") if self.loss == self.recent else self.window
         return (self.loss0 - self.loss) / (self.spread * math.sqrt(1 / 3 + 1 / count) + 1e-30)
 
     @kept
@@ -132,7 +146,7 @@ class Progress(Answers):
         """Slope of a straight line through all losses in units of its standard error: below -3 it falls for sure."""
         n, i, loss, ii, i_loss, loss2 = self.history.line
         if n < 8 or self.sparse:
-            return self.now("recent_trend")
+            return self.recent_trend
         spread_i, cross, spread = ii - i * i / n, i_loss - i * loss / n, loss2 - loss * loss / n
         left = max(spread - cross * cross / spread_i, 1e-12 * abs(loss2) + 1e-300) / (n - 2)
         return cross / math.sqrt(left * spread_i)
@@ -166,8 +180,9 @@ class Progress(Answers):
             return self.drop
         if self.begin == self.begin:
             return 1 - self.level / min(self.begin, 1.0)
-        start = min(self.loss0, self.chance * self.summed) if self.loss0 > 0 else self.loss0
-        return (start - self.loss) / (abs(start) + 1e-12)
+        first, now = self.loss0 * self.term0, self.loss * self.term
+        start = min(first, self.chance * self.summed) if first > 0 else first
+        return (start - now) / (abs(start) + 1e-12)
 
     @kept
     def learns(self) -> bool:
@@ -204,7 +219,9 @@ class Progress(Answers):
     def comes_down(self) -> bool:
         """The loss began a little above chance and falls as fast as it should: from there it takes longer to be below. (So
         it is with rare labels, and with losses of several terms, whose chance is not known.)"""
-        start = ratio(self.very_first, self.chance * self.summed * self.undivided)  # before any step could do harm
+        start = ratio(
+            self.very_first * self.term0, self.chance * self.summed * self.undivided
+        )  # before any step could do harm
         fallen = 1 - ratio(self.loss, self.very_first)
         if self.begin == self.begin:
             start, fallen = (self.begin if self.batch >= 16 else 1.0), self.drop  # of few samples it is an accident
@@ -276,7 +293,7 @@ class Progress(Answers):
         half = max(4, self.window)
         before, after = self.finite[-2 * half : -half], self.finite[-half:]
         if len(before) < half or self.sparse:
-            return self.now("recent_trend") < -3
+            return self.recent_trend < -3
         spread = math.sqrt((variance(before) + variance(after)) / half)
         return mean(before) - mean(after) > 2 * spread
 
@@ -293,7 +310,7 @@ class Progress(Answers):
         before, after = mean(self.finite[-2 * half : -half]), mean(self.finite[-half:])
         if self.recent == self.recent:  # few records: the losses before this one, and before the last
             before, after = (self.values(SIGNAL + "recent_loss", 2) * 2)[:2]
-        from_above = self.very_first > 1.03 * self.chance * self.summed
+        from_above = self.very_first * self.term0 > 1.03 * self.chance * self.summed
         return from_above and 0.97 < self.level < 1.08 and abs(before - after) < 0.03 * abs(after)
 
     @kept
@@ -303,7 +320,7 @@ class Progress(Answers):
         if self.facts.is_value or self.level != self.level:
             return False
         chance = self.chance * self.summed * self.undivided
-        return self.history.lowest.get("Loss", nan) < min(0.9 * chance, chance - 5 * self.spread)
+        return self.term * self.history.lowest.get("Loss", nan) < min(0.9 * chance, chance - 5 * self.spread)
 
     @kept
     def moving_targets(self) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cockpit_core.diagnosis.history import Observation
+from cockpit_core.diagnosis.history import SIGNAL, Observation
 from cockpit_core.diagnosis.judge import Judge, rank
 from cockpit_core.events.data import RunData, load
 from cockpit_core.events.table import KINDS, Table
@@ -43,12 +43,14 @@ def feed(judge: Judge, table: Table, before: int | None = None) -> None:
             judge.start(dict(seen.scalars), seen.step, seen.generation)
         elif kind == "log":
             judge.note(seen.step, seen.scalars)
+        elif kind == "end":
+            judge.finish(seen)
         else:
             judge.see(seen)
 
 
 def replay(table: Table) -> Iterator[tuple[str, Observation]]:
-    """Records that start a run, measure a step or hold what the user logged, in order."""
+    """Records that start or end a run, measure a step or hold what the user logged, in order."""
     rows = table.rows()
     columns = {name: dict(zip(*map(np.ndarray.tolist, column.get()), strict=True)) for name, column in table.columns.items()
                if not name.startswith(("cost/", "error/"))}  # fmt: skip
@@ -56,9 +58,9 @@ def replay(table: Table) -> Iterator[tuple[str, Observation]]:
     layers = {name: _rows_of(table, name) for name in LAYERED if name in table.layer_columns}
     generations = table.generations()
     for row, kind in enumerate(rows.kind.tolist()):
-        if KINDS[kind] == "end":
-            continue
         scalars = {name: values[row] for name, values in columns.items() if row in values}
+        if table.end is not None and KINDS[kind] == "end" and table.end.status == "finished":
+            scalars[SIGNAL + "finished"] = 1.0  # which older versions did not write
         if KINDS[kind] == "log":
             yield "log", Observation(int(rows.step[row]), plain_names(scalars))
             continue

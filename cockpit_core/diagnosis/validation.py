@@ -55,6 +55,30 @@ class Validation(Tensors):
         return best and self.train_sure and self.train_left < 0.97 and not self.accuracy_gained > 0.05
 
     @kept
+    def valid_is_poor(self) -> bool:
+        """Validation is as bad as before the training, or most of what was learned by the first look is not seen there. Where
+        a network was good by then, there is nothing left to follow."""
+        first = self._looks.first if self._looks else None
+        early = first is not None and not first.train < 0.5 * self.loss0
+        return early or not self.valid_now < 0.8 * self.loss0
+
+    @kept
+    def by_heart(self) -> bool:
+        """Next to nothing is left of the training loss, and much of that of validation, where it seems to be of the same
+        scale."""
+        if not self._looks or not self.loss0 > 0 or not self.loss > 0:
+            return False
+        return 0.3 * self.loss0 < self.valid_now < 5 * self.loss0 and self.loss < 0.03 * self.valid_now
+
+    @kept
+    def other_labels(self) -> bool:
+        """Right in training, and in validation far less often than a guess would be: labels there mean something else."""
+        looks, usual = self.history.logged.looks("accuracy"), self.top_share
+        if looks is None or looks.count < 2 or not self.right > 2 * usual:
+            return False
+        return max(look.value for look in looks.last) < 0.5 * usual
+
+    @kept
     def valid_rise(self) -> float:
         """The validation loss over its lowest value, and ``train_since``: the training loss over what it was then."""
         lowest = self._looks.lowest if self._looks else None

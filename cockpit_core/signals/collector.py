@@ -18,6 +18,7 @@ from cockpit_core.signals.bending import count_linear
 from cockpit_core.signals.between import Between
 from cockpit_core.signals.graph_losses import Given, output_and_target, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
+from cockpit_core.signals.losses import measure_term
 from cockpit_core.signals.outputs import (
     measure_binary_hits,
     measure_broadcast,
@@ -28,6 +29,7 @@ from cockpit_core.signals.outputs import (
 )
 from cockpit_core.signals.reading import Reading, fetch
 from cockpit_core.signals.targets import (
+    as_columns,
     measure_constant,
     measure_labels,
     measure_likelihood,
@@ -83,7 +85,7 @@ class Collector:
         self.batch_size = 0
         self.has_loss = False
         self.features: Tensor | None = None
-        self.tokens: Tensor | None = None
+        self.tokens: list[Tensor] = []  # codes among the inputs
         self.module_loss: Tensor | None = None
         self._own_loss: Asked | None = None
         self.given: Given | None = None  # what the model gave
@@ -169,11 +171,12 @@ class Collector:
         self.batch_size = next((t.shape[0] for t in tensors if t.dim()), 0)
         self.numbers["samples"] = float(self.batch_size)
         x = choose_tensor(tensors, self.batch_size, True)
-        self.tokens = choose_tensor(tensors, self.batch_size, False) if x is None else None
+        codes = choose_tensor(tensors, self.batch_size, False) if x is None else None
+        self.tokens = [t for t in tensors if not t.is_floating_point()] if codes is not None else []
         self.features = x
         if x is not None:
             self._read("inputs", measure_inputs, x)
-        seen = x if x is not None else self.tokens
+        seen = x if x is not None else codes
         if seen is not None:
             self._read("inputs", measure_checksum, seen)
 
@@ -218,6 +221,8 @@ class Collector:
         }
         if loss.growth > 1:
             self.numbers["broadcast"] = loss.growth
+        if not loss.alone and loss.target is not None and loss.growth == 1:
+            self._read("loss", measure_term, loss)
 
     def _look_around(self, nodes: list[Any]) -> None:
         """At the first few records: a program computes its loss in one way."""
@@ -250,8 +255,8 @@ class Collector:
             return
         if features is not None and y.shape == features.shape and y.numel() > len(y):
             self.numbers["target_like_input"] = 1.0  # a reconstruction
-        if features is not None and y.numel() == len(features):
-            self._read("loss", measure_likeness, features, y)
+        if features is not None:
+            self._read("loss", measure_likeness, *as_columns(features, y))
         self._take_targets(z, y, loss_fn)
 
     def _take_targets(self, z: Tensor, y: Tensor, loss_fn: Any) -> None:
@@ -270,8 +275,8 @@ class Collector:
             ignored = getattr(loss_fn, "ignore_index", None)
             self._read("loss", measure_labels, y, size, ignored)
             self._read("loss", measure_hits, z, y, ignored)
-            if self.tokens is not None and self.tokens.numel() == y.numel():
-                self._read("loss", measure_same, self.tokens, y)
+            if fitting := [t for t in self.tokens if t.numel() == y.numel()]:
+                self._read("loss", measure_same, fitting, y)
 
     def _read(self, name: str, signal: Callable[..., Reading], *args: Any) -> None:
         self.readings.append((name, signal(*args)))

@@ -39,7 +39,7 @@ class Given(NamedTuple):
 class GraphLoss(NamedTuple):
     """``factor * module(output, target)``, perhaps with something added. ``addends``: how many elements of the loss are
     added up, 1 for a mean; ``growth``: its elements over those of its inputs, 1 unless shapes were broadcast (the target
-    may be unknown then)."""
+    may be unknown then); ``alone``: nothing is added to it."""
 
     module: nn.Module
     output: Tensor
@@ -48,6 +48,7 @@ class GraphLoss(NamedTuple):
     addends: float
     elements: int
     growth: float
+    alone: bool
 
 
 Reading = tuple[nn.Module, Tensor, Tensor | None, int, float]
@@ -70,7 +71,7 @@ def read_graph_loss(root: Any, given: Given | None) -> GraphLoss | None:
             addends = 1.0 if module.reduction == "mean" else share * elements
             hidden = None if target is None else target.detach()
             factor *= 2 if isinstance(module, nn.GaussianNLLLoss) else 1  # the half is a part of it
-            return GraphLoss(module, output.detach(), hidden, factor, addends, elements, growth)
+            return GraphLoss(module, output.detach(), hidden, factor, addends, elements, growth, alone)
         scale = factor_of(node, kind) if kind in _PASSED else None
         if scale is not None:
             for child, _ in node.next_functions:

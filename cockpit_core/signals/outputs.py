@@ -147,7 +147,7 @@ def measure_binary_hits(z: Tensor, y: Tensor, border: float) -> Steps[dict[str, 
 
 
 @signal
-def measure_same(tokens: Tensor, y: Tensor) -> Steps[dict[str, float]]:
-    """Share of targets that are the very token at the same place of the input."""
-    (share,) = yield [(tokens.reshape(-1) == y.reshape(-1)).float().mean()]
-    return {"target_is_input": float(share)}
+def measure_same(tokens: list[Tensor], y: Tensor) -> Steps[dict[str, float]]:
+    """Share of targets that are the very token at the same place of an input: a decoder has an input of its own."""
+    shares = yield [(own.reshape(-1) == y.reshape(-1)).float().mean() for own in tokens]
+    return {"target_is_input": max(float(share) for share in shares)}

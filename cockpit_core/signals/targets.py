@@ -16,9 +16,11 @@ MOST_LABELS = 65536
 
 @signal
 def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) -> Steps[dict[str, float]]:
-    """Counts of class indices. ``label_entropy`` in nats. With several labels per sample (tokens, pixels) only the
-    range and the commonest share: labels of one sample go together, so their spread over batches says nothing."""
+    """Counts of class indices. ``label_entropy`` in nats. With several labels per sample (tokens, pixels) the spread is that
+    of the means of samples: labels of one sample go together."""
     (flat,) = yield [labels.reshape(-1)[:MOST_LABELS]]
+    whole = flat.size == labels.numel() and batch_size > 1 and flat.size % batch_size == 0
+    rows = flat.reshape(batch_size, -1).mean(1) if whole and flat.size > batch_size else None
     if ignored is not None:
         flat = flat[flat != ignored]
     if not flat.size:
@@ -37,6 +39,12 @@ def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) 
         numbers["target_rows"] = float(flat.size)
         numbers["target_mean"] = mean
         numbers["target_variance"] = float(counts @ (place - mean) ** 2) / flat.size
+    elif rows is not None:
+        numbers |= {
+            "target_rows": float(batch_size),
+            "target_mean": float(rows.mean()),
+            "target_variance": float(rows.var()),
+        }
     return numbers
 
 
@@ -62,6 +70,20 @@ def measure_targets(y: Tensor) -> Steps[dict[str, float]]:
         "target_rows": len(rows),
     }
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+
+
+MOST_PLACES = 8192
+
+
+def as_columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as rows of features and one target each: those of places, where both are pictures of the same
+    size (a mask, and a channel that shows it)."""
+    labels = y[:, None] if y.dim() == x.dim() - 1 else y
+    alike = x.dim() > 2 and labels.dim() == x.dim() and labels.shape[1] == 1 and labels.shape[2:] == x.shape[2:]
+    if not alike or len(labels) != len(x):
+        return x, y
+    count = max(1, MOST_PLACES // max(1, labels[0].numel()))
+    return x[:count].movedim(1, -1).reshape(-1, x.shape[1]), labels[:count].reshape(-1)
 
 
 @signal

@@ -121,13 +121,21 @@ class Log:
         """What waited for a record goes with this one."""
         record.alphas, record.notices, self.notices = alphas, self.notices, []
 
-    def end(self, status: str, error: str, step: int, alphas: list[AlphaFit]) -> None:
+    def end(
+        self, status: str, error: str, step: int, alphas: list[AlphaFit], known: Mapping[str, float] | None = None
+    ) -> None:
+        """``known``: what is known of the last steps; a run that ended as it should is judged once more."""
         self.status, self.ended = status, True
         with self.faults.guard("closing"):
-            record = Record("end", step, time.time(), self.elapsed, status=status, error=error)
+            record = Record(
+                "end", step, time.time(), self.elapsed, status=status, error=error, scalars=dict(known or {})
+            )
             self.take_waiting(record, alphas)
+            with self.faults.guard("diagnosis"):
+                record.findings = self.live.finish(record)
             self.writer.write_record(record)
             self.tell()
+            self.announce(record.findings)
         self.writer.close()
 
     def add_probe(self, plan: Plan, allowed: Callable[[], bool]) -> Plan:

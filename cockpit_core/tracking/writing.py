@@ -14,8 +14,8 @@ from cockpit_core.recording.costs import bill
 from cockpit_core.recording.measure import Measurement
 from cockpit_core.recording.notices import find_all
 from cockpit_core.recording.signals import list_parts
-from cockpit_core.signals.collector import Collector
-from cockpit_core.signals.recent import read_recent
+from cockpit_core.signals.collector import PREFIX, Collector
+from cockpit_core.signals.recent import FEW, measure_recent, read_recent
 from cockpit_core.tracking.log import Log
 
 
@@ -26,6 +26,7 @@ class StepWriter:
         """``losses``: those of all recent steps, tracked or not."""
         self.log, self.engine, self.signals, self.faults, self.losses = log, engine, signals, faults, losses
         self.seconds: dict[str, float] = {}
+        self.since: int | None = None  # the step of the last record whose recent losses are those of the run
 
     def take_seconds(self) -> dict[str, float]:
         """What the last record cost, by kind of work; once."""
@@ -62,10 +63,19 @@ class StepWriter:
             own = self.signals.read_own_loss()
             parts.append(("recent losses", partial(read_recent, list(self.losses), own, state.loss)))
         record.scalars |= self.signals.collect(parts, state.transfer)
+        self.since = record.step if PREFIX + "recent_loss" in record.scalars else None
         if self.signals.activity_names:
             self.log.header.options["activations"] = "\n".join(self.signals.activity_names)
         if self.signals.graph_loss:
             self.log.header.options["loss function"] = self.signals.graph_loss
+
+    def sum_up(self, step: int) -> dict[str, float]:
+        """What is known of the steps behind the last record, for the one that ends a run. A training that is over is judged
+        by what it came to: nothing of it is still to come."""
+        numbers = {"finished": 1.0}
+        if self.since is not None and step - self.since >= FEW:
+            numbers |= measure_recent(list(self.losses)[-(step - self.since) :]) | self.signals.between.take()
+        return {PREFIX + name: value for name, value in numbers.items()}
 
     def _write_header(self, state: StepState) -> None:
         header, cover = self.log.header, self.engine.cover
