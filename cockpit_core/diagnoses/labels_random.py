@@ -30,7 +30,7 @@ class LabelsRandom(Diagnosis):
         """Plateaus of hundreds of steps are healthy. Labels of no use leave the loss at chance, not a little below; real
         targets may be mostly noise, so that little can be learned of them, and that slowly."""
         if view.facts.may_be_noise:
-            return view.t < 500
+            return view.t < 500 and not (view.finished and view.t >= 200 and view.noise > 0.7)
         return view.level < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 
     def test(self, view: View) -> Found | None:
@@ -50,7 +50,8 @@ class LabelsRandom(Diagnosis):
         # Each step helps its own batch, and no other: where samples have something in common, the loss falls.
         own = view.gain_by_step * view.t > limit("own_gain") and view.bent > 0.5
         own = own or by_heart
-        healthy_step = not view.edge > 1.2 and view.rate_fall > 0.4 and not view.clipped < 0.5 and not view.silent
+        paced = view.rate_fall > 0.4 or view.rate_mean > limit("rate_mean")
+        healthy_step = not view.edge > 1.2 and paced and not view.clipped < 0.5 and not view.silent
         if (
             not moved
             or not healthy_step

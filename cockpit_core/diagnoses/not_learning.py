@@ -19,6 +19,7 @@ class NotLearning(Diagnosis):
     needs = ("Loss",)
     hold, after, least = 4, 60, 12
     confidence = 0.6
+    at_end = True
 
     def test(self, view: View) -> Found | None:
         if view.history.resumed or not view.stuck or view.broken:

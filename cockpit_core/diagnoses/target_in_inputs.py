@@ -27,7 +27,7 @@ class TargetInInputs(Diagnosis):
         # A feature that tells nearly all may be a legitimate one; where it is all the same at every step, it is said.
         apart = view.not_followed > 2 and view.valid_left > 0.3  # validation, which has it not, falls behind
         nearly = len(likeness) == 5 and least > 0.9 and view.batch >= 16
-        if not same and not (nearly and (apart or (view.facts.is_value and view.has_seen(12)))):
+        if not same and not (nearly and (apart or (view.facts.may_be_noise and view.has_seen(12)))):
             return None
         text = (
             f"Feature {number(places[-1])} of the inputs gives the target away: over {len(likeness)} batches their "

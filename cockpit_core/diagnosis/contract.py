@@ -49,6 +49,7 @@ class Diagnosis:
     rivals: ClassVar[dict[str, str]] = {}  # other causes that the same evidence fits: what would decide between the two
     before_training: ClassVar[bool] = False  # also asked when track() is called, before the first step
     at_validation: ClassVar[bool] = False  # also asked when a validation loss is logged, between tracked steps
+    at_end: ClassVar[bool] = False  # when the training is over, one look is enough
     probe: ClassVar[str] = ""  # an expensive probe that would decide, made at a tracked step while ``suspects`` holds
 
     def suspects(self, view: View) -> bool:

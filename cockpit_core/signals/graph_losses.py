@@ -52,6 +52,7 @@ class GraphLoss(NamedTuple):
 
 
 Reading = tuple[nn.Module, Tensor, Tensor | None, int, float]
+Weighed = tuple[float, Reading]
 
 
 def read_graph_loss(root: Any, given: Given | None) -> GraphLoss | None:
@@ -65,12 +66,15 @@ def read_graph_loss(root: Any, given: Given | None) -> GraphLoss | None:
         kind = kind_of(node)
         parts = READERS[kind](node, given) if kind in READERS else None
         if parts is None and alone and kind in LIKELIHOODS:  # they have no zero: what is added would count
-            parts = LIKELIHOODS[kind](node, given)
+            for read in LIKELIHOODS[kind]:
+                weight, parts = read(node, given) or (1.0, None)
+                if parts is not None:
+                    factor *= weight
+                    break
         if parts is not None:
             module, output, target, elements, growth = parts
             addends = 1.0 if module.reduction == "mean" else share * elements
             hidden = None if target is None else target.detach()
-            factor *= 2 if isinstance(module, nn.GaussianNLLLoss) else 1  # the half is a part of it
             return GraphLoss(module, output.detach(), hidden, factor, addends, elements, growth, alone)
         scale = factor_of(node, kind) if kind in _PASSED else None
         if scale is not None:
@@ -189,7 +193,7 @@ def _reduction(node: Any) -> str:
     return REDUCTIONS[node._saved_reduction]
 
 
-def _counts(node: Any, given: Given | None) -> Reading | None:
+def _counts(node: Any, given: Given | None) -> Weighed | None:
     """``exp(z) - y z``: counts with the logarithm of their rate."""
     rate, product = (child for child, _ in node.next_functions)
     if rate is None or product is None or (kind_of(rate), kind_of(product)) != ("Exp", "Mul"):
@@ -201,10 +205,10 @@ def _counts(node: Any, given: Given | None) -> Reading | None:
     y = product._saved_self if factors[0] is None else product._saved_other
     if not isinstance(y, Tensor) or y.shape != rate._saved_result.shape:
         return None
-    return nn.PoissonNLLLoss(reduction="none"), rate._saved_result.log(), y, y.numel(), 1.0
+    return 1.0, (nn.PoissonNLLLoss(reduction="none"), rate._saved_result.log(), y, y.numel(), 1.0)
 
 
-def _density(node: Any, given: Given | None) -> Reading | None:
+def _density(node: Any, given: Given | None) -> Weighed | None:
     """``log v + (z - y)^2 / v``, of which a half is a normal density; the target is known where z is what the model gave."""
     children = [child for child, _ in node.next_functions]
     if [kind_of(child) if child is not None else "" for child in children] != ["Log", "Div"] or given is None:
@@ -214,16 +218,56 @@ def _density(node: Any, given: Given | None) -> Reading | None:
         return None
     if spread is None or spread is not children[0].next_functions[0][0]:
         return None
+    return _of_square(square, given, 2.0)
+
+
+def _of_square(square: Any, given: Given, weight: float) -> Weighed | None:
+    """A normal density whose squared difference is this node; ``weight``: how many times the density of torch it is."""
     gap, source = square._saved_self, square.next_functions[0][0]
     made = given.made(source) if source is not None and kind_of(source) == "Sub" else None
-    if made is None or gap.shape != made[0].shape:
+    if made is None or gap.numel() != made[0].numel():
         return None
-    z, is_first = made
+    z, is_first = made[0].reshape(gap.shape), made[1]
     y = z - gap if is_first else z + gap
-    return nn.GaussianNLLLoss(reduction="none"), z, y, y.numel(), 1.0
+    return weight, (nn.GaussianNLLLoss(reduction="none"), z, y, y.numel(), 1.0)
 
 
-LIKELIHOODS: dict[str, Callable[[Any, Given | None], Reading | None]] = {"Sub": _counts, "Add": _density}
+def strip(node: Any) -> tuple[float, Any]:
+    """The node behind numbers that it is multiplied with and other shapes, and the product of these numbers."""
+    product = 1.0
+    for _ in range(8):
+        kind = kind_of(node) if node is not None else ""
+        scale = factor_of(node, kind) if kind in ("Neg", "Mul", "Div") else 1.0 if kind in _SHAPES else None
+        if scale is None:
+            break
+        product *= scale
+        node = next(child for child, _ in node.next_functions if child is not None)
+    return product, node
+
+
+def _log_density(node: Any, given: Given | None) -> Weighed | None:
+    """``c s + d (z - y)^2 exp(-k s)``: a normal density whose variance is ``exp(k s)``, times ``2 c / k = 2 d``."""
+    children = [strip(child) for child, _ in node.next_functions]
+    if given is None or len(children) != 2:
+        return None
+    for (c, spread), (d, product) in (children, children[::-1]):
+        if spread is None or product is None or kind_of(product) not in ("Mul", "Div"):
+            continue
+        (a, square), (b, power) = (strip(child) for child, _ in product.next_functions)
+        if kind_of(product) == "Mul" and square is not None and kind_of(square) == "Exp":
+            (a, square), (b, power) = (b, power), (a, square)
+        if square is None or power is None or (kind_of(square), kind_of(power)) != ("Pow", "Exp"):
+            continue
+        k, source = strip(power.next_functions[0][0])
+        k = -k if kind_of(product) == "Mul" else k
+        weight = 2 * d * a * (b if kind_of(product) == "Mul" else 1 / b)
+        if square._saved_exponent == 2 and source is spread and k > 0 and abs(2 * c / k - weight) < 1e-3 * abs(weight):
+            return _of_square(square, given, weight)
+    return None
+
+
+Likelihood = Callable[[Any, Given | None], Weighed | None]
+LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {"Sub": (_counts,), "Add": (_density, _log_density)}
 READERS: dict[str, Callable[[Any, Given | None], Reading | None]] = {
     "NllLoss": _classes,
     "NllLoss2D": _classes,
