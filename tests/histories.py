@@ -133,14 +133,15 @@ def replay_history(
     every: int = 5,
     batch: int = 32,
     logged: Callable[[int], dict[str, float]] | None = None,
+    finished: bool = False,
 ) -> Judge:
     """A run of ``n`` tracked steps, each changed by ``change(i, scalars)``; signals by their full names. ``logged``: what the
-    user logs behind every fourth."""
+    user logs behind every fourth. ``finished``: the run has come to its end."""
     judge = Judge()
     judge.know(header or make_header())
     judge.start({f"signal/{k}": float(v) for k, v in (STATIC | (static or {})).items()}, 0, 0)
     for i in range(n):
-        scalars = healthy_scalars(i, n)
+        scalars = healthy_scalars(i, n) | {"signal/samples": float(batch)}
         if change is not None:
             change(i, scalars)
         plain = {
@@ -150,6 +151,8 @@ def replay_history(
         judge.see(Observation(every * i, scalars, plain | (layers(i) if layers else {}), batch))
         if logged is not None and i % 4 == 3:
             judge.note(every * i, logged(i))
+    if finished:
+        judge.finish(Observation(every * n, {"signal/finished": 1.0}))
     assert not judge.failed, judge.failed
     return judge
 

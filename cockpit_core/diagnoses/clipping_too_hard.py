@@ -20,7 +20,9 @@ class ClippingTooHard(Diagnosis):
     explains = ("learning_rate_too_low", "not_learning", "labels_random", "label_noise")
 
     def test(self, view: View) -> Found | None:
-        short = not view.update > 2e-3 or view.decay_share > 1  # a high learning rate may make up for it, decay does not
+        short = (
+            not view.update > 2e-3 or view.decay_share > 1
+        )  # a high learning rate may make up for it, decay does not
         hard = (view.clipped < limit("clipped") and not view.learns and short) or (
             view.clipped < 0.1 and view.drop < 0.1 and view.t > 20 and short
         )

@@ -34,7 +34,9 @@ class WeightDecayTooHigh(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         share = view.decay_share
-        if not share > 0 or view.clipped < limit("clipped"):  # clipped: what is left of a gradient is no match for decay
+        if not share > 0 or view.clipped < limit(
+            "clipped"
+        ):  # clipped: what is left of a gradient is no match for decay
             return None
         if view.first("dead") >= limit("dead0") and view.typical("dead") >= limit("dead"):
             return None  # dead from the start: nothing but decay is left to move the weights
@@ -53,11 +55,11 @@ class WeightDecayTooHigh(Diagnosis):
         settled = view.learns if view.level != view.level else view.level < 0.5
         least = 0.25 if view.level == view.level else 0.8  # of other losses nobody knows how far they could have come
         shrunk = share > least and view.weight_fall < 0.6 and not view.thrives and not view.level < 0.8
-        # Where samples do not agree, nothing keeps weights from shrinking: that is the noise's fault.
-        shrunk = shrunk and (share > limit("decay_share") or not view.noise > 0.7)
         shrunk = shrunk and ((view.lags and not view.improves) or (view.weight_fall < 0.4 and view.t >= 20))
         if not ((strong or shrinking) and not settled) and not shrunk:
             return None
+        if view.noise > 0.7 and not share > limit("decay_share"):
+            return None  # samples do not agree: nothing keeps weights from shrinking
         decay = view.facts.weight_decay
         text = (
             f"Weight decay {number(decay)} is too high: its pull on the weights is {number(100 * share)} % of the gradient's, and "

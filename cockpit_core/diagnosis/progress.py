@@ -208,7 +208,8 @@ class Progress(Answers):
     @kept
     def is_high(self) -> bool:
         """The loss is a larger share of chance than that of nine of ten healthy runs by now."""
-        return self.level > max(0.6, 1 - 0.1 * math.log2(max(self.t, PATIENT) / PATIENT))
+        least = 0.8 if self.facts.loss in LIKELIHOODS else 0.6  # the rest of a likelihood is the spread of the data
+        return self.level > max(least, 1 - 0.1 * math.log2(max(self.t, PATIENT) / PATIENT))
 
     @property
     def usual_drop(self) -> float:
@@ -285,7 +286,8 @@ class Progress(Answers):
 
     def is_behind(self, level: float) -> bool:
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""
-        return level > max(0.5, 0.97 - 0.2 * math.log2(max(self.t, PATIENT) / PATIENT))
+        least = 0.8 if self.facts.loss in LIKELIHOODS else 0.5
+        return level > max(least, 0.97 - 0.2 * math.log2(max(self.t, PATIENT) / PATIENT))
 
     @kept
     def improves(self) -> bool:

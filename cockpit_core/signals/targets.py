@@ -21,8 +21,8 @@ def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) 
     (flat,) = yield [labels.reshape(-1)[:MOST_LABELS]]
     whole = flat.size == labels.numel() and batch_size > 1 and flat.size % batch_size == 0
     rows = flat.reshape(batch_size, -1).mean(1) if whole and flat.size > batch_size else None
-    if ignored is not None:
-        flat = flat[flat != ignored]
+    if ignored is not None and (flat == ignored).any():
+        flat, rows = flat[flat != ignored], None
     if not flat.size:
         return {}
     low, high = int(flat.min()), int(flat.max())

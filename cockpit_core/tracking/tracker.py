@@ -335,11 +335,8 @@ class Tracker:
         self.signals.close()
         self.engine.replan(Plan())
         self.ending.done()
-        status = "stopped" if self.should_stop and status == "finished" else status
-        last, known = max(self.step - 1, 0), {}
-        with self.faults.guard("closing"):
-            known = self.writing.sum_up(last) if status == "finished" else {}
-        self.log.end(status, error, last, self.engine.alpha.take_fits(), known)
+        status, last = "stopped" if self.should_stop and status == "finished" else status, max(self.step - 1, 0)
+        self.log.end(status, error, last, self.engine.alpha.take_fits(), self.writing.sum_up(last, status))
         # A closed run is a way to its log; it must not keep the network alive.
         self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
         self.instruments = self.writing = self.measurement = self.ledger = None  # type: ignore[assignment]

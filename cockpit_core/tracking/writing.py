@@ -69,12 +69,15 @@ class StepWriter:
         if self.signals.graph_loss:
             self.log.header.options["loss function"] = self.signals.graph_loss
 
-    def sum_up(self, step: int) -> dict[str, float]:
-        """What is known of the steps behind the last record, for the one that ends a run. A training that is over is judged
-        by what it came to: nothing of it is still to come."""
+    def sum_up(self, step: int, status: str) -> dict[str, float]:
+        """What is known of the steps behind the last record, for the one that ends a run. A training that has come to its end
+        is judged by what it came to: nothing of it is still to come."""
+        if status != "finished":
+            return {}
         numbers = {"finished": 1.0}
-        if self.since is not None and step - self.since >= FEW:
-            numbers |= measure_recent(list(self.losses)[-(step - self.since) :]) | self.signals.between.take()
+        with self.faults.guard("closing"):
+            if self.since is not None and step - self.since >= FEW:
+                numbers |= measure_recent(list(self.losses)[-(step - self.since) :]) | self.signals.between.take()
         return {PREFIX + name: value for name, value in numbers.items()}
 
     def _write_header(self, state: StepState) -> None:

@@ -112,3 +112,53 @@ def test_a_graph_that_is_cut_behind_the_network() -> None:
     assert "between the network and the loss" in found["graph_detached"].text
     header.quantities = []  # nobody asked for the gradient
     assert "graph_detached" not in find(cut, header=header)
+
+
+BINARY = {"target_std": 0.2, "classes": float("nan"), "label_top_share": 0.98, "accuracy": 0.98}
+
+
+@pytest.mark.parametrize(
+    ("highest", "share", "finished", "severity"),
+    [(-2, 0.98, True, "likely"), (-2, 0.98, False, "advice"), (-2, 0.92, True, "advice"), (0.5, 0.98, True, "")],
+)
+def test_a_rare_answer_that_is_never_given(highest, share, finished, severity) -> None:
+    """Pixels of small objects: the loss falls to that of a picture without any."""
+    change = put(**(BINARY | {"label_top_share": share, "output_min": -9, "output_max": highest}))
+    found = find(change, header=make_header("BCEWithLogitsLoss"), finished=finished)
+    assert (found["class_imbalance"].severity if "class_imbalance" in found else "") == severity
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"), [(1e-4, 0.999, True), (1e-4, 0.6, False), (-0.2, 0.999, False), (1e-4, 1.3, False)]
+)
+def test_scores_that_fill_the_range_of_a_sigmoid(low: float, high: float, told: bool) -> None:
+    """A picture has so many outputs that they do not begin at a half: they end at both bounds and never beyond."""
+    change = put(output_min=lambda i: 0.06 if i < 3 else low, output_max=lambda i: 0.74 if i < 3 else high)
+    assert ("double_softmax" in find(change, header=make_header("BCEWithLogitsLoss"))) == told
+
+
+def test_decay_is_not_blamed_for_what_clipping_leaves_of_the_gradient() -> None:
+    clipped = put(**FLAT, GradNormClipped=1e-3, UpdateSize=0.1, ParamNorm=lambda i: 10 * 0.9**i)
+    found = find(clipped, header=make_header(weight_decay="0.05"))
+    assert next(iter(found)) == "clipping_too_hard"
+    assert "weight_decay_too_high" not in found
+
+
+@pytest.mark.parametrize(("noisy", "told"), [(1.2, False), (0.3, True)])
+def test_weights_shrink_also_where_samples_do_not_agree(noisy: float, told: bool) -> None:
+    change = put(**FLAT, NormTest=noisy, ParamNorm=lambda i: 4 + 6 * 0.9**i, GradNormClipped=1.0)
+    assert ("weight_decay_too_high" in find(change, header=make_header(weight_decay="0.07"))) == told
+
+
+def test_a_term_of_the_loss_is_measured_by_its_own_chance() -> None:
+    """Three times a dice loss beside a cross-entropy: the first loss is far above a guess, and nothing is wrong with that."""
+    change = put(Loss=lambda i: 9.0 - 0.05 * i, loss_term=lambda i: 2.3 * 0.95**i)
+    assert "init_too_large" in find(put(Loss=lambda i: 9.0 - 0.05 * i))
+    assert "init_too_large" not in find(change)
+
+
+def test_the_samples_of_a_batch_are_those_of_the_model() -> None:
+    """A loss may get the places of a sample one by one, as so many more."""
+    found = find(put(batch_checksum=0.5, samples=48), batch=480)
+    assert found["batch_repeated"].severity == "likely"
+    assert "the same 48 samples" in found["batch_repeated"].text

@@ -63,6 +63,37 @@ def test_validation_that_falls_with_training_is_healthy_in_any_unit() -> None:
     assert find(logged=lambda i: {"valid_loss": 1000 * (2.3 * 0.9**i + 0.3)}) == {}
 
 
+def test_a_network_that_was_good_at_the_first_look_has_nothing_left_to_follow() -> None:
+    """The whole of a graph at every step: validation was at its best by the first look, and training went on."""
+
+    def fast(i: int, scalars: dict[str, float]) -> None:
+        scalars["Loss"] = 2.3 * 0.4**i + 0.2 * 0.95**i
+        scalars["signal/batch_checksum"] = 0.5
+
+    found = find(fast, logged=lambda i: {"valid_loss": 0.38 + i / 1000, "valid_accuracy": 0.87}, batch=340)
+    assert [f.severity for f in found.values()] == ["advice"]
+    poor = find(fast, logged=lambda i: {"valid_loss": 2.2 + i / 1000}, batch=340)
+    assert poor["batch_repeated"].severity == "likely"
+
+
+def test_next_to_nothing_left_in_training_and_much_in_validation_is_known_by_heart() -> None:
+    def fast(i: int, scalars: dict[str, float]) -> None:
+        scalars["Loss"] = 2.3 * 0.6**i + 1e-3
+
+    assert find(fast, logged=lambda i: {"valid_loss": 0.8})["overfitting"].severity == "likely"
+    assert "overfitting" not in find(fast, logged=lambda i: {"valid_loss": 0.3})
+
+
+def test_labels_that_mean_something_else_in_validation() -> None:
+    """Right in training and wrong nearly always elsewhere: even a guess is right more often."""
+    right = {"signal/label_rows": 32.0, "signal/wrong_rank": 0.1, "signal/wrong_low": 0.1}
+    found = find(lambda i, s: s.update(right), logged=lambda i: {"valid_accuracy": 0.01, "valid_loss": 2.3 + i / 9})
+    assert next(iter(found)) == "labels_off_by_one"
+    assert found["labels_off_by_one"].severity == "likely"
+    assert "overfitting" in found["labels_off_by_one"].explains
+    assert "labels_off_by_one" not in find(lambda i, s: s.update(right), logged=lambda i: {"valid_accuracy": 0.12})
+
+
 def test_one_bad_look_is_no_rise() -> None:
     view = features(lambda i: {"valid_loss": 9.0 if i == 39 else 2.3 * 0.9**i})
     assert view.valid_rise == 1.0

@@ -93,3 +93,29 @@ def test_a_model_that_gives_mean_and_variance(tmp_path) -> None:
     chance = data.table.columns["signal/likelihood_chance"].get()[1]
     expected = 0.5 * (math.log(float(x[:, 0].var())) + 1)
     assert chance.tolist() == pytest.approx([expected] * len(chance), rel=1e-4)
+
+
+DENSITIES = {
+    "halves": (lambda z, s, y: (0.5 * s + 0.5 * (y - z) ** 2 * torch.exp(-s)).mean(), 1, 1),
+    "a half of all": (lambda z, s, y: (s + (z - y) ** 2 * torch.exp(-s)).mean() / 2, 1, 1),
+    "divided": (lambda z, s, y: (0.5 * s + (y - z).pow(2) / (2 * s.exp())).mean(), 1, 1),
+    "of the deviation": (lambda z, s, y: (s + 0.5 * (y - z) ** 2 * torch.exp(-2 * s)).mean(), 1, 1),
+    "the other way round": (lambda z, s, y: (torch.exp(-s) * (y - z) ** 2 + s).sum(), 2, 64),
+}
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_a_density_with_the_logarithm_of_its_variance(name: str, parts) -> None:
+    z, s, y = parts
+    loss, factor, addends = DENSITIES[name]
+    value = loss(z, s, y)
+    known = read(value, z)
+    assert type(known.module) is nn.GaussianNLLLoss
+    assert torch.allclose(known.target, y, atol=1e-5)
+    assert (known.factor, known.addends) == (pytest.approx(factor), addends)
+
+
+def test_a_sum_that_is_no_density(parts) -> None:
+    z, s, y = parts
+    assert read((0.7 * s + 0.5 * (y - z) ** 2 * torch.exp(-s)).mean(), z) is None
+    assert read((0.5 * s + 0.5 * (y - z) ** 2 * torch.exp(-z)).mean(), z) is None

@@ -96,7 +96,7 @@ def test_labels_are_counted() -> None:
     assert found["target_rows"] == 4
     tokens = measure_labels(torch.tensor([[1, -100], [3, 3]]), 2, -100)
     assert tokens["label_count"] == 3
-    assert "target_mean" not in tokens, "tokens of one sample go together"
+    assert "label_entropy" not in tokens, "tokens of one sample go together"
     assert measure_labels(torch.tensor([-100]), 1, -100) == {}
 
 
