@@ -45,4 +45,5 @@ class BatchRepeated(Diagnosis):
             remedy,
             numbers,
             severity="likely" if usual else "advice",
+            alone=not usual,  # full batches, as far as can be told
         )

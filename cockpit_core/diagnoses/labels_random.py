@@ -50,8 +50,7 @@ class LabelsRandom(Diagnosis):
         # Each step helps its own batch, and no other: where samples have something in common, the loss falls.
         own = view.gain_by_step * view.t > limit("own_gain") and view.bent > 0.5
         own = own or by_heart
-        paced = view.rate_fall > 0.4 or view.rate_mean > limit("rate_mean")
-        healthy_step = not view.edge > 1.2 and paced and not view.clipped < 0.5 and not view.silent
+        healthy_step = not view.edge > 1.2 and view.rate_fall > 0.4 and not view.clipped < 0.5 and not view.silent
         if (
             not moved
             or not healthy_step

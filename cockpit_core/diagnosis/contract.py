@@ -16,7 +16,8 @@ from cockpit_core.foundation.records import Evidence
 
 @dataclass
 class Found:
-    """What a rule says at one step. ``severity`` and ``since`` override those of the diagnosis and of the judge."""
+    """What a rule says at one step. ``severity`` and ``since`` override those of the diagnosis and of the judge. ``alone``: as
+    it is, it explains nothing else."""
 
     text: str
     remedy: str
@@ -24,6 +25,7 @@ class Found:
     layers: Sequence[str] = ()
     severity: str = ""
     since: int | None = None
+    alone: bool = False
 
 
 class Diagnosis:

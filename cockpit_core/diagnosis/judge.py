@@ -37,6 +37,7 @@ class Judge:
         self.absent: dict[str, int] = {}
         self.held: dict[str, int] = {}  # by rule: the last step at which it held
         self.found: dict[str, Finding] = {}
+        self.alone: set[str] = set()  # findings that explain nothing else
         self.failed: dict[str, str] = {}
         self.probing = False  # the run is live: rules may ask for an expensive probe
         self.probe = ""  # what they would like to have at the next tracked step
@@ -134,6 +135,7 @@ class Judge:
             known = self.found.get(name)
             since = known.since if known is not None else first if found.since is None else found.since
             self.found[name] = make_finding(rule, found, since, step, known)
+            (self.alone.add if found.alone else self.alone.discard)(name)
 
     def _miss(self, rule: Diagnosis, step: int, sparse: bool) -> None:
         known = self.found.get(rule.name)
@@ -150,7 +152,7 @@ class Judge:
         active = {name for name, finding in self.found.items() if not finding.retracted}
         for name in active:
             known = self.found[name]
-            follows = self._consequences(name, active)
+            follows = self._consequences(name, active) if name not in self.alone else []
             alarms = known.severity == "advice" and any(self.found[other].severity != "advice" for other in follows)
             if follows != known.explains or alarms:
                 severity = "likely" if alarms else known.severity
