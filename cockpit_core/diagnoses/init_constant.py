@@ -30,11 +30,25 @@ class InitConstant(Diagnosis):
         "label_noise",
     )
 
+    @staticmethod
+    def _tell_dead(names: list[str]) -> Found:
+        """Products of two that are zero: neither gets a gradient, whatever the rest of the network learns."""
+        starts, gets = ("starts", "gets") if len(names) == 1 else ("start", "get")
+        text = f"{listed(names)} {starts} with all elements equal and never {gets} a gradient."
+        remedy = (
+            "Initialise weights at random, as torch does by default; of two factors at most one may begin with zeros."
+        )
+        return Found(text, remedy, [evidence("tensors without a gradient", len(names))], names)
+
     def test(self, view: View) -> Found | None:
         constant, all_of_them = view.static("static_constant"), view.static("static_matrices")
-        if not constant >= max(2, 0.7 * all_of_them) or view.learns or view.history.resumed:
-            return None
         names = view.facts.names("constant weights")
+        if not constant > 0 or view.history.resumed:
+            return None
+        if (dead := [name for name in names if name in view.silent]) and view.t >= PATIENT:
+            return self._tell_dead(dead)
+        if not constant >= max(2, 0.7 * all_of_them) or view.learns:
+            return None
         text = (
             f"{number(constant)} of {number(all_of_them)} weight matrices start with all elements equal "
             f"({listed(names)}): their units are all alike and stay so."

@@ -32,8 +32,8 @@ class InitTooSmall(Diagnosis):
         spread, size = view.first("output_spread"), view.first("output_rms")
         fading = view.first("activation_last") < 1e-2 * view.first("activation_first")
         flat = 0 < spread < limit("output_spread")
-        if view.history.resumed or not (flat or fading) or view.thrives:
-            return None
+        if view.history.resumed or not (flat or fading) or view.thrives or not view.weight_scale > 0:
+            return None  # zeros are constant, not small
         if view.first("dead") >= limit("dead0") and not view.weight_scale < 0.1:
             return None
         # Weights of the usual size whose signal fades are too many layers: vanishing_gradients says so.

@@ -46,6 +46,7 @@ class OutputActivation(Diagnosis):
         "vanishing_gradients",
         "learning_rate_too_low",
         "class_imbalance",
+        "init_too_small",
     )
 
     def test(self, view: View) -> Found | None:

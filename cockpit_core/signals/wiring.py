@@ -34,11 +34,13 @@ def count_foreign(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer])
 
 
 def find_constant(model: nn.Module) -> tuple[list[str], int]:
-    """Weights of linear and convolutional layers whose elements are all equal, and how many such weights there are."""
+    """Weights of linear and convolutional layers and tables of vectors whose elements are all equal, and how many such weights
+    there are."""
     constant, seen = [], 0
     for path, module in model.named_modules():
         weight = module._parameters.get("weight")  # reading a parametrized one computes it, and may change it
-        if not isinstance(module, MATRICES) or not isinstance(weight, Tensor) or weight.numel() < 2:
+        table = isinstance(module, nn.Embedding) and module.embedding_dim > 1  # of numbers: biases, which may be zero
+        if not (table or isinstance(module, MATRICES)) or not isinstance(weight, Tensor) or weight.numel() < 2:
             continue
         if not weight.requires_grad or hasattr(weight, "full_tensor"):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from cockpit_core.foundation.records import QuantityInfo
@@ -162,3 +163,14 @@ def test_the_samples_of_a_batch_are_those_of_the_model() -> None:
     found = find(put(batch_checksum=0.5, samples=48), batch=480)
     assert found["batch_repeated"].severity == "likely"
     assert "the same 48 samples" in found["batch_repeated"].text
+
+
+def test_two_factors_that_begin_with_zeros() -> None:
+    """Tables of a recommender: biases learn, and the loss falls; the product of the tables never gets anywhere."""
+    header = make_header()
+    header.options["constant weights"] = "a.weight\nb.weight"
+    gradients = {"GradNorm": np.array([0, 0.4, 0, 0.4, 0.4, 0.4]), "ParamNorm": np.array([0, 1, 0, 1, 1, 1])}
+    options = {"header": header, "layers": lambda i: gradients}
+    found = find(static={"static_constant": 2}, **options)["init_constant"]
+    assert (found.severity, found.layers) == ("broken", ["a.weight", "b.weight"])
+    assert "init_constant" not in find(static={"static_constant": 2}, header=header)  # they get one
