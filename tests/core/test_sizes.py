@@ -39,7 +39,9 @@ def test_no_file_is_long() -> None:
 
 
 def test_no_function_is_long() -> None:
-    found = {str(f.relative_to(ROOT)): long_functions(f.read_text()) for f in our_files("*.py")}
+    """But for the loops of strangers: people write a training program in one piece."""
+    ours = [f for f in our_files("*.py") if "elsewhere" not in f.parts]
+    found = {str(f.relative_to(ROOT)): long_functions(f.read_text()) for f in ours}
     assert {name: functions for name, functions in found.items() if functions} == {}
 
 

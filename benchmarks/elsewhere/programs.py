@@ -1,0 +1,22 @@
+"""The list of programs. The halves were decided before anything was run: A may be studied, B is only counted."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from .harness import Program
+
+HALVES = {
+    "A": ["vit", "unet", "dates", "gaussian", "pairs", "graph", "ratings"],
+    "B": ["chars", "sums", "vae", "tones", "boxes", "physics", "tags"],
+}
+
+
+def programs(half: str) -> list[Program]:
+    """The programs of one half."""
+    found = []
+    for name in HALVES[half]:
+        program = import_module(f".{name}", __package__).PROGRAM
+        assert program.half == half and program.name == name
+        found.append(program)
+    return found
