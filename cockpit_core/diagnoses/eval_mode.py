@@ -16,7 +16,7 @@ class EvalMode(Diagnosis):
     needs = ("training",)
     hold, after, least = 1, 0, 1
     confidence = 0.95
-    explains = ("data_not_shuffled",)
+    explains = ("data_not_shuffled", "not_finite")
     rivals = {  # noqa: RUF012
         "learning_rate_too_high": "model.train(): it is wrong in any case. If the loss still rises, it is the rate as well.",
     }

@@ -9,7 +9,7 @@ from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, numb
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
-EARLY, PATIENT = 20, 60  # steps without anything learned
+EARLY, PATIENT, LATE = 20, 60, 120  # steps without anything learned; without much
 
 
 class InitConstant(Diagnosis):
@@ -47,7 +47,8 @@ class InitConstant(Diagnosis):
             return None
         if (dead := [name for name in names if name in view.silent]) and view.t >= PATIENT:
             return self._tell_dead(dead)
-        if not constant >= max(2, 0.7 * all_of_them) or view.learns:
+        behind = view.t >= LATE and (view.lags or view.lingers)  # biases alone learn something, and not much
+        if not constant >= max(2, 0.7 * all_of_them) or (view.learns and not behind):
             return None
         text = (
             f"{number(constant)} of {number(all_of_them)} weight matrices start with all elements equal "

@@ -58,6 +58,8 @@ class WeightDecayTooHigh(Diagnosis):
         shrunk = shrunk and ((view.lags and not view.improves) or (view.weight_fall < 0.4 and view.t >= 20))
         if not ((strong or shrinking) and not settled) and not shrunk:
             return None
+        if view.weight_scale > 2.8:
+            return None  # they were far too long at the start
         if view.noise > 0.7 and not share > limit("decay_share"):
             return None  # samples do not agree: nothing keeps weights from shrinking
         decay = view.facts.weight_decay

@@ -36,7 +36,7 @@ from cockpit_core.signals.targets import (
     measure_likeness,
     measure_targets,
 )
-from cockpit_core.signals.tensors import choose_tensor, find_tensor, list_tensors
+from cockpit_core.signals.tensors import are_codes, choose_tensor, find_tensor, list_tensors
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
 
 PREFIX = "signal/"
@@ -93,6 +93,7 @@ class Collector:
     def begin(self, wanted: bool, outside: bool = False) -> None:
         """``outside``: only what goes into the model and comes out of it, which costs next to nothing."""
         self.forget()
+        self.calls = 0
         hooked = "all" if wanted else "outside" if outside else ""
         if hooked == self.hooked:
             return
@@ -120,6 +121,7 @@ class Collector:
     def on_input(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if self._hears():
             self.forget()  # the last forward pass before the backward pass counts
+            self.calls += 1
             self._try("inputs", self._take_inputs, args, kwargs)
 
     def on_module(self, module: nn.Module, args: tuple, output: Any) -> None:
@@ -170,7 +172,9 @@ class Collector:
         self.inputs = {t.data_ptr() for t in tensors}
         self.batch_size = next((t.shape[0] for t in tensors if t.dim()), 0)
         self.numbers["samples"] = float(self.batch_size)
-        x = choose_tensor(tensors, self.batch_size, True)
+        if self.calls > 1:
+            self.numbers["calls"] = float(self.calls)
+        x = None if are_codes(tensors) else choose_tensor(tensors, self.batch_size, True)
         codes = choose_tensor(tensors, self.batch_size, False) if x is None else None
         self.tokens = [t for t in tensors if not t.is_floating_point()] if codes is not None else []
         self.features = x

@@ -46,6 +46,11 @@ def find_tensor(value: Any, batch_size: int, floating: bool) -> Tensor | None:
     return choose_tensor(list_tensors(value), batch_size, floating)
 
 
+def are_codes(tensors: list[Tensor]) -> bool:
+    """Is the first input one of codes, as a text has them? What comes with it (a state, a mask) is no input of its own."""
+    return bool(tensors) and tensors[0].dim() > 0 and not (tensors[0].is_floating_point() or tensors[0].is_complex())
+
+
 def choose_tensor(tensors: list[Tensor], batch_size: int, floating: bool) -> Tensor | None:
     kind = [t for t in tensors if t.is_floating_point() == floating and not t.is_complex()]
     batched = [t for t in kind if t.dim() and t.shape[0] == batch_size]

@@ -174,3 +174,10 @@ def test_two_factors_that_begin_with_zeros() -> None:
     found = find(static={"static_constant": 2}, **options)["init_constant"]
     assert (found.severity, found.layers) == ("broken", ["a.weight", "b.weight"])
     assert "init_constant" not in find(static={"static_constant": 2}, header=header)  # they get one
+
+
+def test_one_of_several_calls_may_always_be_the_same() -> None:
+    """A differential equation: points that change, and the start, which does not."""
+    assert "batch_repeated" in find(put(batch_checksum=0.5))
+    assert "batch_repeated" not in find(put(batch_checksum=0.5, calls=2))
+    assert "batch_repeated" in find(put(batch_checksum=0.5, calls=4, passes=4))  # accumulation

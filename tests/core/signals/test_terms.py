@@ -87,3 +87,34 @@ def test_several_labels_of_a_sample_are_one_mean() -> None:
     assert "target_rows" not in measure_labels(labels.flatten()[:-1], 8).value
     labels[0, 0] = -100
     assert "target_rows" not in measure_labels(labels.flatten(), 8, -100).value
+
+
+class Reader(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.cell, self.out = nn.Embedding(9, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 9)
+
+    def forward(self, codes, state):
+        h, _ = self.cell(self.table(codes), state)
+        return self.out(h)
+
+
+def test_codes_are_the_input_and_a_state_is_not(tmp_path) -> None:
+    """The same text again and again, with a state that changes: the batch is the same."""
+    codes = torch.arange(24).view(6, 4) % 9
+
+    def compute(model, step):
+        return F.cross_entropy(model(codes, torch.randn(1, 6, 8)).flatten(0, 1), codes.roll(1, 1).flatten())
+
+    columns = record(tmp_path, Reader(), compute)
+    assert len(set(columns["signal/batch_checksum"])) == 1
+    assert "signal/input_rms" not in columns
+
+
+def test_several_calls_of_a_step_are_counted(tmp_path) -> None:
+    fixed, model = torch.zeros(1, 5), nn.Linear(5, 4)
+
+    def compute(model, step):
+        return model(torch.randn(6, 5)).square().mean() + model(fixed).square().sum()
+
+    assert record(tmp_path, model, compute)["signal/calls"] == [2, 2, 2]
