@@ -66,6 +66,8 @@ class Statistics:
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
     known_arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    known_sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """What the gradient tests share."""
     transfer: Transfer | None = None
     """What else is wanted on the host; it arrives with the first that is read."""
 

@@ -72,7 +72,7 @@ class Measurement:
     def __init__(self, instruments: Instruments, step: int, elapsed: float, epoch: float | None):
         self.instruments, self.engine = instruments, instruments.engine
         self.state, self.cover = self.engine.step, self.engine.cover
-        self.plan = self.state.plan
+        self.plan, self.layers = self.state.plan, list(self.cover.parameters)
         self.record = Record("step", step, time.time(), elapsed, epoch=epoch, triggered=self.plan.triggered)
         self.heavy: list[Heavy] = []
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
@@ -145,20 +145,25 @@ class Measurement:
 
     def _measure(self, quantity: Quantity, statistics: Statistics) -> None:
         """One quantity: an error in it does not affect the others."""
+        name, clock = quantity.name, self.engine.clock
         if "start" in quantity.needs and self.instruments.no_start:
-            self.record.missing[quantity.name] = self.instruments.no_start
+            self.record.missing[name] = self.instruments.no_start
             return
         if self.cover.sharded:
             statistics = show_whole(statistics, quantity)
-        name = quantity.name
-        with self.instruments.guard(name):
-            try:
-                self.engine.clock.timed(f"own {name}", self._take, name, quantity, statistics)
-            except NoValue as reason:
-                self.record.missing[name] = text_of(reason)
+        start = clock.mark()
+        try:
+            self._take(name, quantity, statistics)
+        except NoValue as reason:
+            self.record.missing[name] = text_of(reason)
+        except BaseException as error:
+            with self.instruments.guard(name):
+                raise error
+        finally:
+            clock.add(f"own {name}", start)
 
     def _take(self, name: str, quantity: Quantity, statistics: Statistics) -> None:
-        value, layers, record = quantity.measure(statistics), list(self.cover.parameters), self.record
+        value, layers, record = quantity.measure(statistics), self.layers, self.record
         if not self.partly and type(quantity).__module__.startswith("cockpit_core."):
             take_value(name, value, record.step, layers, record, self.heavy)
             return
@@ -174,7 +179,7 @@ class Measurement:
         record.scalars |= name_rates(self.rates)
         record.scalars |= clipped()
         if not self.partly:
-            record.top_samples, longest = find_top_samples(statistics.norms)
+            record.top_samples, longest = find_top_samples(statistics.arrays_of("norms"))
             record.scalars |= longest
 
     # ---- after the step -----------------------------------------------------------------------------------------
