@@ -113,8 +113,8 @@ def as_array(part: Tensor) -> np.ndarray:
 
 
 def sample(p: Tensor) -> Tensor:
-    count = min(p.numel(), ELEMENTS)
-    gap = max(1, p.numel() // max(count, 1))
+    size = p.numel()
+    count, gap = (size, 1) if size <= ELEMENTS else (ELEMENTS, size // ELEMENTS)
     packed = p.is_contiguous() or (p.dim() == 4 and p.is_contiguous(memory_format=torch.channels_last))
     if not packed:
         return p.reshape(-1)[::gap][:count]

@@ -71,6 +71,12 @@ class Statistics:
     transfer: Transfer | None = None
     """What else is wanted on the host; it arrives with the first that is read."""
 
+    def with_more(self, **more: Any) -> Statistics:
+        """The same, and what is known by now."""
+        later = object.__new__(Statistics)
+        vars(later).update(vars(self), **more)
+        return later
+
     def norms_of(self, what: str) -> dict[str, float]:
         """``||x||_2`` per layer of "parameters", "update", "gradients", or "moved" (since the start of the run):
         measured once, whoever asks. The first and the last are measured together, because each measurement waits for

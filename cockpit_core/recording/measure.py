@@ -82,7 +82,9 @@ class Measurement:
         """Why there are no numbers of the whole network although some layers have them."""
         self.backpack = BackpackValues()
         self.rates = read_rates(instruments.optimizers)
-        self.engine.note_start(copy_before(self.state, self.plan, self._movable(), whole=self._in_rounds))
+        self.before: Statistics | None = None  # what is known before the step
+        self.movable = self._movable()
+        self.engine.note_start(copy_before(self.state, self.plan, self.movable, whole=self._in_rounds))
         if not self.state.in_closure:
             self._measure_before()
 
@@ -103,7 +105,7 @@ class Measurement:
             self.engine.join_activations()
         if self.plan.extensions:
             self.backpack = self.engine.clock.timed("backpack", self._run_extensions)
-        statistics = self._gather()
+        statistics = self.before = self._gather()
         clipped = ask_clipped(self.state, self.cover.trainable(), self.engine.is_unchanged)
         for quantity in self.plan.measured_at(Moment.BEFORE):
             self._measure(quantity, statistics)
@@ -118,7 +120,8 @@ class Measurement:
     def _trained(self) -> dict[str, Tensor]:
         reached = self.instruments.reached
         reached.update(self.state.gradient_norms)
-        known, now = self._movable(), self.state.gradient_norms
+        alone = not self._in_rounds and not self.state.in_closure
+        known, now = self.movable if alone else self._movable(), self.state.gradient_norms
         return {
             n: p for n, p in known.items() if n in now or ((n in reached or self._in_rounds) and self.cover.holds(n))
         }
@@ -199,7 +202,10 @@ class Measurement:
                 self.record.missing["Alpha"] = reason
         self.engine.free()
         if self.plan.record:
-            statistics = self._gather(update=update, **self._look_again(update))
+            later: dict[str, Any] = {"update": update, **self._look_again(update)}
+            known = None if self._in_rounds else self.before  # in between, the next optimizer's gradients may have come
+            statistics = self._gather(**later) if known is None else known.with_more(**later)
+            self.before = None
             for quantity in self.plan.measured_at(Moment.AFTER):
                 self._measure(quantity, statistics)
         if self.plan.probe:
