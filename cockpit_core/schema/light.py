@@ -30,7 +30,7 @@ FEW = 512
 
 def encode_plain(record: records.Record, kind: int) -> bytes | None:
     """None where the record holds what few records hold: then protobuf writes it."""
-    rare = record.notices or record.findings or record.missing or record.estimates or record.status or record.error
+    rare = record.notices or record.findings or record.estimates or record.status or record.error
     counts = (record.seq, record.step, record.generation, record.batch_size, *record.top_samples)
     if rare or set(map(type, counts)) != {int} or min(counts) < 0 or max(counts) >= _MOST:
         return None
@@ -47,6 +47,7 @@ def encode_plain(record: records.Record, kind: int) -> bytes | None:
     if record.layers:
         pieces += _layers(record)
     pieces += map(_alpha, record.alphas)
+    pieces += [_missing(name, reason) for name, reason in record.missing.items()]
     if record.costs:
         pieces += _costs(record.costs)
     if record.top_samples:
@@ -98,6 +99,12 @@ def _scalars(names: tuple[str, ...]) -> bytes:
     inner = b"".join(_tag(1, _BYTES) + encode_varint(len(part)) + part for part in parts)
     inner += _tag(2, _BYTES) + encode_varint(8 * len(names))
     return _tag(9, _BYTES) + encode_varint(len(inner) + 8 * len(names)) + inner
+
+
+@lru_cache(maxsize=256)
+def _missing(name: str, reason: str) -> bytes:
+    inner = _text(1, name) + _text(2, reason)
+    return b"\x6a" + encode_varint(len(inner)) + inner
 
 
 def _costs(costs: dict[str, float]) -> list[bytes]:
