@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from cockpit_core.foundation.ungraded import ungraded
 
@@ -60,9 +61,9 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def is_at_hand(tensor: Tensor) -> bool:
-    """Short, on the host, and of a type that numpy has."""
-    plain = tensor.is_cpu and tensor.dtype in AT_HAND and tensor.layout == torch.strided
-    return plain and tensor.numel() <= PIECE and not tensor.is_neg()
+    """Short, on the host, and of a type that numpy has. Tensors of other classes may hold their numbers elsewhere."""
+    plain = type(tensor) in (Tensor, Parameter) and tensor.is_cpu and tensor.layout == torch.strided
+    return plain and tensor.dtype in AT_HAND and tensor.numel() <= PIECE and not tensor.is_neg()
 
 
 def length_at_hand(tensor: Tensor) -> float:
