@@ -81,6 +81,13 @@ class Clock:
             else:
                 self._spans.append(({work: 1.0}, start, self.mark()))
 
+    def add(self, work: str, start: Mark) -> None:
+        """This work has been done since then."""
+        if isinstance(start, float) and self.device is None:
+            self.seconds[work] += time.perf_counter() - start
+        else:
+            self._note({work: 1.0}, start)
+
     def timed_shares(self, shares: dict[str, float], function: Callable[..., Any], *args: Any) -> Any:
         start = self.mark()
         try:

@@ -252,7 +252,7 @@ class Engine(BackwardSide):
         key = ("order", tuple(given.shape), B)
         if not self.verified.is_due(key):
             return None
-        with self.quiet.mute(), random_state.restored(random_state.take([])):
+        with self.quiet.mute():
             order = self.clock.timed("losses", order_of_rows, given, B, self.batch_dim)
         if order is not None:
             self.verified.forget(key)
@@ -293,7 +293,7 @@ class Engine(BackwardSide):
         for node in own if own and len(own) < len(terms) else whole:  # a penalty has no samples
             self._look_for_broadcasts(node, origin)
         if asks:  # the calls have been told of their samples
-            with self.quiet.mute(), random_state.restored(random_state.take([])):  # the user's hooks may draw
+            with self.quiet.mute():  # the user's hooks may draw
                 rest = parts, origin, self.batch_dim, self.verified
                 prepared.reading = self.clock.timed("losses", read_root, root, *rest)
                 if plan.individual:

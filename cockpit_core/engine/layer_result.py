@@ -34,6 +34,8 @@ HOOKED = (
     "the contributions of its module do not add up to its gradient: a hook on the parameter changes it, or the module works "
     "with another tensor that was computed from it (functional_call, pruning)"
 )
+add = np.add.reduce
+"""``sum`` without what numpy does for arrays of any kind."""
 ACROSS = "across"
 """A second direction for the check, where a hook or a function may lie between: along the gradient itself no mask or
 projection shows."""
@@ -138,16 +140,23 @@ def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Tra
     """
     tables = find_tables([own.counts for own in several if own.counts is not None])
     vectors = [v for own in several for v in (own.norms, *own.projections.values()) if v is not None]
-    sizes = [vector.shape[0] for vector in (*vectors, also)]
     there = vectors[0].device if vectors else also.device
-    both = torch.cat([*vectors, also.to(there)])
+    both = torch.cat([*vectors, also if also.device == there else also.to(there)])
     host, *moved = transfer.ask([both, *(table for _, _, table in tables)]).read()
     put_tables(tables, moved)
-    parts = iter(host.double().split(sizes))
+    numbers, start = host.double().numpy(), 0
     for own in several:
-        own.norms = None if own.norms is None else next(parts)
-        own.projections = {key: next(parts) for key in own.projections}
-    return next(parts).numpy().tolist() if len(also) else []
+        for key in ("norms", *own.projections) if own.norms is not None else tuple(own.projections):
+            vector = own.norms if key == "norms" else own.projections[key]
+            assert vector is not None
+            end = start + vector.shape[0]
+            array = own.arrays[key] = numbers[start:end]
+            start = end
+            if key == "norms":
+                own.norms = torch.from_numpy(array)
+            else:
+                own.projections[key] = torch.from_numpy(array)
+    return numbers[start:].tolist()
 
 
 def find_tables(counts: Sequence[Counts]) -> list[tuple[Counts, str, Tensor]]:
@@ -176,13 +185,17 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
     for result, norm in zip(asked, read_vectors(statistics, also, job.transfer), strict=True):
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
-    own = [along for result in asked if (along := dots_of(result)) is not None]
-    dots = torch.stack(own).numpy() if asked else np.zeros((0, 1))
     with np.errstate(all="ignore"):  # gradients may be infinite
-        means = zip(dots.mean(1).tolist(), np.abs(dots).mean(1).tolist(), strict=True)
-        sums = {result.name: both for result, both in zip(asked, means, strict=True)}
+        sums = {result.name: mean_and_size(result) for result in asked}
     problems = {r.name: check(r, gradients[r.name], *sums.get(r.name, (0.0, 0.0)), job) for r in results}
     return {name: problem for name, problem in problems.items() if problem}
+
+
+def mean_and_size(result: LayerResult) -> tuple[float, float]:
+    """The mean of ``g_n . g``, and of its absolute values."""
+    assert result.statistics is not None
+    dots = result.statistics.arrays["gradient"]
+    return float(add(dots)) / len(dots), float(add(np.abs(dots))) / len(dots)
 
 
 def dots_of(result: LayerResult) -> Tensor | None:

@@ -16,6 +16,7 @@ from cockpit_core.foundation.ungraded import Ungraded
 TENSORS = 16
 ELEMENTS = 64
 """Enough for whatever moves a network as a whole: a step, a perturbation of it, an average put in its place."""
+PLAIN = (torch.float32, torch.float64)
 BACK = 1e-2
 """Rounding may leave this share of the way there and back."""
 
@@ -45,9 +46,11 @@ class Place:
         """A copy, on the host as an array: numpy is several times faster than torch for so few numbers."""
         with Ungraded():
             parts = [sample(p) for p in self.parameters]
+            if all(part.is_cpu and part.dtype in PLAIN for part in parts):
+                return side_by_side([part.detach().numpy() for part in parts])
             if parts and not any(part.is_cpu or part.is_complex() for part in parts):
                 return torch.cat([part.double().to(parts[0].device) for part in parts])
-            return np.concatenate([as_array(part) for part in parts]) if parts else np.zeros(0)
+            return np.concatenate([as_array(part) for part in parts])
 
     def read(self) -> np.ndarray:
         return to_array(self.take())
@@ -60,7 +63,7 @@ class Place:
         """The largest difference of an element; infinite where one of the two is not a number."""
         if values.shape != self.values.shape:
             return math.inf
-        if (values == self.values).all():
+        if values.tobytes() == self.values.tobytes():
             return 0.0
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.abs(values - self.values)
@@ -91,9 +94,17 @@ def to_array(taken: np.ndarray | Tensor) -> np.ndarray:
     return taken.cpu().numpy() if isinstance(taken, Tensor) else taken
 
 
+def side_by_side(parts: list[np.ndarray]) -> np.ndarray:
+    """A copy in double precision."""
+    values, start = np.empty(sum(len(part) for part in parts)), 0
+    for part in parts:
+        end = start + len(part)
+        values[start:end] = part
+        start = end
+    return values
+
+
 def as_array(part: Tensor) -> np.ndarray:
-    if part.is_cpu and part.dtype in (torch.float32, torch.float64):
-        return part.numpy().astype(np.float64)
     return (
         part.double().cpu().numpy()
         if not part.is_complex()
@@ -102,8 +113,8 @@ def as_array(part: Tensor) -> np.ndarray:
 
 
 def sample(p: Tensor) -> Tensor:
-    count = min(p.numel(), ELEMENTS)
-    gap = max(1, p.numel() // max(count, 1))
+    size = p.numel()
+    count, gap = (size, 1) if size <= ELEMENTS else (ELEMENTS, size // ELEMENTS)
     packed = p.is_contiguous() or (p.dim() == 4 and p.is_contiguous(memory_format=torch.channels_last))
     if not packed:
         return p.reshape(-1)[::gap][:count]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +48,7 @@ class LayerStatistics:
     counts: Counts | None = None
     rows: Tensor | None = None  # g_n [n, D] of the first n samples, where somebody asks for them
     gram: Tensor | None = None  # g_n . g_m [n, n] of the first n samples, likewise
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # "norms" and projections, once they were read
     probe: Probe | None = None  # where "gradient" was projected on without it: what tells whether it is right
 
 
@@ -81,14 +83,27 @@ def reduce_layer(
         if is_mean and (both := clock.timed("project gradient", contribution.project_on_mean)) is not None:
             result.projections["gradient"], result.probe = both
             pending.pop("gradient")
-        for name, direction in list(pending.items()):
-            projection = clock.timed(f"project {name}", contribution.project, direction)
-            if projection is not None:
-                result.projections[name] = projection
-                pending.pop(name)
+        project_pending(contribution, pending, result, clock)
     if waiting or pending:
         form_and_reduce(contribution, pending, request, parameter_bins, waiting, result, clock, keep_rows, compared)
     return result
+
+
+def project_pending(
+    contribution: Contribution, pending: dict[str, Tensor], result: LayerStatistics, clock: Clock
+) -> None:
+    """Into ``result``, as far as nothing has to be formed for it; the rest stays ``pending``."""
+    if len(pending) > 1:
+        shares = {f"project {name}": 1 / len(pending) for name in pending}
+        several = clock.timed_shares(shares, contribution.project_each, list(pending.values()))
+        if several is not None:
+            result.projections |= zip(pending, several, strict=True)
+            pending.clear()
+    for name, direction in list(pending.items()):
+        projection = clock.timed(f"project {name}", contribution.project, direction)
+        if projection is not None:
+            result.projections[name] = projection
+            pending.pop(name)
 
 
 def take(result: LayerStatistics, name: str, value: Tensor | None) -> bool:

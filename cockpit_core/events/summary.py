@@ -6,8 +6,9 @@ needs six small messages. The numbers are TensorBoard's (event.proto, summary.pr
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -51,12 +52,25 @@ def encode_tensor(tag: str, payload: bytes | Sequence[bytes], metadata: bytes = 
     return value + (encode_bytes(9, metadata) if metadata else b"")
 
 
-def encode_scalar(tag: str, value: float) -> bytes:
-    """A plain scalar as TensorBoard, and everyone who syncs its logs, reads it: 32 bits, infinite beyond their
-    range."""
-    if abs(value) > _FLOAT_MAX:
-        value = float("inf") if value > 0 else float("-inf")
-    return _begin_scalar(tag) + _FLOAT.pack(value)
+def encode_scalars(wall_time: float, step: int, values: Mapping[str, float]) -> bytes:
+    """Plain scalars, by tag, as TensorBoard and everyone who syncs its logs reads them: 32 bits, infinite beyond their
+    range. All but the numbers is the same at every step."""
+    begins, size = _begin_scalars(tuple(values))
+    numbers = [_FLOAT.pack(narrow(value)) for value in values.values()]
+    head = encode_clock(wall_time, step) + encode_varint(5 << 3 | _BYTES) + encode_varint(size)
+    return b"".join([head, *(part for both in zip(begins, numbers, strict=True) for part in both)])
+
+
+@lru_cache(maxsize=64)
+def _begin_scalars(tags: tuple[str, ...]) -> tuple[list[bytes], int]:
+    """What stands before each number, and how long all of it is with the numbers."""
+    begins = [_begin_scalar(tag) for tag in tags]
+    begins = [encode_varint(1 << 3 | _BYTES) + encode_varint(len(own) + _FLOAT.size) + own for own in begins]
+    return begins, sum(len(own) + _FLOAT.size for own in begins)
+
+
+def narrow(value: float) -> float:
+    return value if not abs(value) > _FLOAT_MAX else math.copysign(math.inf, value)
 
 
 @lru_cache(maxsize=1024)
@@ -65,9 +79,12 @@ def _begin_scalar(tag: str) -> bytes:
 
 
 def encode_event(wall_time: float, step: int, values: Sequence[bytes]) -> bytes:
-    summary = b"".join(encode_bytes(1, value) for value in values)
-    clock = encode_varint(1 << 3 | _FIXED64) + _DOUBLE.pack(wall_time)
-    return clock + encode_integer(2, step) + encode_bytes(5, summary)
+    summary = b"".join([encode_bytes(1, value) for value in values])
+    return encode_clock(wall_time, step) + encode_bytes(5, summary)
+
+
+def encode_clock(wall_time: float, step: int) -> bytes:
+    return encode_varint(1 << 3 | _FIXED64) + _DOUBLE.pack(wall_time) + encode_integer(2, step)
 
 
 def encode_version(wall_time: float) -> bytes:

@@ -160,10 +160,10 @@ class EventWriter:
 
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Plain scalars for TensorBoard's own tabs and for whoever syncs its logs."""
-        encoded = [summary.encode_scalar(f"{tags.PREFIX}{name}", float(value)) for name, value in values.items()]
-        if encoded:
+        if values:
+            named = {f"{tags.PREFIX}{name}": float(value) for name, value in values.items()}
             with self._lock:
-                self._append(summary.encode_event(time.time(), step, encoded))
+                self._append(summary.encode_scalars(time.time(), step, named))
 
     def listen(self, listener: Callable[[bytes | Written], object]) -> Callable[[], None]:
         """Call with all that is written from now on: whoever shows a run of this process need not read the file again.

@@ -10,13 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from cockpit_core.foundation.ungraded import ungraded
 
 PIECE = 2**14
 """Short enough for float32, long enough that adding the pieces costs nothing."""
+
+FEW = 8
+"""Short tensors that numpy measures in less time than torch takes to begin with all of them."""
+AT_HAND = (torch.float32, torch.float64)
 
 CHUNK = 2**17
 """This many elements are worked on at a time, so that they stay in the cache."""
@@ -44,11 +50,25 @@ def sum_of(vectors: Sequence[Tensor]) -> Tensor:
 @ungraded
 def norms(tensors: Sequence[Tensor]) -> Tensor:
     """``||x||_2`` of each, [n] in double precision, where they lie: nobody waits for the device."""
+    if len(tensors) <= FEW and all(is_at_hand(t) for t in tensors):
+        with np.errstate(all="ignore"):  # they may be infinite
+            return torch.tensor([length_at_hand(t) for t in tensors], dtype=torch.float64)
     short = [t for t in tensors if not is_long(t, t.numel())]
     lengths = iter(torch._foreach_norm(short) if short else [])
     each = [row_squares(t.reshape(1, -1)).sqrt_()[0] if is_long(t, t.numel()) else next(lengths) for t in tensors]
     same = len({(norm.dtype, norm.device) for norm in each}) == 1
     return torch.stack(each if same else [norm.double().to(each[0].device) for norm in each]).double()
+
+
+def is_at_hand(tensor: Tensor) -> bool:
+    """Short, on the host, and of a type that numpy has. Tensors of other classes may hold their numbers elsewhere."""
+    plain = type(tensor) in (Tensor, Parameter) and tensor.is_cpu and tensor.layout == torch.strided
+    return plain and tensor.dtype in AT_HAND and tensor.numel() <= PIECE and not tensor.is_neg()
+
+
+def length_at_hand(tensor: Tensor) -> float:
+    values = tensor.detach().numpy().reshape(-1).astype(np.float64)
+    return math.sqrt(values @ values)
 
 
 @ungraded
@@ -86,13 +106,34 @@ def walk(x: Tensor, y: Tensor, keep: bool) -> tuple[Tensor | None, Tensor]:
     for low in range(0, len(a), CHUNK):
         size = min(CHUNK, len(a) - low)
         part = torch.sub(a[low : low + size], b[low : low + size], out=made.narrow(0, low if keep else 0, size))
-        even, first = size // PIECE, low // PIECE
-        if even:
-            rows = part[: even * PIECE].view(even, PIECE)
-            torch.linalg.vector_norm(rows, dim=1, out=pieces[first : first + even])
-        if even * PIECE < size:
-            torch.linalg.vector_norm(part[even * PIECE :], dim=0, out=pieces[-1])
-    return made.view_as(x) if keep else None, pieces.double().square_().sum().sqrt_()
+        measure_pieces(part, low, pieces)
+    return made.view_as(x) if keep else None, join_pieces(pieces)
+
+
+@ungraded
+def walk_both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """``||x||_2`` and ``||x - y||_2`` of two long tensors, which are read once."""
+    a, b = x.reshape(-1), y.reshape(-1)
+    made, own, apart = a.new_empty(CHUNK), a.new_empty(-(-len(a) // PIECE)), a.new_empty(-(-len(a) // PIECE))
+    for low in range(0, len(a), CHUNK):
+        here = a[low : low + CHUNK]
+        measure_pieces(torch.sub(here, b[low : low + CHUNK], out=made.narrow(0, 0, len(here))), low, apart)
+        measure_pieces(here, low, own)
+    return join_pieces(own), join_pieces(apart)
+
+
+def measure_pieces(part: Tensor, low: int, pieces: Tensor) -> None:
+    """The lengths of the pieces of one chunk, which begins at ``low``, to their places among all."""
+    even, first = len(part) // PIECE, low // PIECE
+    if even:
+        rows = part[: even * PIECE].view(even, PIECE)
+        torch.linalg.vector_norm(rows, dim=1, out=pieces[first : first + even])
+    if even * PIECE < len(part):
+        torch.linalg.vector_norm(part[even * PIECE :], dim=0, out=pieces[-1])
+
+
+def join_pieces(pieces: Tensor) -> Tensor:
+    return pieces.double().square_().sum().sqrt_()
 
 
 def row_squares(G: Tensor) -> Tensor:

@@ -206,12 +206,15 @@ class Counts:
         self, step: int, layer: str = "", quantity: str = "GradHist1d", within: Counts | None = None
     ) -> Histogram:
         """The record. ``within``: the counts of the network, whose bins all layers have."""
-        bins = self.spec.gradient
+        bins, table = self.spec.gradient, self._need(1)
         assert bins is not None, "the 1D histogram was not asked for in the Spec"
-        counts, edges = _trim(self.counts1d, (within or self).counts1d, bins, 0)
+        own = _fold(table[:-3])
+        among = own if within is None or not isinstance(bins, LogBins) else within.counts1d
+        counts, edges = _trim(own, among, bins, 0)
+        above, nan, pos_inf, neg_inf = table[-4:].tolist()
         return Histogram(
             quantity=quantity, step=step, layer=layer, counts=counts, edges=edges,
-            nan=self.nan, pos_inf=self.pos_inf, neg_inf=self.neg_inf, below=self.below1d, above=self.above1d,
+            nan=nan, pos_inf=pos_inf, neg_inf=neg_inf, below=int(table[0]), above=above,
         )  # fmt: skip
 
     def histogram2d(

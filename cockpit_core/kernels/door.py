@@ -7,6 +7,7 @@ missing.
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -39,6 +40,7 @@ def is_there(path: str) -> bool:
     return path == "plain" or find_spec(path) is not None
 
 
+@cache
 def _load(path: str) -> ModuleType:
     if path not in MODULES:
         raise ValueError(f"unknown path {path!r}: use one of {', '.join(MODULES)}")

@@ -48,9 +48,15 @@ def restored(state: RandomState | None) -> Iterator[None]:
             _write(key, value)
 
 
-def kept() -> Any:
+@contextmanager
+def kept() -> Iterator[None]:
     """Whatever is drawn inside, all generators go on as if nothing had been drawn."""
-    return restored(take(()))
+    now = take(())
+    try:
+        yield
+    finally:
+        for key, value in now.items():
+            _write(key, value)
 
 
 def _equal(first: Any, second: Any) -> bool:

@@ -66,8 +66,16 @@ class Statistics:
     known_norms: dict[str, dict[str, float]] = field(default_factory=dict)
     known_arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     known_products: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    known_sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """What the gradient tests share."""
     transfer: Transfer | None = None
     """What else is wanted on the host; it arrives with the first that is read."""
+
+    def with_more(self, **more: Any) -> Statistics:
+        """The same, and what is known by now."""
+        later = object.__new__(Statistics)
+        vars(later).update(vars(self), **more)
+        return later
 
     def norms_of(self, what: str) -> dict[str, float]:
         """``||x||_2`` per layer of "parameters", "update", "gradients", or "moved" (since the start of the run):

@@ -37,7 +37,7 @@ class GradHist1d(Quantity):
         self.bins = 100 if bins is None else bins
         self.range = check_range((-2.0, 2.0) if range is None else range)
         self._adaptive = AdaptiveRange(2.0) if range == "adaptive" else None
-        self.bins_now()
+        self._spec = Spec(gradient=self.bins_now())
 
     def bins_now(self) -> AnyBins:
         if self.scale == "log":
@@ -46,7 +46,9 @@ class GradHist1d(Quantity):
         return Bins(low, high, self.bins)
 
     def counted(self) -> Spec:
-        return Spec(gradient=self.bins_now())
+        if self._adaptive:
+            self._spec = Spec(gradient=self.bins_now())
+        return self._spec
 
     def measure(self, statistics: Statistics) -> Value:
         value = record_histograms(statistics, self.name, self.kind)

@@ -10,32 +10,46 @@ import numpy as np
 
 from cockpit_core.quantities.base import NoValue, Statistics, Value
 
-Formula = Callable[[int, Any, np.ndarray, float], float]
-"""``formula(B, norms [B], dots [B], ||g||^2)``, the expression under the root; norms are None where not asked for."""
+Formula = Callable[[int, float, float], float]
+"""``formula(B, sum_n ||g_n||^2 / ||g||^2, sum_n (g_n.g)^2 / ||g||^4)``, the expression under the root; the first sum is
+NaN where nobody asked for norms."""
+WHOLE = ""
+"""The name of the network among those of its layers."""
+add = np.add.reduce
 
 
 def evaluate_test(statistics: Statistics, formula: Formula) -> Value:
     """The test of the network (sums over layers first) and of each layer on its own."""
-    with np.errstate(all="ignore"):  # gradients may be infinite
-        return _evaluate(statistics, formula)
-
-
-def _evaluate(statistics: Statistics, formula: Formula) -> Value:
-    B, names = statistics.batch_size, list(statistics.dots)
-    if not names:
+    B = statistics.batch_size
+    if not statistics.dots:
         raise NoValue(statistics.reason("individual", "no layer has individual gradients"))
     if B < 2:
         raise NoValue("a batch of one sample has no variance")
-    squared = {name: statistics.gradient_norms[name] ** 2 for name in names}
-    norms, dots = statistics.arrays_of("norms"), statistics.arrays_of("dots")
-    layers = {}
-    for name in names:
-        if squared[name] > 0 or math.isnan(squared[name]):
-            layers[name] = rooted(formula(B, norms.get(name), dots[name], squared[name]))
-    total = sum(squared.values())
-    if total == 0:
+    sums = statistics.known_sums or find_sums(statistics)
+    if WHOLE not in sums:
         raise NoValue("the gradient is zero")
-    return Value(rooted(formula(B, add_up(norms, names), add_up(dots, names), total)), layers)
+    values = {name: rooted(formula(B, *both)) for name, both in sums.items()}
+    return Value(values.pop(WHOLE), values)
+
+
+def find_sums(statistics: Statistics) -> dict[str, tuple[float, float]]:
+    """Of each layer whose gradient is not zero, and of the network; once for all tests."""
+    names = list(statistics.dots)
+    norms, dots = statistics.arrays_of("norms"), statistics.arrays_of("dots")
+    squared = {name: statistics.gradient_norms[name] ** 2 for name in names}
+    sums, total = statistics.known_sums, sum(squared.values())
+    with np.errstate(all="ignore"):  # gradients may be infinite
+        for name in names:
+            if squared[name] > 0 or math.isnan(squared[name]):
+                sums[name] = relate(norms.get(name), dots[name], squared[name])
+        if total != 0:
+            sums[WHOLE] = relate(add_up(norms, names), add_up(dots, names), total)
+    return sums
+
+
+def relate(norms: np.ndarray | None, dots: np.ndarray, squared: float) -> tuple[float, float]:
+    along = dots / squared
+    return math.nan if norms is None else float(add(norms)) / squared, float(along @ along)
 
 
 def add_up(vectors: Mapping[str, np.ndarray], names: list[str]) -> Any:

@@ -35,7 +35,21 @@ def ask_norms(tensors: Mapping[K, Tensor], transfer: Transfer) -> Callable[[], d
 def measure_places(
     now: Mapping[str, Tensor], start: Mapping[str, Tensor], transfer: Transfer
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The length of each parameter, and how far it is from where the run began; with one transfer for both."""
+    """The length of each parameter, and how far it is from where the run began; with one transfer for both. What is long and
+    lies here is read once for both."""
+    names = [name for name in now if name in start]
+    walked = {n: long_sums.walk_both(now[n], start[n]) for n in names if can_walk(now[n], start[n])}
+    if not walked:
+        return measure_rest(now, start, transfer)
+    own, moved = measure_rest({n: x for n, x in now.items() if n not in walked}, start, transfer)
+    own |= {n: float(length) for n, (length, _) in walked.items()}
+    moved |= {n: float(apart) for n, (_, apart) in walked.items()}
+    return {n: own[n] for n in now}, {n: moved[n] for n in names}
+
+
+def measure_rest(
+    now: Mapping[str, Tensor], start: Mapping[str, Tensor], transfer: Transfer
+) -> tuple[dict[str, float], dict[str, float]]:
     names = [name for name in now if name in start]
     pairs = [now[n] for n in names], [start[n] for n in names]
     if not any(is_sharded(x) or long_sums.is_long(x, x.numel()) for x in now.values()):
@@ -50,6 +64,10 @@ def measure_places(
         return own(), moved()
     asked = transfer.ask([long_sums.differences(*pairs, keep=False)[1]])
     return own(), dict(zip(names, asked.read()[0].numpy().tolist(), strict=True))
+
+
+def can_walk(x: Tensor, y: Tensor) -> bool:
+    return not is_sharded(x) and not is_sharded(y) and long_sums.is_walked(x, y)
 
 
 def combine(layers: Mapping[str, float]) -> float:

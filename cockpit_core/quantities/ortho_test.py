@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
-
 from cockpit_core.quantities.base import Quantity, Statistics, Value
 from cockpit_core.quantities.gradient_tests import evaluate_test
 
@@ -22,5 +20,5 @@ class OrthoTest(Quantity):
         return evaluate_test(statistics, under_root)
 
 
-def under_root(B: int, norms: np.ndarray, dots: np.ndarray, squared: float) -> float:
-    return float((norms / squared - np.square(dots / squared)).sum()) / (B * (B - 1))
+def under_root(B: int, norms: float, along: float) -> float:
+    return (norms - along) / (B * (B - 1))

@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cockpit_core.engine.step import StepState
-from cockpit_core.foundation.long_sums import sum_of
 from cockpit_core.quantities.norms import ask_norms, combine
 
 TOP_SAMPLES = 5
@@ -41,13 +41,13 @@ def ask_clipped(
     return lambda: {"GradNormClipped": combine(known | others())}
 
 
-def find_top_samples(norms: Mapping[str, Tensor]) -> tuple[list[int], dict[str, float]]:
-    """The samples with the longest gradients, longest first, and the length of the longest."""
+def find_top_samples(norms: Mapping[str, np.ndarray]) -> tuple[list[int], dict[str, float]]:
+    """The samples with the longest gradients, longest first, and the length of the longest. One that is not a number
+    counts as longest."""
     if not norms:
         return [], {}
-    total = sum_of(list(norms.values()))
-    values, order = torch.topk(total, min(TOP_SAMPLES, total.shape[0]))
-    longest = float(values.cpu().numpy()[0])
-    return order.cpu().numpy().tolist(), {
-        "TopSampleNorm": longest if math.isnan(longest) else math.sqrt(max(longest, 0.0))
-    }
+    first, *others = norms.values()
+    total = sum(others, first)
+    order = total.argsort(kind="stable")[::-1][:TOP_SAMPLES].tolist()
+    longest = float(total[order[0]])
+    return order, {"TopSampleNorm": longest if math.isnan(longest) else math.sqrt(max(longest, 0.0))}

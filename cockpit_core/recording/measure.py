@@ -72,7 +72,7 @@ class Measurement:
     def __init__(self, instruments: Instruments, step: int, elapsed: float, epoch: float | None):
         self.instruments, self.engine = instruments, instruments.engine
         self.state, self.cover = self.engine.step, self.engine.cover
-        self.plan = self.state.plan
+        self.plan, self.layers = self.state.plan, list(self.cover.parameters)
         self.record = Record("step", step, time.time(), elapsed, epoch=epoch, triggered=self.plan.triggered)
         self.heavy: list[Heavy] = []
         self.norms: dict[str, dict[str, float]] = {}  # of parameters and update, measured once
@@ -82,7 +82,9 @@ class Measurement:
         """Why there are no numbers of the whole network although some layers have them."""
         self.backpack = BackpackValues()
         self.rates = read_rates(instruments.optimizers)
-        self.engine.note_start(copy_before(self.state, self.plan, self._movable(), whole=self._in_rounds))
+        self.before: Statistics | None = None  # what is known before the step
+        self.movable = self._movable()
+        self.engine.note_start(copy_before(self.state, self.plan, self.movable, whole=self._in_rounds))
         if not self.state.in_closure:
             self._measure_before()
 
@@ -103,7 +105,7 @@ class Measurement:
             self.engine.join_activations()
         if self.plan.extensions:
             self.backpack = self.engine.clock.timed("backpack", self._run_extensions)
-        statistics = self._gather()
+        statistics = self.before = self._gather()
         clipped = ask_clipped(self.state, self.cover.trainable(), self.engine.is_unchanged)
         for quantity in self.plan.measured_at(Moment.BEFORE):
             self._measure(quantity, statistics)
@@ -118,7 +120,8 @@ class Measurement:
     def _trained(self) -> dict[str, Tensor]:
         reached = self.instruments.reached
         reached.update(self.state.gradient_norms)
-        known, now = self._movable(), self.state.gradient_norms
+        alone = not self._in_rounds and not self.state.in_closure
+        known, now = self.movable if alone else self._movable(), self.state.gradient_norms
         return {
             n: p for n, p in known.items() if n in now or ((n in reached or self._in_rounds) and self.cover.holds(n))
         }
@@ -145,20 +148,25 @@ class Measurement:
 
     def _measure(self, quantity: Quantity, statistics: Statistics) -> None:
         """One quantity: an error in it does not affect the others."""
+        name, clock = quantity.name, self.engine.clock
         if "start" in quantity.needs and self.instruments.no_start:
-            self.record.missing[quantity.name] = self.instruments.no_start
+            self.record.missing[name] = self.instruments.no_start
             return
         if self.cover.sharded:
             statistics = show_whole(statistics, quantity)
-        name = quantity.name
-        with self.instruments.guard(name):
-            try:
-                self.engine.clock.timed(f"own {name}", self._take, name, quantity, statistics)
-            except NoValue as reason:
-                self.record.missing[name] = text_of(reason)
+        start = clock.mark()
+        try:
+            self._take(name, quantity, statistics)
+        except NoValue as reason:
+            self.record.missing[name] = text_of(reason)
+        except BaseException as error:
+            with self.instruments.guard(name):
+                raise error
+        finally:
+            clock.add(f"own {name}", start)
 
     def _take(self, name: str, quantity: Quantity, statistics: Statistics) -> None:
-        value, layers, record = quantity.measure(statistics), list(self.cover.parameters), self.record
+        value, layers, record = quantity.measure(statistics), self.layers, self.record
         if not self.partly and type(quantity).__module__.startswith("cockpit_core."):
             take_value(name, value, record.step, layers, record, self.heavy)
             return
@@ -174,7 +182,7 @@ class Measurement:
         record.scalars |= name_rates(self.rates)
         record.scalars |= clipped()
         if not self.partly:
-            record.top_samples, longest = find_top_samples(statistics.norms)
+            record.top_samples, longest = find_top_samples(statistics.arrays_of("norms"))
             record.scalars |= longest
 
     # ---- after the step -----------------------------------------------------------------------------------------
@@ -194,7 +202,10 @@ class Measurement:
                 self.record.missing["Alpha"] = reason
         self.engine.free()
         if self.plan.record:
-            statistics = self._gather(update=update, **self._look_again(update))
+            later: dict[str, Any] = {"update": update, **self._look_again(update)}
+            known = None if self._in_rounds else self.before  # in between, the next optimizer's gradients may have come
+            statistics = self._gather(**later) if known is None else known.with_more(**later)
+            self.before = None
             for quantity in self.plan.measured_at(Moment.AFTER):
                 self._measure(quantity, statistics)
         if self.plan.probe:

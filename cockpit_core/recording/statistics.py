@@ -6,10 +6,12 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cockpit_core.engine.plan import Plan
+from cockpit_core.engine.statistics import LayerStatistics
 from cockpit_core.engine.step import StepState
 from cockpit_core.foundation.long_sums import differences
 from cockpit_core.foundation.sharded import is_sharded, whole_of_each
@@ -43,8 +45,13 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         labels=state.labels(),
         no_value=find_reasons(state),
         transfer=state.transfer,
+        known_arrays={"norms": arrays_of(reduced, "norms"), "dots": arrays_of(reduced, "gradient")},
         **more,
     )
+
+
+def arrays_of(reduced: Mapping[str, LayerStatistics], key: str) -> dict[str, np.ndarray]:
+    return {n: s.arrays[key] for n, s in reduced.items() if key in s.arrays}
 
 
 def find_reasons(state: StepState) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,7 @@ def take_value(
     if value.network is not None:
         into.scalars[name] = float(value.network)
     if value.layers:
-        numbers = [value.layers.get(n, math.nan) for n in layers]
-        into.layers[name] = np.array(numbers, dtype=np.float64)
-        into.layers_missing[name] = np.array([n not in value.layers for n in layers])
+        into.layers[name], into.layers_missing[name] = line_up(value.layers, layers)
     if value.error is not None or value.method:
         into.estimates[name] = (math.nan if value.error is None else float(value.error), value.method)
     if value.reason:
@@ -53,6 +52,22 @@ def take_value(
         heavy.append((network, [by_layer.get(n) for n in layers]))
     for part, more in value.parts.items():
         take_value(f"{name}/{part}", more, step, layers, into, heavy)
+
+
+def line_up(numbers: dict[str, float], layers: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The number of each layer of the header, NaN where there is none, and which have none."""
+    if len(numbers) == len(layers) and list(numbers) == layers:
+        return np.array(list(numbers.values()), dtype=np.float64), none_of(len(layers))
+    values = [numbers.get(n, math.nan) for n in layers]
+    return np.array(values, dtype=np.float64), np.array([n not in numbers for n in layers])
+
+
+@lru_cache(maxsize=16)
+def none_of(count: int) -> np.ndarray:
+    """False for each layer; not to be written into, because all records share it."""
+    nothing = np.zeros(count, dtype=bool)
+    nothing.flags.writeable = False
+    return nothing
 
 
 def why_partly(waiting: Iterable[str]) -> str:

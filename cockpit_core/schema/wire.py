@@ -17,13 +17,13 @@ from cockpit_core.foundation import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema.arrays import pack_array, unpack_array
 from cockpit_core.schema.findings import finding_message, read_findings
+from cockpit_core.schema.light import encode_plain, fits_single_array
 from cockpit_core.schema.limits import check_header, check_histogram, check_light, check_record
 
 SCHEMA_VERSION = 1
 
 _KINDS = {"step": pb.KIND_STEP, "log": pb.KIND_LOG, "start": pb.KIND_START, "end": pb.KIND_END}
 _KIND_NAMES = {number: name for name, number in _KINDS.items()}
-_FLOAT32 = np.finfo(np.float32)
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -129,12 +129,13 @@ def decode_header(data: bytes) -> records.Header:
 
 def encode_record(record: records.Record) -> bytes:
     try:
-        return _encode_record(record)
+        return encode_plain(record, _KINDS[record.kind]) or encode_any(record)
     except UnicodeEncodeError:
-        return _encode_record(clean(record))
+        return encode_any(clean(record))
 
 
-def _encode_record(record: records.Record) -> bytes:
+def encode_any(record: records.Record) -> bytes:
+    """Whatever it holds. ``encode_plain`` gives the same bytes, where it gives any."""
     message = pb.Record(
         seq=record.seq,
         kind=_KINDS[record.kind],
@@ -169,9 +170,8 @@ def _encode_record(record: records.Record) -> bytes:
 def _add_layers(message: pb.Record, record: records.Record) -> None:
     """32 bits per value where all values of the record fit, so that a record of 200 layers stays under 8 kB."""
     wide = np.array(list(record.layers.values()), dtype="<f8")  # [names, layers]
-    size = np.abs(wide)
-    fits = (size == 0) | ((size >= _FLOAT32.tiny) & (size <= _FLOAT32.max)) | ~np.isfinite(size)
-    values, dtype = (wide.astype("<f4"), pb.DTYPE_FLOAT32) if fits.all() else (wide, pb.DTYPE_FLOAT64)
+    single = fits_single_array(wide)
+    values, dtype = (wide.astype("<f4"), pb.DTYPE_FLOAT32) if single else (wide, pb.DTYPE_FLOAT64)
     shape = (wide.shape[1],)
     for name, row in zip(record.layers, values, strict=True):
         target = message.layers.add(name=name, values=pb.Array(dtype=dtype, shape=shape, data=row.tobytes()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import Tensor
 from cockpit_core.signals.reading import Steps, lower_median, signal
 from cockpit_core.signals.tensors import as_rows
 
+add, highest, lowest, some = np.add.reduce, np.maximum.reduce, np.minimum.reduce, np.logical_or.reduce
+"""What numpy's methods do, without what they do for arrays of any kind."""
 ENOUGH = 4  # samples, below which scales of features say nothing
 
 
@@ -23,11 +26,8 @@ def measure_inputs(x: Tensor) -> Steps[dict[str, float]]:
     """
     (rows,) = yield [as_rows(x)]
     rows = np.ascontiguousarray(rows)  # columns lie apart where some were left out: slow to go through many times
-    finite = np.isfinite(rows)
-    broken = rows.size - int(np.count_nonzero(finite))
-    if broken:
-        rows = np.where(finite, rows, np.float32(0))
-    numbers = {"input_rms": mean_size(rows), "input_zeros": 1 - np.count_nonzero(rows) / rows.size}
+    rows, broken, size = without_broken(rows)
+    numbers = {"input_rms": size, "input_zeros": 1 - np.count_nonzero(rows) / rows.size}
     if broken:
         numbers["input_not_finite"] = float(broken)
     if rows.shape[0] >= ENOUGH:
@@ -41,19 +41,30 @@ def mean_size(values: np.ndarray) -> float:
     return float(np.sqrt(float(flat @ flat) / max(flat.size, 1)))
 
 
+def without_broken(rows: np.ndarray) -> tuple[np.ndarray, int, float]:
+    """With zeros for what is not finite, how much that is, and the root mean square of the rest."""
+    size = mean_size(rows)
+    if math.isfinite(size):  # then all of them are
+        return rows, 0, size
+    finite = np.isfinite(rows)
+    broken = rows.size - int(np.count_nonzero(finite))
+    rows = np.where(finite, rows, np.float32(0)) if broken else rows
+    return rows, broken, mean_size(rows)
+
+
 def _compare(rows: np.ndarray) -> dict[str, float]:
     """Between features (columns) and between samples (rows)."""
     columns = np.ascontiguousarray(rows.T)
     spread = columns - lower_median(columns)[:, None]
-    lengths = np.sqrt(np.einsum("ij,ij->j", spread, spread))
+    lengths = np.sqrt(add(spread * spread, 0))
     middle = float(lower_median(lengths))
-    numbers: dict[str, float] = {"input_constant": 1 - np.count_nonzero(spread.any(1)) / len(spread)}
+    numbers: dict[str, float] = {"input_constant": 1 - np.count_nonzero(some(spread, 1)) / len(spread)}
     if middle > 0:
-        numbers["input_tail"] = float(lengths.max()) / middle
-    scales = np.sqrt(np.einsum("ij,ij->i", columns, columns) / columns.shape[1])
+        numbers["input_tail"] = float(highest(lengths)) / middle
+    scales = np.sqrt(add(columns * columns, 1) / np.float32(columns.shape[1]))
     live = scales[scales > 0]
     if len(live) > 1:
-        numbers["input_ratio"] = float(live.max() / lower_median(live))
+        numbers["input_ratio"] = float(highest(live) / lower_median(live))
     return numbers
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cockpit_core.signals.inputs import mean_size
+from cockpit_core.signals.inputs import add, highest, lowest, mean_size, without_broken
 from cockpit_core.signals.reading import Steps, signal
 from cockpit_core.signals.tensors import as_rows
 
+AT_HAND = (torch.float32, torch.float64)
+every = np.logical_and.reduce
 MOST_SCORES, FEWEST_ROWS, MOST_ROWS = 65536, 64, 8192  # that are compared with those of their labels
 
 
@@ -19,15 +21,12 @@ MOST_SCORES, FEWEST_ROWS, MOST_ROWS = 65536, 64, 8192  # that are compared with 
 def measure_outputs(z: Tensor) -> Steps[dict[str, float]]:
     """``output_spread``: root mean square over units of the standard deviation over samples."""
     (rows,) = yield [as_rows(z)]
-    finite = np.isfinite(rows)
-    broken = rows.size - int(np.count_nonzero(finite))
-    if broken:
-        rows = np.where(finite, rows, np.float32(0))
-    numbers = {"output_min": float(rows.min()), "output_max": float(rows.max()), "output_rms": mean_size(rows)}
+    rows, broken, size = without_broken(rows)
+    numbers = {"output_min": float(lowest(rows, None)), "output_max": float(highest(rows, None)), "output_rms": size}
     if broken:
         numbers["output_not_finite"] = float(broken)
     if rows.shape[0] >= 4:
-        numbers["output_spread"] = mean_size(rows - rows.mean(0))
+        numbers["output_spread"] = mean_size(rows - add(rows, 0) / np.float32(rows.shape[0]))
     return numbers
 
 
@@ -87,14 +86,18 @@ def measure_hits(
     if rows is None:
         return {}
     scores, labels = rows
-    own = scores.gather(1, labels.clamp(0, z.shape[1] - 1).long()[:, None])
-    guess, truth, above, level = yield [scores.argmax(1), labels, (scores > own).sum(1), (scores >= own).sum(1)]
-    counted = (
-        (truth >= 0) & (truth < z.shape[1]) & (level > 0)
-    )  # a score that is no number is above nothing, not even itself
+    if scores.is_cpu and labels.is_cpu:
+        table, truth = yield [scores if scores.dtype in AT_HAND else scores.float(), labels.long()]
+        own = table[np.arange(len(table)), np.clip(truth, 0, z.shape[1] - 1)][:, None]
+        guess, above, level = table.argmax(1), add(table > own, 1), add(table >= own, 1)
+    else:
+        own = scores.gather(1, labels.clamp(0, z.shape[1] - 1).long()[:, None])
+        guess, truth, above, level = yield [scores.argmax(1), labels, (scores > own).sum(1), (scores >= own).sum(1)]
+    # A score that is no number is above nothing, not even itself.
+    counted = (truth >= 0) & (truth < z.shape[1]) & (level > 0)
     if ignored is not None:
         counted &= truth != ignored
-    if not counted.all():
+    if not every(counted):
         guess, truth, above, level = (part[counted] for part in (guess, truth, above, level))
     return summarise_hits(guess, truth, (above + level - 1) / 2, z.shape[1])
 
@@ -105,14 +108,14 @@ def label_rows(z: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor] | 
         return None
     most = min(most, max(FEWEST_ROWS, MOST_SCORES // z.shape[1]))
     if z.dim() == 2:
-        every = -(-len(z) // most)
-        return (z, labels) if every == 1 else (z[::every], labels[::every])
-    every = -(-labels.numel() // most)
+        gap = -(-len(z) // most)
+        return (z, labels) if gap == 1 else (z[::gap], labels[::gap])
+    gap = -(-labels.numel() // most)
     flat, places = z.reshape(z.shape[0], z.shape[1], -1), labels.reshape(len(labels), -1)
-    if every > 1:
-        while math.gcd(every, places.shape[1]) > 1:  # not the same place of every sample
-            every += 1
-        at = torch.arange(0, places.numel(), every, device=z.device)
+    if gap > 1:
+        while math.gcd(gap, places.shape[1]) > 1:  # not the same place of every sample
+            gap += 1
+        at = torch.arange(0, places.numel(), gap, device=z.device)
         sample, place = at // places.shape[1], at % places.shape[1]
         return flat[sample, :, place], places[sample, place]
     return flat.transpose(1, 2).reshape(-1, z.shape[1]), places.reshape(-1)

@@ -16,6 +16,10 @@ NEARLY = 0.6
 each."""
 FARTHEST = 64
 """Steps ahead that are planned at most, or a quarter of those that were taken: times change, and planning costs too."""
+IN_DEBT = 256
+"""The same where the account is overdrawn: whatever the times are by then, little is missed."""
+GROWTH = 3
+"""At most so many times the steps that were taken: early times mislead."""
 AFTER_A_SPIKE = (BASE, "activations", "individual")
 EARLY = frozenset([1, 2, 5, 11, 23, 43, 83, 163, 313, 643])
 """Steps that are tracked on credit as long as there is some: what is wrong with a training mostly shows there. Primes: at
@@ -56,6 +60,11 @@ class Pacer:
 
     def choose(self, due: Sequence[Quantity], step: int) -> list[Quantity]:
         """Which of the due quantities to measure now."""
+        if (
+            self._is_in_debt(step) and step < 4 * self.weighed
+        ):  # whosever turn it is: weighing them would only add to it
+            self._wait(step, -self.account.balance)
+            return []
         waiting = self._bundle(due)
         if not waiting:
             return []
@@ -67,11 +76,9 @@ class Pacer:
         if not account.step_time and not lends:
             self.idle_until = step + 1
             return []
-        in_debt = account.balance < 0 and not lends
-        if not in_debt or step >= 4 * self.weighed:
-            self.weighed = step
-            self._leave_out(waiting)
-        if in_debt:  # whosever turn it is: weighing them would only add to the debt
+        self.weighed = step
+        self._leave_out(waiting)
+        if self._is_in_debt(step):
             self._wait(step, -account.balance)
             return []
         waiting = [bundle for bundle in waiting if not self.left_out.keys() & {q.name for q in bundle.quantities}]
@@ -85,12 +92,16 @@ class Pacer:
             self._wait(step, missing)
         return self._take(chosen, due)
 
+    def _is_in_debt(self, step: int) -> bool:
+        lends = bool(self.loan) and step in EARLY
+        return self.begun and bool(self.account.step_time) and self.account.balance < 0 and not lends
+
     def _wait(self, step: int, missing: float) -> None:
         """Until the account may have so many seconds more."""
-        farthest, rate = max(FARTHEST, step // 4), self.account.rate
+        farthest, rate = max(FARTHEST if self.account.balance >= 0 else IN_DEBT, step // 4), self.account.rate
         wait = math.ceil(missing / rate) if rate > 0 else farthest
         early = min((other - step for other in GLANCES if other > step), default=farthest) if self.loan else farthest
-        self.idle_until = step + min(max(wait, 1), farthest, max(step, 1), early)
+        self.idle_until = step + min(max(wait, 1), farthest, max(GROWTH * step, 1), early)
 
     def may_glance(self, step: int) -> bool:
         """Where early steps may be tracked on credit, what costs next to nothing has its own budget."""

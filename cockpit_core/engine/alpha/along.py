@@ -87,13 +87,13 @@ def find_factors(
         else:
             large[name] = layer
     parts = [(layer, None) for layer in small.values()] + [(layer, SAMPLED) for layer in large.values()]
-    arrays = ask_arrays(parts, transfer)
+    arrays, known = ask_arrays(parts, transfer), [layer.theta_norm for layer in small.values()]
     apart = ask_apart(large, transfer) if likely and not all(layer.s.is_cpu for layer in large.values()) else None
     norms = read_norms()
     for name, layer in layers.items():
         layer.s_norm = norms[name]
     factors = {name: None if layer.s_norm != 0 else 0.0 for name, layer in layers.items() if not layer.has_direction}
-    return factors | _judge(small, large, look_together(arrays()), transfer, apart)
+    return factors | _judge(small, large, look_together(arrays(), known), transfer, apart)
 
 
 def _judge(
@@ -141,20 +141,27 @@ def ask_arrays(parts: Sequence[tuple[Layer, int | None]], transfer: Transfer) ->
     return lambda: np.split(asked.read()[0].numpy(), ends)
 
 
-def look_together(arrays: Sequence[np.ndarray]) -> list[Look]:
-    """On the host, in double precision."""
-    pieces = iter(arrays)
+def look_together(arrays: Sequence[np.ndarray], known: Sequence[float | None] = ()) -> list[Look]:
+    """On the host, in double precision. ``known``: lengths of the first ``theta``, where somebody has measured them; of these
+    layers ``||s||`` is known too."""
+    pieces, lengths = iter(arrays), iter(known)
     with np.errstate(all="ignore"):
-        return [look(s, next(pieces), next(pieces)) for s in pieces]
+        return [look(s, next(pieces), next(pieces), next(lengths, None)) for s in pieces]
 
 
-def look(s: np.ndarray, g: np.ndarray, theta: np.ndarray) -> Look:
+def look(s: np.ndarray, g: np.ndarray, theta: np.ndarray, theta_norm: float | None = None) -> Look:
     s, g = s.astype(np.float64), g.astype(np.float64)
     squared = float(g @ g)
     tells = squared != 0 and math.isfinite(squared)
     factor = float(s @ g) / squared if tells else math.nan
-    rest, length = float(np.linalg.norm(s - factor * g)), float(np.linalg.norm(theta.astype(np.float64)))
-    return Look(factor, rest, length, float(np.linalg.norm(s)), tells)
+    rest = length_of(s - factor * g)
+    if theta_norm is not None:
+        return Look(factor, rest, theta_norm, math.nan, tells)
+    return Look(factor, rest, length_of(theta.astype(np.float64)), length_of(s), tells)
+
+
+def length_of(vector: np.ndarray) -> float:
+    return math.sqrt(vector @ vector)
 
 
 def ask_apart(layers: Mapping[str, Layer], transfer: Transfer) -> Apart:

@@ -193,7 +193,7 @@ class Alpha:
         if any(own.shape != batch.losses.shape for own in slopes.values()):
             return f"{len(next(iter(slopes.values())))} individual gradients for {len(batch.losses)} losses"
         total = sum_of(list(slopes.values()))
-        start = observe_end(batch.losses, total / length if length > 0 else total)
+        start = observe_end(batch.losses, total, length if length > 0 else 1.0)
         self.pending = Pending(taken.step, length, start, frozenset(slopes))
         self.update = {n: taken.update[n] for n in slopes}
         began = taken.place
@@ -276,6 +276,5 @@ def fit(pending: Pending, batch: Batch) -> AlphaFit | str:
     slopes = sum_of([own["step"] for own in projected.values()])
     if len(slopes) != len(batch.losses):
         return f"{len(slopes)} individual gradients for {len(batch.losses)} losses"
-    if pending.length > 0:
-        slopes = slopes / pending.length
-    return fit_alpha(pending.step, pending.length, pending.start, observe_end(batch.losses, slopes))
+    end = observe_end(batch.losses, slopes, pending.length if pending.length > 0 else 1.0)
+    return fit_alpha(pending.step, pending.length, pending.start, end)

@@ -19,14 +19,24 @@ add = np.add.reduce
 """``sum`` without what numpy does for arrays of any kind."""
 
 
-def observe_end(losses: Tensor, slopes: Tensor) -> End:
-    """Means and sample variances (divisor B - 1) of individual losses and slopes, float64, on the host."""
-    both = [values.double().cpu().numpy() for values in (losses, slopes)]
+def observe_end(losses: Tensor, slopes: Tensor, length: float = 1.0) -> End:
+    """Means and sample variances (divisor B - 1) of individual losses and of ``slopes / length``, float64, on the host."""
     with np.errstate(all="ignore"):  # they may be infinite
-        means = [float(add(values)) / len(values) for values in both]
-        spread = [values - mean for values, mean in zip(both, means, strict=True)]
-        count = len(both[0]) - 1
-        return End(*means, *(float(own @ own) / count if count else math.nan for own in spread))
+        along = as_array(slopes)
+        loss, loss_var = mean_and_variance(as_array(losses))
+        slope, slope_var = mean_and_variance(along if length == 1 else along / length)
+    return End(loss, slope, loss_var, slope_var)
+
+
+def as_array(values: Tensor) -> np.ndarray:
+    here = values.dtype == torch.float64 and values.is_cpu
+    return values.numpy() if here else values.double().cpu().numpy()
+
+
+def mean_and_variance(values: np.ndarray) -> tuple[float, float]:
+    mean, count = float(add(values)) / len(values), len(values) - 1
+    apart = values - mean
+    return mean, float(apart @ apart) / count if count else math.nan
 
 
 def project_on_update(

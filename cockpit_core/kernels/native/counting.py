@@ -50,15 +50,13 @@ def count_values(values: Tensor, parameter: Tensor | None, gradient: AnyBins, ta
             into += _count_pairs(block, small, gradient, tuple(table.shape))
 
 
-def _add_up(
-    run: Callable[[int, int, np.ndarray], None], bounds: list[tuple[int, int]], shape: tuple[int, ...]
-) -> np.ndarray:
-    """Each part counts into a table of its own; their sum."""
+def _add_up(run: Callable[[int, int, int], None], bounds: list[tuple[int, int]], shape: tuple[int, ...]) -> np.ndarray:
+    """Each part counts into a table of its own, whose address it is given; their sum."""
 
     def count(low: int, high: int) -> np.ndarray:
-        own = np.zeros(shape, np.int64)
-        run(low, high, own)
-        return own
+        own = torch.zeros(shape, dtype=torch.int64)  # torch tells an address in a tenth of numpy's time
+        run(low, high, own.data_ptr())
+        return own.numpy()
 
     tables = share(count, bounds)
     return tables[0] if len(tables) == 1 else np.sum(tables, axis=0)
@@ -67,10 +65,10 @@ def _add_up(
 def _count_pairs(values: Tensor, parameter: Tensor, gradient: AnyBins, shape: tuple[int, ...]) -> np.ndarray:
     kernel, (rule, _) = _library().function("count_pairs", values.dtype), find_rule(gradient, values.dtype)
 
-    def run(low: int, high: int, own: np.ndarray) -> None:
+    def run(low: int, high: int, own: int) -> None:
         kernel(
             values.data_ptr() + low * values.element_size(), values.stride(0), len(values), high - low,
-            parameter.data_ptr() + low * 2, pointer_of(rule), own.ctypes.data, shape[1],
+            parameter.data_ptr() + low * 2, pointer_of(rule), own, shape[1],
         )  # fmt: skip
 
     return _add_up(run, cut(values.shape[1], values.numel(), ALONE), shape)
@@ -108,11 +106,12 @@ def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) 
     wanted = isinstance(gradient, LogBins) and b.dtype == torch.float32
     runs = describe_products(gradient, kind, _library().level) if wanted else None
 
-    def run(low: int, high: int, own: np.ndarray) -> None:
-        memory, later = np.empty(3 * (inner + 16), np.float64), np.empty(out, np.int32)  # to sort a row of factors in
+    def run(low: int, high: int, own: int) -> None:
+        memory = torch.empty(3 * (inner + 16), dtype=torch.float64)  # to sort a row of factors in
+        later = torch.empty(out, dtype=torch.int32)
         kernel(
             b.data_ptr() + low * out * each, a.data_ptr() + low * inner * each, high - low, out, inner, kind,
-            pointer_of(rule), own.ctypes.data, size, memory.ctypes.data, later.ctypes.data,
+            pointer_of(rule), own, size, memory.data_ptr(), later.data_ptr(),
             0 if runs is None else runs.ctypes.data,
         )  # fmt: skip
 
@@ -128,9 +127,9 @@ def _count_outer_pairs(
     signs = np.empty(describe(0, samples, inner, 0) // 8 + 1, np.int64)
     describe(a.data_ptr(), samples, inner, signs.ctypes.data)
 
-    def run(low: int, high: int, own: np.ndarray) -> None:
+    def run(low: int, high: int, own: int) -> None:
         kernel(
-            b.data_ptr(), a.data_ptr(), samples, b.shape[1], inner, kind, parameter.data_ptr(), pointer_of(rule), own.ctypes.data,
+            b.data_ptr(), a.data_ptr(), samples, b.shape[1], inner, kind, parameter.data_ptr(), pointer_of(rule), own,
             shape[1], low, high, signs.ctypes.data,
         )  # fmt: skip
 

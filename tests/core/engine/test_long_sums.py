@@ -10,7 +10,7 @@ import torch
 from cockpit_core.engine.alpha.along import Layer, find_factors, walk_along
 from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.transfer import Transfer
-from cockpit_core.quantities.norms import measure_norms
+from cockpit_core.quantities.norms import measure_norms, measure_places
 
 COUNT = 3_000_001
 
@@ -77,3 +77,24 @@ def test_a_step_along_the_gradient_is_found_in_one_walk(start: str, pair: tuple[
     assert length == pytest.approx(float(theta.double().norm()), rel=1e-6)
     aside = Layer.of(s + 1e-4 * theta, g, theta, long_sums.norm(g))
     assert find_factors({"w": aside}, lambda: {"w": long_sums.norm(s)}, Transfer())["w"] is None
+
+
+def test_lengths_and_distances_are_measured_in_one_walk() -> None:
+    """Long and short ones, of both types, in another order in memory; one that did not exist at the start."""
+    shapes = {"bias": (10,), "wide": (300, 1000), "odd": (2**17 + 5,), "double": (70_000,), "none": (20_000,)}
+    now = {name: torch.randn(shape) for name, shape in shapes.items()} | {"turned": torch.randn(40, 1000).t()}
+    now["double"] = now["double"].double()
+    start = {name: x + 0.01 * torch.randn_like(x) for name, x in now.items() if name != "none"}
+    lengths, moved = measure_places(now, start, Transfer())
+    assert list(lengths) == list(now) and list(moved) == list(start)
+    for name, x in now.items():
+        assert lengths[name] == pytest.approx(float(x.double().norm()), rel=1e-6)
+    for name, x in start.items():
+        assert moved[name] == pytest.approx(float((now[name].double() - x.double()).norm()), rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
+def test_short_vectors_may_hold_anything(value: float) -> None:
+    vector = torch.tensor([1.0, value], dtype=torch.float64)
+    (length,) = long_sums.norms([vector]).tolist()
+    assert math.isnan(length) if math.isnan(value) else length == math.inf

@@ -131,3 +131,19 @@ def test_norm_test_is_right(make: Callable[[], nn.Module], tmp_path: Path) -> No
     steps, values = run.data.scalars("InnerTest")
     assert len(steps) >= 2
     np.testing.assert_allclose(values, [truths[step] for step in steps], rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(10, 784), (1, 5), (32, 33), (33, 64), (8, 8)])
+def test_several_directions_at_once_are_those_one_by_one(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    out, inner = shape
+    b, a = torch.randn(16, out, dtype=dtype), torch.randn(16, inner, dtype=dtype)
+    directions = [torch.randn(out, inner, dtype=dtype), torch.randn(inner, out, dtype=dtype).t()]
+    outer = Outer(b, a, torch.Size(shape), 3.0)
+    several = outer.project_each(directions)
+    narrow = out <= 32 and out < inner
+    assert (several is not None) == narrow
+    for own, direction in zip(several or (), directions, strict=False):
+        truth = 3.0 * torch.einsum("no,oi,ni->n", b.double(), direction.double(), a.double())
+        torch.testing.assert_close(own.double(), truth, rtol=1e-4, atol=1e-4)
+    assert outer.project_each([directions[0].half(), directions[1]]) is None  # left to whoever knows what to do

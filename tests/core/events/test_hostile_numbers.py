@@ -229,7 +229,7 @@ def test_file_that_is_no_log_is_refused(tmp_path: Path, content: str) -> None:
 
 def test_event_file_of_others_is_refused_and_ours_is_read_under_any_name(tmp_path: Path) -> None:
     other = tmp_path / "events.out.tfevents.1.host"
-    other.write_bytes(frame_record(summary.encode_event(1.0, 1, [summary.encode_scalar("loss", 1.0)])))
+    other.write_bytes(frame_record(summary.encode_scalars(1.0, 1, {"loss": 1.0})))
     with pytest.raises(ValueError, match="no event that Cockpit wrote"):
         load(other)
     with EventWriter(tmp_path / "run") as writer:

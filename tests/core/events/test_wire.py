@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import zlib
 
 import numpy as np
@@ -13,6 +14,7 @@ from cockpit_core.schema import batches, wire
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema.arrays import pack_array, unpack_array
 from cockpit_core.schema.columns import encode_columns
+from cockpit_core.schema.light import encode_plain
 
 ODD = [float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, 1.7976931348623157e308]
 
@@ -92,6 +94,48 @@ def test_layer_values_are_narrow_unless_they_do_not_fit() -> None:
     large = records.Record("step", 0, 1.0, 1.0, layers={"X": np.array([0.1, 1e300])})
     assert wire.decode_record(wire.encode_record(small)).layers["X"].dtype == np.float32
     np.testing.assert_array_equal(wire.decode_record(wire.encode_record(large)).layers["X"], [0.1, 1e300])
+
+
+def draw_record(draw: random.Random) -> records.Record:
+    """An ordinary record with odd numbers in it."""
+
+    def number() -> float:
+        return draw.choice([0.0, *ODD, 1e-40, 3e38, draw.gauss(0, 1), draw.gauss(0, 1), draw.gauss(0, 1e6)])
+
+    layers, names = draw.choice([0, 1, 2, 3, 130, 700]), ["Loss", "GradNorm", "log/größe", "a" * 200, ""]
+    vectors = {name: np.array([number() for _ in range(layers)]) for name in names[: draw.randrange(5)]}
+    if draw.random() < 0.7:  # all of them fit into 32 bits
+        vectors = {name: vector.astype(np.float32).astype(float) for name, vector in vectors.items()}
+    absent = {name: np.array([draw.random() < 0.3 for _ in range(layers)]) for name in vectors if draw.random() < 0.7}
+    fits = [
+        records.AlphaFit(draw.randrange(300), draw.choice([None, 0.0, number()]), *(number() for _ in range(12)))
+        for _ in range(draw.randrange(3))
+    ]
+    small = [0, 1, 127, 128, 70_000, 2**32 - 1]
+    return records.Record(
+        kind=draw.choice(["step", "log", "start", "end"]), step=draw.choice(small), wall_time=number(), time=number(),
+        seq=draw.choice(small), generation=draw.choice(small), epoch=draw.choice([None, 0.0, number()]),
+        batch_size=draw.choice(small), scalars={name: number() for name in names[: draw.randrange(5)]},
+        layers=vectors, layers_missing=absent, alphas=fits, costs={name: number() for name in names[draw.randrange(5) :]},
+        top_samples=[draw.choice(small) for _ in range(draw.randrange(6))], triggered=draw.random() < 0.5,
+        missing={name: draw.choice(["", "größer", "why" * 70]) for name in names[draw.randrange(6) :]},
+    )  # fmt: skip
+
+
+def test_records_written_by_hand_are_those_of_the_generated_code() -> None:
+    draw = random.Random(0)
+    with np.errstate(over="ignore"):
+        for record in [draw_record(draw) for _ in range(300)]:
+            assert encode_plain(record, wire._KINDS[record.kind]) == wire.encode_any(record)
+
+
+def test_what_few_records_hold_is_left_to_the_generated_code() -> None:
+    for name in ("notices", "estimates", "status", "error", "findings"):
+        record = dataclasses.replace(records.Record("step", 1, 2.0, 3.0), **{name: getattr(make_full_record(), name)})
+        assert encode_plain(record, wire._KINDS["step"]) is None
+        assert_equal(wire.decode_record(wire.encode_record(record)), record)
+    with pytest.raises(ValueError, match="-1"):
+        wire.encode_record(records.Record("step", -1, 2.0, 3.0))
 
 
 def test_text_with_half_a_character_is_stored_without_it() -> None:

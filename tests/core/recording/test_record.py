@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from cockpit_core.events.table import KINDS
+from cockpit_core.recording.by_products import find_top_samples
+from cockpit_core.recording.values import line_up
 from tests import slow_truth
 from tests.training import (
     assert_close,
@@ -92,3 +94,20 @@ def test_layers_are_chosen_by_pattern(tmp_path: Path) -> None:
 def test_pattern_that_matches_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="encoder"):
         start("mlp").track(tmp_path / "run", layers=["encoder.*"])
+
+
+def test_samples_with_the_longest_gradients() -> None:
+    norms = {"a": np.array([1.0, 9.0, 0.0, 4.0, 2.0, 3.0]), "b": np.array([0.0, 0.0, 16.0, 0.0, 0.0, 0.0])}
+    assert find_top_samples(norms) == ([2, 1, 3, 5, 4], {"TopSampleNorm": 4.0})
+    norms["a"][4] = np.nan
+    order, longest = find_top_samples(norms)
+    assert order[:2] == [4, 2] and np.isnan(longest["TopSampleNorm"])
+    assert find_top_samples({}) == ([], {})
+
+
+def test_layers_stand_in_the_order_of_the_header() -> None:
+    for numbers in ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}):
+        values, missing = line_up(numbers, ["a", "b"])
+        assert values.tolist() == [1.0, 2.0] and missing.tolist() == [False, False]
+    values, missing = line_up({"b": 2.0}, ["a", "b"])
+    assert np.isnan(values[0]) and values[1] == 2.0 and missing.tolist() == [True, False]

@@ -294,3 +294,13 @@ def test_from_another_device_everything_comes_with_one_transfer(monkeypatch: pyt
         one.answer(arrays)
     assert len(transfers) == 1
     assert [one.value for one in away] == here
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 128, 1024, 1025, 4096])
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_lower_median_is_that_of_torch(count: int, broken: bool) -> None:
+    values = np.random.default_rng(0).normal(size=(3, count)).astype(np.float32)
+    if broken:
+        values[1, count // 2] = np.nan
+    truth = torch.from_numpy(values).median(dim=1).values.numpy()
+    np.testing.assert_array_equal(reading.lower_median(values), truth)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cockpit_core.engine.hooks import Hook
 from cockpit_core.tracking.account import ENOUGH, HIDDEN, IDLE, LISTENING, SELDOM, Account
-from cockpit_core.tracking.idle_cost import Timed
+from cockpit_core.tracking.idle_cost import IdleCost, Timed
 from tests.training import start
 
 
@@ -34,11 +35,34 @@ def test_what_idle_steps_take_is_measured() -> None:
     account = Account(0.1)
     account.open(0.0)
     assert account.hooks == IDLE
-    for seconds in (50e-6, 40e-6, 9e-3):  # once somebody else had the processor
+    for seconds in (50e-6, 40e-6, 300e-6, 9e-3, 30e-6, 45e-6):  # twice somebody else had the processor
         account.note_hooks(seconds)
-    assert account.hooks == HIDDEN * 50e-6
+    assert account.hooks == HIDDEN * 40e-6
     account.book_idle(100, 1.0)
-    assert account.spent == 100 * HIDDEN * 50e-6
+    assert account.spent == 100 * account.hooks
+
+
+def test_hooks_are_not_timed_right_after_planning() -> None:
+    """That drives them out of the cache: a budget was taken to be spent on hooks of three times their price, and a
+    small network was tracked once in a thousand steps."""
+
+    class Owner:
+        calls = 0
+
+        def work(self) -> None:
+            self.calls += 1
+
+    owner, taken = Owner(), list[float]()
+    hook = Hook(owner, "work")
+    cost = IdleCost([hook], lambda seconds, of_loss: taken.append(seconds))
+    for expected in (1, 2):
+        cost.sample()
+        hook()
+        assert len(taken) == expected - 1
+        hook()
+        hook()
+        assert len(taken) == expected and not isinstance(hook.function, Timed)
+    assert owner.calls == 6
 
 
 def test_the_hooks_of_idle_steps_are_timed_now_and_then(tmp_path: Path) -> None:
@@ -62,9 +86,9 @@ def note(account: Account, seconds: float, of_loss: float) -> Account:
 
 def test_where_hooks_would_take_most_of_a_budget_some_losses_are_not_glanced_at() -> None:
     """On logistic regression the hook on the loss alone took more than the 5 % that were promised."""
-    account = Account(0.01)
+    account = Account(0.02)
     account.may_rest = True
-    note(account, 5e-6, 4e-6)  # 15 microseconds with what is hidden, of the 10 that are earned
+    note(account, 5e-6, 4e-6)  # 20 microseconds with what is hidden, of the 20 that are earned
     allowed = LISTENING * account.share * account.step_time
     assert 1 < account.every <= SELDOM
     assert account.hooks <= allowed * 1.001
@@ -72,7 +96,7 @@ def test_where_hooks_would_take_most_of_a_budget_some_losses_are_not_glanced_at(
 
 
 def test_every_loss_is_glanced_at_where_that_can_be_paid_and_where_nothing_is_promised() -> None:
-    rich, unpromised, together = Account(0.05), Account(0.0), Account(0.01)
+    rich, unpromised, together = Account(0.1), Account(0.0), Account(0.01)
     rich.may_rest = unpromised.may_rest = True  # ``together``: several processes, which must see the same
     for account in (rich, unpromised, together):
         assert note(account, 5e-6, 4e-6).every == 1
