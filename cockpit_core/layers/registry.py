@@ -58,7 +58,9 @@ class Call:
     dims: dict[int, int] = field(default_factory=dict)
     """By output: the dimension that counts samples, where it was seen in the graph (``engine.following``)."""
     inner: Tensor | None = None
-    """What its last map was given, where that was read from the graph: then the gradient at ``INNER`` is noted too."""
+    """What its last map was given, where that was read from the graph: then the gradient at ``INNER`` is noted too. Of a
+    recurrence: all hidden states, as long as their version is ``inner_version``."""
+    inner_version: int = 0
     rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
     """By output: the sample of each row (-1: of none) and how many leading dimensions count rows, where they lie in no
     order."""
