@@ -68,7 +68,7 @@ def reduce_waiting(waiting: Sequence[LayerResult], job: Job, clock: Clock) -> No
 
 def compare_waiting(some: list[tuple[LayerResult, Rows]], blocks: list[Tensor], job: Job) -> None:
     """Their Gram matrices, with one call where samples are few."""
-    counts = [choose_samples([len(block)], job.gram) for block in blocks]
+    counts = [choose_samples([block.shape[0]], job.gram) for block in blocks]
     if max(count for (count,) in counts) <= MOST_COMPARED:
         firsts = [block[:count] for block, (count,) in zip(blocks, counts, strict=True)]
         for (result, _), K in zip(some, compare_blocks(firsts, [part.scale for _, part in some]), strict=True):
@@ -81,4 +81,4 @@ def compare_waiting(some: list[tuple[LayerResult, Rows]], blocks: list[Tensor], 
 def as_statistics(reduced: Reduced, names: list[str], request: Request) -> LayerStatistics:
     dots = dict(zip(names, reduced.dots.unbind(1), strict=False))
     counts = None if request.spec is None else Counts(request.spec, reduced.counts, None)
-    return LayerStatistics(len(reduced.norms), reduced.norms, dots, None, counts)
+    return LayerStatistics(reduced.norms.shape[0], reduced.norms, dots, None, counts)

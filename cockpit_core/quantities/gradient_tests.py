@@ -10,8 +10,8 @@ import numpy as np
 
 from cockpit_core.quantities.base import NoValue, Statistics, Value
 
-Formula = Callable[[int, Any, np.ndarray, float], float]
-"""``formula(B, norms [B], dots [B], ||g||^2)``, the expression under the root; norms are None where not asked for."""
+Formula = Callable[[int, Any, Any, float], float]
+"""``formula(B, norms [B], dots [B], ||g||^2)``, the expression under the root; either is None where not asked for."""
 
 
 def evaluate_test(statistics: Statistics, formula: Formula) -> Value:
@@ -21,7 +21,7 @@ def evaluate_test(statistics: Statistics, formula: Formula) -> Value:
 
 
 def _evaluate(statistics: Statistics, formula: Formula) -> Value:
-    B, names = statistics.batch_size, list(statistics.dots)
+    B, names = statistics.batch_size, list(statistics.norms or statistics.dots)
     if not names:
         raise NoValue(statistics.reason("individual", "no layer has individual gradients"))
     if B < 2:
@@ -31,7 +31,7 @@ def _evaluate(statistics: Statistics, formula: Formula) -> Value:
     layers = {}
     for name in names:
         if squared[name] > 0 or math.isnan(squared[name]):
-            layers[name] = rooted(formula(B, norms.get(name), dots[name], squared[name]))
+            layers[name] = rooted(formula(B, norms.get(name), dots.get(name), squared[name]))
     total = sum(squared.values())
     if total == 0:
         raise NoValue("the gradient is zero")

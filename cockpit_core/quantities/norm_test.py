@@ -12,7 +12,7 @@ class NormTest(Quantity):
     ``sqrt( (1/(B(B-1))) ( sum_n ||g_n||^2 / ||g||^2 - B ) )``. Customary threshold 0.9; larger means noise dominates.
     """
 
-    needs = ("norms", "dots")
+    needs = ("norms",)
     configurations = ("economy", "business", "full")
     layerwise = True
     description = "Relative radius of the noise ball around the mean gradient; above 0.9 noise dominates."
@@ -23,5 +23,5 @@ class NormTest(Quantity):
         return evaluate_test(statistics, under_root)
 
 
-def under_root(B: int, norms: np.ndarray, dots: np.ndarray, squared: float) -> float:
+def under_root(B: int, norms: np.ndarray, dots: None, squared: float) -> float:
     return (float(norms.sum()) / squared - B) / (B * (B - 1))

@@ -138,7 +138,7 @@ def reduce_blocks(
         held += [G, *flat]
         pointers = [d.data_ptr() for d in flat] + [0] * (MOST_DIRECTIONS - len(flat))
         jobs.append([G.data_ptr(), G.stride(0), *G.shape, *pointers, first])
-        first += len(G)
+        first += G.shape[0]
     (rule, size), each = find_rule(bins, like.dtype), np.array(jobs, np.int64)
     total, factors = Share(first, False, 0), np.array(scales, np.float64)
     table = None if bins is None else torch.zeros(len(blocks), TABLES, size, dtype=torch.int64)
@@ -148,7 +148,7 @@ def reduce_blocks(
     )  # fmt: skip
     if len(blocks) == 1:
         return [Reduced(total.norms, total.dots, None if table is None else table[0].sum(0))]
-    sizes = [len(G) for G in blocks]
+    sizes = [G.shape[0] for G in blocks]  # ``len`` of a tensor is slow
     tables = [None] * len(blocks) if table is None else table.sum(1).unbind()
     pairs = zip(total.norms.split(sizes), total.dots.split(sizes), tables, strict=True)
     return [Reduced(norms, dots, counts) for norms, dots, counts in pairs]
