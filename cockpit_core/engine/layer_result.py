@@ -21,6 +21,7 @@ from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.kernels import Counts, prepare_parameter
+from cockpit_core.kernels.native.reducing import can_measure, measure_squares
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.quantities.measured import choose_samples
 
@@ -33,6 +34,8 @@ HOOKED = (
     "the contributions of its module do not add up to its gradient: a hook on the parameter changes it, or the module works "
     "with another tensor that was computed from it (functional_call, pruning)"
 )
+MOST_AT_ONCE = 2**18
+"""Elements of a gradient that one thread measures; larger ones are worth several."""
 ACROSS = "across"
 """A second direction for the check, where a hook or a function may lie between: along the gradient itself no mask or
 projection shows."""
@@ -175,7 +178,7 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
             result.norm = result.statistics.products.length
             job.longest = max(job.longest, result.norm) if math.isfinite(result.norm) else job.longest
     asked = [result for result in results if has_dots(result, job)]
-    also = long_sums.norms([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
+    also = lengths_of([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
     for result, norm in zip(asked, read_vectors(statistics, also, job.transfer), strict=True):
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
@@ -186,6 +189,13 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
         sums = {result.name: both for result, both in zip(asked, means, strict=True)}
     problems = {r.name: check(r, gradients[r.name], *sums.get(r.name, (0.0, 0.0)), job) for r in results}
     return {name: problem for name, problem in problems.items() if problem}
+
+
+def lengths_of(gradients: list[Tensor]) -> Tensor:
+    """``||g||`` of each, [n] in double precision, where they lie."""
+    if max(g.numel() for g in gradients) > MOST_AT_ONCE or not can_measure(gradients):
+        return long_sums.norms(gradients)
+    return torch.from_numpy(np.sqrt(measure_squares(gradients)))
 
 
 def dots_of(result: LayerResult) -> Tensor | None:

@@ -76,10 +76,11 @@ class Reducer:
     def _reduce_waiting(self, job: Job, results: list[LayerResult]) -> None:
         """All layers that need no turn of their own."""
         try:
-            alone = [result for result in results if small_layers.rows_of(result.parts[0]) is None]
-            if alone:
-                by_products.reduce_waiting(alone, job, self.clock)
-            small_layers.reduce_waiting([result for result in results if result not in alone], job, self.clock)
+            by_kind: tuple[list[LayerResult], list[LayerResult]] = ([], [])
+            for result in results:
+                by_kind[small_layers.rows_of(result.parts[0]) is None].append(result)
+            small_layers.reduce_waiting(by_kind[0], job, self.clock)
+            by_products.reduce_waiting(by_kind[1], job, self.clock)
         except Exception as error:
             for result in results:
                 self._give_up(result, error)

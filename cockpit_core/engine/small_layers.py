@@ -31,13 +31,14 @@ def rows_of(part: Contribution) -> Rows | None:
 
 def may_wait(result: LayerResult, directions: dict[str, Tensor], job: Job) -> bool:
     """Is there nothing to do for this layer but one pass over a small block?"""
-    if len(result.parts) != 1 or not asks_little(job.request):
+    part = rows_of(result.parts[0]) if len(result.parts) == 1 else None
+    if part is None or not asks_little(job.request):
         return False
-    part = rows_of(result.parts[0])
-    if part is None or not 0 < part.rows.numel() <= MOST or not can_reduce(part.rows, len(directions)):
+    rows, size = part.rows, part.shape.numel()
+    count, dtype = rows.numel(), rows.dtype
+    if not 0 < count <= MOST or count != part.samples * size or not can_reduce(rows, len(directions)):
         return False
-    alike = all(d.dtype == part.rows.dtype and d.numel() == part.shape.numel() for d in directions.values())
-    return alike and part.rows.numel() == part.samples * part.shape.numel()
+    return all(d.dtype == dtype and d.numel() == size for d in directions.values())
 
 
 def asks_little(request: Request) -> bool:

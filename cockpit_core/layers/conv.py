@@ -56,7 +56,8 @@ class Patches(Contribution):
         self.left, self.inner, self.geometry, self.groups = left, image, geometry, groups
         self.around, self.padded = around if any(around) else (), None if any(around) else image
         self.out = tuple(left.shape[2:])
-        super().__init__(len(left), shape, scale)
+        self.walkable: bool | None = None
+        super().__init__(left.shape[0], shape, scale)
 
     @property
     def image(self) -> Tensor:
@@ -109,7 +110,10 @@ class Patches(Contribution):
         return reduced.gram
 
     def _can_walk(self) -> bool:
-        return can_walk(self.inner, self.left, math.prod(widen_space(tuple(self.inner.shape[2:]), self.around)))
+        if self.walkable is None:
+            space = widen_space(tuple(self.inner.shape[2:]), self.around)
+            self.walkable = can_walk(self.inner, self.left, math.prod(space))
+        return self.walkable
 
     def _is_sparse(self) -> bool:
         if not self._can_walk():
