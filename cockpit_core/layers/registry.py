@@ -138,6 +138,18 @@ def rule(
     return register
 
 
+FOREIGN_RULES: dict[str, Rule] = {}
+"""By the full name of a type of another library, which need not be installed."""
+
+
+def foreign_rule(name: str) -> Callable[[AnyRule], AnyRule]:
+    def register(function: AnyRule) -> AnyRule:
+        FOREIGN_RULES[name] = function
+        return function
+
+    return register
+
+
 _bases: dict[type[nn.Module], type[nn.Module] | None] = {}  # by type: whose rule it has, if nothing was changed since
 
 
@@ -151,6 +163,10 @@ def find_rule(module: nn.Module) -> Any:
 
 
 def _find_base(kind: type[nn.Module]) -> type[nn.Module] | None:
+    for own in kind.__mro__:  # of a library that is there, because its type is
+        name = f"{own.__module__}.{own.__qualname__}"
+        if name in FOREIGN_RULES and own not in RULES:
+            RULES[own] = FOREIGN_RULES[name]
     base = _bases[kind] = next((base for base in kind.__mro__ if base in RULES), None)
     return base
 
