@@ -16,8 +16,8 @@ from .autograd_graph import output_shape
 from .factors import Factors, Outer
 from .individual import Individual, merge, products
 from .point import NoCurvature
-from .pushing import sum_by_sample
-from .signs import Codes, random_signs
+from .pushing import is_plain, sum_by_sample
+from .signs import SWEEP, Codes, cut_features, random_signs
 
 Starts = list[tuple[GradientEdge, Tensor]]
 
@@ -77,30 +77,69 @@ class MixedSigns:
                 self._mixing, self._basis = _orthogonal(self._pieces, order)
             else:
                 self._mixing = _triangular(self._pieces, order)
-        self._base = self._turned = torch.zeros(0)
+        self._base = self._mixed = torch.zeros(0)
+        self._codes = Codes()
+        self._slopes: Tensor | None = None
+        self._laid: list[Tensor] = []
+        self._by_part: Tensor | None = None
 
     def draw(self, generator: torch.Generator, like: Tensor) -> None:
         shape = (self._one.batch_size, self._pieces[0].groups, self._pieces[0].features, self._mixing.shape[2])
-        self._base = random_signs(shape, like, generator)
+        self.take(random_signs(shape, like, generator))
+
+    @torch.no_grad()
+    def take(self, signs: Tensor) -> None:
+        """[B, G, F, S']; what is worked out of them serves all codes, which turn features round."""
+        self._base, self._by_part = signs, None
+        mixed = signs @ self._mixing.to(signs.dtype)
+        self._mixed, self._laid = mixed, []
+        if self._is_stepwise():
+            self._mixed = mixed[:, 0].permute(2, 0, 1).contiguous()
+        elif all(p.site.kind != "Convolution" for p in self._pieces):  # features come last
+            self._laid = self._put_back(mixed)
+
+    def _is_stepwise(self) -> bool:
+        """Has every use one position of each sample, and nothing else, as time steps of a recurrence have?"""
+        plain = (self._one.batch_size, self._pieces[0].features)
+        return all(
+            p.positions == p.groups == 1 and is_plain(p.site.layout) and output_shape(p.site.node) == plain
+            for p in self._pieces
+        )
 
     @torch.no_grad()
     def changes(self, codes: Codes) -> list[Tensor]:
         """At the output of each use, [*shape]."""
-        v = self._base
+        self._codes, e, stepwise = codes, self._mixed, self._mixed.dim() == 3
         if codes.number:
-            v = v * codes.of_features(v.shape[2], self._number, v).unsqueeze(1)
-        self._turned = v
-        mixed = (v @ self._mixing.to(v.dtype)).split(self._lengths, -1)
-        return [p.put_back(e) for p, e in zip(self._pieces, mixed, strict=True)]
+            signs = codes.of_features(self._base.shape[2], self._number, e)
+            if self._laid:
+                return [own * signs for own in self._laid]
+            e = e * (signs if stepwise else signs.unsqueeze(1))
+        if stepwise:
+            return list(e.unbind())
+        return self._laid or self._put_back(e)
+
+    def _put_back(self, mixed: Tensor) -> list[Tensor]:
+        return [p.put_back(e) for p, e in zip(self._pieces, mixed.split(self._lengths, -1), strict=True)]
 
     def pair(self, changes: Sequence[Tensor], images: Sequence[Tensor | None]) -> Tensor:
         """[B]"""
         return sum_by_sample(self._one, changes, images)
 
     def starts(self, slopes: Sequence[Tensor]) -> Starts:
-        """``dW^T b`` at the inputs of all linear maps, with ``dW = v Q^T``; b: the slopes at their outputs."""
-        b = torch.cat([p.gradient_factor(s)[0, :, 0] for p, s in zip(self._pieces, slopes, strict=True)], -1)
-        made = (self._basis.to(b.dtype) @ (self._turned[:, 0].mT @ b)).split(self._lengths, -1)
+        """``dW^T b`` at the inputs of all linear maps, with ``dW = v Q^T``; b: the slopes at their outputs, which are the same
+        for every probe."""
+        if self._slopes is None:
+            factors = [p.gradient_factor(s)[0, :, 0] for p, s in zip(self._pieces, slopes, strict=True)]
+            self._slopes = torch.cat(factors, -1)  # [B, O, S]
+        b = self._slopes
+        if self._by_part is None:  # a code turns whole parts of the features round: their products are made once
+            sizes = cut_features(b.shape[1])
+            parts = zip(self._base[:, 0].split(sizes, 1), b.split(sizes, 1), strict=True)
+            self._by_part = torch.stack([v.mT @ own for v, own in parts])  # [SWEEP, B, S', S]
+        signs = self._codes.of_parts(self._number, b) if self._codes.number else b.new_ones(SWEEP)
+        summed = (self._by_part * signs[:, None, None, None]).sum(0)
+        made = (self._basis.to(b.dtype) @ summed).split(self._lengths, -1)
         pairs = [(p.input_edge, p.input_seed(c)) for p, c in zip(self._pieces, made, strict=True)]
         return [(edge, c) for edge, c in pairs if edge is not None]
 

@@ -89,15 +89,26 @@ class _Turn:
 
 def sum_by_sample(one: Individual, changes: Sequence[Tensor], images: Sequence[Tensor | None]) -> Tensor:
     """``sum over uses of <e_n, w_n>``, [B]; w None where it is zero."""
-    alike: dict[tuple[Layout, torch.Size], list[Tensor]] = {}
-    for piece, e, w in zip(one.pieces, changes, images, strict=True):
-        if w is not None:
-            alike.setdefault((piece.site.layout, e.shape), []).extend((e, w))
-    total = torch.zeros(one.batch_size, dtype=torch.float64)
-    for (layout, _), both in alike.items():  # time steps of a recurrence are many small ones: taken together
-        product = both[0] * both[1] if len(both) == 2 else (torch.stack(both[::2]) * torch.stack(both[1::2])).sum(0)
-        total += layout.samples_first(product.unsqueeze(0))[0].flatten(1).sum(1).double().cpu()
-    return total
+    triples = zip(one.pieces, changes, images, strict=True)
+    sums = [sum_of_samples(e * w, piece.site.layout) for piece, e, w in triples if w is not None]
+    if not sums:
+        return torch.zeros(one.batch_size, dtype=torch.float64)
+    return torch.stack(sums).sum(0, dtype=torch.float64).cpu()
+
+
+def sum_of_samples(product: Tensor, layout: Layout) -> Tensor:
+    """What each sample has of it, [B]. Nothing is moved: time steps of a recurrence are many small ones."""
+    if layout.rows:
+        each = product.flatten(1).sum(1) if product.dim() > 1 else product
+        rows = each.reshape(layout.batch_size, -1) if layout.rows == "major" else each.reshape(-1, layout.batch_size).T
+        return rows.sum(1)
+    others = [d for d in range(product.dim()) if d != layout.dim]
+    return product.sum(others) if others else product
+
+
+def is_plain(layout: Layout) -> bool:
+    """One row for each sample."""
+    return layout.dim == 0 and not layout.rows
 
 
 def _push(piece: Piece, change: Tensor) -> Tensor:

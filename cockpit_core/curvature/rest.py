@@ -219,7 +219,8 @@ def _bends(slope: Tensor | None) -> bool:
 
 def _dot(vs: list[Tensor | None], ws: list[Tensor | None]) -> float:
     pairs = [(v, w) for v, w in zip(vs, ws, strict=True) if v is not None and w is not None]
-    return float(torch.stack([(v * w).sum(dtype=torch.float64) for v, w in pairs]).sum()) if pairs else 0.0
+    sums = [(v * w).sum(dtype=torch.promote_types(v.dtype, torch.float32)) for v, w in pairs]
+    return float(torch.stack([s.double() for s in sums]).sum()) if pairs else 0.0
 
 
 def _needs_further_term(one: Individual) -> bool:

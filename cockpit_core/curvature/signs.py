@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -39,7 +40,17 @@ class Codes:
         common = groups.bitwise_and(self.number)
         return 1 - 2 * (common ^ (common >> 1)).bitwise_and(1)
 
+    def of_parts(self, parameter: int, like: Tensor) -> Tensor:
+        """For the parts themselves (``cut_features``), [SWEEP]."""
+        return self._signs((torch.arange(SWEEP, device=like.device) + parameter) % SWEEP).to(like)
+
     def of_features(self, features: int, parameter: int, like: Tensor) -> Tensor:
         """For signs at outputs, [features]: by parts of them."""
         feature = torch.arange(features, device=like.device)
         return self._signs((feature * SWEEP // max(1, features) + parameter) % SWEEP).to(like)
+
+
+def cut_features(features: int) -> list[int]:
+    """Sizes of the parts that a code turns round."""
+    bounds = [-(-part * features // SWEEP) for part in range(SWEEP + 1)]
+    return [high - low for low, high in pairwise(bounds)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from cockpit_core.engine.reducing import drop_formed
 from cockpit_core.engine.step import GradientMark
 from cockpit_core.foundation.sharded import any_nonzero
 from cockpit_core.foundation.ungraded import ungraded
+from cockpit_core.layers.hook_watch import has_foreign_hooks
 from cockpit_core.layers.registry import Call
 from cockpit_core.quantities.norms import measure_norms
 
@@ -43,6 +45,9 @@ class BackwardSide(AlphaSide):
         pass_ = Pass(task, origin[1] or loss_size or 0, keeps_graph=keeps_graph())
         pass_.part = pass_.batch_size
         pass_.note_size(*origin)
+        if state.plan.individual:
+            trained = self.cover.trainable().items()
+            pass_.hooked = frozenset(name for name, p in trained if has_foreign_hooks(p))
         if not state.passes:
             state.place, trained = self.find_place(), self.cover.trainable().items()
             state.before = {n: None if p.grad is None else p.grad.detach().clone() for n, p in trained}
@@ -93,19 +98,28 @@ class BackwardSide(AlphaSide):
         if p.grad is None:
             self.step.no_value["individual"] = TAKEN
             return
-        pass_.arrived.append(self.cover.names[id(p)])
+        name = self.cover.names[id(p)]
+        pass_.arrived.append(name)
         if self.step.deferred and not self._stops_waiting(pass_):
             return
+        pass_.gradients[name] = self.gradient(name)
+        full = pass_.bytes - pass_.settled > self.memory_budget // WAITING
+        if not (full or pass_.hooked):
+            return  # all are reduced at the end, small ones together: in between each would wait for code and caches
         start = self.clock.mark()
         with self.guard("individual gradients"):
-            while pass_.arrived:
-                name = pass_.arrived.pop(0)
-                pass_.gradients[name] = self.gradient(name)
-                job = self._job_of(pass_)
-                self._add_results(pass_.unjudged, job, [name])
-            if pass_.bytes - pass_.settled > self.memory_budget // WAITING:
+            self._reduce_arrived(pass_)
+            if full:
                 self._settle_pass(pass_)
         self.clock.add_overhead(start)
+
+    def _reduce_arrived(self, pass_: Pass) -> None:
+        names, pass_.arrived = pass_.arrived, []
+        for name in names:
+            if name not in pass_.gradients:  # it came before it was known that nobody waits
+                pass_.gradients[name] = self.gradient(name)
+        if names:
+            self._add_results(pass_.unjudged, self._job_of(pass_), names)
 
     def _job_of(self, pass_: Pass) -> Job:
         """The same for all layers of a pass, unless another batch appears."""
@@ -116,7 +130,9 @@ class BackwardSide(AlphaSide):
         return job
 
     def _settle_pass(self, pass_: Pass) -> None:
-        """Check what was reduced so far: once per pass, unless what waits exceeds the memory budget."""
+        """Reduce and check what came so far: once per pass, unless what waits exceeds the memory budget."""
+        if not (self.step.deferred or self.step.passes):
+            self._reduce_arrived(pass_)
         results: list[LayerResult] = [r for r in pass_.unjudged if r.samples in (None, pass_.batch_size)]
         job = self._job_of(pass_) if results else None
         pass_.gradients, pass_.job, pass_.unjudged, pass_.settled = {}, None, [], pass_.bytes
@@ -197,7 +213,7 @@ class BackwardSide(AlphaSide):
             scale=samples / self.group.size / state.loss_scale,
             request=plan.request(state.scratch),
             gradient=gradients.__getitem__,
-            directions=self._directions,
+            directions=partial(self._directions, frozenset().union(*(pass_.hooked for pass_ in passes))),
             keep=self.alpha.keeps(plan, state.stale),
             gram=self.group.comparable(plan.gram_samples),
             half=state.half,
@@ -208,9 +224,9 @@ class BackwardSide(AlphaSide):
             owns_all=self.group.owns_gradient and len(passes) == 1,
         )
 
-    def _directions(self, name: str, gradient: Tensor) -> dict[str, Tensor]:
-        plan, p, swapped = self.step.plan, self.cover.parameters[name], name in self.step.swapped
-        along = directions_to_check(p, gradient, swapped) if plan.measures_individual else {}
+    def _directions(self, hooked: frozenset[str], name: str, gradient: Tensor) -> dict[str, Tensor]:
+        plan, may_change = self.step.plan, name in hooked or name in self.step.swapped
+        along = directions_to_check(gradient, may_change) if plan.measures_individual else {}
         step = self.alpha.direction(name) if plan.alpha_end else None
         return along if step is None else along | {"step": step.to(gradient.dtype)}  # the model may have been cast
 

@@ -30,6 +30,20 @@ class Captured:
     gradients: dict[int, Tensor] = field(default_factory=dict)
     contributions: dict[str, Contribution] | None = None
     waiting: set[str] = field(default_factory=set)
+    versions: dict[int, int] = field(default_factory=dict)
+    """Of the gradients, when they came by: they are read later."""
+
+    def put(self, position: int, gradient: Tensor) -> None:
+        self.gradients[position], self.versions[position] = gradient, gradient._version
+
+    def check_unchanged(self) -> None:
+        """Something that was overwritten after the call, or in the backward pass, would give wrong numbers silently."""
+        self.call.check_unchanged()
+        if any(self.gradients[k]._version != version for k, version in self.versions.items()):
+            raise NotCovered(
+                f"the gradient of the output of {type(self.call.module).__name__} was changed in place in the backward pass; "
+                "use an out-of-place operation"
+            )
 
 
 @dataclass(eq=False)
@@ -67,6 +81,8 @@ class Pass:
     """How much had been captured when results were checked last."""
     arrived: list[str] = field(default_factory=list)
     """Parameters whose gradient is there, and whose individual gradients are still to be reduced."""
+    hooked: frozenset[str] = frozenset()
+    """Parameters with a hook of the user: it may change the gradient, or the parameter itself."""
     forwards: list[Any] = field(default_factory=list)
     """Calls of the model that this pass went back through (``forward.Forward``), if Alpha may have to repeat them."""
     direct: dict[str, dict[int, Tensor]] = field(default_factory=dict)
@@ -93,7 +109,7 @@ class Pass:
 
     @property
     def is_union(self) -> bool:
-        return len(set(self.sizes.values())) > 1
+        return len(self.sizes) > 1 and len(set(self.sizes.values())) > 1
 
     def note_size(self, forward: int, size: int) -> None:
         if not size or self.sizes.get(forward) == size:
@@ -179,7 +195,7 @@ class Pass:
             mine = self.captured.setdefault(id(own.call), own)
             for position, gradient in own.gradients.items() if mine is not own else ():
                 before = mine.gradients.get(position)
-                mine.gradients[position] = gradient if before is None else before + gradient
+                mine.put(position, gradient if before is None else before + gradient)
         for name, places in other.by_parameter.items():
             known = self.by_parameter.setdefault(name, [])
             known += [(held, local) for held, local in places if self.captured[id(held.call)] is held]
@@ -204,7 +220,7 @@ class Pass:
             for local in names:
                 self.by_parameter.setdefault(cover.name_of(call.module, local), []).append((held, local))
         before = held.gradients.get(position) if call.adds_up else None
-        held.gradients[position] = gradient if before is None else before + gradient
+        held.put(position, gradient if before is None else before + gradient)
 
 
 def add_pass(passes: list[Pass], pass_: Pass) -> str:
@@ -235,7 +251,7 @@ def free(pass_: Pass, name: str) -> None:
         if not held.waiting:
             pass_.captured.pop(id(held.call), None)
             held.contributions = None
-            held.gradients = {}
+            held.gradients, held.versions = {}, {}
             if not pass_.keeps_graph:
                 held.call.release()
 

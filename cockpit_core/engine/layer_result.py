@@ -21,8 +21,8 @@ from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.kernels import Counts, prepare_parameter
+from cockpit_core.kernels.native.reducing import can_measure, measure_squares
 from cockpit_core.layers.contribution import Contribution, Rows
-from cockpit_core.layers.hook_watch import has_foreign_hooks
 from cockpit_core.quantities.measured import choose_samples
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 5e-5}
@@ -36,6 +36,8 @@ HOOKED = (
 )
 add = np.add.reduce
 """``sum`` without what numpy does for arrays of any kind."""
+MOST_AT_ONCE = 2**18
+"""Elements of a gradient that one thread measures; larger ones are worth several."""
 ACROSS = "across"
 """A second direction for the check, where a hook or a function may lie between: along the gradient itself no mask or
 projection shows."""
@@ -180,8 +182,12 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
     if not results:
         return {}
     statistics = [result.statistics for result in results if result.statistics is not None]
+    for result in results:
+        if result.statistics is not None and result.statistics.products is not None:
+            result.norm = result.statistics.products.length
+            job.longest = max(job.longest, result.norm) if math.isfinite(result.norm) else job.longest
     asked = [result for result in results if has_dots(result, job)]
-    also = long_sums.norms([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
+    also = lengths_of([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
     for result, norm in zip(asked, read_vectors(statistics, also, job.transfer), strict=True):
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
@@ -198,6 +204,13 @@ def mean_and_size(result: LayerResult) -> tuple[float, float]:
     return float(add(dots)) / len(dots), float(add(np.abs(dots))) / len(dots)
 
 
+def lengths_of(gradients: list[Tensor]) -> Tensor:
+    """``||g||`` of each, [n] in double precision, where they lie."""
+    if max(g.numel() for g in gradients) > MOST_AT_ONCE or not can_measure(gradients):
+        return long_sums.norms(gradients)
+    return torch.from_numpy(np.sqrt(measure_squares(gradients)))
+
+
 def dots_of(result: LayerResult) -> Tensor | None:
     assert result.statistics is not None
     return result.statistics.projections.get("gradient")
@@ -212,7 +225,7 @@ def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job:
     """What is wrong with one layer, whose ``g_n . g`` have this mean and this mean size; "" if they add up."""
     dots = dots_of(result)
     if dots is None:
-        return ""
+        return check_products(result, gradient, job)
     if result.norm is None:
         return f"{len(dots)} samples were seen, but the batch has {job.samples}"
     squared = result.norm * result.norm
@@ -224,17 +237,36 @@ def check(result: LayerResult, gradient: Tensor, mean: float, scale: float, job:
     across, probe = result.statistics.projections.get(ACROSS), result.statistics.probe
     if not (abs(mean - squared) <= allowed) and math.isfinite(scale):
         return USED_ELSEWHERE if across is None else HOOKED
-    if across is not None and is_changed(result.name, across, *expect_along(gradient), job):
+    if across is not None and is_changed(result.name, *sizes_of(across), *expect_along(gradient), job):
         return HOOKED
-    if probe is not None and is_changed(result.name, probe.seen, probe.along(gradient), gradient, job):
+    if probe is not None and is_changed(result.name, *sizes_of(probe.seen), probe.along(gradient), gradient, job):
         return USED_ELSEWHERE
     return "" if squared != 0 or cancels(result, gradient, job) else USED_ELSEWHERE
 
 
-def directions_to_check(parameter: Tensor, gradient: Tensor, swapped: bool) -> dict[str, Tensor]:
-    """Where the contributions of this parameter are held against its gradient. ``swapped``: its module was given
-    another tensor, computed from it."""
-    if is_sharded(gradient) or not (swapped or has_foreign_hooks(parameter)):
+def check_products(result: LayerResult, gradient: Tensor, job: Job) -> str:
+    """The same of a layer that was not projected on its gradient: along a direction where that is large, and along a fixed
+    one."""
+    assert result.statistics is not None
+    products, norm = result.statistics.products, result.norm
+    if products is None or norm is None:
+        return ""
+    if products.norms.shape[0] != job.samples:
+        return f"{products.norms.shape[0]} samples were seen, but the batch has {job.samples}"
+    (mean, scale), (fixed, expected) = products.along, products.expected
+    noise = 256 * rounding_of(gradient.dtype) * job.longest
+    allowed = tolerance_of(gradient, job.half) * (scale + expected) + (noise**2 / norm if norm else 0.0)
+    if not (abs(mean - expected) <= allowed) and math.isfinite(scale):
+        return USED_ELSEWHERE
+    if is_changed(result.name, *products.fixed, fixed, gradient, job):
+        return USED_ELSEWHERE
+    return "" if norm != 0 or cancels(result, gradient, job) else USED_ELSEWHERE
+
+
+def directions_to_check(gradient: Tensor, may_change: bool) -> dict[str, Tensor]:
+    """Where the contributions of a parameter are held against its gradient. ``may_change``: a hook may change that, or its
+    module was given another tensor, computed from it."""
+    if not may_change or is_sharded(gradient):
         return {"gradient": gradient}
     return {"gradient": gradient, ACROSS: second_direction(gradient)}
 
@@ -247,12 +279,18 @@ def expect_along(gradient: Tensor) -> tuple[float, Tensor]:
     return float((second_direction(gradient).double() * gradient.double()).sum()), gradient
 
 
-def is_changed(name: str, across: Tensor, expected: float, gradient: Tensor, job: Job) -> bool:
-    """Is the gradient another one than what the samples add up to, as seen along a second direction?"""
-    scale = float(across.abs().mean()) + abs(expected)
+def sizes_of(across: Tensor) -> tuple[float, float]:
+    """Their mean, and how large they are on average."""
+    return float(across.mean()), float(across.abs().mean())
+
+
+def is_changed(name: str, mean: float, size: float, expected: float, gradient: Tensor, job: Job) -> bool:
+    """Is the gradient another one than what the samples add up to, as seen along a second direction? ``mean`` and ``size``
+    are those of the samples."""
+    scale = size + abs(expected)
     rounding = rounding_of(gradient.dtype) * (256 * job.longest + 4 * job.left_over.get(name, 0.0))
     allowed = tolerance_of(gradient, job.half) * scale + rounding * math.sqrt(gradient.numel())
-    return math.isfinite(scale) and abs(float(across.mean()) - expected) > allowed
+    return math.isfinite(scale) and abs(mean - expected) > allowed
 
 
 def cancels(result: LayerResult, gradient: Tensor, job: Job) -> bool:

@@ -28,7 +28,7 @@ class Maker:
     def of_call(self, held: Captured, scale: float) -> dict[str, Contribution]:
         """The contributions of one call, by local parameter name: the module's rule, or the generic fallback."""
         call, seeds = held.call, held.gradients
-        call.check_unchanged()
+        held.check_unchanged()
         if call.refusal:
             raise NotCovered(call.refusal)
         with Ungraded():
@@ -46,19 +46,15 @@ class Maker:
 
     def of_parameter(self, pass_: Pass, name: str, scale: float) -> Contribution:
         """``g_n`` of one parameter in one pass, all its uses summed per sample."""
+        places, direct = pass_.by_parameter.get(name, ()), pass_.direct.get(name)
+        if len(places) == 1 and not direct and name not in pass_.shared and not pass_.is_union:
+            return self.of_use(*places[0], scale)
         shape = self.cover.parameters[name].shape
         parts: list[tuple[int, Contribution]] = []
-        for forward, rows in pass_.direct.get(name, {}).items():
+        for forward, rows in (direct or {}).items():
             parts.append((forward, Rows(rows, shape, scale)))
-        for held, local in pass_.by_parameter.get(name, ()) if not parts else ():
-            if held.contributions is None:
-                held.contributions = self.of_call(held, scale)
-            if local not in held.contributions:
-                raise NotCovered(
-                    f"{type(held.call.module).__name__} has no parameter {local} any more (pruning, a parametrization)"
-                )
-            parts.append((held.call.forward, held.contributions[local].resolve()))
-            held.waiting.discard(local)
+        for held, local in places if not parts else ():
+            parts.append((held.call.forward, self.of_use(held, local, scale)))
         row = pass_.shared[name] / pass_.batch_size if name in pass_.shared else None
         if pass_.is_union and (parts or row is not None):
             each = [[part for own, part in parts if own == forward] for forward in sorted(pass_.sizes)]
@@ -70,6 +66,17 @@ class Maker:
         also = [] if row is None else [Same(row, pass_.batch_size, scale)]
         return sum_up([*(part for _, part in parts), *also])
 
+    def of_use(self, held: Captured, local: str, scale: float) -> Contribution:
+        """What one call contributes to one of its parameters."""
+        if held.contributions is None:
+            held.contributions = self.of_call(held, scale)
+        if local not in held.contributions:
+            raise NotCovered(
+                f"{type(held.call.module).__name__} has no parameter {local} any more (pruning, a parametrization)"
+            )
+        held.waiting.discard(local)
+        return held.contributions[local].resolve()
+
     def nothing(self, pass_: Pass, name: str, scale: float) -> Contribution:
         """The contribution of a pass that does not go through this parameter."""
         return Zeros(pass_.batch_size, self.cover.parameters[name].shape, scale)
@@ -80,14 +87,16 @@ def apply_rule(
 ) -> dict[str, Contribution]:
     """What the module's own rule gives. Nothing where it has none, or where it fails: then the fallback is used."""
     rule = find_rule(call.module) if cover.trusts(call.module) else None
+    if rule is None:
+        return {}
     try:
         if isinstance(rule, Repeating):
             parts = rule(call, seeds, scale)
             return {name: part for name, part in parts.items() if name in names}
-        if any(cover.has_rule(call.module, local) for local in names):
-            assert rule is not None
+        own = [local for local in names if "." not in local]  # others belong to modules inside this one
+        if own:
             parts = rule(call, seeds[0], scale)
-            return {name: part for name, part in parts.items() if name in names and cover.has_rule(call.module, name)}
+            return {name: parts[name] for name in own if name in parts}
     except NotCovered:
         raise
     except Exception as error:

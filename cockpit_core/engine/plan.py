@@ -72,6 +72,12 @@ class Plan:
         return not self.by_products_only and self.record and bool(self.needs & INDIVIDUAL)
 
     @cached_property
+    def asks_dots(self) -> bool:
+        """Are projections on the gradient looked at? A quantity that is not ours may do so without saying it."""
+        others = any(not type(q).__module__.startswith("cockpit_core.") for q in self.quantities)
+        return others or bool(self.needs & {"dots", "alpha", "gram"}) or self.alpha_start or self.alpha_end
+
+    @cached_property
     def repeats(self) -> bool:
         """Are the samples of this step looked at again, once it is taken?"""
         return self.record and not self.by_products_only and bool(self.needs & REPEATED)
@@ -105,6 +111,7 @@ class Plan:
         request = Request(memory_budget=self.memory_budget, scratch=scratch)
         if self.measures_individual:
             request.norms, request.squares = "norms" in self.needs or self.record, "squares" in self.needs
+            request.dots = self.asks_dots
             request.spec = self.spec
         return request
 

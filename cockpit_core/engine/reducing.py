@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.distributed.group import Group, first_problem, reason_of
-from cockpit_core.engine import small_layers
+from cockpit_core.engine import by_products, small_layers
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.cover import Cover
@@ -74,9 +74,13 @@ class Reducer:
             result.error = error
 
     def _reduce_waiting(self, job: Job, results: list[LayerResult]) -> None:
-        """All layers that were too small for a turn of their own."""
+        """All layers that need no turn of their own."""
         try:
-            small_layers.reduce_waiting(results, job, self.clock)
+            by_kind: tuple[list[LayerResult], list[LayerResult]] = ([], [])
+            for result in results:
+                by_kind[small_layers.rows_of(result.parts[0]) is None].append(result)
+            small_layers.reduce_waiting(by_kind[0], job, self.clock)
+            by_products.reduce_waiting(by_kind[1], job, self.clock)
         except Exception as error:
             for result in results:
                 self._give_up(result, error)
@@ -90,12 +94,15 @@ class Reducer:
             directions, result.directions = result.directions, None  # worked out when it was collected
             if directions is None:
                 directions = job.directions(result.name, job.gradient(result.name))
-            directions = {key: whole(direction) for key, direction in directions.items()}  # by all processes alike
+            if self.cover.sharded:
+                directions = {key: whole(direction) for key, direction in directions.items()}  # by all processes alike
             parameter = self.cover.parameters[result.name]
             value = parameter if job.request.spec is None else whole(parameter)
             if result.reason:
                 continue
-            if may_wait and small_layers.may_wait(result, directions, job):
+            if may_wait and (
+                small_layers.may_wait(result, directions, job) or by_products.may_wait(result, directions, job)
+            ):
                 result.along = directions
                 continue
             try:

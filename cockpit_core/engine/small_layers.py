@@ -31,13 +31,14 @@ def rows_of(part: Contribution) -> Rows | None:
 
 def may_wait(result: LayerResult, directions: dict[str, Tensor], job: Job) -> bool:
     """Is there nothing to do for this layer but one pass over a small block?"""
-    if len(result.parts) != 1 or not asks_little(job.request):
+    part = rows_of(result.parts[0]) if len(result.parts) == 1 else None
+    if part is None or not asks_little(job.request):
         return False
-    part = rows_of(result.parts[0])
-    if part is None or not 0 < part.rows.numel() <= MOST or not can_reduce(part.rows, len(directions)):
+    rows, size = part.rows, part.shape.numel()
+    count, dtype = rows.numel(), rows.dtype
+    if not 0 < count <= MOST or count != part.samples * size or not can_reduce(rows, len(directions)):
         return False
-    alike = all(d.dtype == part.rows.dtype and d.numel() == part.shape.numel() for d in directions.values())
-    return alike and part.rows.numel() == part.samples * part.shape.numel()
+    return all(d.dtype == dtype and d.numel() == size for d in directions.values())
 
 
 def asks_little(request: Request) -> bool:
@@ -68,7 +69,7 @@ def reduce_waiting(waiting: Sequence[LayerResult], job: Job, clock: Clock) -> No
 
 def compare_waiting(some: list[tuple[LayerResult, Rows]], blocks: list[Tensor], job: Job) -> None:
     """Their Gram matrices, with one call where samples are few."""
-    counts = [choose_samples([len(block)], job.gram) for block in blocks]
+    counts = [choose_samples([block.shape[0]], job.gram) for block in blocks]
     if max(count for (count,) in counts) <= MOST_COMPARED:
         firsts = [block[:count] for block, (count,) in zip(blocks, counts, strict=True)]
         for (result, _), K in zip(some, compare_blocks(firsts, [part.scale for _, part in some]), strict=True):
@@ -81,4 +82,4 @@ def compare_waiting(some: list[tuple[LayerResult, Rows]], blocks: list[Tensor], 
 def as_statistics(reduced: Reduced, names: list[str], request: Request) -> LayerStatistics:
     dots = dict(zip(names, reduced.dots.unbind(1), strict=False))
     counts = None if request.spec is None else Counts(request.spec, reduced.counts, None)
-    return LayerStatistics(len(reduced.norms), reduced.norms, dots, None, counts)
+    return LayerStatistics(reduced.norms.shape[0], reduced.norms, dots, None, counts)

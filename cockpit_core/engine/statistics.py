@@ -17,6 +17,7 @@ from cockpit_core.foundation.long_sums import row_products, row_squares
 from cockpit_core.foundation.sharded import whole
 from cockpit_core.foundation.ungraded import ungraded
 from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_values
+from cockpit_core.kernels.native.grams import Products
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_block
 from cockpit_core.layers.contribution import Contribution, Probe
 from cockpit_core.layers.scratch import Scratch
@@ -34,6 +35,8 @@ class Request:
     spec: Spec | None = None
     memory_budget: int = 256 * 2**20
     scratch: Scratch = field(default_factory=Scratch)
+    dots: bool = True
+    """Projections on the gradient; else they need not be made, as long as it is checked."""
 
 
 @dataclass
@@ -49,7 +52,13 @@ class LayerStatistics:
     rows: Tensor | None = None  # g_n [n, D] of the first n samples, where somebody asks for them
     gram: Tensor | None = None  # g_n . g_m [n, n] of the first n samples, likewise
     arrays: dict[str, np.ndarray] = field(default_factory=dict)  # "norms" and projections, once they were read
+    products: Products | None = None  # where nothing was projected on: what tells whether the samples add up
     probe: Probe | None = None  # where "gradient" was projected on without it: what tells whether it is right
+
+    @property
+    def is_measured(self) -> bool:
+        """More than the far end of an Alpha."""
+        return "gradient" in self.projections or self.products is not None
 
 
 @ungraded

@@ -165,11 +165,7 @@ class StepState:
     def why_unmeasured(self) -> str:
         """Why there are no individual gradients, where that is known. The first failure stands for all."""
         asked = bool(self.plan.needs & {"norms", "dots", "squares", "histogram"})
-        if (
-            "individual" in self.no_value
-            or not asked
-            or any("gradient" in s.projections for s in self.reduced.values())
-        ):
+        if "individual" in self.no_value or not asked or any(s.is_measured for s in self.reduced.values()):
             return self.no_value.get("individual", "")
         return next(iter(self.failures.values()), "")
 

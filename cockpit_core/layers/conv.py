@@ -21,7 +21,7 @@ from cockpit_core.layers.registry import Call, match_dtype, rule, samples_first
 from cockpit_core.layers.scratch import Scratch
 
 Sizes = tuple[int, ...]
-LOOKED_AT = 8  # samples, to see how many output gradients are zero
+LOOKED_AT = 2**12  # output gradients, to see how many are zero
 
 
 def view_patches(padded: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes, out: Sizes) -> Tensor:
@@ -56,7 +56,8 @@ class Patches(Contribution):
         self.left, self.inner, self.geometry, self.groups = left, image, geometry, groups
         self.around, self.padded = around if any(around) else (), None if any(around) else image
         self.out = tuple(left.shape[2:])
-        super().__init__(len(left), shape, scale)
+        self.walkable: bool | None = None
+        super().__init__(left.shape[0], shape, scale)
 
     @property
     def image(self) -> Tensor:
@@ -109,12 +110,15 @@ class Patches(Contribution):
         return reduced.gram
 
     def _can_walk(self) -> bool:
-        return can_walk(self.inner, self.left, math.prod(widen_space(tuple(self.inner.shape[2:]), self.around)))
+        if self.walkable is None:
+            space = widen_space(tuple(self.inner.shape[2:]), self.around)
+            self.walkable = can_walk(self.inner, self.left, math.prod(space))
+        return self.walkable
 
     def _is_sparse(self) -> bool:
         if not self._can_walk():
             return False
-        some = self.left[:: max(1, self.samples // LOOKED_AT)]
+        some = self.left.reshape(-1)[:: self.left.numel() // LOOKED_AT | 1]  # odd, so that all columns are among them
         return int(torch.count_nonzero(some)) <= ways.SPARSE * some.numel()
 
     def squares(self) -> Tensor | None:

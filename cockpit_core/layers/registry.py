@@ -58,7 +58,9 @@ class Call:
     dims: dict[int, int] = field(default_factory=dict)
     """By output: the dimension that counts samples, where it was seen in the graph (``engine.following``)."""
     inner: Tensor | None = None
-    """What its last map was given, where that was read from the graph: then the gradient at ``INNER`` is noted too."""
+    """What its last map was given, where that was read from the graph: then the gradient at ``INNER`` is noted too. Of a
+    recurrence: all hidden states, as long as their version is ``inner_version``."""
+    inner_version: int = 0
     rows: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
     """By output: the sample of each row (-1: of none) and how many leading dimensions count rows, where they lie in no
     order."""
@@ -136,6 +138,18 @@ def rule(
     return register
 
 
+FOREIGN_RULES: dict[str, Rule] = {}
+"""By the full name of a type of another library, which need not be installed."""
+
+
+def foreign_rule(name: str) -> Callable[[AnyRule], AnyRule]:
+    def register(function: AnyRule) -> AnyRule:
+        FOREIGN_RULES[name] = function
+        return function
+
+    return register
+
+
 _bases: dict[type[nn.Module], type[nn.Module] | None] = {}  # by type: whose rule it has, if nothing was changed since
 
 
@@ -149,6 +163,10 @@ def find_rule(module: nn.Module) -> Any:
 
 
 def _find_base(kind: type[nn.Module]) -> type[nn.Module] | None:
+    for own in kind.__mro__:  # of a library that is there, because its type is
+        name = f"{own.__module__}.{own.__qualname__}"
+        if name in FOREIGN_RULES and own not in RULES:
+            RULES[own] = FOREIGN_RULES[name]
     base = _bases[kind] = next((base for base in kind.__mro__ if base in RULES), None)
     return base
 

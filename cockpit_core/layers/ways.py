@@ -4,6 +4,7 @@
 |---|---|
 | from the nonzero output gradients alone (``native.convolving``) | a convolution, and few are not zero |
 | from all, in registers (``native.dense``) | else, with native kernels: 1.2 to 2 times as fast as a stored block or as Gram |
+| norms by products of positions, with no projection | nothing else is asked, with native kernels and S (in + out) <= in * out |
 | norms by Gram matrices, projections by products | few positions; or no kernels and 2 S^2 < in * out |
 | blocks that are formed and read | else: no kernels, squares, the 2D histogram, gradients that are kept |
 """
@@ -25,6 +26,12 @@ LARGEST = 2**31 - 1
 def takes_gram(positions: int, inner: int, out: int, *, has_kernel: bool) -> bool:
     """Norms by Gram matrices of the positions? A projection is asked for too."""
     return 2 * positions**2 < inner * out and (positions < FEW_POSITIONS or not has_kernel)
+
+
+def takes_products(positions: int, inner: int, out: int) -> bool:
+    """Norms alone by native products of positions with each other? (16 samples, 384 to 128: 16 positions 0.10 against
+    0.39 ms, 64 positions 0.57 against 1.15; 128 positions of 512 to 128: 2.3 against 3.2.)"""
+    return positions * (inner + out) <= inner * out
 
 
 def takes_pairs(samples: int, inner: int, out: int) -> bool:

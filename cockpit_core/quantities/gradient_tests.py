@@ -11,8 +11,8 @@ import numpy as np
 from cockpit_core.quantities.base import NoValue, Statistics, Value
 
 Formula = Callable[[int, float, float], float]
-"""``formula(B, sum_n ||g_n||^2 / ||g||^2, sum_n (g_n.g)^2 / ||g||^4)``, the expression under the root; the first sum is
-NaN where nobody asked for norms."""
+"""``formula(B, sum_n ||g_n||^2 / ||g||^2, sum_n (g_n.g)^2 / ||g||^4)``, the expression under the root; a sum is NaN where
+nobody asked for it."""
 WHOLE = ""
 """The name of the network among those of its layers."""
 add = np.add.reduce
@@ -21,7 +21,7 @@ add = np.add.reduce
 def evaluate_test(statistics: Statistics, formula: Formula) -> Value:
     """The test of the network (sums over layers first) and of each layer on its own."""
     B = statistics.batch_size
-    if not statistics.dots:
+    if not (statistics.norms or statistics.dots):
         raise NoValue(statistics.reason("individual", "no layer has individual gradients"))
     if B < 2:
         raise NoValue("a batch of one sample has no variance")
@@ -34,22 +34,23 @@ def evaluate_test(statistics: Statistics, formula: Formula) -> Value:
 
 def find_sums(statistics: Statistics) -> dict[str, tuple[float, float]]:
     """Of each layer whose gradient is not zero, and of the network; once for all tests."""
-    names = list(statistics.dots)
+    names = list(statistics.norms or statistics.dots)
     norms, dots = statistics.arrays_of("norms"), statistics.arrays_of("dots")
     squared = {name: statistics.gradient_norms[name] ** 2 for name in names}
     sums, total = statistics.known_sums, sum(squared.values())
     with np.errstate(all="ignore"):  # gradients may be infinite
         for name in names:
             if squared[name] > 0 or math.isnan(squared[name]):
-                sums[name] = relate(norms.get(name), dots[name], squared[name])
+                sums[name] = relate(norms.get(name), dots.get(name), squared[name])
         if total != 0:
             sums[WHOLE] = relate(add_up(norms, names), add_up(dots, names), total)
     return sums
 
 
-def relate(norms: np.ndarray | None, dots: np.ndarray, squared: float) -> tuple[float, float]:
-    along = dots / squared
-    return math.nan if norms is None else float(add(norms)) / squared, float(along @ along)
+def relate(norms: np.ndarray | None, dots: np.ndarray | None, squared: float) -> tuple[float, float]:
+    along = None if dots is None else dots / squared
+    lengths = math.nan if norms is None else float(add(norms)) / squared
+    return lengths, math.nan if along is None else float(along @ along)
 
 
 def add_up(vectors: Mapping[str, np.ndarray], names: list[str]) -> Any:

@@ -10,7 +10,7 @@ class NormTest(Quantity):
     ``sqrt( (1/(B(B-1))) ( sum_n ||g_n||^2 / ||g||^2 - B ) )``. Customary threshold 0.9; larger means noise dominates.
     """
 
-    needs = ("norms", "dots")
+    needs = ("norms",)
     configurations = ("economy", "business", "full")
     layerwise = True
     description = "Relative radius of the noise ball around the mean gradient; above 0.9 noise dominates."

@@ -24,7 +24,7 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
     """``parameters``: those that are trained. One that this batch alone does not reach (an expert that got no tokens) is
     among them. ``more``: what the step itself does not know (its number, the time, the optimizer's own numbers).
     """
-    reduced = {n: s for n, s in state.reduced.items() if "gradient" in s.projections}
+    reduced = {n: s for n, s in state.reduced.items() if s.is_measured}
     return Statistics(
         batch_size=state.batch_size,
         loss=state.loss,
@@ -34,7 +34,7 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         gradients=state.gradients,
         gradient_norms=state.gradient_norms,
         norms={n: s.norms for n, s in reduced.items() if s.norms is not None},
-        dots={n: s.projections["gradient"] for n, s in reduced.items()},
+        dots={n: s.projections["gradient"] for n, s in reduced.items() if "gradient" in s.projections},
         squares={n: s.squares for n, s in reduced.items() if s.squares is not None},
         counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
         diagonals=state.diagonals,

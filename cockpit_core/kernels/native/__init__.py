@@ -57,6 +57,10 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "sum_shares": (None, [_POINTER, _POINTER, _LONG, _POINTER]),
     "describe_rows": (_LONG, [_POINTER, _LONG, _LONG, _POINTER]),
+    "look_at_matrices": (None, [_POINTER, _LONG, _POINTER]),
+    "reduce_grams": (None, [_POINTER, *[_LONG] * 3, _POINTER, _POINTER]),
+    "fill_cells": (None, [_POINTER, _POINTER, *[_LONG] * 3]),
+    "step_back": (None, [*[_POINTER] * 4, _LONG, *[_POINTER] * 2, *[_LONG] * 4]),
 }
 
 

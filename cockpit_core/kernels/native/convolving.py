@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,15 +46,19 @@ def _grid(counts: Sequence[int], steps: Sequence[int]) -> np.ndarray:
     return total.astype(np.int32)
 
 
-def move_channels(tensor: Tensor, groups: int, around: Sizes = ()) -> Tensor:
+def move_channels(tensor: Tensor, groups: int, around: Sizes = (), *, borrowed: bool = False) -> Tensor:
     """[n, groups * channels, *space] to a flat copy of [n, groups, *space, channels], with room behind it. ``around``: so
-    many zeros before and behind each dimension of space, the first one's first."""
+    many zeros before and behind each dimension of space, the first one's first. ``borrowed``: the next such call of this
+    thread may overwrite it."""
     space, tensor = tuple(tensor.shape[2:]), tensor.contiguous()
     whole = widen_space(space, around)
-    images = len(tensor) * groups
+    images = tensor.shape[0] * groups
     size = tensor.shape[1] // groups * math.prod(whole)
-    buffer = tensor.new_zeros(images * size + PADDING) if any(around) else tensor.new_empty(images * size + PADDING)
-    buffer[images * size :] = 0
+    if borrowed:
+        buffer = take_surrounded(images * size + PADDING, (images, size, space, around), tensor.dtype)
+    else:
+        buffer = tensor.new_zeros(images * size + PADDING) if any(around) else tensor.new_empty(images * size + PADDING)
+        buffer[images * size :] = 0
     if not tensor.numel():
         return buffer
     _move(tensor, buffer, 0, images, _begin_rows(space, around), space[-1], size)
@@ -111,6 +116,7 @@ MOST_KEPT = 2**23
 class Rooms(threading.local):
     def __init__(self) -> None:
         self.by_type: dict[torch.dtype, Tensor] = {}
+        self.surrounded: dict[torch.dtype, tuple[Tensor, Any]] = {}
 
 
 _rooms = Rooms()
@@ -123,6 +129,19 @@ def take_room(count: int, dtype: torch.dtype) -> Tensor:
     room = _rooms.by_type.get(dtype)
     if room is None or room.shape[0] < count:
         room = _rooms.by_type[dtype] = torch.empty(count, dtype=dtype, device="cpu")
+    return room[:count]
+
+
+def take_surrounded(count: int, layout: Any, dtype: torch.dtype) -> Tensor:
+    """Memory of this thread for images: what surrounds those of this ``layout``, and what lies behind them, is zero. It
+    stays so as long as nobody asks for another layout."""
+    room, known = _rooms.surrounded.get(dtype, (None, None))
+    if room is None or room.shape[0] < count:
+        room, known = torch.empty(count, dtype=dtype, device="cpu"), None
+    if known != layout:
+        room[:count].zero_()
+    if count <= MOST_KEPT:
+        _rooms.surrounded[dtype] = room, layout
     return room[:count]
 
 
@@ -159,7 +178,8 @@ def reduce_convolution(
         [groups, left.shape[1] // groups, channels * math.prod(space), len(places), len(starts), *rows], np.int64
     )
     moved, left, along = (
-        move_channels(image, groups, around), left.contiguous(), move_directions(directions, shape, left.dtype)
+        move_channels(image, groups, around, borrowed=True), left.contiguous(),
+        move_directions(directions, shape, left.dtype)
     )  # fmt: skip
     kernel, each, rule, size = library.function("reduce_convolution", left.dtype), left[0], *find_rule(bins, left.dtype)
 

@@ -63,7 +63,8 @@ def reduce_convolution(
     left, positions = left.contiguous(), math.prod(out)
     each = channels * math.prod(space)
     sides = Sides(
-        move_channels(image, groups, around), left, (left.shape[1] * positions, positions, 1, groups * each), len(left),
+        move_channels(image, groups, around, borrowed=True), left,
+        (left.shape[1] * positions, positions, 1, groups * each), left.shape[0],
         (groups, left.shape[1] // groups, each, len(places), len(starts), *rows), places, starts,
         left.numel() * math.prod(shape[1:]),
     )  # fmt: skip

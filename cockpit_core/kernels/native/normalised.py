@@ -28,8 +28,14 @@ def find_moments(x: Tensor, groups: int, *, joined: bool) -> tuple[Tensor, Tenso
     size = x[0].numel() // groups
     mean = torch.empty(1 if joined else samples, groups, dtype=torch.float64)
     variance = torch.empty_like(mean)
-    kernel = library.function("find_moments", x.dtype)
-    kernel(x.data_ptr(), samples, groups, size, int(joined), mean.data_ptr(), variance.data_ptr())
+    kernel, each = library.function("find_moments", x.dtype), groups * size * x.element_size()
+
+    def run(low: int, high: int) -> None:
+        shift = 0 if joined else 8 * low * groups
+        given = x.data_ptr() + low * each, high - low, groups, size, int(joined)
+        kernel(*given, mean.data_ptr() + shift, variance.data_ptr() + shift)
+
+    share(run, [(0, samples)] if joined else cut(samples, x.numel(), ALONE))
     return mean, variance
 
 

@@ -25,8 +25,9 @@ def make_probes(point: Point, budget: int = 2**27) -> RestProbes:
     return RestProbes(point, individuals, {}, budget)
 
 
-def sum_over_units(probes: RestProbes, name: str) -> float:
-    """The changes of one parameter alone, one unit after the other in the basis in which they are drawn."""
+def sum_over_units(probes: RestProbes, name: str, code: int) -> float:
+    """The changes of one parameter alone, one unit after the other in the basis in which they are drawn. A code turns
+    units round, which changes nothing."""
     one = probes._drawn[name]
     one.draw(torch.Generator().manual_seed(0), torch.zeros((), dtype=torch.float64))
     bases = one._base if isinstance(one, SignsAtOutputs) else [one._base]
@@ -37,8 +38,11 @@ def sum_over_units(probes: RestProbes, name: str) -> float:
         for j in range(bases[k].numel()):
             units = [torch.zeros(b.shape, dtype=b.dtype) for b in bases]
             units[k].view(-1)[j] = 1.0
-            one._base = units if isinstance(one, SignsAtOutputs) else units[0]
-            made = [probes._prepare(Codes(), [])]
+            if isinstance(one, MixedSigns):
+                one.take(units[0])
+            else:
+                one._base = units if isinstance(one, SignsAtOutputs) else units[0]
+            made = [probes._prepare(Codes(code), [])]
             images = probes._images([m.seeds for m in made])
             back = probes._further_images([m.starts for m in made])
             total += float(probes._pair(made[0], images[0], back[0])[row].sum())
@@ -53,12 +57,13 @@ def traces_of_rest(point: Point) -> dict[str, float]:
 
 @pytest.mark.parametrize("budget", [2**27, 0])
 @pytest.mark.parametrize("network", ["cnn", "lstm", "tied table", "twice"])
-def test_all_unit_changes_together_are_the_trace(network: str, budget: int) -> None:
+@pytest.mark.parametrize("code", [0, 3])
+def test_all_unit_changes_together_are_the_trace(network: str, budget: int, code: int) -> None:
     torch.manual_seed(0)
     point = make_point(network)
     probes, truth = make_probes(point, budget), traces_of_rest(point)
     for name, expected in truth.items():
-        found = sum_over_units(probes, name) if name in probes._drawn else 0.0
+        found = sum_over_units(probes, name, code) if name in probes._drawn else 0.0
         assert found == pytest.approx(expected, abs=1e-9), name
 
 

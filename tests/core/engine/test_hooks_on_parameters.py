@@ -88,3 +88,36 @@ def test_frozen_rows_of_a_sparse_embedding(tmp_path: Path) -> None:
     batches = [(torch.randint(5, (B, 2)), torch.randint(2, (B,))) for _ in range(3)]
     data = train(model, batches, tmp_path / "run")
     assert {info.method for info in data.header.layers} == {"rule"}
+
+
+def overwrite_later(model: nn.Module) -> None:
+    """The gradient of the last layer's output, once that of the first layer's output comes by."""
+    seen: list[Tensor] = []
+
+    def note(gradient: Tensor) -> None:
+        seen.append(gradient)
+
+    def overwrite(gradient: Tensor) -> None:
+        while seen:
+            seen.pop().zero_()
+
+    for place, hook in (("2", note), ("0", overwrite)):
+        model.get_submodule(place).register_forward_hook(lambda m, a, out, hook=hook: void(out.register_hook(hook)))
+
+
+def void(value: object) -> None:
+    """A hook that returns something changes what it was given."""
+
+
+def test_gradient_that_somebody_overwrites_within_the_backward_pass_gives_no_wrong_number(tmp_path: Path) -> None:
+    """Output gradients are read at the end of the pass, when the weights' gradients are long there."""
+    values = []
+    for overwritten in (False, True):
+        model = make_mlp()
+        if overwritten:
+            overwrite_later(model)
+        data = train(model, make_batches(), tmp_path / str(overwritten))
+        values.append(data.scalars("NormTest", "2.weight")[1])
+    assert np.isfinite(values[0]).all()
+    known = np.isfinite(values[1])
+    np.testing.assert_allclose(values[1][known], values[0][: len(known)][known])

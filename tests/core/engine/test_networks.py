@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import cockpit_core
+from cockpit_core.layers import ways
 from tests import slow_truth
 from tests.networks import NETWORKS
 from tests.training import (
@@ -81,3 +82,22 @@ def test_network_trains_bit_for_bit_the_same(name: str, tmp_path: Path) -> None:
             [*losses, *model.state_dict().values(), *(p.grad for p in model.parameters()), torch.get_rng_state()]
         )
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_norms_alone_are_exact(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else is asked, so that nothing is projected on the gradient; also where positions are too many for it."""
+    monkeypatch.setattr(ways, "takes_products", lambda positions, inner, out: True)
+    problem = NETWORKS[name]
+    data = train_tracked(problem, "momentum", 3, tmp_path / "run", config=["NormTest"])
+    truth = slow_truth.truth_of_run(problem, OPTIMIZERS["momentum"], 3, None)
+    assert data.header.covered == 1.0
+    assert_close(by_step(data, "NormTest"), truth.scalars["NormTest"], "NormTest")
+    for step in range(3):
+        for layer, G in truth.G[step].items():
+            B, squares = len(G), float((G**2).sum())
+            expected = (squares / float((G.mean(0) ** 2).sum()) - B) / (B * (B - 1))
+            if np.isfinite(expected) and (G.mean(0) ** 2).sum() > 1e-20:
+                assert by_step(data, "NormTest", layer)[step] == pytest.approx(
+                    max(expected, 0) ** 0.5, rel=1e-3, abs=1e-6
+                )

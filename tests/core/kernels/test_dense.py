@@ -215,6 +215,26 @@ def test_channels_are_moved_behind_space_with_zeros_around(
 
 
 @pytest.mark.usefixtures("level")
+def test_borrowed_memory_has_zeros_around_images_of_every_shape() -> None:
+    """What one shape leaves there must not show around the images of another."""
+    cases = [
+        ((4, 6), (1, 1, 1, 1)),
+        ((6, 4), (1, 1, 1, 1)),
+        ((4, 6), (0, 2, 0, 2)),
+        ((4, 6), ()),
+        ((3, 3), (2, 2, 2, 2)),
+    ]
+    for space, around in [*cases, *cases[:1] * 2, *reversed(cases)]:
+        image = torch.full((2, 4, *space), torch.nan)
+        alone = convolving.move_channels(image, 2, around)
+        borrowed = convolving.move_channels(image, 2, around, borrowed=True)
+        assert torch.equal(borrowed.isnan(), alone.isnan())
+        image = torch.randn(2, 4, *space)
+        borrowed = convolving.move_channels(image, 2, around, borrowed=True)
+        assert torch.equal(borrowed, convolving.move_channels(image, 2, around))
+
+
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kernel", [(3, 3), (1, 1), (2, 2), (5, 5), (3,), (2, 3, 3)], ids=str)
 def test_directions_with_kernels_of_any_size_are_moved(kernel: tuple[int, ...], dtype: torch.dtype) -> None:

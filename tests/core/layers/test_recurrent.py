@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cockpit_core.layers import recurrent_slopes
 from cockpit_core.layers.fallback import fallback
 from cockpit_core.layers.random_state import take
-from cockpit_core.layers.recurrent import recurrence
+from cockpit_core.layers.recurrent import keep_hidden, known_hidden, recurrence
 from cockpit_core.layers.registry import Call
 from cockpit_core.layers.seeds import flatten_tensors
 
@@ -33,7 +34,9 @@ def call_of(module: nn.RNNBase, positions: tuple[int, ...], given: bool = False)
     before = take([])
     results = flatten_tensors(module(*inputs))
     outputs = {k: torch.randn_like(results[k]) for k in positions if k < len(results)}
-    return Call(module, inputs, {}, B, 0 if module.batch_first else 1, (), (before, take([]))), outputs
+    call = Call(module, inputs, {}, B, 0 if module.batch_first else 1, (), (before, take([])))
+    keep_hidden(call, results)
+    return call, outputs
 
 
 def assert_as_slow(call: Call, outputs: dict[int, Tensor]) -> None:
@@ -64,6 +67,31 @@ def test_rule_gives_what_one_backward_pass_per_sample_gives(
 )
 def test_last_states_may_be_part_of_the_loss(kind: str, positions: tuple[int, ...]) -> None:
     assert_as_slow(*call_of(KINDS[kind](F, H, num_layers=2, bidirectional=True).double(), positions))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_hidden_states_are_computed_again_where_they_are_not_what_the_module_gave(
+    kind: str, options: dict[str, Any], batch_first: bool
+) -> None:
+    call, outputs = call_of(KINDS[kind](F, H, batch_first=batch_first, **options).double(), (0, 1))
+    assert known_hidden(call) is not None
+    assert call.inner is not None
+    call.inner.zero_()  # the user's own operation in place
+    assert known_hidden(call) is None
+    assert_as_slow(call, outputs)
+    kept = call.inner
+    call.inner = None
+    keep_hidden(call, [kept.requires_grad_() * 2])  # by a hook
+    assert call.inner is None
+    assert_as_slow(call, outputs)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}])
+def test_rule_needs_no_native_kernels(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrent_slopes, "can_reduce", lambda like, directions: False)
+    assert_as_slow(*call_of(nn.LSTM(F, H, **options).double(), (0, 1, 2)))
 
 
 @pytest.mark.parametrize("options", [{"proj_size": 1}, {"dropout": 0.5, "num_layers": 2}])
