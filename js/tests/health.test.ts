@@ -228,6 +228,23 @@ describe("the health line", () => {
     expect(start([falls]).text(".ck-healthtext")).toContain("No faults found");
   });
 
+  it("a score that guessing does not reach is learning, and a run whose loss still falls is given time", () => {
+    const header = makeHeader({ loss: "CrossEntropyLoss" });
+    const line = (accuracy: number, state = "finished") => {
+      const value = (seq: number, name: string) =>
+        name === "log/valid_accuracy" ? accuracy : name === "Loss" && seq > 60 ? 2.28 : 2.3;
+      const status = { state, error: "", last_wall_time: 0, records: 120, expected: 120, broken: 0 };
+      const own = start([makeBatch({ to: 120, value, change: { header, status, warnings: [] } })]);
+      const text = own.text(".ck-healthtext");
+      own.destroy();
+      return text;
+    };
+    expect(line(0.12)).toContain("Not learning");
+    expect(line(0.446)).toContain("No faults found");
+    expect(line(44.6)).toContain("No faults found"); // in per cent
+    expect(line(0.12, "running")).toContain("No faults found");
+  });
+
   it("takes findings from the wire", () => {
     const wire = { name: "n", severity: "broken", text: "t", since: 3, evidence: [{ name: "Loss", value: 1, low: 0 }] };
     const batch = decodeBatch(toBinary(BatchSchema, create(BatchSchema, { findings: [wire] })));

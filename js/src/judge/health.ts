@@ -5,7 +5,8 @@ import { median } from "../data/density.ts";
 import { formatNumber, shorten } from "../data/format.ts";
 import type { Evidence, Finding } from "../data/records.ts";
 import type { RunStore } from "../data/store.ts";
-import { guessLoss } from "./guessing.ts";
+import { beatsGuessing, guessLoss } from "./guessing.ts";
+import { quartiles } from "./judging.ts";
 import { groupWarnings, isHint, type Line } from "./notices.ts";
 
 export type Tone = "broken" | "likely" | "advice" | "well" | "waiting";
@@ -115,8 +116,8 @@ function findUnlearned(run: ShownRun) {
   const guess = n < FEWEST || step[n - 1] < ENOUGH ? null : guessLoss(run);
   const third = Math.floor(n / 3);
   const [begun, ended] = [y.slice(0, third), y.slice(n - third, n)].map(median);
-  if (!guess || !(ended >= 0.97 * guess.value)) return null;
-  return { begun, ended, n, step, guess, words: `the loss is ${formatNumber(ended)}, ${guess.label}` };
+  if (!guess || !(ended >= 0.97 * guess.value) || beatsGuessing(run)) return null;
+  return { begun, ended, n, step, y, guess, words: `the loss is ${formatNumber(ended)}, ${guess.label}` };
 }
 
 /** A cause is told first ("the inputs are not scaled"): then also what became of it, where the loss is that of guessing. */
@@ -129,7 +130,10 @@ function consequence(run: ShownRun, { name, text }: Finding): string {
 function findStuck(run: ShownRun): Finding | null {
   const found = findUnlearned(run);
   if (!found || found.n < ENOUGH || !(found.ended >= 0.97 * found.begun)) return null;
-  const { ended, n, step, guess, words } = found;
+  const { begun, ended, n, step, y, guess, words } = found;
+  const [low, , high] = quartiles(y.subarray(n - Math.floor(n / 3), n)) ?? [0, 0, 0];
+  const falls = begun - ended > high - low && !doubted(run.data).length;
+  if (falls && run.data.status.state === "running") return null; // slow, and on its way
   const text = `Not learning: ${words}`;
   const last = step[n - 1];
   const evidence = [
