@@ -171,8 +171,8 @@ describe("hard samples", () => {
   });
 
   it("without ids say what to call", () => {
-    const ctx = start([makeBatch({ to: 10, names: ["HardSamples"] })]).app.context();
-    expect(panel("hard_samples").note?.(ctx)).toContain("run.batch(ids=...)");
+    const made = makeBatch({ to: 10, names: ["HardSamples"], change: { heavy: [] } });
+    expect(start([made], {}, ["hard_samples"]).card("hard_samples").textContent).toContain("run.batch(ids=...)");
   });
 });
 

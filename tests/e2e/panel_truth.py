@@ -242,7 +242,7 @@ def check_warnings(tab: Tab, data: RunData) -> None:
 
 
 WIRING = {
-    "activations", "constant weights", "copied weights", "fresh weights", "frozen fresh weights", "linear pairs",
+    "activations", "constant weight tensors", "copied weight tensors", "fresh weight tensors", "frozen fresh weight tensors", "linear pairs",
 }  # for diagnoses alone  # fmt: skip
 
 
@@ -253,7 +253,7 @@ def describe(header: Header) -> dict[str, str]:
     facts = {
         "model": header.model,
         "parameters": f"{header.num_parameters:,}",
-        "depth": f"{sum(len(layer.shape) > 1 for layer in header.layers)} weights",
+        "depth": f"{sum(len(layer.shape) > 1 for layer in header.layers)} weight tensors",
         "loss": header.loss,
         "optimizer": optimizer.name,
         **group,
@@ -284,7 +284,7 @@ def check_about(tab: Tab, runs: list[RunData]) -> None:
         rates = runs[0].scalars("LearningRate")[1]
         if rates.min() < rates.max():
             (rate,) = shown.pop("lr")
-            assert "at its highest" in rate
+            assert "highest seen" in rate
             del rows["lr"]
     assert shown == rows
 

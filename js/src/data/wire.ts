@@ -1,7 +1,7 @@
 // The only module that knows the protobuf: bytes in, plain columns out. Field names are those of the schema.
-import { unzlibSync } from "fflate";
 import type * as pb from "../gen/cockpit_pb.ts";
 import { Codec, DType } from "../gen/cockpit_pb.ts";
+import { inflate } from "./inflate.ts";
 import { decode } from "./protobuf.ts";
 import type { Batch, Column, Header, HistogramData } from "./records.ts";
 
@@ -55,10 +55,9 @@ function measure({ data, dtype, shape, codec }: Raw<pb.Array>): number {
   return size;
 }
 
-// With a hint of the size, or every small histogram would be unpacked into 130 kB; a byte more shows that there is more.
-function inflate({ data, dtype }: Raw<pb.Array>, size: number, room: Room): Uint8Array {
+function unpack({ data, dtype }: Raw<pb.Array>, size: number, room: Room): Uint8Array {
   room.take((8 * size) / (itemSize[dtype] ?? 1));
-  const raw = unzlibSync(data, { out: new Uint8Array(size + 1) });
+  const raw = inflate(data, size);
   if (raw.length !== size) throw new Error(`${raw.length} bytes where an array needs ${size}`);
   return raw;
 }
@@ -67,7 +66,7 @@ function inflate({ data, dtype }: Raw<pb.Array>, size: number, room: Room): Uint
 function decodeArray(array: Raw<pb.Array> | undefined, room: Room): Numbers {
   if (!array) return new Float64Array(0);
   const size = measure(array);
-  const raw = array.codec === Codec.ZLIB ? inflate(array, size, room) : array.data;
+  const raw = array.codec === Codec.ZLIB ? unpack(array, size, room) : array.data;
   const buffer = raw.slice().buffer as ArrayBuffer;
   switch (array.dtype) {
     case DType.DTYPE_FLOAT64:

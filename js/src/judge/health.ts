@@ -166,7 +166,9 @@ export const sentence = (text: string) => text.trim().replace(/[.\s]+$/, "");
 /** "Not learning: ..., since step 87", once: a text may say so itself. */
 export function inWords({ text, since }: Finding): string {
   const words = sentence(text);
-  return /\b(since|at) step\b/i.test(words) ? words : `${words} (since step ${formatNumber(since)})`;
+  if (/\b(since|at) step\b|\bfrom the first step\b/i.test(words)) return words;
+  const when = `since step ${formatNumber(since)}`;
+  return words.endsWith(")") ? `${words}, ${when}` : `${words} (${when})`;
 }
 
 /** "GradNorm 1.2e−9 (usually 1e−4 to 10) at step 30". */
@@ -183,7 +185,7 @@ export function evidenceWords({ name, value, low, high, unit, step, layer, text 
           ? `at least ${ends[0]}`
           : "";
   const usual = range && number && low !== high ? ` (healthy: ${range})` : "";
-  const where = layer ? ` of ${/^[\d.]+$/.test(layer) ? "module " : ""}${shorten(layer, 60)}` : ""; // "1 of 3" is a share
+  const where = layer ? ` in ${/^[\d.]+$/.test(layer) ? "module " : ""}${shorten(layer, 60)}` : ""; // "1 in 3" is a share
   const what = text ? `${sentence(text)}:` : name; // words instead of the name of a column
   return `${what}${number}${where}${usual} at step ${formatNumber(step || since)}`;
 }

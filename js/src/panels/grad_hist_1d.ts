@@ -109,7 +109,15 @@ function stripLabels(edges: Float64Array, box: Box, first: boolean, last: boolea
   const tall = box.height > 34;
   const { zero } = binAxis(edges);
   const label = (value: number, y: number, baseline: "top" | "middle" | "bottom"): Mark => ({
-    ...{ type: "text", x: box.x - 5, y, text: formatTick(value), anchor: "end", baseline, color: theme.quiet },
+    ...{
+      type: "text",
+      x: box.x - 5,
+      y,
+      text: formatTick(Number(value.toPrecision(3))),
+      anchor: "end",
+      baseline,
+      color: theme.quiet,
+    },
   });
   const marks: Mark[] = [];
   if (tall || first) marks.push(label(edges[edges.length - 1], box.y, "top"));

@@ -73,8 +73,7 @@ function readings(ctx: Context): Reading[] {
     const text = `${formatCount(total)} elements`;
     const own = { step: histogram.step, run: run.run };
     if (!several) return { label: "elements", value: total, text, ...own };
-    const outside = outsideShares(histogram).gradient;
-    return { label: `${run.label} outside`, value: outside, text: formatShare(outside), color: run.color, ...own };
+    return { label: `${run.label} elements`, value: total, text, color: run.color, ...own };
   });
 }
 
