@@ -242,7 +242,7 @@ def check_warnings(tab: Tab, data: RunData) -> None:
 
 
 WIRING = {
-    "activations", "constant weight tensors", "copied weight tensors", "fresh weight tensors", "frozen fresh weight tensors", "linear pairs",
+    "activations", "constant weights", "copied weights", "fresh weights", "frozen fresh weights", "linear pairs",
 }  # for diagnoses alone  # fmt: skip
 
 
