@@ -51,7 +51,7 @@ describe("a number that was measured long ago", () => {
     expect(card.querySelector(".ck-note")?.textContent).toBe("");
     own.app.set({ step: 5 });
     own.app.draw();
-    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^At step 5: The noise ball/);
+    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^At step 5: The noise is below/);
     expect(own.card("loss").querySelector(".ck-old")).toBeNull();
   });
 
@@ -87,7 +87,7 @@ describe("a number that was measured long ago", () => {
   it("is shown as it is where it is of now", () => {
     const card = start(batch(90)).card("gradient_tests");
     expect(card.querySelector(".ck-readings")?.textContent).toBe("0.5");
-    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^The noise ball/);
+    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^The noise is below the usual limit 0.9/);
   });
 
   it("is not called old in a run that ended before the others", () => {

@@ -285,7 +285,7 @@ describe("a panel's sentence", () => {
     own.app.set({ step: null });
     own.destroy();
     const noisy = makeBatch({ to: 200, value: (seq) => (seq % 2 ? 0.5 : 1.4), change: { warnings: [] } });
-    expect(said(start([noisy]), "gradient_tests")).toContain("around the customary 0.9");
+    expect(said(start([noisy]), "gradient_tests")).toContain("about at the usual limit 0.9");
   });
 
   it("says nothing of a network without curvature", () => {

@@ -110,5 +110,5 @@ export function silentBecause(ctx: Context): string {
   if (ctx.runs.length !== 1 || isPointed(ctx) || !run.data.has("Alpha") || run.data.has(OWN) || !isNoisy(ctx, run))
     return "";
   const share = formatShare(Math.max(0, signalShare(ctx, run) ?? 0));
-  return `No verdict: ${share} of the gradient is signal; with so little, noise moves alpha up at any learning rate. AlphaOwnBatch would tell.`;
+  return `No verdict: only ${share} of the gradient is signal, and noise moves this alpha up at any learning rate. Track AlphaOwnBatch for one.`;
 }

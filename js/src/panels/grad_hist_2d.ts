@@ -70,7 +70,7 @@ function readings(ctx: Context): Reading[] {
   const several = ctx.runs.length > 1;
   return histogramsAt(ctx, NAME).map(({ run, histogram }) => {
     const total = histogram.counts.reduce((sum, count) => sum + count, 0);
-    const text = `${formatCount(total)} elements`;
+    const text = `${formatCount(total)}${several ? "" : " elements"}`;
     const own = { step: histogram.step, run: run.run };
     if (!several) return { label: "elements", value: total, text, ...own };
     return { label: `${run.label} elements`, value: total, text, color: run.color, ...own };

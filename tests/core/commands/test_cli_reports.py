@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from cockpit_core.commands import cli
+from cockpit_core.foundation.records import Evidence
+from cockpit_core.report.findings import describe_evidence
 from cockpit_core.report.show import list_runs, show_run
 from cockpit_core.report.terminal import Terminal, draw_sparkline, format_age, format_number
 from tests import synthetic
@@ -184,3 +186,17 @@ def test_no_name_reaches_the_terminal_with_its_escape_sequences(
         output = capsys.readouterr()
         for text in (output.out, output.err):
             assert text.replace("\n", "").isprintable(), (words, text)
+
+
+def test_evidence_names_its_layer_behind_the_number() -> None:
+    """ "units that answer to no sample of out: 0.875" was read as samples of something called out."""
+    evidence = Evidence("dead", 0.875, low=0.0, high=0.5, layer="out", text="units that answer to no sample")
+    assert describe_evidence(evidence) == "units that answer to no sample: 0.875 in out; healthy 0 to 0.5"
+
+
+def test_one_diagnosis_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a")
+    cli.main(["diagnose", str(tmp_path / "a")])
+    words = capsys.readouterr().out
+    assert "for 1 diagnoses" not in words
+    assert re.search(r"too early for \d+ diagnos(es|is):", words)
