@@ -6,11 +6,12 @@ import io
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from cockpit_core.commands import cli
+from cockpit_core.commands import cli, diagnose
 from cockpit_core.foundation.records import Evidence
 from cockpit_core.report.findings import describe_evidence
 from cockpit_core.report.show import list_runs, show_run
@@ -194,9 +195,9 @@ def test_evidence_names_its_layer_behind_the_number() -> None:
     assert describe_evidence(evidence) == "units that answer to no sample: 0.875 in out; healthy 0 to 0.5"
 
 
-def test_one_diagnosis_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(tmp_path / "a")
-    cli.main(["diagnose", str(tmp_path / "a")])
-    words = capsys.readouterr().out
-    assert "for 1 diagnoses" not in words
-    assert re.search(r"too early for \d+ diagnos(es|is):", words)
+@pytest.mark.parametrize(("early", "words"), [(["a"], "1 diagnosis"), (["a", "b"], "2 diagnoses")])
+def test_one_diagnosis_is_one(monkeypatch: pytest.MonkeyPatch, early: list[str], words: str) -> None:
+    monkeypatch.setattr(diagnose, "find_early", lambda judge: dict.fromkeys(early, ""))
+    history = SimpleNamespace(count=17, late=[SimpleNamespace(step=397)], resumed=False)
+    lines = diagnose.describe_gaps(SimpleNamespace(history=history, not_examined=dict), 0)  # type: ignore[arg-type]
+    assert lines == [f"too early for {words}: 17 tracked steps, the last is step 397"]
