@@ -199,5 +199,5 @@ def test_evidence_names_its_layer_behind_the_number() -> None:
 def test_one_diagnosis_is_one(monkeypatch: pytest.MonkeyPatch, early: list[str], words: str) -> None:
     monkeypatch.setattr(diagnose, "find_early", lambda judge: dict.fromkeys(early, ""))
     history = SimpleNamespace(count=17, late=[SimpleNamespace(step=397)], resumed=False)
-    lines = diagnose.describe_gaps(SimpleNamespace(history=history, not_examined=dict), 0)  # type: ignore[arg-type]
+    lines = diagnose.describe_gaps(SimpleNamespace(history=history, not_examined=dict, failed={}), 0)
     assert lines == [f"too early for {words}: 17 tracked steps, the last is step 397"]
