@@ -120,6 +120,8 @@ describe("words in a card", () => {
     const lines = (width: number) => countLines([{ text, runs: [] }], "", false, width);
     expect([lines(1000), lines(460), lines(370)]).toEqual([1, 2, 3]);
     expect(countLines([], "", false, 370)).toBe(0);
+    for (const width of [370, 480, 880]) // pointing at a step does not move what is below
+      expect(countLines([{ text: `At step 163: ${text}`, runs: [] }], "", false, width)).toBe(lines(width));
   });
 
   it("beside the name of an axis stay apart from it", () => {

@@ -70,10 +70,14 @@ function readings(ctx: Context): Reading[] {
   const several = ctx.runs.length > 1;
   return histogramsAt(ctx, NAME).map(({ run, histogram }) => {
     const total = histogram.counts.reduce((sum, count) => sum + count, 0);
-    const text = `${formatCount(total)}${several ? "" : " elements"}`;
+    const text = `${formatCount(total)} elements`;
     const own = { step: histogram.step, run: run.run };
     if (!several) return { label: "elements", value: total, text, ...own };
-    return { label: `${run.label} elements`, value: total, text, color: run.color, ...own };
+    const axis = binAxis(histogram.edges);
+    const [word, value] = axis.log
+      ? ["near 0", zeroShare(histogram.counts, axis, histogram.shape[1])]
+      : ["outside", outsideShares(histogram).gradient];
+    return { label: `${run.label} ${word}`, value, text: formatShare(value), color: run.color, ...own };
   });
 }
 

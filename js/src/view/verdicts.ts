@@ -43,6 +43,7 @@ export function opinionNodes(judgements: Opinion[], count: number): Node[] {
 const MOST_LINES = 5; // on a telephone; beyond, the title has the rest
 
 const LETTER = 6.1; // pixels, about
+const WHEN = 14; // letters of "At step 1234: ", which comes as soon as the user points at a step
 
 /** Lines that this takes in a card of that width, about: each loses half a word to wrapping, and an opinion is not divided. */
 export function countLines(judgements: Opinion[], note: string, several: boolean, width: number): number {
@@ -55,7 +56,8 @@ export function countLines(judgements: Opinion[], note: string, several: boolean
     at %= Math.max(1, width - 18);
   };
   for (const { text, runs } of judgements) {
-    const size = LETTER * (text.length + 2) + (several ? runs.length * (14 + named) + 8 : 0);
+    const letters = text.replace(/^At step \d+: /, "").length + (several ? 2 : WHEN);
+    const size = LETTER * letters + (several ? runs.length * (14 + named) + 8 : 0);
     if (several && at && at + size > width) [lines, at] = [lines + 1, 0];
     flow(size);
   }
