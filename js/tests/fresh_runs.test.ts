@@ -1,5 +1,5 @@
 // What was off on runs of networks that a new user brought.
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { binMarks } from "../src/charts/histogram.ts";
 import { parabolaScene } from "../src/charts/parabola.ts";
 import { formatShare } from "../src/data/format.ts";
@@ -220,4 +220,16 @@ describe("what is known of a run", () => {
     expect(labels).toEqual(expect.arrayContaining(["small", "wide", "deep"]));
     expect(panel("settings").readings(own.app.context())[0].text).toMatch(/^best (small|wide|deep)$/);
   });
+});
+
+it("an enlarged panel is brought into sight where it stands then, from its head on", () => {
+  const own = start([makeBatch({ to: 9 })]);
+  own.app.draw();
+  const seen: [string, unknown][] = [];
+  const scroll = vi.spyOn(Element.prototype, "scrollIntoView").mockImplementation(function (this: Element, how) {
+    seen.push([this.className, how]);
+  });
+  own.app.enlarge("alpha");
+  expect(seen).toEqual([["ck-card ck-big", { block: "start" }]]);
+  scroll.mockRestore();
 });

@@ -92,7 +92,7 @@ def test_every_word_has_its_place(page: Any, reports: dict[str, Path], kind: str
 
 
 def test_an_enlarged_panel_is_seen_from_its_head_on(page: Any, reports: dict[str, Path]) -> None:
-    """It moves to the top of the page: whoever had scrolled down saw its lower end, and Escape led nowhere."""
+    """It moves to the top of the page: in the tab, whoever had scrolled down saw its lower end."""
     visit(page, reports["long tails"], 1600, 1000)
     card = page.locator("[data-panel=grad_hist_2d]")
     card.scroll_into_view_if_needed()
