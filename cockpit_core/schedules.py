@@ -41,7 +41,7 @@ def linear(interval: int, offset: int = 0) -> Schedule:
 
 def within(share: float) -> Schedule:
     """As often as this share of the training time allows: the budget decides."""
-    return _Named(lambda step: True, f"within {share:.3g} of the time", lambda step: step + 1)
+    return _Named(lambda step: True, f"within {100 * share:.3g} % of the time", lambda step: step + 1)
 
 
 def logarithmic(start: float, end: float, steps: int = 300, base: float = 10, init: bool = True) -> Schedule:

@@ -69,7 +69,7 @@ def describe_gaps(judge: Judge, broken: int) -> list[str]:
         lines.append("no step was tracked: there is nothing to judge yet")
     elif early:
         last = f"{count} tracked step{'s' * (count != 1)}, the last is step {judge.history.late[-1].step}"
-        lines.append(f"too early for {len(early)} diagnoses: {last}")
+        lines.append(f"too early for {len(early)} diagnos{'es' if len(early) > 1 else 'is'}: {last}")
     if judge.history.resumed:
         lines.append("resumed: rules about the beginning of a run see only what this log has of it")
     if broken:

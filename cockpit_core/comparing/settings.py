@@ -63,13 +63,21 @@ def read_settings(header: Header) -> dict[str, str]:
         optimizer.name for optimizer in header.optimizers
     )
     for number, optimizer in enumerate(header.optimizers):
-        first = optimizer.groups[0] if optimizer.groups else {}
-        for index, group in enumerate(optimizer.groups):
+        groups = [with_peak(group) for group in optimizer.groups]
+        first = groups[0] if groups else {}
+        for index, group in enumerate(groups):
             for key, value in group.items():
                 if key in SWITCHES or (index and first.get(key) == value):
                     continue
                 settings[name_hyperparameter(key, number, index)] = value
     return {key: value for key, value in settings.items() if value}
+
+
+def with_peak(group: dict[str, str]) -> dict[str, str]:
+    """A schedule begins with a rate of its own: the one that it leads to is what the user chose."""
+    rest = {key: value for key, value in group.items() if key not in ("initial_lr", "max_lr")}
+    rate = group.get("max_lr") or group.get("initial_lr")
+    return {**rest, "lr": rate} if rate else rest
 
 
 def is_lost(header: Header) -> bool:

@@ -66,7 +66,7 @@ def show_findings(findings: Sequence[Finding], terminal: Terminal, unexamined: d
 
 
 def describe_evidence(item: Evidence) -> str:
-    where = f" of {item.layer}" if item.layer else ""
+    where = f" in {item.layer}" if item.layer else ""
     unit = f" {item.unit}" if item.unit else ""
     low, high = item.low, item.high
     if math.isfinite(low) and math.isfinite(high):
@@ -75,4 +75,4 @@ def describe_evidence(item: Evidence) -> str:
         healthy = f"; healthy at most {format_number(high)}"
     else:
         healthy = f"; healthy at least {format_number(low)}" if math.isfinite(low) else ""
-    return f"{item.text or item.name}{where}: {format_number(item.value)}{unit}{healthy}"
+    return f"{item.text or item.name}: {format_number(item.value)}{unit}{where}{healthy}"

@@ -143,7 +143,9 @@ def read_program() -> str:
 
 def _embed(blob: bytes) -> str:
     text = base64.b64encode(blob).decode("ascii")
-    return f'<script type="application/octet-stream" class="cockpit-batch" data-codec="deflate">{text}</script>'
+    size = len(zlib.decompress(blob))
+    kind = f'type="application/octet-stream" data-size="{size}" class="cockpit-batch" data-codec="deflate"'
+    return f"<script {kind}>{text}</script>"
 
 
 def pack_run(key: str, data: RunData, limit: int) -> tuple[bytes, str]:

@@ -4,14 +4,13 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("../../", import.meta.url));
-const camel = (name) => name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
 
 export function readSchema(text) {
   const messages = {};
   const bare = text.replace(/\/\/.*$/gm, "");
   for (const [, name, body] of bare.matchAll(/message (\w+) \{([^}]*)\}/g))
     messages[name] = [...body.matchAll(/(repeated |optional |)(map<string, string>|\w+) (\w+) = (\d+);/g)].map(
-      ([, label, type, field, number]) => [Number(number), camel(field), type.replace(/<.*/, ""), label.trim()],
+      ([, label, type, field, number]) => [Number(number), field, type.replace(/<.*/, ""), label.trim()],
     );
   const enums = new Set([...bare.matchAll(/enum (\w+) \{/g)].map(([, name]) => name));
   for (const fields of Object.values(messages)) for (const field of fields) if (enums.has(field[2])) field[2] = "int32";

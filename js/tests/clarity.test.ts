@@ -44,11 +44,14 @@ describe("a number that was measured long ago", () => {
     return { ...made, columns };
   };
 
-  it("says at which step, and so does the sentence", () => {
+  it("says at which step, and nothing is concluded from it", () => {
     const own = start(batch(6));
     const card = own.card("gradient_tests");
     expect(card.querySelector(".ck-readings")?.textContent).toBe("step 5:0.5");
-    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^At step 5: The noise ball/);
+    expect(card.querySelector(".ck-note")?.textContent).toBe("");
+    own.app.set({ step: 5 });
+    own.app.draw();
+    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^At step 5: The noise is below/);
     expect(own.card("loss").querySelector(".ck-old")).toBeNull();
   });
 
@@ -68,21 +71,23 @@ describe("a number that was measured long ago", () => {
     expect(readings?.textContent).toBe("steps 5 to 20:0.50.5");
   });
 
-  it("and its sentence names the step in the panel of the noise scale too", () => {
+  it("nor in the panel of the noise scale, unless the user points at it", () => {
     const made = makeBatch({ to: 100, names: ["Loss", "NoiseScale"], value: () => 20 });
     const columns = made.columns.map((own) =>
       own.name === "NoiseScale" ? { ...own, seq: own.seq.slice(0, 6), values: own.values.slice(0, 6) } : own,
     );
-    const note = start({ ...made, columns })
-      .card("noise_scale")
-      .querySelector(".ck-note");
+    const own = start({ ...made, columns });
+    const note = own.card("noise_scale").querySelector(".ck-note");
+    expect(note?.textContent).toBe("");
+    own.app.set({ step: 5 });
+    own.app.draw();
     expect(note?.textContent).toMatch(/^At step 5: The batch of 64/);
   });
 
   it("is shown as it is where it is of now", () => {
     const card = start(batch(90)).card("gradient_tests");
     expect(card.querySelector(".ck-readings")?.textContent).toBe("0.5");
-    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^The noise ball/);
+    expect(card.querySelector(".ck-note")?.textContent).toMatch(/^The noise is below the usual limit 0.9/);
   });
 
   it("is not called old in a run that ended before the others", () => {

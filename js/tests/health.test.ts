@@ -145,7 +145,7 @@ describe("the health line", () => {
     const open = evidence({ low: Number.NEGATIVE_INFINITY, high: 2, layer: "", value: 3.1399, unit: "nats" });
     expect(evidenceWords(open)).toBe("GradNorm 3.14 nats (healthy: at most 2) at step 7");
     expect(evidenceWords(evidence({ step: 0, layer: "" }), 5)).toMatch(/at step 5$/);
-    expect(evidenceWords(evidence({ name: "dead", value: 1, layer: "3" }))).toMatch(/^dead 1 of module 3 /); // no share
+    expect(evidenceWords(evidence({ name: "dead", value: 1, layer: "3" }))).toMatch(/^dead 1 in module 3 /); // no share
   });
 
   it("has a line per run, and one for many", () => {
@@ -221,7 +221,7 @@ describe("the health line", () => {
     const flat = makeBatch({ to: 90, value: (seq) => 2.3 + 0.01 * Math.sin(seq), change: { header, warnings: [] } });
     const own = start([flat]);
     expect(own.text(".ck-healthtext")).toMatch(
-      /^Not learning: the loss is 2\.3, guessing 2\.3 \(ln\(10\)\) \(since step 0\)/,
+      /^Not learning: the loss is 2\.3, guessing 2\.3 \(ln\(10\)\), since step 0/,
     );
     own.destroy();
     const falls = makeBatch({ to: 90, value: (seq) => 2.3 * 0.97 ** seq, change: { header, warnings: [] } });
@@ -285,7 +285,7 @@ describe("a panel's sentence", () => {
     own.app.set({ step: null });
     own.destroy();
     const noisy = makeBatch({ to: 200, value: (seq) => (seq % 2 ? 0.5 : 1.4), change: { warnings: [] } });
-    expect(said(start([noisy]), "gradient_tests")).toContain("around the customary 0.9");
+    expect(said(start([noisy]), "gradient_tests")).toContain("about at the usual limit 0.9");
   });
 
   it("says nothing of a network without curvature", () => {

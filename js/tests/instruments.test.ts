@@ -94,16 +94,16 @@ describe("the largest eigenvalue", () => {
   it("has the line of plain SGD and of momentum", () => {
     expect(run("SGD", {})).toEqual({
       lines: ["λ max", "2 / learning rate"],
-      verdict: "0.75 × the limit 2 / learning rate = 20: below the edge.",
+      verdict: "75 % of the limit 2 / learning rate (20): below the edge of stability.",
       note: "",
     });
-    expect(run("SGD", { momentum: "0.9" }).verdict).toContain("3.8 / learning rate = 38");
+    expect(run("SGD", { momentum: "0.9" }).verdict).toContain("3.8 / learning rate (38)");
   });
 
   it("has Adam's own line for the eigenvalue that Adam sees", () => {
     const adam = run("Adam", {}, ["PreconditionedSharpness", "PreconditionedSharpness/ratio"]);
     expect(adam.lines).toEqual(["λ max", "λ max as the optimizer sees it", "limit of Adam"]);
-    expect(adam.verdict).toBe("0.5 × the limit of Adam = 380: below the edge.");
+    expect(adam.verdict).toBe("50 % of the limit of Adam (380): below the edge of stability.");
     expect(adam.note).toBe("");
   });
 
@@ -171,8 +171,8 @@ describe("hard samples", () => {
   });
 
   it("without ids say what to call", () => {
-    const ctx = start([makeBatch({ to: 10, names: ["HardSamples"] })]).app.context();
-    expect(panel("hard_samples").note?.(ctx)).toContain("run.batch(ids=...)");
+    const made = makeBatch({ to: 10, names: ["HardSamples"], change: { heavy: [] } });
+    expect(start([made], {}, ["hard_samples"]).card("hard_samples").textContent).toContain("run.batch(ids=...)");
   });
 });
 

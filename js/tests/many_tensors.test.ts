@@ -116,10 +116,12 @@ describe("the map of two runs", () => {
 describe("words in a card", () => {
   it("get as many lines as they need on a telephone", () => {
     const text =
-      "No verdict: 19 % of the gradient is signal; with so little, noise moves alpha up at any learning rate. AlphaOwnBatch would tell.";
+      "No verdict: only 19 % of the gradient is signal, and noise moves this alpha up at any learning rate. Track AlphaOwnBatch for one.";
     const lines = (width: number) => countLines([{ text, runs: [] }], "", false, width);
     expect([lines(1000), lines(460), lines(370)]).toEqual([1, 2, 3]);
     expect(countLines([], "", false, 370)).toBe(0);
+    for (const width of [370, 480, 880]) // pointing at a step does not move what is below
+      expect(countLines([{ text: `At step 163: ${text}`, runs: [] }], "", false, width)).toBe(lines(width));
   });
 
   it("beside the name of an axis stay apart from it", () => {

@@ -6,13 +6,16 @@ import { type Batch, BatchSchema, HistogramSchema } from "../src/gen/cockpit_pb.
 import { fields } from "../src/gen/fields.ts";
 import { fixture, seeded } from "./helpers.ts";
 
-/** Plain objects of both: the library marks its messages, and its maps have no prototype. */
+const snake = (name: string) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+
+/** Plain objects of both: the library marks its messages and names fields as JavaScript does; its maps have no prototype. */
 function plain(value: unknown): unknown {
   if (value instanceof Uint8Array) return [...value];
   if (Array.isArray(value)) return value.map(plain);
   if (typeof value !== "object" || value === null) return value;
   const entries = Object.entries(value).filter(([key, own]) => !key.startsWith("$") && own !== undefined);
-  return Object.fromEntries(entries.map(([key, own]) => [key, plain(own)]));
+  const name = "$typeName" in value ? snake : String;
+  return Object.fromEntries(entries.map(([key, own]) => [name(key), plain(own)]));
 }
 
 const oddNumbers = [0, 1, -1, 1e-300, 1e300, Number.NaN, Number.POSITIVE_INFINITY, 0.1];
@@ -83,8 +86,8 @@ describe("the reader of messages", () => {
   it("knows every field that the page reads", () => {
     expect(Object.keys(fields)).toContain("Finding");
     const names = (list: string) => list.split(";").map((row) => row.split(" ")[1]);
-    expect(names(fields.Batch).sort()).toEqual(BatchSchema.fields.map((field) => field.localName).sort());
-    expect(names(fields.Histogram).sort()).toEqual(HistogramSchema.fields.map((field) => field.localName).sort());
+    expect(names(fields.Batch).sort()).toEqual(BatchSchema.fields.map((field) => field.name).sort());
+    expect(names(fields.Histogram).sort()).toEqual(HistogramSchema.fields.map((field) => field.name).sort());
   });
 
   it("reads whatever the library writes", () => {

@@ -253,7 +253,7 @@ def describe(header: Header) -> dict[str, str]:
     facts = {
         "model": header.model,
         "parameters": f"{header.num_parameters:,}",
-        "depth": f"{sum(len(layer.shape) > 1 for layer in header.layers)} weights",
+        "depth": f"{sum(len(layer.shape) > 1 for layer in header.layers)} weight tensors",
         "loss": header.loss,
         "optimizer": optimizer.name,
         **group,
@@ -284,7 +284,7 @@ def check_about(tab: Tab, runs: list[RunData]) -> None:
         rates = runs[0].scalars("LearningRate")[1]
         if rates.min() < rates.max():
             (rate,) = shown.pop("lr")
-            assert "at its highest" in rate
+            assert "highest seen" in rate
             del rows["lr"]
     assert shown == rows
 

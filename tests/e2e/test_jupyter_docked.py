@@ -34,7 +34,7 @@ def test_docked_beside_the_notebook(page: Any, jupyter: str, folder: Path) -> No
     wait_for_step(page, docked, 59)
     page.wait_for_timeout(500)
     first = lab.cell(0).locator(".ck-root")
-    assert docked.bounding_box()["height"] < 360 and first.bounding_box()["height"] < 360  # two strips, side by side
+    assert docked.bounding_box()["height"] < 320 and first.bounding_box()["height"] < 320  # two strips, side by side
     assert docked.bounding_box()["x"] > first.bounding_box()["x"] + first.bounding_box()["width"]
     docked.locator("button", has_text="Expand").click()
     docked.locator("[data-panel=gradient_tests]").wait_for()

@@ -208,7 +208,7 @@ function axisMarks({ map }: HeatmapGeometry, { theme, labels, plain, histogram }
     anchor: "middle",
     color: theme.quiet,
   });
-  if (labels) marks.push(upright(map.x - 47, map.y + map.height / 2, "individual gradient element", theme));
+  if (labels) marks.push(upright(map.x - 56, map.y + map.height / 2, "individual gradient element", theme));
   return marks;
 }
 

@@ -54,10 +54,18 @@ export function binMarks(edges: Float64Array, box: Box, theme: Theme): Mark[] {
   const y = box.y + box.height;
   const base: Mark = { type: "line", xs: [box.x, box.x + box.width], ys: [y, y], stroke: theme.faint };
   const ticks = binAxis(edges).ticks(Math.max(3, Math.floor(box.width / 52)));
-  const marks = ticks.map(({ share, label }): Mark => {
-    const anchor = share > 0.96 ? "end" : share < 0.04 ? "start" : "middle";
-    return { type: "text", x: box.x + share * box.width, y: y + 9, text: label, anchor, color: theme.quiet };
-  });
+  const taken: [number, number][] = []; // the outermost numbers first: what would run into one is left out
+  const marks = [...ticks]
+    .sort((a, b) => Math.abs(b.share - 0.5) - Math.abs(a.share - 0.5))
+    .flatMap(({ share, label }): Mark[] => {
+      const anchor = share > 0.96 ? "end" : share < 0.04 ? "start" : "middle";
+      const x = box.x + share * box.width;
+      const size = 6.4 * label.length;
+      const from = x - (anchor === "end" ? size : anchor === "start" ? 0 : size / 2);
+      if (taken.some(([a, b]) => from < b && from + size > a)) return [];
+      taken.push([from, from + size]);
+      return [{ type: "text", x, y: y + 9, text: label, anchor, color: theme.quiet }];
+    });
   return [base, ...marks];
 }
 

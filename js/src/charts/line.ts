@@ -32,7 +32,7 @@ export interface LineChart extends AxisOptions {
   box?: Box; // where to draw, the whole by default
   yrange?: [number, number];
   least?: number; // the least relative height of the range
-  zero?: boolean; // the range holds 0
+  holds?: number[]; // values that are always in the range
 }
 
 /** Smallest and largest finite value in sight; on a log scale only what is above 0 counts. */
@@ -51,6 +51,10 @@ export function valueRange(curves: Curve[], domain: [number, number], log: boole
       take(b);
     } else for (let i = from; i < to; i++) take(series.y[i]);
   }
+  for (const curve of curves) {
+    const last = curve.error ? visibleRange(curve.series, domain)[1] - 1 : -1;
+    if (last >= 0) errorEnds(curve, last).forEach(take); // of the number beside the title; all of them may be huge
+  }
   return [low, high];
 }
 
@@ -66,6 +70,18 @@ function withGuides([low, high]: [number, number], guides: Guide[], log: boolean
     b = Math.max(b, value);
   }
   return [a, b];
+}
+
+/** Whether the curves go below zero now and then: a log axis would be full of holes. */
+export function hasSigns(curves: Curve[], domain: [number, number]): boolean {
+  let [below, all] = [0, 0];
+  for (const { series } of curves) {
+    const [from, to] = visibleRange(series, domain);
+    all += to - from;
+    if (series.extremes.range(series.y, from, to)[0] >= 0) continue;
+    for (let i = from; i < to; i++) if (series.y[i] < 0) below++;
+  }
+  return below > all / 20;
 }
 
 // A log axis has no place for zero and below; their number is shown instead.
@@ -98,8 +114,8 @@ export function lineScene(chart: LineChart): Scene {
   const box = plotBox(chart);
   const xscale = makeScale(chart.xlog ? "log1p" : "linear", chart.domain, [box.x, box.x + box.width]);
   const [low, high] = withGuides(valueRange(chart.curves, chart.domain, chart.ylog), chart.guides ?? [], chart.ylog);
-  const from = chart.zero && !chart.ylog ? Math.min(0, low) : low;
-  const range = chart.yrange ?? padDomain(from, high, chart.ylog, chart.least);
+  const holds = chart.ylog || !Number.isFinite(low) ? [] : (chart.holds ?? []);
+  const range = chart.yrange ?? padDomain(Math.min(low, ...holds), Math.max(high, ...holds), chart.ylog, chart.least);
   const yscale = makeScale(chart.ylog ? "log" : "linear", range, [box.y + box.height, box.y]);
   scene.marks.push(...axisMarks(chart, box, xscale, yscale));
   for (const curve of chart.curves) scene.marks.push(...curveMarks(curve, chart, box, xscale, yscale));

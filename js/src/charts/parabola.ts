@@ -117,7 +117,7 @@ function quantileMarks({ groups, box, theme }: ParabolaChart, x: Scale, y: Scale
 
 const hold = (value: number) => Math.max(-EDGE, Math.min(EDGE, value));
 
-function guides({ box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
+function guides({ box, theme, groups }: ParabolaChart, x: Scale, y: Scale): Mark[] {
   const marks: Mark[] = [];
   const narrow = box.width < 350;
   const words: [number, string, string][] = [
@@ -139,9 +139,10 @@ function guides({ box, theme }: ParabolaChart, x: Scale, y: Scale): Mark[] {
     });
   }
   marks.push({ type: "line", xs: [box.x, box.x + box.width], ys: [base, base], stroke: theme.faint });
-  for (const value of [0, 1, 2, 3])
+  const many = groups.length > MOST_DENSITIES; // then heights tell the runs apart, and are no losses
+  for (const value of many ? [] : [0, 1, 2, 3])
     marks.push({ type: "text", x: box.x - 6, y: y.to(value), text: String(value), anchor: "end", color: theme.quiet });
-  marks.push(upright(box.x - 30, box.y + box.height / 2, "standardised loss", theme));
+  marks.push(upright(box.x - 30, box.y + box.height / 2, many ? "one row per run" : "standardised loss", theme));
   return marks;
 }
 

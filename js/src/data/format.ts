@@ -30,6 +30,7 @@ export function formatShare(share: number): string {
   const percent = share * 100;
   if (!(percent > 0)) return "0 %";
   if (percent < 0.01) return "< 0.01 %";
+  if (percent >= 99.5 && percent < 100) return "> 99 %";
   return `${Number(percent.toPrecision(2))} %`;
 }
 

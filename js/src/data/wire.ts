@@ -1,11 +1,23 @@
 // The only module that knows the protobuf: bytes in, plain columns out. Field names are those of the schema.
-import { unzlibSync } from "fflate";
 import type * as pb from "../gen/cockpit_pb.ts";
 import { Codec, DType } from "../gen/cockpit_pb.ts";
+import { inflate } from "./inflate.ts";
 import { decode } from "./protobuf.ts";
-import type { AlphaFit, Batch, Column, Finding, Header, HistogramData } from "./records.ts";
+import type { Batch, Column, Header, HistogramData } from "./records.ts";
 
 export type * from "./records.ts";
+
+// The library names fields as JavaScript does; here they are called as in the schema.
+type SnakeCase<Name extends string> = Name extends `${infer First}${infer Rest}`
+  ? `${Lowercase<First>}${Rest extends Uncapitalize<Rest> ? "" : "_"}${SnakeCase<Rest>}`
+  : Name;
+type Raw<Message> = Message extends Uint8Array
+  ? Message
+  : Message extends (infer Item)[]
+    ? Raw<Item>[]
+    : Message extends { $typeName: string }
+      ? { [Name in keyof Message & string as Name extends `$${string}` ? never : SnakeCase<Name>]: Raw<Message[Name]> }
+      : Message;
 
 type Numbers = Float64Array | Float32Array | Uint32Array | Int32Array | Uint8Array;
 
@@ -32,7 +44,7 @@ class Room {
 }
 
 /** How many bytes an array takes, as declared; nothing is made before that is known to be possible. */
-function measure({ data, dtype, shape, codec }: pb.Array): number {
+function measure({ data, dtype, shape, codec }: Raw<pb.Array>): number {
   const item = itemSize[dtype];
   if (item === undefined) throw new Error(`array of unknown type ${dtype}`);
   if (shape.length > MOST_DIMENSIONS) throw new Error(`array of ${shape.length} dimensions`);
@@ -43,19 +55,18 @@ function measure({ data, dtype, shape, codec }: pb.Array): number {
   return size;
 }
 
-// With a hint of the size, or every small histogram would be unpacked into 130 kB; a byte more shows that there is more.
-function inflate({ data, dtype }: pb.Array, size: number, room: Room): Uint8Array {
+function unpack({ data, dtype }: Raw<pb.Array>, size: number, room: Room): Uint8Array {
   room.take((8 * size) / (itemSize[dtype] ?? 1));
-  const raw = unzlibSync(data, { out: new Uint8Array(size + 1) });
+  const raw = inflate(data, size);
   if (raw.length !== size) throw new Error(`${raw.length} bytes where an array needs ${size}`);
   return raw;
 }
 
 // Bytes inside a message start at any offset, typed arrays only at multiples of their element size: copy first.
-function decodeArray(array: pb.Array | undefined, room: Room): Numbers {
+function decodeArray(array: Raw<pb.Array> | undefined, room: Room): Numbers {
   if (!array) return new Float64Array(0);
   const size = measure(array);
-  const raw = array.codec === Codec.ZLIB ? inflate(array, size, room) : array.data;
+  const raw = array.codec === Codec.ZLIB ? unpack(array, size, room) : array.data;
   const buffer = raw.slice().buffer as ArrayBuffer;
   switch (array.dtype) {
     case DType.DTYPE_FLOAT64:
@@ -73,80 +84,34 @@ function decodeArray(array: pb.Array | undefined, room: Room): Numbers {
   }
 }
 
-const floats = (array: pb.Array | undefined, room: Room) => {
+const floats = (array: Raw<pb.Array> | undefined, room: Room) => {
   const numbers = decodeArray(array, room);
   return numbers instanceof Float64Array ? numbers : Float64Array.from(numbers);
 };
-const integers = (array: pb.Array | undefined, room: Room) => {
+const integers = (array: Raw<pb.Array> | undefined, room: Room) => {
   const numbers = decodeArray(array, room);
   return numbers instanceof Uint32Array ? numbers : Uint32Array.from(numbers);
 };
 const isIncreasing = (numbers: Uint32Array) => numbers.every((value, i) => !i || value > numbers[i - 1]);
 
-function decodeHeader(h: pb.Header): Header {
-  return {
-    ...h,
-    num_parameters: h.numParameters,
-    optimizers: h.optimizers.map((o) => ({ name: o.name, groups: o.groups.map((g) => ({ ...g.hyperparameters })) })),
-    quantities: h.quantities.map((q) => ({ ...q, defined_for_sgd: q.definedForSgd })),
-    git_commit: h.gitCommit,
-    batch_size: h.batchSize,
-    steps_per_epoch: h.stepsPerEpoch,
-  };
+function decodeHeader(header: Raw<pb.Header>): Header {
+  const groupsOf = ({ groups }: Raw<pb.Optimizer>) => groups.map(({ hyperparameters }) => hyperparameters);
+  return { ...header, optimizers: header.optimizers.map((own) => ({ name: own.name, groups: groupsOf(own) })) };
 }
 
-function decodeAlpha(a: pb.AlphaFit): AlphaFit {
-  return {
-    step: a.step,
-    alpha: a.hasAlpha ? a.alpha : null,
-    length: a.length,
-    loss_start: a.lossStart,
-    loss_end: a.lossEnd,
-    slope_start: a.slopeStart,
-    slope_end: a.slopeEnd,
-    loss_var_start: a.lossVarStart,
-    loss_var_end: a.lossVarEnd,
-    slope_var_start: a.slopeVarStart,
-    slope_var_end: a.slopeVarEnd,
-    w0: a.w0,
-    w1: a.w1,
-    w2: a.w2,
-  };
-}
-
-const decodeFinding = ({ evidence, ...own }: pb.Finding): Finding => ({
-  ...own,
-  evidence: evidence.map((rest) => ({ ...rest })),
-});
-
-function convertHistogram(h: pb.Histogram, room: Room): HistogramData {
+function convertHistogram(h: Raw<pb.Histogram>, room: Room): HistogramData {
   const shape = [...(h.counts?.shape ?? [])];
   const counts = floats(h.counts, room);
   const edges = floats(h.edges, room);
-  const parameter_edges = h.parameterEdges ? floats(h.parameterEdges, room) : null;
+  const parameter_edges = h.parameter_edges ? floats(h.parameter_edges, room) : null;
   if (edges.length && edges.length !== shape[0] + 1) throw new Error("a histogram and its edges do not fit");
   if (parameter_edges && (shape.length !== 2 || parameter_edges.length !== shape[1] + 1))
     throw new Error("a histogram and its parameter edges do not fit");
-  return {
-    quantity: h.quantity,
-    step: h.step,
-    layer: h.layer,
-    shape,
-    counts,
-    edges,
-    parameter_edges,
-    nan: h.nan,
-    pos_inf: h.posInf,
-    neg_inf: h.negInf,
-    below: h.below,
-    above: h.above,
-    parameter_below: h.parameterBelow,
-    parameter_above: h.parameterAbove,
-  };
+  return { ...h, shape, counts, edges, parameter_edges };
 }
 
 export function decodeHistogram(bytes: Uint8Array): HistogramData {
-  return convertHistogram(decode("Histogram", bytes) as unknown as pb.Histogram, new Room());
+  return convertHistogram(decode("Histogram", bytes) as unknown as Raw<pb.Histogram>, new Room());
 }
 
 /** Rows of a column or of notes are places among the rows of the batch. */
@@ -155,7 +120,7 @@ function placeRow(seq: Uint32Array, row: number): number {
   return seq[row];
 }
 
-function decodeColumn(column: pb.Column, seq: Uint32Array, room: Room): Column {
+function decodeColumn(column: Raw<pb.Column>, seq: Uint32Array, room: Room): Column {
   const values = floats(column.values, room);
   const rows = column.rows ? integers(column.rows, room) : null;
   if (rows && !isIncreasing(rows)) throw new Error("rows of a column are not in order");
@@ -165,12 +130,12 @@ function decodeColumn(column: pb.Column, seq: Uint32Array, room: Room): Column {
 }
 
 export function decodeBatch(bytes: Uint8Array): Batch {
-  const b = decode("Batch", bytes) as unknown as pb.Batch;
+  const b = decode("Batch", bytes) as unknown as Raw<pb.Batch>;
   const room = new Room();
   const seq = integers(b.seq, room);
   const step = integers(b.step, room);
   const time = floats(b.time, room);
-  const wall_time = floats(b.wallTime, room);
+  const wall_time = floats(b.wall_time, room);
   const epoch = b.epoch ? floats(b.epoch, room) : null;
   const triggered = b.triggered ? Uint8Array.from(decodeArray(b.triggered, room)) : null;
   if ([step, time, wall_time, epoch, triggered].some((column) => column && column.length !== seq.length))
@@ -180,12 +145,7 @@ export function decodeBatch(bytes: Uint8Array): Batch {
     note.missing.map(({ name, reason }) => ({ seq: placeRow(seq, note.row), name, reason })),
   );
   return {
-    run: b.run,
-    run_id: b.runId,
-    from_seq: b.fromSeq,
-    to_seq: b.toSeq,
-    replace: b.replace,
-    drop_from_step: b.dropFromStep,
+    ...b,
     header: b.header ? decodeHeader(b.header) : null,
     seq,
     step,
@@ -194,24 +154,13 @@ export function decodeBatch(bytes: Uint8Array): Batch {
     epoch,
     triggered,
     columns: b.columns.map((column) => decodeColumn(column, seq, room)),
-    alphas: b.alphas.map(decodeAlpha),
-    warnings: b.warnings.map(({ step, kind, quantity, layer, message }) => ({ step, kind, quantity, layer, message })),
-    findings: b.findings.map(decodeFinding),
+    alphas: b.alphas.map((own) => ({ ...own, alpha: own.has_alpha ? own.alpha : null })),
     missing,
     top_samples: b.notes
-      .filter((note) => note.topSamples.length)
-      .map((note) => ({ seq: placeRow(seq, note.row), samples: [...note.topSamples] })),
-    heavy: b.heavy.map((index) => ({ quantity: index.quantity, steps: integers(index.steps, room) })),
+      .filter((note) => note.top_samples.length)
+      .map((note) => ({ seq: placeRow(seq, note.row), samples: note.top_samples })),
+    heavy: b.heavy.map(({ quantity, steps }) => ({ quantity, steps: integers(steps, room) })),
     histograms: b.histograms.map((histogram) => convertHistogram(histogram, room)),
-    status: b.status
-      ? {
-          state: b.status.state,
-          error: b.status.error,
-          last_wall_time: b.status.lastWallTime,
-          records: b.status.records,
-          expected: b.status.expected,
-          broken: b.status.broken,
-        }
-      : null,
+    status: b.status ?? null,
   };
 }

@@ -1,5 +1,5 @@
 // The report: everything is in the page already, as base64 in data tags. No network, no kernel.
-import { unzlibSync } from "fflate";
+import { inflate } from "../data/inflate.ts";
 import type { Source, SourceStatus } from "../data/source.ts";
 import { type Mounted, mount } from "../view/mount.ts";
 import { splitFrames } from "./frames.ts";
@@ -7,7 +7,8 @@ import { splitFrames } from "./frames.ts";
 function readTag(tag: Element): Uint8Array[] {
   const binary = atob((tag.textContent ?? "").replace(/\s+/g, ""));
   const bytes = Uint8Array.from(binary, (char) => char.charCodeAt(0));
-  return splitFrames(tag.getAttribute("data-codec") === "deflate" ? unzlibSync(bytes) : bytes);
+  const size = tag.getAttribute("data-size");
+  return splitFrames(size ? inflate(bytes, Number(size)) : bytes);
 }
 
 class PageSource implements Source {

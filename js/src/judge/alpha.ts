@@ -2,12 +2,10 @@
 import { type Context, type ShownRun, type Verdict, valueAt } from "../contract/panel.ts";
 import { formatNumber, formatShare } from "../data/format.ts";
 import { lowerBound } from "../data/table.ts";
-import { isOld, isPointed, judged, quartiles } from "./judging.ts";
+import { isPointed, isThin, levelAt, quartiles } from "./judging.ts";
 
 export const OWN = "AlphaOwnBatch";
 const ENOUGH_SIGNAL = 0.5; // of the squared gradient: below, noise decides where the paper's alpha lies
-
-const FEWEST = 3; // steps that an opinion about the learning rate rests on
 
 interface Parts {
   all: Float64Array;
@@ -33,9 +31,9 @@ export function splitRecent(run: ShownRun, part: number, name = "Alpha"): Parts 
 
 /** Which share of the squared gradient is signal: as measured, else 1 - NormTest². Null where neither was. */
 export function signalShare(ctx: Context, run: ShownRun): number | null {
-  const share = judged(ctx, run, "SignalShare");
+  const share = levelAt(ctx, run, "SignalShare");
   if (share) return share.value;
-  const noise = judged(ctx, run, "NormTest");
+  const noise = levelAt(ctx, run, "NormTest");
   return noise ? 1 - noise.value ** 2 : null;
 }
 
@@ -83,13 +81,13 @@ const ownOpinion = (middle: number): Verdict =>
 export function judgeAlpha(ctx: Context, run: ShownRun): Verdict | null {
   const own = run.data.has(OWN);
   const name = own ? OWN : "Alpha";
-  const { step, n } = run.data.series(name, "", "step");
-  if (isPointed(ctx) || (n && isOld(ctx, run, step[n - 1]))) return judgeStep(ctx, run, name);
+  if (isPointed(ctx)) return judgeStep(ctx, run, name);
+  if (isThin(ctx, run, name)) return null;
   const { recent } = splitRecent(run, ctx.state.recent, name);
   const range = quartiles(recent);
   if (!range) return null;
   const [low, middle, high] = range;
-  if (own) return recent.length < FEWEST ? null : ownOpinion(middle);
+  if (own) return ownOpinion(middle);
   if (isNoisy(ctx, run)) return null;
   if (low < -0.25 && high > 0.25) {
     const spread = `half of them from ${formatNumber(low, 2)} to ${formatNumber(high, 2)}`;
@@ -112,5 +110,5 @@ export function silentBecause(ctx: Context): string {
   if (ctx.runs.length !== 1 || isPointed(ctx) || !run.data.has("Alpha") || run.data.has(OWN) || !isNoisy(ctx, run))
     return "";
   const share = formatShare(Math.max(0, signalShare(ctx, run) ?? 0));
-  return `No verdict: ${share} of the gradient is signal; with so little, noise moves alpha up at any learning rate. AlphaOwnBatch would tell.`;
+  return `No verdict: only ${share} of the gradient is signal, and noise moves this alpha up at any learning rate. Track AlphaOwnBatch for one.`;
 }

@@ -26,9 +26,9 @@ export function describeNetwork(layers: LayerInfo[]): string {
 /** How many weights follow each other: tensors with two dimensions or more. */
 export const countDepth = (layers: LayerInfo[]) => layers.filter(({ shape }) => shape.length > 1).length;
 
-const DEFAULTS = new Set(["False", "None", "0", "0.0", "(0.9, 0.999)", "1e-08"]);
+const DEFAULTS = new Set(["False", "None", "0", "0.0", "(0.9, 0.999)", "1e-08", "268435456"]);
 /** What nobody has to read: options with their default values. */
-export const isDefault = (value: string) => DEFAULTS.has(value);
+export const isDefault = (name: string, value: string) => DEFAULTS.has(value) || name === "decoupled_weight_decay";
 
 /** The curvature of the run, and of what was measured with another one. */
 function describeCurvature({ curvature, quantities }: Header): string {
@@ -38,6 +38,12 @@ function describeCurvature({ curvature, quantities }: Header): string {
 
 /** Lists of layers that diagnoses read, and nobody else. */
 const WIRING = /^activations$|^(constant|copied|fresh) weights$|^linear pairs$/;
+
+/** A schedule begins with a rate of its own: the one that it leads to is what the user chose. */
+function withPeak({ initial_lr, max_lr, ...group }: Record<string, string>): Record<string, string> {
+  const lr = max_lr ?? initial_lr;
+  return lr === undefined ? group : { ...group, lr };
+}
 
 /** Everything a header says that a reader may want to know. */
 export function describeHeader(header: Header): Map<string, string> {
@@ -50,7 +56,7 @@ export function describeHeader(header: Header): Map<string, string> {
     const prefix = header.optimizers.length > 1 ? `optimizer ${i}` : "optimizer";
     put(prefix, optimizer.name);
     optimizer.groups.forEach((group, g) => {
-      for (const [name, value] of Object.entries(group))
+      for (const [name, value] of Object.entries(withPeak(group)))
         put(optimizer.groups.length > 1 ? `${name} (group ${g})` : name, value);
     });
   });

@@ -2,6 +2,8 @@
 
 import type { Context, ShownRun } from "../contract/panel.ts";
 import { formatNumber } from "../data/format.ts";
+import { isAccuracy, stemOf } from "../data/pairs.ts";
+import { endsOf, scoreOf } from "./metrics.ts";
 
 interface Guess {
   value: number;
@@ -70,6 +72,15 @@ export function guessGuides({ runs }: Pick<Context, "runs">, of: (run: ShownRun)
     else groups.push([guess]);
   }
   return groups.length <= 2 ? groups.map((group) => group[group.length >> 1]) : [];
+}
+
+/** A score that nobody gets by guessing, nor by always naming the most common label. */
+export function beatsGuessing(run: ShownRun): boolean {
+  const [guess, score] = [guessAccuracy(run), scoreOf([run])];
+  if (!guess || !score || !isAccuracy(stemOf(score.name))) return false;
+  const now = endsOf(run, score)[0] ?? 0;
+  const most = Math.max(guess.value, mean(run, "signal/label_top_share") ?? 0);
+  return (now > 1 ? now / 100 : now) > most + (1 - most) / 10;
 }
 
 export function guessAccuracy(run: ShownRun): Guess | null {

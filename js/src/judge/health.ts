@@ -5,7 +5,8 @@ import { median } from "../data/density.ts";
 import { formatNumber, shorten } from "../data/format.ts";
 import type { Evidence, Finding } from "../data/records.ts";
 import type { RunStore } from "../data/store.ts";
-import { guessLoss } from "./guessing.ts";
+import { beatsGuessing, guessLoss } from "./guessing.ts";
+import { quartiles } from "./judging.ts";
 import { groupWarnings, isHint, type Line } from "./notices.ts";
 
 export type Tone = "broken" | "likely" | "advice" | "well" | "waiting";
@@ -115,8 +116,8 @@ function findUnlearned(run: ShownRun) {
   const guess = n < FEWEST || step[n - 1] < ENOUGH ? null : guessLoss(run);
   const third = Math.floor(n / 3);
   const [begun, ended] = [y.slice(0, third), y.slice(n - third, n)].map(median);
-  if (!guess || !(ended >= 0.97 * guess.value)) return null;
-  return { begun, ended, n, step, guess, words: `the loss is ${formatNumber(ended)}, ${guess.label}` };
+  if (!guess || !(ended >= 0.97 * guess.value) || beatsGuessing(run)) return null;
+  return { begun, ended, n, step, y, guess, words: `the loss is ${formatNumber(ended)}, ${guess.label}` };
 }
 
 /** A cause is told first ("the inputs are not scaled"): then also what became of it, where the loss is that of guessing. */
@@ -129,7 +130,10 @@ function consequence(run: ShownRun, { name, text }: Finding): string {
 function findStuck(run: ShownRun): Finding | null {
   const found = findUnlearned(run);
   if (!found || found.n < ENOUGH || !(found.ended >= 0.97 * found.begun)) return null;
-  const { ended, n, step, guess, words } = found;
+  const { begun, ended, n, step, y, guess, words } = found;
+  const [low, , high] = quartiles(y.subarray(n - Math.floor(n / 3), n)) ?? [0, 0, 0];
+  const falls = begun - ended > high - low && !doubted(run.data).length;
+  if (falls && run.data.status.state === "running") return null; // slow, and on its way
   const text = `Not learning: ${words}`;
   const last = step[n - 1];
   const evidence = [
@@ -162,7 +166,9 @@ export const sentence = (text: string) => text.trim().replace(/[.\s]+$/, "");
 /** "Not learning: ..., since step 87", once: a text may say so itself. */
 export function inWords({ text, since }: Finding): string {
   const words = sentence(text);
-  return /\b(since|at) step\b/i.test(words) ? words : `${words} (since step ${formatNumber(since)})`;
+  if (/\b(since|at) step\b|\bfrom the first step\b/i.test(words)) return words;
+  const when = `since step ${formatNumber(since)}`;
+  return words.endsWith(")") ? `${words}, ${when}` : `${words} (${when})`;
 }
 
 /** "GradNorm 1.2e−9 (usually 1e−4 to 10) at step 30". */
@@ -179,7 +185,7 @@ export function evidenceWords({ name, value, low, high, unit, step, layer, text 
           ? `at least ${ends[0]}`
           : "";
   const usual = range && number && low !== high ? ` (healthy: ${range})` : "";
-  const where = layer ? ` of ${/^[\d.]+$/.test(layer) ? "module " : ""}${shorten(layer, 60)}` : ""; // "1 of 3" is a share
+  const where = layer ? ` in ${/^[\d.]+$/.test(layer) ? "module " : ""}${shorten(layer, 60)}` : ""; // "1 in 3" is a share
   const what = text ? `${sentence(text)}:` : name; // words instead of the name of a column
   return `${what}${number}${where}${usual} at step ${formatNumber(step || since)}`;
 }

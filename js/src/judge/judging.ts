@@ -10,6 +10,7 @@ export interface Judged {
 
 type Range = [number, number, number] | null;
 const FEWEST = 8;
+const THIN = 3; // values
 const PART = 0.1; // of the values, as much as the panel of Alpha sets apart
 
 const known = new WeakMap<object, { n: number; range: Range }>();
@@ -32,7 +33,17 @@ export function isOld(ctx: Context, { data }: ShownRun, step: number): boolean {
 
 export const isPointed = (ctx: Context) => ctx.state.step !== null || ctx.hover !== null;
 
-export function judged(ctx: Context, run: ShownRun, name: string, layer = ""): Judged | null {
+/** Too little, or too long ago, to say anything of the run as it is now; a step that is pointed at is its own matter. */
+export function isThin(ctx: Context, run: ShownRun, name: string, layer = ""): boolean {
+  const { n, step } = run.data.series(name, layer, "step");
+  return !isPointed(ctx) && (n < THIN || isOld(ctx, run, step[n - 1]));
+}
+
+export const judged = (ctx: Context, run: ShownRun, name: string, layer = "") =>
+  isThin(ctx, run, name, layer) ? null : levelAt(ctx, run, name, layer);
+
+/** The same, however little it rests on. */
+export function levelAt(ctx: Context, run: ShownRun, name: string, layer = ""): Judged | null {
   const series = run.data.series(name, layer, "step");
   if (!series.n || ctx.step === null) return null;
   if (isPointed(ctx) || isOld(ctx, run, series.step[series.n - 1])) {

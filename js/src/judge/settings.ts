@@ -20,6 +20,7 @@ export interface Settings {
   metric: Metric;
 }
 
+const LONGEST = 40; // letters; what differs in more is called by the names of its runs
 const RANK = ["optimizer", "lr", "momentum", "batch size"];
 const place = (name: string) => (RANK.indexOf(name) + RANK.length + 1) % (RANK.length + 1);
 const known = new WeakMap<ShownRun["data"], { key: string; settings: Settings }>();
@@ -46,7 +47,8 @@ function findSettings(runs: ShownRun[]): Settings {
     const facts = new Map(differing.flatMap((name) => (own.has(name) ? [[name, own.get(name) as string]] : [])));
     const ends = group.runs.map((run) => endsOf(run, metric)[0] ?? Number.NaN);
     const final = ends.every(Number.isFinite) ? median(ends) : Number.NaN; // one that ended as NaN counts as the worst
-    return { name: nameSetting(facts) || group.label, facts, runs: group.runs, final };
+    const name = nameSetting(facts);
+    return { name: name && name.length <= LONGEST ? name : group.label, facts, runs: group.runs, final };
   });
   const worth = ({ final }: Setting) =>
     Number.isNaN(final) ? Number.POSITIVE_INFINITY : metric.least ? final : -final;

@@ -1,7 +1,7 @@
 // Most panels are curves over the shared axis. This makes one from a few words; what needs a picture of its own draws itself.
 
 import { GUIDE_DASH, type Guide } from "../charts/axes.ts";
-import { type Curve, lineScene } from "../charts/line.ts";
+import { type Curve, hasSigns, lineScene } from "../charts/line.ts";
 import { columnsCsv } from "../contract/export.ts";
 import { playhead } from "../contract/navigation.ts";
 import {
@@ -40,7 +40,7 @@ export interface CurvesSpec {
   split?: boolean; // has layer-wise values
   exact?: boolean; // never smoothed
   aside?: boolean;
-  zero?(ctx: Context): boolean; // whether the axis holds 0
+  holds?(ctx: Context): number[]; // values that are always on the axis
   least?: number; // the least relative height of the picture: noise is not drawn larger than that
   help: string[];
   guides?(ctx: Context): Guide[];
@@ -244,6 +244,7 @@ export function drawCurves(ctx: Context, size: Size, spec: CurvesSpec, box?: Box
   if (!curves.length) return messageScene(size.width, size.height, waitingFor(ctx, names), ctx.theme.quiet);
   const { theme, axis, domain, state } = ctx;
   const extra = spec.extra?.(ctx);
+  const wantsLog = typeof spec.ylog === "function" ? spec.ylog(ctx) : (spec.ylog ?? false);
   const guides = spec.guides?.(ctx) ?? [];
   const named = guides.map(({ label, color }) => ({ label, color: color ?? theme.warn, dash: GUIDE_DASH }));
   return lineScene({
@@ -253,13 +254,13 @@ export function drawCurves(ctx: Context, size: Size, spec: CurvesSpec, box?: Box
     axis,
     domain,
     xlog: state.xlog,
-    ylog: usesLog(ctx, spec.id, typeof spec.ylog === "function" ? spec.ylog(ctx) : (spec.ylog ?? false)),
+    ylog: usesLog(ctx, spec.id, wantsLog && !hasSigns(curves, domain)),
     smoothing: spec.exact ? 0 : state.smoothing,
     curves: [...curves, ...(extra?.curves ?? [])],
     guides,
     ylabel: spec.ylabel,
     least: spec.least ?? LEAST,
-    zero: spec.zero?.(ctx),
+    holds: spec.holds?.(ctx),
     cursor: ctx.step,
     cursorAt: playhead(ctx),
     legend: [...makeLegend(ctx, spec, curves), ...named, ...(extra?.legend ?? [])],

@@ -71,7 +71,7 @@ function otherPanel(ctx: Context, names: string[], index: number): Panel {
     order: (first ? 2 : logged ? 15 : 100) + index / 1000,
     height: first ? 150 : undefined,
     least: first ? 0.1 : undefined,
-    zero: isAccuracy(stem) ? (own) => allBelow(own, names, 0.5) : undefined, // near chance a per cent is noise
+    holds: isAccuracy(stem) ? (own) => (allBelow(own, names, 0.5) ? [0] : []) : undefined, // near chance a per cent is noise
     guides: isAccuracy(stem) ? (own) => accuracyGuides(own, names) : undefined,
     shown: names.map((own) => ({ name: own, label: plain(own) })),
     ylabel: info?.unit ? shorten(info.unit, 16) : undefined,

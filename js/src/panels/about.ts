@@ -6,6 +6,8 @@ import { formatNumber, shorten } from "../data/format.ts";
 import { h, press, refill, swatch } from "../draw/dom.ts";
 import { countDepth, describeHeader, describeNetwork, isDefault } from "../judge/facts.ts";
 
+const LONGEST = 600; // letters
+
 /** What is known of one run alone: the network as a whole, and what its schedule made of the learning rate. */
 function factsOf(run: ShownRun, alone: boolean): Map<string, string> {
   const { header } = run.data;
@@ -18,13 +20,13 @@ function factsOf(run: ShownRun, alone: boolean): Map<string, string> {
   if (facts.has("lr") && rates.n && (now !== highest || rates.y[0] !== highest))
     facts.set(
       "lr",
-      `${formatNumber(now)} now, ${formatNumber(highest)} at its highest, ${formatNumber(rates.y[0])} at first`,
+      `${formatNumber(now)} now, highest seen ${formatNumber(highest)}, ${formatNumber(rates.y[0])} at first`,
     );
   const network = facts.get("network") ?? describeNetwork(header.layers); // older logs have no module tree
   facts.delete("network");
   const own: [string, string][] = header.layers.length
     ? [
-        ["depth", `${countDepth(header.layers)} weights`],
+        ["depth", `${countDepth(header.layers)} weight tensors`],
         ["network", network],
       ]
     : [];
@@ -32,6 +34,12 @@ function factsOf(run: ShownRun, alone: boolean): Map<string, string> {
     [...facts].flatMap(([name, value]): [string, string][] => [[name, value], ...(name === "parameters" ? own : [])]),
   );
 }
+
+/** Whole parts of a long list, from its beginning. */
+const cutList = (text: string) =>
+  text.length > LONGEST
+    ? `${shorten(text.slice(0, text.lastIndexOf(", ", LONGEST)), LONGEST)}, …`
+    : shorten(text, LONGEST);
 
 const countWords = (count: number) => (count === 1 ? "1 differs" : `${count} differ`);
 
@@ -74,9 +82,9 @@ const panel: Panel = {
           "tr",
           {},
           h("td", { class: "ck-fact" }, shorten(name, 60)),
-          ...values.map((value) => h("td", { class: "ck-of", title: value.slice(0, 1000) }, shorten(value, 300))),
+          ...values.map((value) => h("td", { class: "ck-of", title: value.slice(0, 1000) }, cutList(value))),
         );
-      const usual = ctx.runs.length === 1 ? rows.filter(([, [value]]) => isDefault(value)) : [];
+      const usual = ctx.runs.length === 1 ? rows.filter(([name, [value]]) => isDefault(name, value)) : [];
       const folded = h("tbody", { hidden: true }, ...usual.map(line));
       const fold = () => {
         folded.hidden = !folded.hidden;

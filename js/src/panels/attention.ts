@@ -18,7 +18,7 @@ export default curvePanel({
   also: [LOGIT],
   ylabel: "nats",
   split: true,
-  zero: () => true,
+  holds: () => [0],
   note,
   help: [
     "The mean entropy of the attention weights: 0 where each position looks at a single position, ln of the number of positions where it looks at all of them equally. The sentence names the largest logit, before the softmax.",

@@ -109,7 +109,15 @@ function stripLabels(edges: Float64Array, box: Box, first: boolean, last: boolea
   const tall = box.height > 34;
   const { zero } = binAxis(edges);
   const label = (value: number, y: number, baseline: "top" | "middle" | "bottom"): Mark => ({
-    ...{ type: "text", x: box.x - 5, y, text: formatTick(value), anchor: "end", baseline, color: theme.quiet },
+    ...{
+      type: "text",
+      x: box.x - 5,
+      y,
+      text: formatTick(Number(value.toPrecision(3))),
+      anchor: "end",
+      baseline,
+      color: theme.quiet,
+    },
   });
   const marks: Mark[] = [];
   if (tall || first) marks.push(label(edges[edges.length - 1], box.y, "top"));
@@ -139,8 +147,8 @@ const panel: Panel = {
   needs: [NAME],
   timeless: true,
   help: [
-    "Bins are evenly spaced in value, or (with a 0 in the middle) in magnitude on either side of it. In the second case nothing is outside, and gradients of 1e−9 show as well as gradients of 1.",
     "All elements of all individual gradients of the batch, counted by value; counts are on a log scale. Below, the same over the whole run: time to the right, value upwards, brighter means more.",
+    "Bins are evenly spaced in value, or (with a 0 in the middle) in magnitude on either side of it. In the second case nothing is outside, and gradients of 1e−9 show as well as gradients of 1.",
     "Healthy: a bell around 0 that slowly narrows. Everything in one thin line at 0: the gradients vanish. Bright upper and lower edges: they explode, because values outside the range are counted in the outermost bins.",
   ],
   shows: (ctx) => isTracked(ctx, [NAME]) || ctx.runs.some(({ data }) => data.heavy.has(NAME)),

@@ -73,8 +73,11 @@ function readings(ctx: Context): Reading[] {
     const text = `${formatCount(total)} elements`;
     const own = { step: histogram.step, run: run.run };
     if (!several) return { label: "elements", value: total, text, ...own };
-    const outside = outsideShares(histogram).gradient;
-    return { label: `${run.label} outside`, value: outside, text: formatShare(outside), color: run.color, ...own };
+    const axis = binAxis(histogram.edges);
+    const [word, value] = axis.log
+      ? ["near 0", zeroShare(histogram.counts, axis, histogram.shape[1])]
+      : ["outside", outsideShares(histogram).gradient];
+    return { label: `${run.label} ${word}`, value, text: formatShare(value), color: run.color, ...own };
   });
 }
 

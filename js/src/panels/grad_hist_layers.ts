@@ -121,7 +121,7 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
   const upTo = weak.length > 1 ? "up to " : "";
   const words = [
     dead.length ? `No gradient: ${list(dead)}.` : "",
-    weak.length ? `Gradients ${upTo}${formatNumber(most, 2)} × smaller than usual: ${list(weak)}.` : "",
+    weak.length ? `Gradients ${upTo}${formatNumber(most, 2)} × smaller than elsewhere: ${list(weak)}.` : "",
   ];
   return { fault: true, text: words.filter(Boolean).join(" "), short: `slow: ${list(slow)}` };
 }

@@ -62,10 +62,10 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
   const { low, high, at } = level;
   const say = (text: string, short: string) => ({ text: at + text, short: `${short}${size}` });
   if (low > THRESHOLDS.norm)
-    return say(`The noise is above the customary 0.9${size}: a larger batch would point more reliably.`, "noisy");
-  if (high > THRESHOLDS.norm) return say(`The noise is around the customary 0.9${size}.`, "noise around 0.9");
+    return say(`The noise is above the usual limit 0.9${size}: a larger batch would point more reliably.`, "noisy");
+  if (high > THRESHOLDS.norm) return say(`The noise is about at the usual limit 0.9${size}.`, "noise around 0.9");
   if (high < 0.25) return say(`Hardly any noise${size}: a smaller batch would do.`, "hardly any noise");
-  return say(`The noise ball is inside θ = 0.9${size}: the batch is large enough.`, "large enough");
+  return say(`The noise is below the usual limit 0.9${size}: the batch is large enough.`, "large enough");
 }
 
 function draw(ctx: Context, size: Size): Scene {
@@ -146,7 +146,7 @@ const panel: Panel = {
   needs: names,
   canSplit: false,
   help: [
-    "Each sample of the batch has a gradient of its own. Shown is how far they scatter around their mean (the arrow), in units of its length: in total (norm: the ball), along it (inner) and across it (ortho). Dashed: the customary thresholds 0.9, 0.9 and 5.84.",
+    "Each sample of the batch has a gradient of its own. Shown is how far they scatter around their mean (the arrow), in units of its length: in total (norm: the ball), along it (inner) and across it (ortho). Dashed: their usual limits 0.9, 0.9 and 5.84.",
     "Everything inside the dashed lines: the batch is large enough for this gradient. Far outside: the direction is mostly noise, and a larger batch or a smaller learning rate helps. Tiny compared with the dashed ball: the batch is wastefully large.",
     "Noise normally grows relative to the gradient as training goes on.",
   ],

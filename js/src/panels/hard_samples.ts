@@ -8,6 +8,7 @@ import { h, press, refill } from "../draw/dom.ts";
 
 const NAME = "HardSamples";
 const WIDTH = 6; // id, mean norm, mean cosine with the gradient, times seen, label, last step
+const ENOUGH = 3; // times: before, every sample has a large gradient
 const NO_IDS = "Samples have no ids: call run.batch(ids=...) before each forward pass to follow them over the run.";
 
 export interface HardSample {
@@ -103,17 +104,21 @@ const panel: Panel = {
     }),
   note: (ctx) => {
     const table = findTable(ctx);
-    if (!table) return ctx.runs.some(({ data }) => data.heavy.get(NAME)?.length) ? "" : NO_IDS;
+    if (!table) return "";
     const whose = ctx.runs.length > 1 ? `Of ${table.run.label}, until` : "Until";
-    return `${whose} step ${formatNumber(table.step)}.`;
+    const most = Math.max(...table.samples.map(({ times }) => times));
+    const chance =
+      most < ENOUGH ? ` Seen ${most === 1 ? "once" : `${most} times`} at most: the order is mostly chance.` : "";
+    return `${whose} step ${formatNumber(table.step)}.${chance}`;
   },
   fill(ctx, element) {
     const table = findTable(ctx);
     const shows = ctx.sample !== undefined;
     const pictures = shows ? (table?.samples ?? []).map(({ id }) => ctx.sample?.(id) !== undefined) : [];
-    const key = JSON.stringify([ctx.theme.dark, table?.run.run, table?.step, ctx.state.lens, shows, pictures]);
+    const ids = ctx.runs.some(({ data }) => data.heavy.get(NAME)?.length);
+    const key = JSON.stringify([ctx.theme.dark, ids, table?.run.run, table?.step, ctx.state.lens, shows, pictures]);
     refill(element, key, () => {
-      if (!table) return [h("p", { class: "ck-fine" }, "No table of samples yet.")];
+      if (!table) return [h("p", { class: "ck-fine" }, ids ? "No table of samples yet." : NO_IDS)];
       const names = ["id", ...(shows ? ["sample"] : []), "label", "norm", "cosine", "seen", "last step"];
       const head = names.map((name) => h("th", { class: name === "sample" ? "" : "ck-n" }, name));
       const body = table.samples.map((sample) => row(ctx, sample, shows));

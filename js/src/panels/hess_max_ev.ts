@@ -1,6 +1,6 @@
 import type { Context, ShownRun, Verdict } from "../contract/panel.ts";
 import { inverse, ratio } from "../data/derive.ts";
-import { formatNumber } from "../data/format.ts";
+import { formatNumber, formatShare } from "../data/format.ts";
 import type { Axis, Series } from "../data/series.ts";
 import { judged } from "../judge/judging.ts";
 import { optimizerOf, stabilityFactor } from "../judge/stability.ts";
@@ -51,8 +51,9 @@ function judge(ctx: Context, run: ShownRun): Verdict | null {
   const { value, low, high, at } = level;
   if (!(value > 1e-6 * edge)) return null; // flat: there is no curvature that a step could be judged by
   const fault = low > edge;
-  const verdict = fault ? "beyond the edge of stability" : high > edge ? "at the edge of stability" : "below the edge";
-  const text = `${at}${formatNumber(value / edge, 2)} × the ${limit.name === PRECONDITIONED ? "" : "limit "}${limit.words} = ${formatNumber(edge)}: ${verdict}.`;
+  const verdict = `${fault ? "beyond" : high > edge ? "at" : "below"} the edge of stability`;
+  const whose = limit.name === PRECONDITIONED ? "" : "limit ";
+  const text = `${at}${formatShare(value / edge)} of the ${whose}${limit.words} (${formatNumber(edge)}): ${verdict}.`;
   return { text, short: verdict, fault };
 }
 

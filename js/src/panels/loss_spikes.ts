@@ -9,7 +9,7 @@ export default curvePanel({
   also: ["SpikeScore/share"],
   ylabel: "deviations",
   exact: true,
-  zero: () => true,
+  holds: () => [0, 7],
   guides: () => [{ value: 7, label: "7: a spike" }],
   help: [
     "How far the loss is above the median of the tracked losses before it, in units of their usual deviation from it (1.4826 times the median deviation).",

@@ -1,6 +1,6 @@
 import { type Context, type ShownRun, type Verdict, valueAt } from "../contract/panel.ts";
 import { formatNumber } from "../data/format.ts";
-import { isOld, isPointed } from "../judge/judging.ts";
+import { isPointed, isThin } from "../judge/judging.ts";
 import { curvePanel } from "./_curves.ts";
 
 const batchSizes = (ctx: Context) =>
@@ -10,15 +10,17 @@ const batchSizes = (ctx: Context) =>
 function judge(ctx: Context, run: ShownRun): Verdict | null {
   const hit = valueAt(ctx, run, "NoiseScale");
   const batch = run.data.header?.batch_size;
-  if (!batch || !hit || !(hit.value > 0)) return null;
+  if (!batch || !hit || !(hit.value > 0) || isThin(ctx, run, "NoiseScale")) return null;
+  const error = run.data.series("error/NoiseScale", "", "step").at(hit.step);
+  if (error && error.value > hit.value / 2) return null; // half or twice as much is as likely
   const scale = hit.value;
   const saved = 1 - (1 + scale / (2 * batch)) / (1 + scale / batch);
   const about = formatNumber(scale, 2);
-  const at = isPointed(ctx) || isOld(ctx, run, hit.step) ? `At step ${hit.step}: ` : "";
+  const at = isPointed(ctx) ? `At step ${hit.step}: ` : "";
   if (scale > batch)
     return {
       text: `${at}Doubling the batch would help up to about ${about} samples; from ${formatNumber(batch)} it saves ${formatNumber(100 * saved, 2)} % of the steps.`,
-      short: `helps up to ${about}`,
+      short: `a larger batch helps up to ${about}`,
     };
   return {
     text: `${at}The batch of ${formatNumber(batch)} is above the noise scale: doubling it would save only ${formatNumber(100 * saved, 2)} % of the steps.`,

@@ -11,7 +11,7 @@ export default curvePanel({
   ],
   ylabel: "share",
   split: true,
-  zero: () => true,
+  holds: () => [0],
   help: [
     "For Adam and similar optimizers: how much of the denominator √v + eps is eps, averaged over the parameters, and the root mean square of the step in units of the learning rate.",
     "Healthy: little eps, and steps of 0.1 to 1 learning rates. Near 1, eps decides: Adam acts like SGD with the rate lr / eps, because gradients are below eps (a loss scaled down, or gradients that vanish). A step far below the learning rate: gradients change their sign from step to step.",

@@ -112,8 +112,7 @@ function tools(ctx: Context): HTMLElement {
     const runs = filter.value ? ctx.names.filter((name) => matchesFilter(name, filter.value)) : null;
     ctx.set({ filter: filter.value, runs });
   });
-  const count = h("span", { class: "ck-fine" }, `${ctx.runs.length} of ${ctx.names.length} shown`);
-  return h("div", { class: "ck-tools" }, count, filter, many || ctx.state.grouped ? seeds : null, ...colors);
+  return h("div", { class: "ck-tools" }, filter, many || ctx.state.grouped ? seeds : null, ...colors);
 }
 
 function headRow(ctx: Context, names: string[]): HTMLElement {

@@ -7,6 +7,7 @@ import { formatNumber, shorten } from "../data/format.ts";
 import type { Series } from "../data/series.ts";
 import { messageScene, type Scene } from "../draw/scene.ts";
 import { signalShare } from "../judge/alpha.ts";
+import { groupLabel } from "../judge/facts.ts";
 import { quartiles } from "../judge/judging.ts";
 import { endsOf } from "../judge/metrics.ts";
 import { axisName, describeBest, type Setting, type Settings, settingsOf } from "../judge/settings.ts";
@@ -81,8 +82,13 @@ function draw(ctx: Context, size: Size): Scene {
     strips: stripsOf(ctx, settings, axis),
   });
   const named = new Map(dots.map(({ series, color }) => [series, color]));
+  const runsOf = (series: string) =>
+    settings.all.filter((own) => seriesOf(own, axis) === series).flatMap(({ runs }) => runs.map(({ label }) => label));
   if (named.size > 1)
-    scene.legend = [...named].map(([label, color]) => ({ label: shorten(label, 28), title: label, color }));
+    scene.legend = [...named].map(([title, color]) => {
+      const label = title.length > 28 ? groupLabel(runsOf(title)) : title; // the middle of a long one is not what differs
+      return { label: shorten(label, 28), title, color };
+    });
   return scene;
 }
 
@@ -106,7 +112,7 @@ const panel: Panel = {
   readings: (ctx) => {
     const best = settingsOf(ctx)?.all[0];
     if (!best || !Number.isFinite(best.final)) return [];
-    return [{ label: `best: ${best.name}`, value: best.final, text: `best ${shorten(best.name, 28)}` }];
+    return [{ label: `best: ${best.name}`, value: best.final, text: `best ${shorten(best.name, 40)}` }];
   },
   details: (ctx) =>
     (settingsOf(ctx)?.all ?? []).map(({ name, final, runs }) => ({

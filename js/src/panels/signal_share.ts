@@ -10,6 +10,7 @@ export default curvePanel({
   ylabel: "share",
   split: true,
   exact: true,
+  holds: () => [0],
   guides: () => [{ value: 0, label: "nothing but noise" }],
   help: [
     "How much of the squared batch gradient is the gradient of all the data, averaged over the tracked steps; the band is its standard error. 1 is all signal, 0 nothing but noise; below 0 no signal was found.",

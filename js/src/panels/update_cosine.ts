@@ -11,7 +11,7 @@ export default curvePanel({
   ],
   ylabel: "cosine",
   split: true,
-  zero: () => true,
+  holds: () => [0],
   guides: () => [{ value: 0, label: "across" }],
   help: [
     "The cosine between the step and the negative gradient: 1 for plain SGD, less with momentum, Adam or weight decay. Below 0 the step goes uphill on this batch.",

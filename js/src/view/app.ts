@@ -104,7 +104,7 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   }
 
   private escape(): void {
-    if (this.state.enlarged) this.set({ enlarged: "" });
+    if (this.state.enlarged) this.enlarge(this.state.enlarged);
   }
 
   get theme(): Theme {
@@ -293,12 +293,8 @@ export class App implements CardHost, BarHost, ScrubberHost, HealthHost {
   }
   enlarge(id: string): void {
     this.set({ enlarged: this.state.enlarged === id ? "" : id });
-    this.root.querySelector(".ck-big")?.scrollIntoView?.({ block: "nearest" });
-    const cards = [...this.root.querySelectorAll<HTMLElement>("[data-panel]")];
-    cards
-      .find((card) => card.dataset.panel === id)
-      ?.querySelector<HTMLElement>(".ck-title")
-      ?.focus({ preventScroll: true }); // where Escape is heard
+    this.draw(); // it has another place now
+    this.board.show(id); // and the focus, where Escape is heard
   }
   reveal(name: string, step: number, layer: string): void {
     const known = this.context().runs.some(({ data }) => data.header?.layers.some((own) => own.name === layer));

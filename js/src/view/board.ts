@@ -67,8 +67,13 @@ export class Board {
     const own =
       cards.find(({ panel }) => panel.names.includes(name) || panel.names.includes(`signal/${name}`)) ??
       cards.find(({ panel }) => panel.id === name);
-    own?.element.scrollIntoView?.({ block: "nearest" });
-    own?.element.querySelector<HTMLElement>(".ck-title")?.focus({ preventScroll: true });
+    if (own) this.show(own.panel.id);
+  }
+
+  show(id: string): void {
+    const element = this.cards.get(id)?.element;
+    element?.scrollIntoView?.({ block: element.classList.contains("ck-big") ? "start" : "nearest" });
+    element?.querySelector<HTMLElement>(".ck-title")?.focus({ preventScroll: true });
   }
 
   markDirty(moved = false): void {

@@ -13,8 +13,15 @@ import { inFull, isStale, oldSteps, summarizeReadings } from "./readings.ts";
 import { countLines, inWords, opinionNodes, opinions } from "./verdicts.ts";
 
 const MOST_SPOTS = 60;
+const MOST_SAID = 12; // numbers that a listener can follow
 export const LOW = 44; // pixels of a chart that waits for its first value
 const LINE = 24; // pixels that a line of numbers takes
+const inShort = ({ text, value }: Reading) => text ?? (value === null ? "–" : formatNumber(value));
+/** "fc.weight: gradient RMS 0.1" is a row of two cells. */
+const halves = (hint: string): [string, string] => {
+  const at = hint.indexOf(": ");
+  return [hint.slice(0, Math.max(0, at)), hint.slice(at < 0 ? 0 : at + 2)];
+};
 const heading = (scope: string, text: string) => h("th", { scope }, text);
 const tableRow = (what: string, ...cells: string[]) =>
   h("tr", {}, heading("row", what), ...cells.map((text) => h("td", {}, text)));
@@ -255,11 +262,10 @@ export class Card {
     const old = oldSteps(readings, ctx);
     const stale = readings.map((own) => !old && isStale(own, ctx)); // beside newer ones: in grey
     const key = JSON.stringify([readings, old, stale]);
-    const words = (reading: Reading) => reading.text ?? (reading.value === null ? "–" : formatNumber(reading.value));
     const all = readings.filter((reading) => !reading.minor);
     const shown: (Reading & { old?: boolean })[] = [...summarizeReadings(all)];
     if (old) shown.unshift({ label: "measured", value: null, text: old, old: true });
-    this.reserve(shown.map(words));
+    this.reserve(shown.map(inShort));
     if (this.shown.key === key) return;
     while (this.shown.spans.length < shown.length) {
       const span = h("span", { class: "ck-reading" });
@@ -270,7 +276,7 @@ export class Card {
     shown.forEach((reading, i) => {
       const { label, value, step, run, color } = reading;
       const span = this.shown.spans[i];
-      setText(span, words(reading));
+      setText(span, inShort(reading));
       span.title = `${label}${value === null ? "" : `: ${value}`}${step === undefined ? "" : ` at step ${step}`}`;
       setData(span, { value: value === null ? "" : String(value), label, run, step });
       setAttribute(span, "style", color ? `--c: ${color}` : "");
@@ -301,11 +307,10 @@ export class Card {
     const note = inWords(opinions(panel, ctx), panel.note?.(ctx) ?? "", ctx.runs.length > 1);
     const where = ctx.step === null ? "before the first record" : `at step ${ctx.step}`;
     const now = panel.readings(ctx);
-    const spots = this.scene.spots.slice(0, MOST_SPOTS).map((spot): [string, string] => [spot.layer ?? "", spot.hint]);
-    const summary = [...now.map((own) => `${own.label} ${inFull(own)}`), ...spots.map((own) => own.join(" "))].join(
-      ", ",
-    );
-    setAttribute(this.body, "aria-label", `${panel.title} ${where}: ${summary}`);
+    const spots = this.scene.spots.slice(0, MOST_SPOTS).map(({ hint }) => hint);
+    const said = [...now.map((own) => `${own.label} ${inShort(own)}`), ...spots];
+    const rest = said.length > MOST_SAID ? `, and ${said.length - MOST_SAID} more in the table below` : "";
+    setAttribute(this.body, "aria-label", `${panel.title} ${where}: ${said.slice(0, MOST_SAID).join(", ")}${rest}`);
     const all = [...now, ...(panel.details?.(ctx) ?? [])];
     refill(this.values, JSON.stringify([where, note, all, spots]), () => [
       h(
@@ -313,7 +318,7 @@ export class Card {
         {},
         h("caption", {}, `${panel.title} ${where}. ${note}`),
         h("thead", {}, h("tr", {}, ...["what", "value", "measured at step"].map((text) => heading("col", text)))),
-        h("tbody", {}, ...all.map(readingRow), ...spots.map(([what, hint]) => tableRow(what, hint, ""))),
+        h("tbody", {}, ...all.map(readingRow), ...spots.map((hint) => tableRow(...halves(hint), ""))),
       ),
     ]);
   }

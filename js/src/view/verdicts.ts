@@ -42,12 +42,25 @@ export function opinionNodes(judgements: Opinion[], count: number): Node[] {
 
 const MOST_LINES = 5; // on a telephone; beyond, the title has the rest
 
-/** Lines that this takes in a card of that width, about: each loses half a word to wrapping. */
+const LETTER = 6.1; // pixels, about
+const WHEN = 14; // letters of "At step 1234: ", which comes as soon as the user points at a step
+
+/** Lines that this takes in a card of that width, about: each loses half a word to wrapping, and an opinion is not divided. */
 export function countLines(judgements: Opinion[], note: string, several: boolean, width: number): number {
-  const dots = several ? judgements.reduce((sum, { runs }) => sum + 14 * runs.length, 0) : 0;
-  const named = judgements.reduce((sum, { runs }) => sum + runs.length, 0) === 2 ? 16 * 6.1 * 2 : 0;
-  const letters = judgements.reduce((sum, { text }) => sum + text.length + 2, 0) + note.length;
-  const length = 6.1 * letters + dots + (several ? named : 0);
-  const wrapped = length > width ? length / Math.max(1, width - 18) : 1;
-  return letters ? Math.min(MOST_LINES, Math.ceil(wrapped)) : 0;
+  const named = judgements.reduce((sum, { runs }) => sum + runs.length, 0) === 2 ? 16 * LETTER : 0;
+  let [lines, at] = [1, 0];
+  const flow = (size: number) => {
+    at += size;
+    if (at <= width) return;
+    lines += Math.ceil(at / Math.max(1, width - 18)) - 1;
+    at %= Math.max(1, width - 18);
+  };
+  for (const { text, runs } of judgements) {
+    const letters = text.replace(/^At step \d+: /, "").length + (several ? 2 : WHEN);
+    const size = LETTER * letters + (several ? runs.length * (14 + named) + 8 : 0);
+    if (several && at && at + size > width) [lines, at] = [lines + 1, 0];
+    flow(size);
+  }
+  flow(LETTER * note.length);
+  return judgements.length || note ? Math.min(MOST_LINES, lines) : 0;
 }

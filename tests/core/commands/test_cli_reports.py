@@ -6,11 +6,14 @@ import io
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from cockpit_core.commands import cli
+from cockpit_core.commands import cli, diagnose
+from cockpit_core.foundation.records import Evidence
+from cockpit_core.report.findings import describe_evidence
 from cockpit_core.report.show import list_runs, show_run
 from cockpit_core.report.terminal import Terminal, draw_sparkline, format_age, format_number
 from tests import synthetic
@@ -184,3 +187,17 @@ def test_no_name_reaches_the_terminal_with_its_escape_sequences(
         output = capsys.readouterr()
         for text in (output.out, output.err):
             assert text.replace("\n", "").isprintable(), (words, text)
+
+
+def test_evidence_names_its_layer_behind_the_number() -> None:
+    """ "units that answer to no sample of out: 0.875" was read as samples of something called out."""
+    evidence = Evidence("dead", 0.875, low=0.0, high=0.5, layer="out", text="units that answer to no sample")
+    assert describe_evidence(evidence) == "units that answer to no sample: 0.875 in out; healthy 0 to 0.5"
+
+
+@pytest.mark.parametrize(("early", "words"), [(["a"], "1 diagnosis"), (["a", "b"], "2 diagnoses")])
+def test_one_diagnosis_is_one(monkeypatch: pytest.MonkeyPatch, early: list[str], words: str) -> None:
+    monkeypatch.setattr(diagnose, "find_early", lambda judge: dict.fromkeys(early, ""))
+    history = SimpleNamespace(count=17, late=[SimpleNamespace(step=397)], resumed=False)
+    lines = diagnose.describe_gaps(SimpleNamespace(history=history, not_examined=dict, failed={}), 0)
+    assert lines == [f"too early for {words}: 17 tracked steps, the last is step 397"]

@@ -16,7 +16,13 @@ TAKEN = Finding("labels_random", "likely", "The labels may not belong to the inp
 
 
 def write_run(
-    path: Path, ended: float, told: Finding | None = TAKEN, loss: str = "CrossEntropyLoss", count: int = 120
+    path: Path,
+    ended: float,
+    told: Finding | None = TAKEN,
+    loss: str = "CrossEntropyLoss",
+    count: int = 120,
+    accuracy: float | None = None,
+    running: bool = False,
 ) -> None:
     """The first half of the losses is 2.3, that of guessing among ten classes; the second half is ``ended``."""
     layers = [LayerInfo("fc.weight", (10, 4), 40)]
@@ -25,9 +31,12 @@ def write_run(
         for step in range(count):
             record = Record("step", step, 1.0 + step, 0.01 * step)
             record.scalars = {"Loss": 2.3 if step < count // 2 else ended, "signal/target_std": math.sqrt(2.3)}
+            if accuracy is not None:
+                record.scalars |= {"log/valid_accuracy": accuracy, "signal/label_top_share": 0.4}
             record.findings = [told] if told is not None and step == count - 1 else []
             writer.write_record(record)
-        writer.write_record(Record("end", count, 1.0 + count, 0.01 * count, status="finished"))
+        if not running:
+            writer.write_record(Record("end", count, 1.0 + count, 0.01 * count, status="finished"))
 
 
 def list_cell(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -81,3 +90,23 @@ def test_diagnose_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     write_run(tmp_path / "a", 2.3, None, "CrossEntropyLoss")
     assert cli.main(["diagnose", "--json", "--fail-on", "likely", str(tmp_path / "a")]) == 1
     assert "not_learning" in [finding["name"] for finding in json.loads(capsys.readouterr().out)[0]["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "cell"), [(0.45, "not_learning"), (0.47, "-"), (47.0, "-"), (2.3, "not_learning")]
+)
+def test_a_score_that_guessing_does_not_reach_is_learning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], accuracy: float, cell: str
+) -> None:
+    """The loss of a network with a small learning rate is still near guessing when every second digit is right. Four in
+    ten of the labels are the same one here: naming it always is right in 40 %."""
+    write_run(tmp_path / "a", 2.28, None, accuracy=accuracy)
+    assert list_cell(tmp_path, capsys) == cell
+
+
+def test_a_run_whose_loss_still_falls_is_given_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a", 2.28, None, running=True)
+    assert list_cell(tmp_path, capsys) == "-"
+    write_run(tmp_path / "b", 2.3, None, running=True)
+    cli.main(["ls", str(tmp_path / "b")])
+    assert "not_learning" in capsys.readouterr().out

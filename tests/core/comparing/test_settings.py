@@ -45,6 +45,16 @@ def test_defaults_of_an_optimizer_are_said_by_its_name(tmp_path: Path) -> None:
     assert [(s.name, len(s.entries)) for s in settings] == [("SGD momentum=0", 2), ("Adam", 1), ("SGD momentum=0.9", 1)]
 
 
+def test_the_rate_is_the_one_that_a_schedule_leads_to(tmp_path: Path) -> None:
+    """A run with warm-up was once called by the first rate of it, a thousandth of what its user had typed."""
+    header = train(tmp_path / "a", "SGD", {}).data.header
+    (optimizer,) = header.optimizers
+    optimizer.groups[:] = [{"lr": "0.0001", "initial_lr": "0.1"}, {"lr": "0.04", "initial_lr": "0.1", "max_lr": "0.5"}]
+    settings = read_settings(header)
+    assert {"lr": "0.1", "lr[1]": "0.5"}.items() <= settings.items()
+    assert not any("initial" in key or "max" in key for key in settings)
+
+
 def make_entry(name: str, settings: dict[str, str]) -> Entry:
     return Entry(name, None, settings)  # type: ignore[arg-type]
 
