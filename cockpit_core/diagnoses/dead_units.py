@@ -35,10 +35,13 @@ class DeadUnits(Diagnosis):
         harmful = bool(view.silent) or view.stuck or view.drop < 0.1 or (from_start and view.lingers)
         if not harmful or (view.learns and view.drop > 0.8):
             return None
+        if from_start and not view.silent and 0 < view.vanishing[0] < limit("vanishing"):
+            return None  # all get a gradient, however small: nothing is dead, signals and gradients vanish
         where = view.name_activation("dead_where")
+        units = "units in front of" if f"{where}.weight" in view.facts.layers else "units of"
         when = "from the first step on" if first >= limit("dead0") else "by now"
         text = (
-            f"{number(100 * dead)} % of the units of module {where} are dead, {when}: they give the same for every "
+            f"{number(100 * dead)} % of the {units} module {where} are dead, {when}: they give the same for every "
             "sample, and learn nothing."
         )
         remedy = (

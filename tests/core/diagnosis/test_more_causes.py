@@ -181,3 +181,22 @@ def test_one_of_several_calls_may_always_be_the_same() -> None:
     assert "batch_repeated" in find(put(batch_checksum=0.5))
     assert "batch_repeated" not in find(put(batch_checksum=0.5, calls=2))
     assert "batch_repeated" in find(put(batch_checksum=0.5, calls=4, passes=4))  # accumulation
+
+
+def test_units_that_hardly_differ_in_a_deep_network_of_sigmoids_are_not_dead() -> None:
+    """Twelve layers: what reaches the last one is the same for every sample, but for rounding; every tensor has a gradient."""
+    sizes = np.array([1e-12, 1e-12, 1e-7, 1e-7, 0.4, 0.4])
+    options = {"layers": lambda i: {"GradNorm": sizes, "ParamNorm": np.full(6, 1.8)}}
+    found = find(put(**STUCK, dead=0.9), **options)
+    assert next(iter(found)) == "vanishing_gradients"
+    assert "dead_units" not in found
+    silent = {"layers": lambda i: {"GradNorm": sizes * (sizes > 0.1), "ParamNorm": np.full(6, 1.8)}}
+    assert "dead_units" in find(put(**STUCK, dead=1.0), **silent)
+
+
+@pytest.mark.parametrize(("module", "words"), [("relu2", "units of module relu2"), ("b", "units in front of module b")])
+def test_units_are_told_by_where_they_stand(module: str, words: str) -> None:
+    """Without modules for activations, inputs of layers are looked at."""
+    header = make_header()
+    header.options["activations"] = f"a\n{module}"
+    assert words in find(put(**STUCK, dead=1.0), header=header)["dead_units"].text
