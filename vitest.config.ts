@@ -5,6 +5,7 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     include: ["js/tests/**/*.test.ts"],
+    setupFiles: ["js/tests/setup.ts"],
     environment: "happy-dom",
     testTimeout: 60_000,
     pool: "threads",
