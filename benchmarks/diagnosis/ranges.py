@@ -51,6 +51,7 @@ def watch(folder: Path, seen: dict[str, list[float]]) -> None:
             continue
         if kind == "log":
             judge.note(step.step, step.scalars)
+        if kind != "step":
             continue
         judge.see(step)
         assert judge.facts is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.diagnosis.faults import FAULTS
@@ -112,7 +112,11 @@ def judge(data: RunData, keep: Keep) -> tuple[list[Finding], dict[str, int]]:
         if kind == "start":
             judge.start(kept, seen.step, seen.generation)
             continue
-        for news in judge.see(Observation(seen.step, kept, layers, seen.batch_size, seen.generation)):
+        known = Observation(seen.step, kept, layers, seen.batch_size, seen.generation)
+        if kind == "end":  # that it is over is known, whatever else is
+            over = {name: value for name, value in seen.scalars.items() if name == "signal/finished"}
+            known = replace(known, scalars=kept | over)
+        for news in judge.finish(known) if kind == "end" else judge.see(known):
             if news.severity != "advice":
                 at.setdefault(news.name, news.step)
     return rank(judge.found.values()), at
