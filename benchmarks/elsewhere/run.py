@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--half", required=True, choices=["A", "B"])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", help="names of programs")
+    parser.add_argument("--seeds", type=int, default=2, help="of the faults")
     parser.add_argument("--plain", action="store_true", help="only the plain runs")
     parser.add_argument("--limit", type=float, default=120, help="seconds after which a case is given up")
     parser.add_argument("--logs", type=Path, default=logs_folder())
@@ -70,6 +71,7 @@ def main() -> None:
         if options.only and program.name not in options.only:
             continue
         cases = [item for item in program.cases() if item[0].kind == "plain" or not options.plain]
+        cases = [(case, seed) for case, seed in cases if case.kind not in ("severe", "mild") or seed < options.seeds]
         for case, seed in cases:
             group = [other.id for other, _ in cases if (other.kind == "healthy") == (case.kind == "healthy")]
             # plain runs first: they show soonest that a program learns; then evenly over programs, faults and healthy variants

@@ -58,7 +58,7 @@ class Contribution:
 
     def make(self, lo: int, hi: int, scratch: Scratch) -> Tensor:
         """Form the unscaled gradients of some samples; they may lie in ``scratch``, until it is used again."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of contribution has its own
 
     @property
     def floats_per_sample(self) -> int:
