@@ -37,7 +37,7 @@ X86 = {
     "avx2": "-mcpu=x86_64_v3 -DBYTES=32",
     "avx512": "-mcpu=x86_64_v4 -mprefer-vector-width=512 -DBYTES=64",
 }
-ARM = {"neon": "-DBYTES=16"}
+ARM = {"neon": "-DBYTES=16 -mno-outline-atomics"}  # else they are functions of a library
 PLATFORMS = {
     "x86_64-linux.so": ("x86_64-linux-gnu.2.17", X86),
     "aarch64-linux.so": ("aarch64-linux-gnu.2.17", ARM),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +61,9 @@ class LayerResult:
     directions: dict[str, Tensor] | None = None
     """Those of its first turn, until it has come."""
     along: dict[str, Tensor] | None = None
-    """Directions of a small layer that is to be reduced together with others (``small_layers``)."""
+    """Directions of a layer that is to be reduced together with others."""
+    waits_for: Any = None
+    """Who does so then (``reducing.KINDS``)."""
 
     @property
     def samples(self) -> int | None:

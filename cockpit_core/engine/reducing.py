@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.distributed.group import Group, first_problem, reason_of
-from cockpit_core.engine import by_products, small_layers
+from cockpit_core.engine import by_products, folded_layers, small_layers
 from cockpit_core.engine.capture import Pass
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.cover import Cover
@@ -24,6 +24,9 @@ from cockpit_core.foundation.sharded import contains_sharded_modules, is_sharded
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.fallback import ModuleGradients, gradients_of
 from cockpit_core.layers.registry import NotCovered, Repeating, find_rule
+
+KINDS = small_layers, by_products, folded_layers
+"""Of layers that are reduced together at the end of the pass."""
 
 
 class Reducer:
@@ -76,11 +79,9 @@ class Reducer:
     def _reduce_waiting(self, job: Job, results: list[LayerResult]) -> None:
         """All layers that need no turn of their own."""
         try:
-            by_kind: tuple[list[LayerResult], list[LayerResult]] = ([], [])
-            for result in results:
-                by_kind[small_layers.rows_of(result.parts[0]) is None].append(result)
-            small_layers.reduce_waiting(by_kind[0], job, self.clock)
-            by_products.reduce_waiting(by_kind[1], job, self.clock)
+            for kind in KINDS:
+                some = [result for result in results if result.waits_for is kind]
+                kind.reduce_waiting(some, job, self.clock)
         except Exception as error:
             for result in results:
                 self._give_up(result, error)
@@ -100,10 +101,8 @@ class Reducer:
             value = parameter if job.request.spec is None else whole(parameter)
             if result.reason:
                 continue
-            if may_wait and (
-                small_layers.may_wait(result, directions, job) or by_products.may_wait(result, directions, job)
-            ):
-                result.along = directions
+            if may_wait and (kind := find_kind(result, directions, job)) is not None:
+                result.along, result.waits_for = directions, kind
                 continue
             try:
                 reduce_parts(result, directions, job, value, self.clock)
@@ -146,6 +145,11 @@ class Reducer:
             if statistics.counts is not None:
                 sums += self.group.own_tables(statistics.counts)
         self.group.add(sums)
+
+
+def find_kind(result: LayerResult, directions: dict[str, Tensor], job: Job) -> Any:
+    """The module that will reduce this layer together with others of its kind; None where it needs a turn of its own."""
+    return next((kind for kind in KINDS if kind.may_wait(result, directions, job)), None)
 
 
 def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import pairwise
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,9 +20,12 @@ _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 
 
+_forked = False
+
+
 def _forget_pool() -> None:
-    global _pool
-    _pool = None
+    global _pool, _forked
+    _pool, _forked = None, True
 
 
 if hasattr(os, "register_at_fork"):  # the threads do not survive a fork; the child makes its own
@@ -50,11 +56,10 @@ def deal(length: int, elements: int, alone: int, grain: int = 1) -> list[tuple[i
 
 
 def share(run: Callable[[int, int], Result], bounds: list[tuple[int, int]]) -> list[Result]:
-    """``run(start, stop)`` of each part, in their order. The first is done in this thread, the others by whoever is free; all
-    have ended when one raises."""
+    """``run(start, stop)`` of each part, in their order, by whoever is free; all have ended when one raises."""
     if len(bounds) == 1:
         return [run(*bounds[0])]
-    left, results = deque(enumerate(bounds[1:], 1)), dict[int, Result]()
+    left, results = deque(enumerate(bounds)), dict[int, Result]()
 
     def work() -> None:
         while left:
@@ -64,13 +69,71 @@ def share(run: Callable[[int, int], Result], bounds: list[tuple[int, int]]) -> l
                 return
             results[place] = run(*own)
 
-    others = [_threads().submit(work) for _ in range(min(len(bounds), torch.get_num_threads()) - 1)]
-    try:
-        results[0] = run(*bounds[0])
-        work()
-    finally:
-        for other in others:
-            other.exception()
-    for other in others:
-        other.result()
+    wanted, team = torch.get_num_threads(), _find_team_here()
+    if team is not None and len(bounds) >= wanted:  # a smaller team would send its other threads away
+        errors = _work_in_team(work, team, wanted)
+    else:
+        errors = _work_in_pool(work, min(len(bounds), wanted))
+    if errors:
+        raise errors[0]
     return [results[place] for place in range(len(bounds))]
+
+
+def _work_in_pool(work: Callable[[], None], number: int) -> list[BaseException]:
+    others = [_threads().submit(work) for _ in range(number - 1)]
+    errors = list[BaseException | None]()
+    try:
+        work()
+    except BaseException as error:
+        errors.append(error)
+    errors += [other.exception() for other in others]
+    return [error for error in errors if error is not None]
+
+
+def _work_in_team(work: Callable[[], None], team: Any, number: int) -> list[BaseException]:
+    errors = list[BaseException]()
+
+    def one(_: Any) -> None:
+        try:
+            work()
+        except BaseException as error:  # an error must not leave a function that C has called
+            errors.append(error)
+
+    team(ctypes.cast(_CALLED(one), ctypes.c_void_p), None, number, 0)
+    return errors
+
+
+_CALLED = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def _find_team_here() -> Any:
+    return None if _forked else find_team()  # it does not survive a fork
+
+
+@lru_cache
+def find_team() -> Any:
+    """How torch wakes its own threads, where they are those of OpenMP; else None.
+
+    After a loop of torch they listen for the next one for a while, each on a core of its own. Another thread has to wait for
+    one of these cores, but they begin at once."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        function = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_NOW).GOMP_parallel
+    except (OSError, AttributeError):  # another system, or another way to share work
+        return None
+    function.restype = None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    return function
+
+
+def work_together(kernel: Any, work: int, threads: int) -> None:
+    """``kernel(work)``, a native function, in so many threads at once: each takes items of the work until none is left. Fewer
+    may come."""
+    if threads <= 1:
+        kernel(work)
+        return
+    team = _find_team_here()
+    if team is not None:
+        team(ctypes.cast(kernel, ctypes.c_void_p), work, threads, 0)
+    else:
+        share(lambda low, high: kernel(work), [(k, k + 1) for k in range(threads)])

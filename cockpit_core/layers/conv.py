@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -57,6 +58,7 @@ class Patches(Contribution):
         self.around, self.padded = around if any(around) else (), None if any(around) else image
         self.out = tuple(left.shape[2:])
         self.walkable: bool | None = None
+        self.sparse: bool | None = None
         super().__init__(left.shape[0], shape, scale)
 
     @property
@@ -118,8 +120,16 @@ class Patches(Contribution):
     def _is_sparse(self) -> bool:
         if not self._can_walk():
             return False
-        some = self.left.reshape(-1)[:: self.left.numel() // LOOKED_AT | 1]  # odd, so that all columns are among them
-        return int(torch.count_nonzero(some)) <= ways.SPARSE * some.numel()
+        if self.sparse is None:
+            every = self.left.numel() // LOOKED_AT | 1  # odd, so that all columns are among them
+            some = self.left.reshape(-1)[::every]
+            number = np.count_nonzero(some.numpy()) if some.is_cpu else torch.count_nonzero(some)
+            self.sparse = int(number) <= ways.SPARSE * some.shape[0]
+        return self.sparse
+
+    def walks_over_all(self) -> bool:
+        """Is ``reduce`` a walk over all positions?"""
+        return self._can_walk() and not self._is_sparse()
 
     def squares(self) -> Tensor | None:
         """In one pass like ``reduce``."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cockpit_core.foundation.sharded import has_peers
-from cockpit_core.kernels.native.normalised import can_normalise, find_moments, sum_normalised
+from cockpit_core.kernels.native.normalised import can_normalise, find_moments, sum_by_groups, sum_normalised
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.registry import Call, NotCovered, match_dtype, rule, samples_first
 
@@ -52,18 +52,24 @@ if hasattr(nn, "RMSNorm"):  # torch 2.4
 
 Moments = Callable[[], tuple[Tensor, Tensor]]
 """Mean and variance, [N or 1, groups] each."""
+Sums = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From the gradient of the output to sums over positions of ``b x_hat`` and of ``b``, [N, C] each."""
+
+
+def sum_with(call: Call, moments: Moments) -> Sums:
+    return lambda b: sum_normalised(call.input, b, *moments(), call.module.eps)  # type: ignore[arg-type]
 
 
 def channel_rows(
-    call: Call, b: Tensor, scale: float, x_hat: Callable[[], Tensor], moments: Moments | None = None
+    call: Call, b: Tensor, scale: float, x_hat: Callable[[], Tensor], sums: Sums | None = None
 ) -> dict[str, Contribution]:
-    """Features are dimension 1, positions all behind it (BatchNorm, GroupNorm, InstanceNorm). With ``moments`` and a kernel
-    for it nothing of the input's size is written; else ``x_hat`` is."""
+    """Features are dimension 1, positions all behind it (BatchNorm, GroupNorm, InstanceNorm). With ``sums`` by a kernel
+    nothing of the input's size is written; else ``x_hat`` is."""
     module, B = call.module, call.batch_size
     weight: nn.Parameter = module.weight  # type: ignore[assignment]
     b = match_dtype(b, weight)
-    if moments is not None and call.input.dtype == b.dtype and can_normalise(call.input, b):
-        rows = list(sum_normalised(call.input, b, *moments(), module.eps))  # type: ignore[arg-type]
+    if sums is not None and call.input.dtype == b.dtype and can_normalise(call.input, b):
+        rows = list(sums(b))
     else:
         product = b * match_dtype(x_hat(), weight)
         rows = [t.flatten(2).sum(2) if t.dim() > 2 else t for t in (product, b)]  # [N, C]
@@ -81,7 +87,8 @@ def group_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     if module.weight is None:
         return {}
     normalise = partial(F.group_norm, call.input, module.num_groups, None, None, module.eps)
-    return channel_rows(call, b, scale, normalise, partial(find_moments, call.input, module.num_groups, joined=False))
+    own = partial(sum_by_groups, call.input, groups=module.num_groups, eps=module.eps)
+    return channel_rows(call, b, scale, normalise, own)
 
 
 @rule(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -112,7 +119,7 @@ def batch_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
         known = mean[None], var[None]
         moments = lambda: known  # noqa: E731
     with torch.no_grad():
-        return channel_rows(call, b, scale, normalise, moments)
+        return channel_rows(call, b, scale, normalise, sum_with(call, moments))
 
 
 @rule(nn.SyncBatchNorm)

@@ -60,6 +60,9 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
     "look_at_matrices": (None, [_POINTER, _LONG, _POINTER]),
     "reduce_grams": (None, [_POINTER, *[_LONG] * 3, _POINTER, _POINTER]),
     "fill_cells": (None, [_POINTER, _POINTER, *[_LONG] * 3]),
+    "walk_convolutions": (None, [_POINTER]),
+    "walk_normalised": (None, [_POINTER]),
+    "walk_grams": (None, [_POINTER]),
     "step_back": (None, [*[_POINTER] * 4, _LONG, *[_POINTER] * 2, *[_LONG] * 4]),
 }
 

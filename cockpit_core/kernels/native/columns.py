@@ -24,7 +24,7 @@ from cockpit_core.kernels.native.convolving import (
     PADDING,
     Geometry,
     Sizes,
-    check_fit,
+    check_sides,
     lay_out,
     move_channels,
 )
@@ -74,7 +74,7 @@ class Image:
         """A kernel would read what is not there."""
         like = self.buffer.new_empty(()).expand(self.samples, self.channels, *self.space)
         left = columns.new_empty(()).expand(columns.shape[1], columns.shape[2], *out)
-        check_fit(left, like, geometry, self.groups, shape)
+        check_sides(left, like, geometry, self.groups, shape)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def move_channels(tensor: Tensor, groups: int, around: Sizes = (), *, borrowed: 
         buffer[images * size :] = 0
     if not tensor.numel():
         return buffer
-    _move(tensor, buffer, 0, images, _begin_rows(space, around), space[-1], size)
+    _move(tensor, buffer, 0, images, begin_rows(space, around), space[-1], size)
     return buffer
 
 
@@ -70,7 +70,7 @@ def widen_space(space: Sizes, around: Sizes) -> Sizes:
 
 
 @lru_cache(maxsize=256)
-def _begin_rows(space: Sizes, around: Sizes) -> np.ndarray:
+def begin_rows(space: Sizes, around: Sizes) -> np.ndarray:
     """At which position of the widened space each row of an image begins."""
     whole, before = widen_space(space, around), around[::2] or (0,) * len(space)
     steps = [math.prod(whole[axis + 1 :]) for axis in range(len(space))]
@@ -150,15 +150,20 @@ def can_walk(image: Tensor, left: Tensor, positions: int) -> bool:
     return image.shape[1] * positions <= LARGEST and min(image.numel(), left.numel()) > 0
 
 
-def check_fit(left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes, around: Sizes = ()) -> None:
-    """A kernel would read what is not there."""
-    space = widen_space(tuple(image.shape[2:]), around)
-    reach = [(o - 1) * s + d * (k - 1) + 1 for o, k, s, d in zip(left.shape[2:], *geometry, strict=True)]
+def check_fit(left: Sizes, image: Sizes, geometry: Geometry, groups: int, shape: Sizes, around: Sizes = ()) -> None:
+    """Of the sizes of both sides: a kernel would read what is not there."""
+    space = widen_space(image[2:], around)
+    reach = [(o - 1) * s + d * (k - 1) + 1 for o, k, s, d in zip(left[2:], *geometry, strict=True)]
     inside = all(r <= size for r, size in zip(reach, space, strict=True))
-    whole = len(left) == len(image) and left.shape[1] % groups == image.shape[1] % groups == 0
-    alike = left.dtype == image.dtype and tuple(shape) == (left.shape[1], image.shape[1] // groups, *geometry[0])
-    if not (inside and whole and alike):
-        raise ValueError(f"gradients {tuple(left.shape)} do not fit an image {tuple(image.shape)} and a weight {shape}")
+    whole = left[0] == image[0] and left[1] % groups == image[1] % groups == 0
+    if not (inside and whole and tuple(shape) == (left[1], image[1] // groups, *geometry[0])):
+        raise ValueError(f"gradients {left} do not fit an image {image} and a weight {shape}")
+
+
+def check_sides(left: Tensor, image: Tensor, geometry: Geometry, groups: int, shape: Sizes, around: Sizes = ()) -> None:
+    if left.dtype != image.dtype:
+        raise ValueError(f"gradients of {left.dtype} do not fit an image of {image.dtype}")
+    check_fit(tuple(left.shape), tuple(image.shape), geometry, groups, shape, around)
 
 
 def reduce_convolution(
@@ -172,7 +177,7 @@ def reduce_convolution(
     assert library is not None
     samples, space, out = len(left), widen_space(tuple(image.shape[2:]), around), tuple(left.shape[2:])
     channels, number = image.shape[1] // groups, len(directions)
-    check_fit(left, image, geometry, groups, shape, around)
+    check_sides(left, image, geometry, groups, shape, around)
     places, starts, rows = lay_out(geometry, space, out, channels)
     sizes = np.array(
         [groups, left.shape[1] // groups, channels * math.prod(space), len(places), len(starts), *rows], np.int64

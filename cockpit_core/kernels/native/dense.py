@@ -20,7 +20,7 @@ from cockpit_core.kernels.native.convolving import (
     PADDING,
     Geometry,
     Sizes,
-    check_fit,
+    check_sides,
     lay_out,
     move_channels,
     move_directions,
@@ -57,7 +57,7 @@ def reduce_convolution(
     """Of ``g_n[o, c, k] = scale * sum_s left_n[o, s] image_n[c, patch(k, s)]``: ``left`` [n, rows, *out], ``image``
     [n, channels, *space], which zeros are put ``around``. The first ``compared`` samples (at most ``MOST_COMPARED``) are
     compared with each other."""
-    check_fit(left, image, geometry, groups, shape, around)
+    check_sides(left, image, geometry, groups, shape, around)
     space, out, channels = widen_space(tuple(image.shape[2:]), around), tuple(left.shape[2:]), image.shape[1] // groups
     places, starts, rows = lay_out(geometry, space, out, channels)
     left, positions = left.contiguous(), math.prod(out)

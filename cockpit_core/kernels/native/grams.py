@@ -3,6 +3,7 @@ positions with each other, without forming a gradient."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 from cockpit_core.kernels.native import find_library
-from cockpit_core.kernels.threads import cut, share
+from cockpit_core.kernels.native.reducing import address_of
+from cockpit_core.kernels.native.walking import walk
 
 ALONE = 1 << 17
 """Numbers that are read: less work than this is not worth waking a thread."""
@@ -54,7 +56,8 @@ def reduce_grams(layers: Sequence[Sides]) -> list[Products]:
     library = find_library()
     assert library is not None
     dtype, samples = layers[0].b.dtype, layers[0].b.shape[0]
-    looks, jobs, held, work = [], [], list[Tensor](), 0
+    looks, table, scales = array("q"), array("q"), array("d", [own.scale for own in layers])
+    held, work = list[Tensor](), 0
     for k, own in enumerate(layers):
         check_fit(own, dtype, samples)
         (_, positions, out), inner = own.b.shape, own.a.shape[2]
@@ -62,19 +65,17 @@ def reduce_grams(layers: Sequence[Sides]) -> list[Products]:
         held += [gradient, both]
         fixed = own.left0.data_ptr(), own.right0.data_ptr()
         along = both.data_ptr(), both.data_ptr() + out * both.element_size()
-        looks.append((gradient.data_ptr(), *fixed, *along, out, inner))
+        looks.extend((gradient.data_ptr(), *fixed, *along, out, inner))
         steps = (*own.b.stride()[:2], *own.a.stride()[:2])
-        jobs.append((own.b.data_ptr(), own.a.data_ptr(), *steps, positions, out, inner, *fixed, *along, k * samples))
+        table.extend((own.b.data_ptr(), own.a.data_ptr(), *steps, positions, out, inner, *fixed, *along, k * samples))
         work += samples * positions * positions * (out + inner) // 16
-    places, table, scales = np.array(looks, np.int64), np.array(jobs, np.int64), np.array([own.scale for own in layers])
     lengths, numbers = np.empty((len(layers), 3)), np.empty((len(layers), samples, 4))
-    library.function("look_at_matrices", dtype)(places.ctypes.data, len(layers), lengths.ctypes.data)
-    kernel, given = library.function("reduce_grams", dtype), (table.ctypes.data, len(layers))
-
-    def run(low: int, high: int) -> None:
-        kernel(*given, low, high, scales.ctypes.data, numbers.ctypes.data)
-
-    share(run, cut(samples, work, ALONE))
+    library.function("look_at_matrices", dtype)(address_of(looks), len(layers), lengths.ctypes.data)
+    threads = torch.get_num_threads() if work >= 2 * ALONE else 1
+    each, items = max(1, -(-samples // (4 * threads))) if threads > 1 else samples, array("q")
+    for first in range(0, samples, each):
+        items.extend((len(layers), first, min(first + each, samples)))
+    walk("walk_grams", dtype, items, table, scales, threads, numbers.ctypes.data)
     return summarise(numbers, lengths)
 
 

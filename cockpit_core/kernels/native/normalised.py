@@ -3,11 +3,14 @@ the gradient of its output."""
 
 from __future__ import annotations
 
+from array import array
+
 import torch
 from torch import Tensor
 
 from cockpit_core.kernels.native import find_library
 from cockpit_core.kernels.native.reducing import can_reduce
+from cockpit_core.kernels.native.walking import list_items, walk
 from cockpit_core.kernels.threads import cut, share
 
 ALONE = 1 << 17  # elements: less work than this is not worth waking a thread
@@ -62,4 +65,21 @@ def sum_normalised(x: Tensor, b: Tensor, mean: Tensor, variance: Tensor, eps: fl
         )  # fmt: skip
 
     share(run, cut(samples, x.numel(), ALONE))
+    return products, sums
+
+
+def sum_by_groups(x: Tensor, b: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
+    """The same with the moments of each sample and group of channels: both in one go, while a sample is in the cache."""
+    x, b = x.contiguous(), b.contiguous()
+    samples, channels = x.shape[:2]
+    if b.shape != x.shape or b.dtype != x.dtype or channels % groups:  # a kernel would read what is not there
+        raise ValueError(
+            f"{tuple(x.shape)} and {tuple(b.shape)} do not fit each other, or {groups} groups do not fit them"
+        )
+    products, sums = x.new_empty(samples, channels), x.new_empty(samples, channels)
+    job = array("q", (x.data_ptr(), b.data_ptr(), products.data_ptr(), sums.data_ptr(), channels))
+    job.extend((x.numel() // max(samples * channels, 1), groups))
+    threads = torch.get_num_threads() if x.numel() >= 2 * ALONE else 1
+    items = list_items([samples], [max(1, samples // (2 * threads))])
+    walk("walk_normalised", x.dtype, items, job, array("d", [eps]), threads)
     return products, sums

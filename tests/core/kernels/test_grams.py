@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cockpit_core.kernels import native
-from cockpit_core.kernels.native import grams
+from cockpit_core.kernels.native import grams, walking
 from cockpit_core.layers.contribution import spread_signs
 from tests.core.kernels.test_native import LEVELS, TOLERANCE, WIDE
 
@@ -32,7 +32,8 @@ def make_sides(dtype: torch.dtype, samples: int = 3) -> list[grams.Sides]:
 def test_norms_and_sums_are_those_of_formed_gradients(
     level: str, dtype: torch.dtype, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grams, "find_library", lambda: native.open_level(level))
+    for module in (grams, walking):
+        monkeypatch.setattr(module, "find_library", lambda: native.open_level(level))
     monkeypatch.setattr(grams, "ALONE", 1)
     layers, before = make_sides(dtype), torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cockpit_core.kernels import native
-from cockpit_core.kernels.native import normalised
+from cockpit_core.kernels.native import normalised, walking
 
 CASES = [
     (4, 6, 3, (5, 7)),
@@ -22,7 +22,8 @@ CASES = [
 
 @pytest.fixture(params=native.list_levels(), autouse=True)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(normalised, "find_library", lambda: native.open_level(request.param))
+    for module in (normalised, walking):
+        monkeypatch.setattr(module, "find_library", lambda: native.open_level(request.param))
 
 
 def sum_slowly(x: Tensor, b: Tensor, mean: Tensor, variance: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -90,3 +91,32 @@ def test_small_and_unequal_inputs_are_left_to_torch() -> None:
     assert not normalised.can_normalise(torch.zeros(2, 3), torch.zeros(2, 3))
     assert not normalised.can_normalise(torch.zeros(0, 3, 5), torch.zeros(0, 3, 5))
     assert not normalised.can_normalise(torch.zeros(2, 3, 9000), torch.zeros(2, 3, 9000).double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_moments_and_sums_in_one_go_are_the_same(
+    case: tuple, threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples, channels, groups, space = case
+    torch.manual_seed(0)
+    x, b = torch.randn(2, samples, channels, *space, dtype=dtype)
+    x, eps = 3 + 2 * x, 1e-3
+    grouped = x.double().reshape(samples, groups, -1)
+    truth = sum_slowly(x, b, grouped.mean(2), grouped.var(2, correction=0), eps)
+    monkeypatch.setattr(normalised, "ALONE", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    sums = normalised.sum_by_groups(x.transpose(0, 1).contiguous().transpose(0, 1), b, groups, eps)
+    torch.set_num_threads(before)
+    close = 1e-5 if dtype == torch.float32 else 1e-11
+    for one, other in zip(sums, truth, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=close, atol=close * (1 + float(other.abs().max())))
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    x = torch.zeros(2, 6, 4)
+    for b, groups in ((torch.zeros(2, 5, 4), 3), (x, 4), (x.double(), 3)):
+        with pytest.raises(ValueError, match="do not fit"):
+            normalised.sum_by_groups(x, b, groups, 1e-5)

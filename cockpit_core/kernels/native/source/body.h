@@ -277,6 +277,7 @@ EXPORT void NAME(reduce_blocks)(const int64_t *jobs, const double *scales, int64
 #include "shares.h"
 #include "recurrent.h"
 #include "grams.h"
+#include "walking.h"
 #undef Shape
 #undef Sums
 #undef PIECE

@@ -1,7 +1,8 @@
 // All kernels for one instruction set, in single and in double precision. Compiled once per instruction set, with
 // LEVEL (its name) and BYTES (of one vector) given; the names of the functions end in both: reduce_block_f32_avx2.
 //
-// No allocation, no library, no threads: the caller gives memory and runs shares of the work in threads of its own.
+// No allocation, no library, no threads: the caller gives memory and runs shares of the work in threads of its own, or of
+// whoever has some (walking.h).
 // Compiled with -ffp-contract=off, because the rounding rule of the bins allows no fused multiply-add; sums that no bin
 // depends on ask for one with FMA.
 #include <stddef.h>
@@ -32,6 +33,22 @@
 #endif
 
 #define TABLES 4
+
+// What several threads do together: items [count, 3] of a job and its samples, from the first to before the last. `next` and
+// `arrived` begin at 0. `room`: so many numbers for each thread.
+typedef struct {
+  int64_t next, arrived, count;
+  const int64_t *items, *jobs;
+  const double *scales;
+  double *norms, *dots;
+  void *room;
+  int64_t room_size;
+} Work;
+
+INLINE const int64_t *take_item(Work *work) {
+  int64_t k = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED);
+  return k < work->count ? work->items + 3 * k : NULL;
+}
 
 #define TYPE f32
 #define REAL float
