@@ -71,8 +71,10 @@ class BackwardSide(AlphaSide):
             call.batch_size = call.batch_size or pass_.batch_size
             call.interacts = call.interacts or self.quiet.watch.altered
             self.step.half |= gradient.dtype in (torch.float16, torch.bfloat16)
-            given = [t for t, _ in call.versions if t.layout == torch.strided]  # sparse ones tell no size
-            pass_.bytes += gradient.nbytes + sum(tensor.nbytes for tensor in given)
+            pass_.bytes += gradient.nbytes
+            for tensor, _ in call.versions:
+                if tensor.layout == torch.strided:  # sparse ones tell no size
+                    pass_.bytes += tensor.nbytes
             pass_.add(call, names, self.cover, position, gradient.detach())
 
     def on_entry(self, entry: Entry, gradients: tuple[Tensor | None, ...]) -> None:

@@ -296,6 +296,15 @@ def detach_inputs(values: Any) -> Any:
     return values
 
 
+def detach_all(args: tuple, kwargs: dict) -> tuple[Any, Any, list[Tensor]]:
+    """Arguments and keywords without the graph, and the floating point tensors among them."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], Tensor):  # most layers are called like that
+        given = args[0].detach()
+        return (given,), {}, [given] if given.is_floating_point() else []
+    inputs, named = detach_inputs(args), detach_inputs(kwargs)
+    return inputs, named, flatten_tensors((inputs, named))
+
+
 @dataclass(frozen=True)
 class BeforeCall:
     """What a call starts from, where it may have to be repeated: taken before it, because it may change all of it."""
@@ -325,8 +334,7 @@ def make_call(
     before: BeforeCall | None,
     output: Any = None,
 ) -> Call:
-    inputs, named = detach_inputs(args), detach_inputs(kwargs)
-    tensors = flatten_tensors((inputs, named))
+    inputs, named, tensors = detach_all(args, kwargs)
     versions = tuple((t, t._version) for t in tensors)  # a detached tensor shares its counter
     call = Call(module, inputs, named, batch_size, batch_dim, versions, None, None, module.training)
     if before is not None:

@@ -106,7 +106,7 @@ class Engine(BackwardSide):
             return
         with self.guard("layer hooks"):
             tensors = [output] if isinstance(output, Tensor) else flatten_tensors(output)
-            names, repetition = list(self.hooked[module]), self.alpha.repetition
+            names, repetition = self.hooked[module], self.alpha.repetition
             size = self.calls.size if repetition is None else repetition.forward.batch_size
             dim, before = self.cover.batch_dim(module, self.batch_dim), self.before_calls.pop(id(module), None)
             call = make_call(module, args, kwargs, size or 0, dim, before, output)
@@ -129,7 +129,8 @@ class Engine(BackwardSide):
         self.calls.follower.note_call(call, tensors)
         if self.calls.follower.is_single(call):
             self.calls.take_as_single()
-        self._note_scale(self.cover.name_of(call.module, names[0]), tensors)
+        if "scales" in self.step.plan.watched:
+            self._note_scale(self.cover.name_of(call.module, names[0]), tensors)
         if self.step.plan.curvature_kinds:
             for position, tensor in enumerate(tensors):
                 if tensor.requires_grad:
@@ -269,13 +270,13 @@ class Engine(BackwardSide):
         state = self.step
         if self.quiet.muted or not state.plan.active or (state.measured and state.in_closure) or self.is_elsewhere():
             return None
-        hooked = self.hooked if self.layer_handles else {}
-        seen = survey(root, self.cover.names, hooked, bool(self.calls.sizes), self.cover.sharded)
         plain = covered_by_losses(root, LOSS, self.calls.loss_key)
-        if not (seen.is_mine or plain is not None):
-            return None
         prepared = Prepared(root, (0, 0), plain=bool(plain), by_module=plain is not None)
-        if not plain:
+        if not plain:  # else it is ours, and nothing more is asked of its graph
+            hooked = self.hooked if self.layer_handles else {}
+            seen = survey(root, self.cover.names, hooked, bool(self.calls.sizes), self.cover.sharded)
+            if not (seen.is_mine or plain is not None):
+                return None
             start = self.clock.mark()
             self._prepare(prepared, root, seen)
             self.clock.add_overhead(start)
@@ -345,6 +346,8 @@ class Engine(BackwardSide):
             correct_loss(state.passes, state.ended, prepared.value / state.loss_scale)
 
 
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
 def has_saved_tensor_hooks() -> bool:
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return top is not None and top(False) is not None
+    return _top_hooks is not None and _top_hooks(False) is not None

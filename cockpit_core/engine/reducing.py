@@ -21,12 +21,15 @@ from cockpit_core.engine.layer_result import Job, LayerResult, judge, reduce_par
 from cockpit_core.engine.making import Maker
 from cockpit_core.engine.statistics import LayerStatistics
 from cockpit_core.foundation.sharded import contains_sharded_modules, is_sharded, whole
-from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.contribution import Contribution, Outer, Positions, Rows
+from cockpit_core.layers.conv import Patches
 from cockpit_core.layers.fallback import ModuleGradients, gradients_of
 from cockpit_core.layers.registry import NotCovered, Repeating, find_rule
+from cockpit_core.layers.standing_in import Tried
 
-KINDS = small_layers, by_products, folded_layers
-"""Of layers that are reduced together at the end of the pass."""
+KIND_OF: dict[type, Any] = {Rows: small_layers, Outer: by_products, Positions: by_products, Patches: folded_layers}
+"""Who may reduce such contributions of many layers together, at the end of the pass."""
+KINDS = tuple(dict.fromkeys(KIND_OF.values()))
 
 
 class Reducer:
@@ -149,7 +152,9 @@ class Reducer:
 
 def find_kind(result: LayerResult, directions: dict[str, Tensor], job: Job) -> Any:
     """The module that will reduce this layer together with others of its kind; None where it needs a turn of its own."""
-    return next((kind for kind in KINDS if kind.may_wait(result, directions, job)), None)
+    part = result.parts[0] if len(result.parts) == 1 else None
+    kind = KIND_OF.get(type(part.part if isinstance(part, Tried) else part))
+    return kind if kind is not None and kind.may_wait(result, directions, job) else None
 
 
 def drop_formed(known: list[LayerResult], following: LayerResult, keep: bool) -> None:

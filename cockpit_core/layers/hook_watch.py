@@ -171,6 +171,15 @@ def has_foreign_forward_hooks(module: nn.Module) -> bool:
 
 
 def is_ours(hook: Any) -> bool:
+    if type(hook) in _own_kinds:
+        return True
     while isinstance(hook, (partial, Heard)):
         hook = hook.hook if isinstance(hook, Heard) else hook.func
-    return str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("cockpit_core.")
+    ours = str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("cockpit_core.")
+    if ours and type(hook).__module__.startswith("cockpit_core."):
+        _own_kinds.add(type(hook))
+    return ours
+
+
+_own_kinds: set[type] = set()
+"""Classes of ours whose objects are hooks: a tracked step asks hundreds of times."""

@@ -10,9 +10,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cockpit_core.foundation.sharded import has_peers
-from cockpit_core.kernels.native.normalised import can_normalise, find_moments, sum_by_groups, sum_normalised
+from cockpit_core.kernels.native.normalised import (
+    can_normalise,
+    can_sum_positions,
+    find_moments,
+    sum_by_groups,
+    sum_normalised,
+    sum_positions,
+)
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.layers.registry import Call, NotCovered, match_dtype, rule, samples_first
+
+
+def position_rows(call: Call, b: Tensor, scale: float) -> dict[str, Contribution] | None:
+    """Of a LayerNorm over the last dimension, without a normalised input; None where there is no kernel for it."""
+    module: nn.LayerNorm = call.module  # type: ignore[assignment]
+    if len(module.normalized_shape) != 1 or not call.input.dtype == b.dtype == module.weight.dtype:
+        return None
+    x, b = samples_first(call.input, call, 1), samples_first(b, call, 1)
+    if not can_sum_positions(x, b):
+        return None
+    products, sums = sum_positions(x, b, module.eps)
+    parts: dict[str, Contribution] = {"weight": Rows(products, module.weight.shape, scale)}
+    if module.bias is not None:
+        parts["bias"] = Rows(sums, module.bias.shape, scale)
+    return parts
 
 
 def affine_rows(call: Call, b: Tensor, normalised: Tensor, scale: float, features: int) -> dict[str, Contribution]:
@@ -35,6 +57,9 @@ def layer_norm(call: Call, b: Tensor, scale: float) -> dict[str, Contribution]:
     module: nn.LayerNorm = call.module  # type: ignore[assignment]
     if module.weight is None:
         return {}
+    parts = position_rows(call, b, scale)
+    if parts is not None:
+        return parts
     x_hat = F.layer_norm(call.input, module.normalized_shape, None, None, module.eps)
     return affine_rows(call, b, x_hat, scale, len(module.normalized_shape))
 

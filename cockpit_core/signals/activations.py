@@ -13,6 +13,7 @@ from cockpit_core.signals.reading import Steps, signal
 SAMPLES, POSITIONS, UNITS = 16, 8, 512
 MOST = 16  # how many modules are looked at; in deeper networks they are evenly spread
 
+some = np.logical_or.reduce
 _NAMES = ("relu", "gelu", "silu", "swish", "mish", "elu", "tanh", "sigmoid", "softplus", "activation")
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "hardtanh": (-1.0, 1.0), "hardsigmoid": (0.0, 1.0)}
 _CONSUMERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -66,11 +67,11 @@ def measure_activity(value: Any, module: nn.Module) -> Steps[Activity | None]:
 
 def share_of_dead(x: np.ndarray, kind: str) -> float:
     """The share of dead units in [samples, units, positions]."""
-    high, low = x.max(0).max(1), x.min(0).min(1)  # one dimension after the other: numpy is slow for two at once
-    constant = high == low
+    first = x[:1, :, :1]
+    varies = some(some(x != first, 0), 1)  # one dimension after the other: numpy is slow for two at once
     if kind in _BOUNDED:
-        constant &= _at_end(low, kind)
-    return float(np.count_nonzero(constant)) / len(constant)
+        varies |= ~_at_end(first[0, :, 0], kind)
+    return (len(varies) - int(np.count_nonzero(varies))) / len(varies)
 
 
 def subsample(x: Tensor, channel: int) -> Tensor:

@@ -47,6 +47,8 @@ class Follower:
     """Those of the step so far."""
     inputs: set[tuple] = field(default_factory=set)
     """Places of the model's inputs: a call on one of them knows its samples."""
+    memories: set[int | None] = field(default_factory=set)
+    """Memory of the model's inputs; None: one has none of its own."""
     steps: set[tuple[int, int, int]] = field(default_factory=set)
     """Memory of the model's inputs, how many samples are there, and how far it is from one to the next: views have the same."""
     given: GivenSamples = field(default_factory=GivenSamples)
@@ -62,6 +64,7 @@ class Follower:
         self.calls.clear()
         self.told.clear()
         self.inputs.clear()
+        self.memories.clear()
         self.steps.clear()
         self.given.clear()
 
@@ -80,6 +83,7 @@ class Follower:
 
     def note_inputs(self, tensors: list[Tensor], batch_dim: int, forward: int) -> None:
         self.inputs |= {place_of(tensor) for tensor in tensors}
+        self.memories |= {memory_of(tensor) for tensor in tensors}
         self.given.note(forward, tensors, batch_dim)
         self.steps |= {step for tensor in tensors if (step := step_of(tensor, batch_dim)) is not None}
 
@@ -88,8 +92,8 @@ class Follower:
         self.calls.append(weakref.ref(call))
         call.shapes = tuple(tuple(output.shape) for output in outputs)
         given = given_tensors(call)
-        call.from_data = any(place_of(tensor) in self.inputs for tensor in given)
-        if given:
+        if given and any(self._may_be_input(tensor) for tensor in given):  # most are not, and need no closer look
+            call.from_data = any(place_of(tensor) in self.inputs for tensor in given)
             dims = [dim for dim in range(given[0].dim()) if step_of(given[0], dim) in self.steps]
             call.data_dim = dims[0] if len(dims) == 1 else None
             call.in_blocks = not dims and self._is_in_blocks(given[0])
@@ -97,6 +101,11 @@ class Follower:
             if output.grad_fn is not None:
                 marks: Any = output.grad_fn.metadata
                 marks.setdefault(CALLED, []).append((call, position, output.output_nr))
+
+    def _may_be_input(self, tensor: Tensor) -> bool:
+        """Does it lie in the memory of an input of the model? Yes, where one of them has no memory of its own."""
+        memory = memory_of(tensor)
+        return memory is None or memory in self.memories or None in self.memories
 
     def _is_in_blocks(self, tensor: Tensor) -> bool:
         """Is it an input with two dimensions flattened into one?"""
@@ -197,6 +206,13 @@ def place_of(tensor: Tensor) -> tuple:
         return tensor.data_ptr(), tensor.shape, tensor.stride()
     except RuntimeError:  # nested, sharded or functional tensors have no place of their own
         return (id(tensor),)
+
+
+def memory_of(tensor: Tensor) -> int | None:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 def step_of(tensor: Tensor, dim: int) -> tuple[int, int, int] | None:

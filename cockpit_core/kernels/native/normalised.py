@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.kernels.native import find_library
+from cockpit_core.kernels.native.convolving import PADDING, take_room
 from cockpit_core.kernels.native.reducing import can_reduce
 from cockpit_core.kernels.native.walking import list_items, walk
 from cockpit_core.kernels.threads import cut, share
@@ -82,4 +83,26 @@ def sum_by_groups(x: Tensor, b: Tensor, groups: int, eps: float) -> tuple[Tensor
     threads = torch.get_num_threads() if x.numel() >= 2 * ALONE else 1
     items = list_items([samples], [max(1, samples // (2 * threads))])
     walk("walk_normalised", x.dtype, items, job, array("d", [eps]), threads)
+    return products, sums
+
+
+def can_sum_positions(x: Tensor, b: Tensor) -> bool:
+    """[N, S, F] both, the numbers of a position side by side."""
+    alike = x.dim() == 3 and x.shape == b.shape and x.dtype == b.dtype and b.device == x.device and x.numel() > 0
+    return alike and x.stride(2) == b.stride(2) == 1 and can_reduce(x, 0)
+
+
+def sum_positions(x: Tensor, b: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Sums over positions of ``b x_hat`` and of ``b``, [N, F] each: ``x_hat`` is normalised at each position."""
+    if not can_sum_positions(x, b):  # a kernel would read what is not there
+        raise ValueError(f"{tuple(x.shape)} and {tuple(b.shape)} do not fit each other")
+    samples, positions, size = x.shape
+    both = x.new_empty(2, samples, size)
+    products, sums = both.unbind()
+    job = array("q", (x.data_ptr(), b.data_ptr(), *x.stride()[:2], *b.stride()[:2]))
+    job.extend((products.data_ptr(), sums.data_ptr(), positions, size))
+    threads = torch.get_num_threads() if x.numel() >= 2 * ALONE else 1
+    each = 2 * positions + PADDING
+    items, room = list_items([samples], [max(1, samples // (2 * threads))]), take_room(each * threads, x.dtype)
+    walk("walk_positions", x.dtype, items, job, array("d", [eps]), threads, room=room.data_ptr(), room_size=each)
     return products, sums

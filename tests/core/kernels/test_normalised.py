@@ -115,8 +115,34 @@ def test_moments_and_sums_in_one_go_are_the_same(
         torch.testing.assert_close(one.double(), other, rtol=close, atol=close * (1 + float(other.abs().max())))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(3, 1, 5), (4, 7, 16), (2, 70, 37), (5, 3, 130)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_sums_over_positions_that_are_normalised_one_by_one(
+    shape: tuple, turned: bool, threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x, b = torch.randn(2, *shape, dtype=dtype)
+    x, eps = 3 + 2 * x, 1e-3
+    if turned:  # positions come first, and more numbers lie between them
+        x = torch.cat([x, x], 2).transpose(0, 1).contiguous().transpose(0, 1)[..., : shape[2]]
+    monkeypatch.setattr(normalised, "ALONE", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    sums = normalised.sum_positions(x, b, eps)
+    torch.set_num_threads(before)
+    x_hat = F.layer_norm(x.double(), shape[2:], None, None, eps)
+    close = 1e-5 if dtype == torch.float32 else 1e-11
+    for one, other in zip(sums, ((b.double() * x_hat).sum(1), b.double().sum(1)), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=close, atol=close * (1 + float(other.abs().max())))
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     x = torch.zeros(2, 6, 4)
+    for b in (x[:, 1:], x.double(), x.transpose(1, 2).contiguous().transpose(1, 2)):
+        with pytest.raises(ValueError, match="do not fit"):
+            normalised.sum_positions(x, b, 1e-5)
     for b, groups in ((torch.zeros(2, 5, 4), 3), (x, 4), (x.double(), 3)):
         with pytest.raises(ValueError, match="do not fit"):
             normalised.sum_by_groups(x, b, groups, 1e-5)

@@ -53,6 +53,50 @@ EXPORT void NAME(walk_normalised)(Work *work) {
   }
 }
 
+// The same where each position is normalised over its own numbers (LayerNorm). jobs [*, 10]: addresses of x and b [samples,
+// positions, size], whose samples and positions lie apart as the next four say (x first); addresses of products and sums
+// [samples, size]; positions and size. Room: mean and 1 / deviation of each position.
+#define SHORT 32  // positions whose sums stay together
+EXPORT void NAME(walk_positions)(Work *work) {
+  REAL *room = (REAL *)work->room + work->room_size * __atomic_fetch_add(&work->arrived, 1, __ATOMIC_RELAXED);
+  for (const int64_t *item; (item = take_item(work));) {
+    const int64_t *job = work->jobs + 10 * item[0], positions = job[8], size = job[9];
+    REAL *means = room, *inverses = room + positions;
+    for (int64_t n = item[1]; n < item[2]; n++) {
+      const REAL *x = (const REAL *)(intptr_t)job[0] + n * job[2], *b = (const REAL *)(intptr_t)job[1] + n * job[4];
+      REAL *products = (REAL *)(intptr_t)job[6] + n * size, *sums = (REAL *)(intptr_t)job[7] + n * size;
+      for (int64_t s = 0; s < positions; s++) {
+        double mean, variance;
+        NAME(find_moments)(x + s * job[3], 1, 1, size, 0, &mean, &variance);
+        means[s] = (REAL)mean, inverses[s] = (REAL)(1 / __builtin_sqrt(variance + work->scales[item[0]]));
+      }
+      int64_t j = 0;
+      for (; j + LANES <= size; j += LANES) {
+        V product = 0, sum = 0;
+        for (int64_t start = 0; start < positions; start += SHORT) {
+          int64_t end = positions - start < SHORT ? positions : start + SHORT;
+          V p = 0, q = 0;
+          for (int64_t s = start; s < end; s++) {
+            V g = NAME(load)(b + s * job[5] + j);
+            p = FMA(g, (NAME(load)(x + s * job[3] + j) - means[s]) * inverses[s], p), q += g;
+          }
+          product += p, sum += q;
+        }
+        *(NAME(VU) *)(products + j) = product, *(NAME(VU) *)(sums + j) = sum;
+      }
+      for (; j < size; j++) {
+        double product = 0, sum = 0;
+        for (int64_t s = 0; s < positions; s++) {
+          double g = b[s * job[5] + j];
+          product += g * (double)((x[s * job[3] + j] - means[s]) * inverses[s]), sum += g;
+        }
+        products[j] = (REAL)product, sums[j] = (REAL)sum;
+      }
+    }
+  }
+}
+#undef SHORT
+
 // reduce_grams of all jobs, some samples at a time: items are [number of jobs, first, last].
 EXPORT void NAME(walk_grams)(Work *work) {
   for (const int64_t *item; (item = take_item(work));)
