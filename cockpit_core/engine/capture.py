@@ -39,11 +39,12 @@ class Captured:
     def check_unchanged(self) -> None:
         """Something that was overwritten after the call, or in the backward pass, would give wrong numbers silently."""
         self.call.check_unchanged()
-        if any(self.gradients[k]._version != version for k, version in self.versions.items()):
-            raise NotCovered(
-                f"the gradient of the output of {type(self.call.module).__name__} was changed in place in the backward pass; "
-                "use an out-of-place operation"
-            )
+        for k, version in self.versions.items():
+            if self.gradients[k]._version != version:
+                raise NotCovered(
+                    f"the gradient of the output of {type(self.call.module).__name__} was changed in place in the backward "
+                    "pass; use an out-of-place operation"
+                )
 
 
 @dataclass(eq=False)

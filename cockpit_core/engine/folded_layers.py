@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.layer_result import Job, LayerResult
-from cockpit_core.engine.statistics import LayerStatistics
+from cockpit_core.engine.statistics import statistics_of
 from cockpit_core.kernels.native.reducing import can_reduce
 from cockpit_core.kernels.native.walking import Folded, reduce_convolutions
 from cockpit_core.layers.conv import Patches
@@ -44,6 +44,5 @@ def reduce_waiting(waiting: Sequence[LayerResult], job: Job, clock: Clock) -> No
     for some in by_dtype.values():
         reduced = clock.timed("form", reduce_convolutions, [own for _, own in some])
         for (result, _), numbers in zip(some, reduced, strict=True):
-            along = {"gradient": numbers.dots[:, 0]}
-            result.statistics = LayerStatistics(numbers.norms.shape[0], numbers.norms, along)
+            result.statistics = statistics_of(numbers, ["gradient"])
             result.kept = list(result.parts)

@@ -144,9 +144,10 @@ def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Tra
     From then on norms and projections lie on the CPU, in double precision: quantities work on them without waiting.
     """
     tables = find_tables([own.counts for own in several if own.counts is not None])
+    several = [own for own in several if not own.arrays]  # what was reduced together is known already
+    if not several and not tables and also.is_cpu:
+        return also.numpy().tolist()
     vectors = [v for own in several for v in (own.norms, *own.projections.values()) if v is not None]
-    if not tables and also.is_cpu and all(vector.is_cpu for vector in vectors):
-        return read_here(several, also)
     there = vectors[0].device if vectors else also.device
     both = torch.cat([*vectors, also if also.device == there else also.to(there)])
     host, *moved = transfer.ask([both, *(table for _, _, table in tables)]).read()
@@ -164,18 +165,6 @@ def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Tra
             else:
                 own.projections[key] = torch.from_numpy(array)
     return numbers[start:].tolist()
-
-
-def read_here(several: Sequence[LayerStatistics], also: Tensor) -> list[float]:
-    """The same where all of them are on the host."""
-    for own in several:
-        if own.norms is not None:
-            own.norms = own.norms.double()
-            own.arrays["norms"] = own.norms.numpy()
-        for key, vector in own.projections.items():
-            vector = own.projections[key] = vector.double()
-            own.arrays[key] = vector.numpy()
-    return also.double().numpy().tolist()
 
 
 def find_tables(counts: Sequence[Counts]) -> list[tuple[Counts, str, Tensor]]:

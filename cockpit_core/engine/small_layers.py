@@ -12,7 +12,7 @@ from torch import Tensor
 from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.gram import gram_of
 from cockpit_core.engine.layer_result import Job, LayerResult
-from cockpit_core.engine.statistics import LayerStatistics, Request
+from cockpit_core.engine.statistics import LayerStatistics, Request, statistics_of
 from cockpit_core.kernels import Counts
 from cockpit_core.kernels.native.comparing import MOST_COMPARED, compare_blocks
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_blocks
@@ -80,6 +80,5 @@ def compare_waiting(some: list[tuple[LayerResult, Rows]], blocks: list[Tensor], 
 
 
 def as_statistics(reduced: Reduced, names: list[str], request: Request) -> LayerStatistics:
-    dots = dict(zip(names, reduced.dots.unbind(1), strict=False))
     counts = None if request.spec is None else Counts(request.spec, reduced.counts, None)
-    return LayerStatistics(reduced.norms.shape[0], reduced.norms, dots, None, counts)
+    return statistics_of(reduced, names, counts)

@@ -6,6 +6,7 @@ samples whose size follows a memory budget.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,6 +60,15 @@ class LayerStatistics:
     def is_measured(self) -> bool:
         """More than the far end of an Alpha."""
         return "gradient" in self.projections or self.products is not None
+
+
+def statistics_of(reduced: Reduced, names: Sequence[str], counts: Counts | None = None) -> LayerStatistics:
+    """Of a layer that was reduced together with others; ``names`` are those of its directions."""
+    norms, dots = reduced.arrays if reduced.arrays is not None else (reduced.norms.numpy(), reduced.dots.numpy())
+    along = {name: dots[:, k] for k, name in enumerate(names)}
+    projections = {name: torch.from_numpy(own) for name, own in along.items()}
+    arrays = {"norms": norms, **along}
+    return LayerStatistics(len(norms), reduced.norms, projections, counts=counts, arrays=arrays)
 
 
 @ungraded

@@ -90,11 +90,12 @@ class Call:
 
     def check_unchanged(self) -> None:
         """An input that was overwritten after the call would give wrong numbers silently."""
-        if any(tensor._version != version for tensor, version in self.versions):
-            raise NotCovered(
-                f"the input of {type(self.module).__name__} was changed in place after the call; "
-                "use an out-of-place operation"
-            )
+        for tensor, version in self.versions:
+            if tensor._version != version:
+                raise NotCovered(
+                    f"the input of {type(self.module).__name__} was changed in place after the call; "
+                    "use an out-of-place operation"
+                )
 
 
 Rule = Callable[[Call, Any, float], "dict[str, Contribution] | None"]

@@ -32,6 +32,8 @@ class Reduced:
     dots: Tensor
     counts: Tensor | None = None
     gram: Tensor | None = None
+    arrays: tuple[np.ndarray, np.ndarray] | None = None
+    """``norms`` and ``dots`` once more, where they are known as such."""
 
 
 @lru_cache(maxsize=64)
@@ -146,18 +148,27 @@ def reduce_blocks(
         jobs.extend((G.data_ptr(), G.stride(0), *G.shape, *pointers, first))
         first += G.shape[0]
     rule, size = find_rule(bins, like.dtype)
-    total, factors = Share(first, False, 0), array("d", scales)
+    norms, dots, factors = np.zeros(first), np.zeros((first, 2)), array("d", scales)
     table = None if bins is None else torch.zeros(len(blocks), TABLES, size, dtype=torch.int64)
     library.function("reduce_blocks", like.dtype)(
         address_of(jobs), address_of(factors), len(blocks), pointer_of(rule), 0 if table is None else table.data_ptr(), size,
-        total.norms.data_ptr(), total.dots.data_ptr(),
+        norms.ctypes.data, dots.ctypes.data,
     )  # fmt: skip
-    if len(blocks) == 1:
-        return [Reduced(total.norms, total.dots, None if table is None else table[0].sum(0))]
     sizes = [G.shape[0] for G in blocks]  # ``len`` of a tensor is slow
-    tables = [None] * len(blocks) if table is None else table.sum(1).unbind()
-    pairs = zip(total.norms.split(sizes), total.dots.split(sizes), tables, strict=True)
-    return [Reduced(norms, dots, counts) for norms, dots, counts in pairs]
+    return cut_apart(norms, dots, sizes, None if table is None else table.sum(1).unbind())
+
+
+def cut_apart(
+    norms: np.ndarray, dots: np.ndarray, sizes: Sequence[int], tables: Sequence[Tensor] | None = None
+) -> list[Reduced]:
+    """``norms`` [n] and ``dots`` [n, 2] of several layers one behind the other, with so many samples each."""
+    results, start = [], 0
+    for k, size in enumerate(sizes):
+        own = norms[start : start + size], dots[start : start + size]
+        counts = None if tables is None else tables[k]
+        results.append(Reduced(torch.from_numpy(own[0]), torch.from_numpy(own[1]), counts, arrays=own))
+        start += size
+    return results
 
 
 def can_measure(tensors: Sequence[Tensor]) -> bool:

@@ -24,7 +24,7 @@ from cockpit_core.kernels.native.convolving import (
     take_room,
     widen_space,
 )
-from cockpit_core.kernels.native.reducing import Reduced, address_of
+from cockpit_core.kernels.native.reducing import Reduced, address_of, cut_apart
 from cockpit_core.kernels.threads import work_together
 
 IMAGES = 2**16
@@ -120,5 +120,4 @@ def reduce_convolutions(layers: Sequence[Folded]) -> list[Reduced]:
         "walk_convolutions", dtype, list_items(counts, most), jobs, scales, threads,
         norms.ctypes.data, dots.ctypes.data, spare.data_ptr(), room,
     )  # fmt: skip
-    pairs = zip(torch.from_numpy(norms).split(counts), torch.from_numpy(dots).split(counts), strict=True)
-    return [Reduced(norm, dot) for norm, dot in pairs]
+    return cut_apart(norms, dots, counts)

@@ -40,6 +40,27 @@ INLINE V NAME(load)(const REAL *p) { return *(const NAME(VU) *)p; }
 INLINE V NAME(pick)(I mask, V yes, V no) { return (V)(((I)yes & mask) | ((I)no & ~mask)); }
 INLINE I NAME(choose)(I mask, I yes, I no) { return (yes & mask) | (no & ~mask); }
 INLINE V NAME(splat)(REAL x) { return (V)x; }
+// The sum of all lanes in double precision, by halves: one after the other, each addition would wait for the last.
+typedef double NAME(D) __attribute__((ext_vector_type(LANES)));
+INLINE double NAME(add_lanes)(V x) {
+  NAME(D) all = __builtin_convertvector(x, NAME(D));
+#if LANES == 2
+  return all.x + all.y;
+#else
+  __auto_type half = all.lo + all.hi;
+#if LANES == 4
+  return half.x + half.y;
+#else
+  __auto_type quarter = half.lo + half.hi;
+#if LANES == 8
+  return quarter.x + quarter.y;
+#else
+  __auto_type eighth = quarter.lo + quarter.hi;
+  return eighth.x + eighth.y;
+#endif
+#endif
+#endif
+}
 INLINE uint32_t NAME(bits)(I mask) {
   NAME(B) truth = __builtin_convertvector(mask, NAME(B));
 #if BYTES == 64 && MANTISSA == 23

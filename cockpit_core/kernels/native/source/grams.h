@@ -11,7 +11,7 @@ INLINE double NAME(dot)(const REAL *x, const REAL *y, int64_t size) {
     V sum = (V)0;
     for (; j + LANES <= end; j += LANES) sum = FMA(NAME(load)(x + j), NAME(load)(y + j), sum);
     for (; j < end; j++) total += (double)x[j] * (double)y[j];
-    UNROLL for (int i = 0; i < LANES; i++) total += sum[i];
+    total += NAME(add_lanes)(sum);
   }
   return total;
 }

@@ -18,8 +18,7 @@ INLINE double NAME(sum_of)(const REAL *x, int64_t size, REAL shift, int squared)
       REAL d = x[j] - shift;
       total += squared ? (double)d * d : (double)d;
     }
-    sum0 += sum1;
-    UNROLL for (int i = 0; i < LANES; i++) total += sum0[i];
+    total += NAME(add_lanes)(sum0 + sum1);
   }
   return total;
 }
@@ -58,8 +57,7 @@ EXPORT void NAME(sum_normalised)(const REAL *x, const REAL *b, int64_t outer, in
         p0 = FMA(g0, NAME(load)(own + j) - s, p0), p1 = FMA(g1, NAME(load)(own + j + LANES) - s, p1);
       }
       for (; j < end; j++) plain += gradient[j], product += (double)gradient[j] * (double)(own[j] - shift);
-      p0 += p1, s0 += s1;
-      UNROLL for (int i = 0; i < LANES; i++) product += p0[i], plain += s0[i];
+      product += NAME(add_lanes)(p0 + p1), plain += NAME(add_lanes)(s0 + s1);
     }
     rest *= plain;
     if (rest - rest == 0) product -= rest;  // what is infinite stays so
