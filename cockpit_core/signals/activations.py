@@ -13,7 +13,7 @@ from cockpit_core.signals.reading import Steps, signal
 SAMPLES, POSITIONS, UNITS = 16, 8, 512
 MOST = 16  # how many modules are looked at; in deeper networks they are evenly spread
 
-some = np.logical_or.reduce
+some, every = np.logical_or.reduce, np.logical_and.reduce
 _NAMES = ("relu", "gelu", "silu", "swish", "mish", "elu", "tanh", "sigmoid", "softplus", "activation")
 _BOUNDED = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "hardtanh": (-1.0, 1.0), "hardsigmoid": (0.0, 1.0)}
 _CONSUMERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -67,19 +67,22 @@ def measure_activity(value: Any, module: nn.Module) -> Steps[Activity | None]:
 
 def share_of_dead(x: np.ndarray, kind: str) -> float:
     """The share of dead units in [samples, units, positions]."""
-    first = x[:1, :, :1]
-    varies = some(some(x != first, 0), 1)  # one dimension after the other: numpy is slow for two at once
+    varies = some(x[-1] != x[0], 1)  # two samples are enough for most units
+    if not every(varies):
+        rest = x[:, ~varies]
+        varies[~varies] = some(some(rest != rest[:1, :, :1], 0), 1)  # numpy is slow for two dimensions at once
     if kind in _BOUNDED:
-        varies |= ~_at_end(first[0, :, 0], kind)
+        varies |= ~_at_end(x[0, :, 0], kind)
     return (len(varies) - int(np.count_nonzero(varies))) / len(varies)
 
 
 def subsample(x: Tensor, channel: int) -> Tensor:
     """[samples, units, positions], each evenly spread over what there is."""
-    x = x[:: max(1, x.shape[0] // SAMPLES)][:SAMPLES]
+    x = x[:: max(1, x.shape[0] // SAMPLES)][:SAMPLES] if x.shape[0] > SAMPLES else x
     x = x.movedim(channel, 1) if channel != 1 else x
-    x = x.reshape(x.shape[0], x.shape[1], -1)
-    x = x[:, :: max(1, x.shape[1] // UNITS), :: max(1, x.shape[2] // POSITIONS)]
+    x = x if x.dim() == 3 else x.reshape(x.shape[0], x.shape[1], -1)
+    if x.shape[1] >= 2 * UNITS or x.shape[2] >= 2 * POSITIONS:
+        x = x[:, :: max(1, x.shape[1] // UNITS), :: max(1, x.shape[2] // POSITIONS)]
     return x if x.dtype.itemsize >= 4 else x.float()
 
 
