@@ -22,7 +22,16 @@ from cockpit_core.layers.registry import Call, match_dtype, rule, samples_first
 from cockpit_core.layers.scratch import Scratch
 
 Sizes = tuple[int, ...]
-LOOKED_AT = 2**10  # output gradients, to see how many are zero; they lie apart, and each is waited for
+RUNS, RUN = 32, 64
+"""Output gradients that are looked at, to see how many are zero: single ones would each be waited for."""
+
+
+def spread_runs(tensor: Tensor) -> Tensor:
+    """Runs of neighbours, evenly spread over all of it; all, where there are not more."""
+    flat = tensor.reshape(-1)
+    if flat.shape[0] <= RUNS * RUN:
+        return flat
+    return flat.as_strided((RUNS, RUN), ((flat.shape[0] - RUN) // (RUNS - 1), 1), flat.storage_offset())
 
 
 def view_patches(padded: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes, out: Sizes) -> Tensor:
@@ -121,10 +130,9 @@ class Patches(Contribution):
         if not self._can_walk():
             return False
         if self.sparse is None:
-            every = self.left.numel() // LOOKED_AT | 1  # odd, so that all columns are among them
-            some = self.left.reshape(-1)[::every]
+            some = spread_runs(self.left)
             number = np.count_nonzero(some.numpy()) if some.is_cpu else torch.count_nonzero(some)
-            self.sparse = int(number) <= ways.SPARSE * some.shape[0]
+            self.sparse = int(number) <= ways.SPARSE * some.numel()
         return self.sparse
 
     def walks_over_all(self) -> bool:

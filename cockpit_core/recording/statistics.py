@@ -25,6 +25,8 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
     among them. ``more``: what the step itself does not know (its number, the time, the optimizer's own numbers).
     """
     reduced = {n: s for n, s in state.reduced.items() if s.is_measured}
+    # Where nobody asks for projections, some layers have them all the same: their check was made with them.
+    along = {n: s for n, s in reduced.items() if "gradient" in s.projections} if plan.asks_dots else {}
     return Statistics(
         batch_size=state.batch_size,
         loss=state.loss,
@@ -34,7 +36,7 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         gradients=state.gradients,
         gradient_norms=state.gradient_norms,
         norms={n: s.norms for n, s in reduced.items() if s.norms is not None},
-        dots={n: s.projections["gradient"] for n, s in reduced.items() if "gradient" in s.projections},
+        dots={n: s.projections["gradient"] for n, s in along.items()},
         squares={n: s.squares for n, s in reduced.items() if s.squares is not None},
         counts={n: s.counts for n, s in reduced.items() if s.counts is not None},
         diagonals=state.diagonals,
@@ -45,7 +47,7 @@ def gather_statistics(state: StepState, plan: Plan, parameters: Mapping[str, Ten
         labels=state.labels(),
         no_value=find_reasons(state),
         transfer=state.transfer,
-        known_arrays={"norms": arrays_of(reduced, "norms"), "dots": arrays_of(reduced, "gradient")},
+        known_arrays={"norms": arrays_of(reduced, "norms"), "dots": arrays_of(along, "gradient")},
         **more,
     )
 

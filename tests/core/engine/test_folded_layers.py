@@ -15,7 +15,7 @@ from cockpit_core.engine.clock import Clock
 from cockpit_core.engine.layer_result import ACROSS, Job, LayerResult, judge
 from cockpit_core.engine.statistics import Request
 from cockpit_core.kernels.native import find_library
-from cockpit_core.layers.conv import Patches
+from cockpit_core.layers.conv import Patches, spread_runs
 
 B, IN, OUT, SIDE = 5, 6, 8, 9
 pytestmark = pytest.mark.skipif(find_library() is None, reason="needs native kernels")
@@ -107,3 +107,13 @@ def test_a_network_has_the_norms_of_plain_autograd(tmp_path: Path, monkeypatch: 
     _, values = run.data.scalars("NormTest")
     assert values[0] == pytest.approx(np.sqrt((squares.sum() / length - 6) / 30), rel=1e-4)
     assert {result.name for result in waited} == {"0.weight", "3.weight"}
+
+
+@pytest.mark.parametrize("size", [1, 7, 2048, 2049, 5000, 262144])
+def test_runs_that_are_looked_at_lie_inside_and_are_spread(size: int) -> None:
+    values = torch.arange(size + 10)[5:-5].reshape(1, 1, -1)
+    seen = spread_runs(values)
+    assert seen.numel() == min(size, 2048)
+    assert int(seen.min()) == 5
+    assert int(seen.max()) >= 5 + size - 1 - 31  # whole steps may leave a few behind the last run
+    assert int(seen.max()) < 5 + size
