@@ -35,6 +35,7 @@ from cockpit_core.engine.loss.labels import find_labels, labels_of_graph
 from cockpit_core.engine.loss.prepared import Output, Prepared, correct_loss
 from cockpit_core.engine.loss.roots import Root
 from cockpit_core.engine.loss.samples import order_of_rows
+from cockpit_core.engine.quiet import has_saved_tensor_hooks
 from cockpit_core.engine.samples.following import holds_scalars
 from cockpit_core.engine.survey import Survey, survey
 from cockpit_core.layers import random_state
@@ -344,10 +345,3 @@ class Engine(BackwardSide):
                 self.discard()
         elif prepared.plain and state.ended and not is_loss_itself(prepared.root, LOSS, self.calls.loss_key):
             correct_loss(state.passes, state.ended, prepared.value / state.loss_scale)
-
-
-_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-
-
-def has_saved_tensor_hooks() -> bool:
-    return _top_hooks is not None and _top_hooks(False) is not None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cockpit_core.engine.capture import detach_inputs
+from cockpit_core.engine.detaching import detach_inputs
 from cockpit_core.layers import random_state
 from cockpit_core.layers.module_state import ModuleState, NotRepeatable
 from cockpit_core.layers.random_state import RandomState

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from cockpit_core.layers import random_state
@@ -68,3 +69,10 @@ class Quiet:
     def _state(self, classes: Iterable[type] = ()) -> ModuleState:
         loss = [self.loss_fn] if isinstance(self.loss_fn, nn.Module) else []
         return ModuleState(self.model, *loss, classes=classes)
+
+
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+def has_saved_tensor_hooks() -> bool:
+    return _top_hooks is not None and _top_hooks(False) is not None
