@@ -21,7 +21,7 @@ from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.kernels import Counts, prepare_parameter
-from cockpit_core.kernels.native.reducing import can_measure, measure_squares
+from cockpit_core.kernels.native import walking
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.quantities.measured import choose_samples
 
@@ -36,8 +36,6 @@ HOOKED = (
 )
 add = np.add.reduce
 """``sum`` without what numpy does for arrays of any kind."""
-MOST_AT_ONCE = 2**18
-"""Elements of a gradient that one thread measures; larger ones are worth several."""
 ACROSS = "across"
 """A second direction for the check, where a hook or a function may lie between: along the gradient itself no mask or
 projection shows."""
@@ -206,9 +204,9 @@ def mean_and_size(result: LayerResult) -> tuple[float, float]:
 
 def lengths_of(gradients: list[Tensor]) -> Tensor:
     """``||g||`` of each, [n] in double precision, where they lie."""
-    if max(g.numel() for g in gradients) > MOST_AT_ONCE or not can_measure(gradients):
-        return long_sums.norms(gradients)
-    return torch.from_numpy(np.sqrt(measure_squares(gradients)))
+    if walking.can_walk(gradients):
+        return torch.tensor(walking.measure_lengths(gradients), dtype=torch.float64)
+    return long_sums.norms(gradients)
 
 
 def dots_of(result: LayerResult) -> Tensor | None:

@@ -160,27 +160,6 @@ def reduce_blocks(
     return [Reduced(norms, dots, counts) for norms, dots, counts in pairs]
 
 
-def can_measure(tensors: Sequence[Tensor]) -> bool:
-    """Can ``measure_squares`` take all of them?"""
-    dtype = tensors[0].dtype if tensors else None
-    plain = dtype in TYPES and all(t.dtype == dtype and t.is_cpu and t.is_contiguous() for t in tensors)
-    return plain and find_library() is not None
-
-
-def measure_squares(tensors: Sequence[Tensor]) -> np.ndarray:
-    """``||x||^2`` [n] of many, contiguous and of one dtype, with one call."""
-    library = find_library()
-    assert library is not None
-    if not can_measure(tensors):
-        raise ValueError("tensors that are measured together are contiguous, and have one dtype")
-    jobs = np.array([[x.data_ptr(), 0, 1, x.numel(), 0, 0, k] for k, x in enumerate(tensors)], np.int64)
-    factors, norms, dots = np.ones(len(tensors)), np.zeros(len(tensors)), np.zeros((len(tensors), 2))
-    library.function("reduce_blocks", tensors[0].dtype)(
-        jobs.ctypes.data, factors.ctypes.data, len(tensors), 0, 0, 0, norms.ctypes.data, dots.ctypes.data
-    )
-    return norms
-
-
 def multiply_pairs(pairs: Sequence[tuple[Tensor, Tensor]]) -> np.ndarray:
     """``x . y`` [n] of many small ones of one dtype, contiguous and of equal size, with one call."""
     library = find_library()

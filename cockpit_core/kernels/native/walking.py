@@ -1,0 +1,131 @@
+"""Lengths of parameters, steps and gradients, differences of two, and how far one runs along another: all tensors of a
+network with one call, summed in double precision."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, strided
+from torch.nn import Parameter
+
+from cockpit_core.kernels.native import TYPES, find_library
+from cockpit_core.kernels.native.reducing import address_of
+from cockpit_core.kernels.threads import cut, share
+
+LARGEST = 2**16
+"""Elements of one job, so that threads can share large tensors. Sums are the same with any number of them."""
+ALONE = 2**18
+"""Elements that one thread walks through in less time than it takes to wake another one."""
+AGAIN = 0.25
+"""The share of what a factor leaves of a step that may still run along the gradient. Beyond it few digits of the rest are
+left."""
+
+
+def can_walk(tensors: Sequence[Tensor]) -> bool:
+    """On the host, of one type, each in one piece. Tensors of other classes may hold their numbers elsewhere."""
+    if not tensors or tensors[0].dtype not in TYPES or find_library() is None:
+        return False
+    dtype = tensors[0].dtype
+    for t in tensors:
+        if type(t) is not Tensor and type(t) is not Parameter:
+            return False
+        if t.dtype is not dtype or not t.is_cpu or t.layout is not strided or not t.is_contiguous() or t.is_neg():
+            return False
+    return True
+
+
+def measure_lengths(tensors: Sequence[Tensor]) -> list[float]:
+    """``||x||`` of each."""
+    return [own for own, _ in measure_apart(tensors, [None] * len(tensors), [None] * len(tensors))]
+
+
+def measure_apart(
+    one: Sequence[Tensor], other: Sequence[Tensor | None], into: Sequence[Tensor | None]
+) -> list[tuple[float, float]]:
+    """``||x||`` and ``||x - y||`` of each pair; the latter is 0 without a ``y``. The difference is put into ``into``, where
+    that is given."""
+    check([*one, *(t for t in other if t is not None), *(t for t in into if t is not None)])
+    owners, jobs, each = list[int](), array("q"), one[0].element_size()
+    for k, (x, y, to) in enumerate(zip(one, other, into, strict=True)):
+        size = x.numel()
+        if (y is not None and y.numel() != size) or (to is not None and (y is None or to.numel() != size)):
+            raise ValueError("tensors that are compared have the same size")
+        starts = [0 if t is None else t.data_ptr() for t in (x, y, to)]
+        for low in range(0, size, LARGEST):
+            owners.append(k)
+            jobs.extend([start and start + low * each for start in starts])
+            jobs.append(min(LARGEST, size - low))
+    kernel = find("walk_apart", one[0])
+    sums = walk(owners, jobs, 4, len(one), lambda place, low, count, to: kernel(place, count, to))
+    return [(math.sqrt(sums[2 * k]), math.sqrt(sums[2 * k + 1])) for k in range(len(one))]
+
+
+def find_along(
+    steps: Sequence[Tensor], gradients: Sequence[Tensor], squared: Sequence[float], guesses: Sequence[float]
+) -> list[tuple[float, float]]:
+    """``c = s.g / g.g`` and ``||s - c g||^2`` of each pair; ``squared`` are ``g.g``. From a guess, because ``s.s - c^2 g.g`` would
+    lose all digits where a step runs along its gradient; twice where the guess was bad."""
+    check([*steps, *gradients])
+    factors, rests = list(guesses), [0.0] * len(steps)
+    left = list(range(len(steps)))
+    for _ in range(2):
+        sums = walk_along([(steps[k], gradients[k], factors[k]) for k in left])
+        again = []
+        for place, k in enumerate(left):
+            rest, more = sums[2 * place], sums[2 * place + 1]
+            factors[k] += more / squared[k]
+            apart = rest - more * more / squared[k]
+            rests[k] = max(0.0, apart) if math.isfinite(apart) else math.inf
+            if more * more > AGAIN * rest * squared[k]:
+                again.append(k)
+        left = again
+        if not left:
+            break
+    return list(zip(factors, rests, strict=True))
+
+
+def walk_along(triples: Sequence[tuple[Tensor, Tensor, float]]) -> array:
+    owners, jobs, factors, each = list[int](), array("q"), array("d"), triples[0][0].element_size()
+    for k, (s, g, factor) in enumerate(triples):
+        size, first, second = s.numel(), s.data_ptr(), g.data_ptr()
+        if g.numel() != size:
+            raise ValueError("a step and its gradient have the same size")
+        for low in range(0, size, LARGEST):
+            owners.append(k)
+            factors.append(factor)
+            jobs.extend((first + low * each, second + low * each, min(LARGEST, size - low)))
+    kernel, given = find("walk_along", triples[0][0]), address_of(factors)
+    return walk(owners, jobs, 3, len(triples), lambda place, low, count, to: kernel(place, given + 8 * low, count, to))
+
+
+def walk(owners: list[int], jobs: array, wide: int, count: int, run: Callable[[int, int, int, int], None]) -> array:
+    """Two sums for each of ``count`` tensors, from those of their pieces; ``jobs`` has ``wide`` numbers for each piece."""
+    pieces = len(owners)
+    places, parts = address_of(jobs), array("d", bytes(16 * pieces))
+    to = address_of(parts)
+
+    def work(low: int, high: int) -> None:
+        run(places + 8 * wide * low, low, high - low, to + 16 * low)
+
+    share(work, cut(pieces, sum(jobs[wide - 1 :: wide]), ALONE))
+    if owners == list(range(count)):  # each in one piece
+        return parts
+    sums = array("d", bytes(16 * count))
+    for k, owner in enumerate(owners):
+        sums[2 * owner] += parts[2 * k]
+        sums[2 * owner + 1] += parts[2 * k + 1]
+    return sums
+
+
+def find(name: str, like: Tensor) -> Callable[..., None]:
+    library = find_library()
+    assert library is not None
+    return library.function(name, like.dtype)
+
+
+def check(tensors: Sequence[Tensor]) -> None:
+    """A kernel would read what is not there."""
+    if not can_walk(tensors):
+        raise ValueError("tensors that are walked through lie on the host, each in one piece, and have one dtype")
