@@ -16,6 +16,7 @@ from torch import Tensor
 from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_outer
 from cockpit_core.kernels.native.comparing import MOST_COMPARED
 from cockpit_core.kernels.native.dense import reduce_positions
+from cockpit_core.kernels.native.outer import can_reduce_outer, reduce_outer
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce
 from cockpit_core.layers import ways
 from cockpit_core.layers.scratch import Scratch
@@ -112,6 +113,10 @@ class Contribution:
         gradients; None if forming them is cheaper. Where it ``compares``, it may give that in the same pass."""
         return None
 
+    def reduce_at_once(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+        """The same where each of these has a way of its own, if one pass for all of them is cheaper."""
+        return None
+
     def compares(self, samples: int) -> bool:
         """Does ``compare`` know a way for so many samples?"""
         return False
@@ -168,6 +173,13 @@ class Outer(Contribution):
         rows = torch.cat([V if V.shape == shape else V.reshape(shape) for V in directions])  # [k out, in]
         along = torch.mm(rows, self.a.T).view(len(directions), shape[0], self.samples)
         return list(along.mul_(self.b.T).sum(1).unbind())
+
+    def reduce_at_once(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+        """Of a layer with few outputs, likewise."""
+        narrow = self.b.shape[1] <= NARROW and self.b.shape[1] < self.a.shape[1]
+        if not narrow or not can_reduce_outer(self.b, self.a, directions):
+            return None
+        return reduce_outer(self.b, self.a, directions, bins)
 
     def project_on_mean(self) -> tuple[Tensor, Probe] | None:
         """``g_n . g_m = (a_n . a_m) (b_n . b_m)``, and ``u^T g_n v``."""

@@ -56,6 +56,7 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
         [_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT, _POINTER, *_COUNTED, _LONG, _LONG, _POINTER],
     ),
     "sum_shares": (None, [_POINTER, _POINTER, _LONG, _POINTER]),
+    "reduce_outer": (None, [_POINTER, _POINTER, _LONG, _LONG, _LONG, *[_POINTER] * 4]),
     "walk_apart": (None, [_POINTER, _LONG, _POINTER]),
     "walk_along": (None, [_POINTER, _POINTER, _LONG, _POINTER]),
     "describe_rows": (_LONG, [_POINTER, _LONG, _LONG, _POINTER]),

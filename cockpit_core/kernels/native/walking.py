@@ -16,7 +16,7 @@ from cockpit_core.kernels.threads import cut, share
 
 LARGEST = 2**16
 """Elements of one job, so that threads can share large tensors. Sums are the same with any number of them."""
-ALONE = 2**18
+ALONE = 2**20
 """Elements that one thread walks through in less time than it takes to wake another one."""
 AGAIN = 0.25
 """The share of what a factor leaves of a step that may still run along the gradient. Beyond it few digits of the rest are

@@ -276,6 +276,7 @@ EXPORT void NAME(reduce_blocks)(const int64_t *jobs, const double *scales, int64
 #include "counting.h"
 #include "shares.h"
 #include "walking.h"
+#include "outer.h"
 #include "recurrent.h"
 #include "grams.h"
 #undef Shape
