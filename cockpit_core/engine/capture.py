@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +12,7 @@ from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.loss.individual import NoIndividualLosses, describe_sum
 from cockpit_core.foundation.long_sums import sum_of
 from cockpit_core.foundation.transfer import Asked, Transfer
+from cockpit_core.kernels.native.describing import describe
 from cockpit_core.layers import random_state
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.module_state import ModuleState
@@ -169,9 +169,9 @@ class Pass:
             return
         self.losses = None if self.losses is None else pieces[-1]
         self.loss += sum(known[: len(self.amounts)])
-        for (losses, _), each, value in zip(self.unchecked, pieces, known[len(self.amounts) :], strict=False):
-            own, count, add = each.numpy(), max(each.shape[0], 1), np.add.reduce
-            problem = describe_sum(float(add(own)) / count, float(add(np.abs(own))) / count, value, losses.dtype)
+        described = describe([each for each, _ in zip(pieces, self.unchecked, strict=False)])
+        for (losses, _), own, value in zip(self.unchecked, described, known[len(self.amounts) :], strict=False):
+            problem = describe_sum(own.mean, own.size, value, losses.dtype)
             if problem and not self.no_losses:
                 self.no_losses, self.losses = problem, None
         self.amounts, self.unchecked = [], []

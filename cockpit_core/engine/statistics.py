@@ -20,7 +20,8 @@ from cockpit_core.foundation.ungraded import ungraded
 from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_values
 from cockpit_core.kernels.native.grams import Products
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_block
-from cockpit_core.layers.contribution import Contribution, Probe
+from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.probe import Probe
 from cockpit_core.layers.scratch import Scratch
 
 PROJECTED = 16 * 2**20  # at most this many elements are formed at a time, to be projected

@@ -7,9 +7,6 @@ A contribution stands for ``g_n``, n = 1..B, of one parameter tensor from one ca
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -19,6 +16,7 @@ from cockpit_core.kernels.native.dense import reduce_positions
 from cockpit_core.kernels.native.outer import can_reduce_outer, reduce_outer
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce
 from cockpit_core.layers import ways
+from cockpit_core.layers.probe import Probe, spread_signs
 from cockpit_core.layers.scratch import Scratch
 
 SMALL = 2**12
@@ -26,24 +24,6 @@ SMALL = 2**12
 
 NARROW = 32
 """Outputs of a layer so narrow that several directions are multiplied with together."""
-
-
-class Probe(NamedTuple):
-    """A direction ``left right^T`` that every matrix can be projected on in a moment, and ``g_n`` along it [B]."""
-
-    left: Tensor
-    right: Tensor
-    seen: Tensor
-
-    def along(self, gradient: Tensor) -> float:
-        matrix = gradient.reshape(len(self.left), len(self.right))
-        return float(torch.dot(torch.mv(matrix, self.right).double(), self.left.double()))
-
-
-@lru_cache(maxsize=64)
-def spread_signs(count: int, dtype: torch.dtype) -> Tensor:
-    """Numbers of both signs without a pattern, always the same; drawn from no generator. Not to be changed."""
-    return (1.5 * torch.sin(torch.arange(count, dtype=torch.float64, device="cpu") * 12.9898 + 1)).to(dtype)
 
 
 class Contribution:

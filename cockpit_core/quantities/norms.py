@@ -28,8 +28,7 @@ def ask_norms(tensors: Mapping[K, Tensor], transfer: Transfer) -> Callable[[], d
     """The same, not read yet: they are transferred with whatever else is asked for until then."""
     if not tensors:
         return dict
-    if walking.can_walk(listed := list(tensors.values())):
-        lengths = walking.measure_lengths(listed)
+    if (lengths := walking.try_lengths(list(tensors.values()))) is not None:
         return lambda: dict(zip(tensors, lengths, strict=True))
     measure = norms_of_shards if is_sharded(next(iter(tensors.values()))) else long_sums.norms
     asked = transfer.ask([measure(list(tensors.values()))])
@@ -41,11 +40,11 @@ def measure_places(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The length of each parameter, and how far it is from where the run began; with one transfer for both. What lies here is
     read once for both."""
-    here, there = list(now.values()), [start.get(name) for name in now]
-    if not walking.can_walk([*here, *(place for place in there if place is not None)]):
+    apart = walking.try_apart(list(now.values()), [start.get(name) for name in now], [None] * len(now))
+    if apart is None:
         return measure_rest(now, start, transfer)
-    lengths = dict(zip(now, walking.measure_apart(here, there, [None] * len(here)), strict=True))
-    return {n: own for n, (own, _) in lengths.items()}, {n: apart for n, (_, apart) in lengths.items() if n in start}
+    own = {name: length for name, (length, _) in zip(now, apart, strict=True)}
+    return own, {name: away for name, (_, away) in zip(now, apart, strict=True) if name in start}
 
 
 def measure_rest(

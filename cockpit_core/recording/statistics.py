@@ -90,10 +90,11 @@ def find_update(
     pairs = [parameters[n] for n in names], [state.theta[n] for n in names]
     if not names:
         return {}, dict
-    if walking.can_walk([*pairs[0], *pairs[1]]):
+    if walking.can_walk(pairs[1]):
         steps = [torch.empty_like(before) for before in pairs[1]]
-        lengths = dict(zip(names, [apart for _, apart in walking.measure_apart(*pairs, steps)], strict=True))
-        return dict(zip(names, steps, strict=True)), lambda: lengths
+        if (walked := walking.try_apart(*pairs, steps)) is not None:
+            lengths = {name: away for name, (_, away) in zip(names, walked, strict=True)}
+            return dict(zip(names, steps, strict=True)), lambda: lengths
     if any(is_sharded(tensor) for tensor in pairs[1]):
         with Ungraded():
             update = dict(zip(names, torch._foreach_sub(*pairs), strict=True))

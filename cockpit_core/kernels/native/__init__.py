@@ -58,6 +58,7 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
     "sum_shares": (None, [_POINTER, _POINTER, _LONG, _POINTER]),
     "reduce_outer": (None, [_POINTER, _POINTER, _LONG, _LONG, _LONG, *[_POINTER] * 4]),
     "walk_apart": (None, [_POINTER, _LONG, _POINTER]),
+    "describe_vectors": (None, [_POINTER, _LONG, _POINTER]),
     "walk_along": (None, [_POINTER, _POINTER, _LONG, _POINTER]),
     "describe_rows": (_LONG, [_POINTER, _LONG, _LONG, _POINTER]),
     "look_at_matrices": (None, [_POINTER, _LONG, _POINTER]),

@@ -36,27 +36,30 @@ def can_walk(tensors: Sequence[Tensor]) -> bool:
     return True
 
 
-def measure_lengths(tensors: Sequence[Tensor]) -> list[float]:
-    """``||x||`` of each."""
-    return [own for own, _ in measure_apart(tensors, [None] * len(tensors), [None] * len(tensors))]
+def try_lengths(tensors: Sequence[Tensor]) -> list[float] | None:
+    """``||x||`` of each; None where they cannot be walked through."""
+    nothing = [None] * len(tensors)
+    lengths = try_apart(tensors, nothing, nothing)
+    return None if lengths is None else [own for own, _ in lengths]
 
 
-def measure_apart(
+def try_apart(
     one: Sequence[Tensor], other: Sequence[Tensor | None], into: Sequence[Tensor | None]
-) -> list[tuple[float, float]]:
+) -> list[tuple[float, float]] | None:
     """``||x||`` and ``||x - y||`` of each pair; the latter is 0 without a ``y``. The difference is put into ``into``, where
-    that is given."""
-    check([*one, *(t for t in other if t is not None), *(t for t in into if t is not None)])
+    that is given. None where they cannot be walked through."""
+    if not can_walk([t for some in (one, other, into) for t in some if t is not None]):
+        return None
     owners, jobs, each = list[int](), array("q"), one[0].element_size()
     for k, (x, y, to) in enumerate(zip(one, other, into, strict=True)):
-        size = x.numel()
+        size, start = x.numel(), x.data_ptr()
+        beside, there = 0 if y is None else y.data_ptr(), 0 if to is None else to.data_ptr()
         if (y is not None and y.numel() != size) or (to is not None and (y is None or to.numel() != size)):
             raise ValueError("tensors that are compared have the same size")
-        starts = [0 if t is None else t.data_ptr() for t in (x, y, to)]
         for low in range(0, size, LARGEST):
             owners.append(k)
-            jobs.extend([start and start + low * each for start in starts])
-            jobs.append(min(LARGEST, size - low))
+            shift = low * each
+            jobs.extend((start + shift, beside and beside + shift, there and there + shift, min(LARGEST, size - low)))
     kernel = find("walk_apart", one[0])
     sums = walk(owners, jobs, 4, len(one), lambda place, low, count, to: kernel(place, count, to))
     return [(math.sqrt(sums[2 * k]), math.sqrt(sums[2 * k + 1])) for k in range(len(one))]
@@ -67,7 +70,8 @@ def find_along(
 ) -> list[tuple[float, float]]:
     """``c = s.g / g.g`` and ``||s - c g||^2`` of each pair; ``squared`` are ``g.g``. From a guess, because ``s.s - c^2 g.g`` would
     lose all digits where a step runs along its gradient; twice where the guess was bad."""
-    check([*steps, *gradients])
+    if not can_walk([*steps, *gradients]):  # a kernel would read what is not there
+        raise ValueError("tensors that are walked through lie on the host, each in one piece, and have one dtype")
     factors, rests = list(guesses), [0.0] * len(steps)
     left = list(range(len(steps)))
     for _ in range(2):
@@ -123,9 +127,3 @@ def find(name: str, like: Tensor) -> Callable[..., None]:
     library = find_library()
     assert library is not None
     return library.function(name, like.dtype)
-
-
-def check(tensors: Sequence[Tensor]) -> None:
-    """A kernel would read what is not there."""
-    if not can_walk(tensors):
-        raise ValueError("tensors that are walked through lie on the host, each in one piece, and have one dtype")

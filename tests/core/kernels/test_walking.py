@@ -39,11 +39,11 @@ def test_lengths_and_differences(level: str, dtype: torch.dtype, monkeypatch: py
     one, other = make_some(dtype), make_some(dtype)
     partners = [y if k % 3 else None for k, y in enumerate(other)]
     into = [torch.full_like(y, math.nan) if y is not None and k % 2 else None for k, y in enumerate(partners)]
-    for (own, apart), x, y, to in zip(walking.measure_apart(one, partners, into), one, partners, into, strict=True):
+    for (own, apart), x, y, to in zip(walking.try_apart(one, partners, into), one, partners, into, strict=True):
         assert own == pytest.approx(float(x.double().norm()), rel=1e-13)
         assert apart == pytest.approx(0.0 if y is None else float((x - y).double().norm()), rel=1e-13)
         assert to is None or (y is not None and torch.equal(to, x - y))
-    assert walking.measure_lengths(one) == [own for own, _ in walking.measure_apart(one, other, [None] * len(one))]
+    assert walking.try_lengths(one) == [own for own, _ in walking.try_apart(one, other, [None] * len(one))]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -79,7 +79,7 @@ def test_how_far_a_step_runs_along(
 def test_anything_may_be_in_them(value: float) -> None:
     """Squares of large single numbers are no infinities, and an infinite step runs along nothing."""
     x, g = torch.tensor([1.0, value]), torch.tensor([1.0, 2.0])
-    (length,) = walking.measure_lengths([x])
+    (length,) = walking.try_lengths([x])
     assert math.isnan(length) if math.isnan(value) else length == pytest.approx(value, rel=1e-6)
     ((_, rest),) = walking.find_along([x], [g], [5.0], [0.5])
     assert rest > 1e70
@@ -90,9 +90,10 @@ def test_what_cannot_be_walked_through_is_refused() -> None:
     turned, half = torch.ones(4, 2).t(), torch.ones(4, dtype=torch.float16)
     for others in ([fine, fine.double()], [turned], [half], [torch._neg_view(fine)], [fine.to_sparse()], []):
         assert not walking.can_walk(others)
+        assert walking.try_lengths(others) is None
         with pytest.raises(ValueError, match="in one piece"):
-            walking.measure_lengths(others)
+            walking.find_along(others, others, [1.0] * len(others), [1.0] * len(others))
     with pytest.raises(ValueError, match="same size"):
-        walking.measure_apart([fine], [torch.ones(3)], [None])
+        walking.try_apart([fine], [torch.ones(3)], [None])
     with pytest.raises(ValueError, match="same size"):
         walking.find_along([fine], [torch.ones(3)], [1.0], [1.0])

@@ -70,4 +70,24 @@ EXPORT void NAME(walk_along)(const int64_t *jobs, const double *factors, int64_t
     sums[0] = NAME(total)(rest), sums[1] = NAME(total)(more);
   }
 }
+
+// jobs [count, 3]: the address of some numbers, how many there are, and how far it is from one to the next. What is found is
+// put into sums [count, 3]: their sum, that of their sizes, and that of squared distances from their mean.
+EXPORT void NAME(describe_vectors)(const int64_t *jobs, int64_t count, double *sums) {
+  for (int64_t k = 0; k < count; k++, jobs += 3, sums += 3) {
+    const REAL *x = (const REAL *)(intptr_t)jobs[0];
+    const int64_t size = jobs[1], step = jobs[2];
+    double sum = 0, sizes = 0, apart = 0;
+    for (int64_t j = 0; j < size; j++) {
+      double value = x[j * step];
+      sum += value, sizes += value < 0 ? -value : value;
+    }
+    double mean = size ? sum / (double)size : 0;
+    for (int64_t j = 0; j < size; j++) {
+      double away = x[j * step] - mean;
+      apart += away * away;
+    }
+    sums[0] = sum, sums[1] = sizes, sums[2] = apart;
+  }
+}
 #undef W
