@@ -269,6 +269,10 @@ def find_batch_size(values: Any, batch_dim: int, depth: int = 0) -> int | None:
     """
     if isinstance(values, Tensor):
         return int(values.shape[batch_dim]) if values.dim() > batch_dim else None
+    if not depth and isinstance(values, tuple) and values and isinstance(values[0], tuple) and values[0]:
+        first = values[0][0]  # the usual case, in a moment
+        if isinstance(first, Tensor) and first.dim() > batch_dim:
+            return int(first.shape[batch_dim])
     if isinstance(values, dict) or hasattr(values, "keys"):
         values = list(values.values())
     if isinstance(values, (list, tuple)):
