@@ -134,17 +134,19 @@ def reduce_blocks(
     library = find_library()
     assert library is not None
     like, jobs, held, first = blocks[0], array("q"), list[Tensor](), 0
+    dtype = like.dtype
     for G, along in zip(blocks, directions, strict=True):
-        if any(direction.numel() != G.shape[1] for direction in along) or len(along) > MOST_DIRECTIONS:
-            raise ValueError(f"gradients of {G.shape[1]} elements cannot be projected on a direction of other size")
-        if any(tensor.dtype != like.dtype for tensor in (G, *along)):
+        rows, columns = G.shape
+        if G.dtype is not dtype or any(d.dtype is not dtype for d in along):
             raise TypeError("blocks that are reduced together, and their directions, have one dtype")
-        G = G if G.shape[1] < 2 or G.stride(1) == 1 else G.contiguous()
+        if len(along) > MOST_DIRECTIONS or any(d.numel() != columns for d in along):
+            raise ValueError(f"gradients of {columns} elements cannot be projected on a direction of other size")
+        G = G if columns < 2 or G.stride(1) == 1 else G.contiguous()
         flat = [d if d.is_contiguous() else d.contiguous() for d in along]
         held += [G, *flat]
         pointers = [d.data_ptr() for d in flat] + [0] * (MOST_DIRECTIONS - len(flat))
-        jobs.extend((G.data_ptr(), G.stride(0), *G.shape, *pointers, first))
-        first += G.shape[0]
+        jobs.extend((G.data_ptr(), G.stride(0), rows, columns, *pointers, first))
+        first += rows
     rule, size = find_rule(bins, like.dtype)
     total, factors = Share(first, False, 0), array("d", scales)
     table = None if bins is None else torch.zeros(len(blocks), TABLES, size, dtype=torch.int64)

@@ -29,9 +29,9 @@ def can_walk(tensors: Sequence[Tensor]) -> bool:
         return False
     dtype = tensors[0].dtype
     for t in tensors:
-        if type(t) is not Tensor and type(t) is not Parameter:
+        if (type(t) is not Parameter and type(t) is not Tensor) or t.dtype is not dtype or not t.is_cpu:
             return False
-        if t.dtype is not dtype or not t.is_cpu or t.layout is not strided or not t.is_contiguous() or t.is_neg():
+        if t.layout is not strided or not t.is_contiguous() or t.is_neg():
             return False
     return True
 
@@ -60,9 +60,9 @@ def try_apart(
             owners.append(k)
             shift = low * each
             jobs.extend((start + shift, beside and beside + shift, there and there + shift, min(LARGEST, size - low)))
-    kernel = find("walk_apart", one[0])
-    sums = walk(owners, jobs, 4, len(one), lambda place, low, count, to: kernel(place, count, to))
-    return [(math.sqrt(sums[2 * k]), math.sqrt(sums[2 * k + 1])) for k in range(len(one))]
+    sums = walk(find("walk_apart", one[0]), owners, jobs, 4, None, len(one))
+    root = math.sqrt
+    return [(root(sums[2 * k]), root(sums[2 * k + 1])) for k in range(len(one))]
 
 
 def find_along(
@@ -100,20 +100,26 @@ def walk_along(triples: Sequence[tuple[Tensor, Tensor, float]]) -> array:
             owners.append(k)
             factors.append(factor)
             jobs.extend((first + low * each, second + low * each, min(LARGEST, size - low)))
-    kernel, given = find("walk_along", triples[0][0]), address_of(factors)
-    return walk(owners, jobs, 3, len(triples), lambda place, low, count, to: kernel(place, given + 8 * low, count, to))
+    return walk(find("walk_along", triples[0][0]), owners, jobs, 3, factors, len(triples))
 
 
-def walk(owners: list[int], jobs: array, wide: int, count: int, run: Callable[[int, int, int, int], None]) -> array:
-    """Two sums for each of ``count`` tensors, from those of their pieces; ``jobs`` has ``wide`` numbers for each piece."""
+def walk(
+    kernel: Callable[..., None], owners: list[int], jobs: array, wide: int, given: array | None, count: int
+) -> array:
+    """Two sums for each of ``count`` tensors, from those of their pieces. ``jobs`` has ``wide`` numbers for each piece, the last
+    of them its size, and ``given`` one more, if any."""
     pieces = len(owners)
-    places, parts = address_of(jobs), array("d", bytes(16 * pieces))
+    places, parts, more = address_of(jobs), array("d", bytes(16 * pieces)), 0 if given is None else address_of(given)
     to = address_of(parts)
 
     def work(low: int, high: int) -> None:
-        run(places + 8 * wide * low, low, high - low, to + 16 * low)
+        also = (more + 8 * low,) if more else ()
+        kernel(places + 8 * wide * low, *also, high - low, to + 16 * low)
 
-    share(work, cut(pieces, sum(jobs[wide - 1 :: wide]), ALONE))
+    if pieces > count:
+        share(work, cut(pieces, sum(jobs[wide - 1 :: wide]), ALONE))
+    else:  # none is long
+        work(0, pieces)
     if owners == list(range(count)):  # each in one piece
         return parts
     sums = array("d", bytes(16 * count))
