@@ -169,7 +169,7 @@ class Pass:
             return
         self.losses = None if self.losses is None else pieces[-1]
         self.loss += sum(known[: len(self.amounts)])
-        described = describe([each for each, _ in zip(pieces, self.unchecked, strict=False)])
+        described = describe(pieces[: len(self.unchecked)])
         for (losses, _), own, value in zip(self.unchecked, described, known[len(self.amounts) :], strict=False):
             problem = describe_sum(own.mean, own.size, value, losses.dtype)
             if problem and not self.no_losses:
@@ -265,14 +265,12 @@ def keeps_graph() -> bool:
 def find_batch_size(values: Any, batch_dim: int, depth: int = 0) -> int | None:
     """The number of samples: the size of the first tensor among the model's inputs that has the batch dimension.
     ``values`` are arguments and keywords. Two levels down, inside one argument, a list of tensors of different sizes
-    has one sample per tensor.
-    """
+    has one sample per tensor."""
     if isinstance(values, Tensor):
         return int(values.shape[batch_dim]) if values.dim() > batch_dim else None
-    if not depth and isinstance(values, tuple) and values and isinstance(values[0], tuple) and values[0]:
-        first = values[0][0]  # the usual case, in a moment
-        if isinstance(first, Tensor) and first.dim() > batch_dim:
-            return int(first.shape[batch_dim])
+    args = values[0] if not depth and isinstance(values, tuple) and values else None
+    if isinstance(args, tuple) and args and isinstance(args[0], Tensor) and args[0].dim() > batch_dim:
+        return int(args[0].shape[batch_dim])  # the usual case, in a moment
     if isinstance(values, dict) or hasattr(values, "keys"):
         values = list(values.values())
     if isinstance(values, (list, tuple)):

@@ -136,6 +136,8 @@ class Outer(Contribution):
         return (self.b[lo:hi, :, None] * self.a[lo:hi, None, :]).reshape(hi - lo, *self.shape)
 
     def norms(self) -> Tensor:
+        if can_reduce_outer(self.b, self.a, []):
+            return reduce_outer(self.b, self.a, [], None).norms
         return (torch.linalg.vector_norm(self.b, dim=1) * torch.linalg.vector_norm(self.a, dim=1)).square_()
 
     def project(self, direction: Tensor) -> Tensor:

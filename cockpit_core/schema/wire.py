@@ -72,13 +72,20 @@ def header_message(header: records.Header) -> pb.Header:
     for layer in header.layers:
         message.layers.add(**vars(layer))
     for quantity in header.quantities:
-        message.quantities.add(**vars(quantity))
+        known = vars(quantity) | {"options": None}
+        message.quantities.append(quantity_message(tuple(known.items()), tuple(quantity.options.items())))
     for optimizer in header.optimizers:
         target = message.optimizers.add(name=optimizer.name)
         for index, group in enumerate(optimizer.groups):
             names = optimizer.group_layers[index] if index < len(optimizer.group_layers) else []
             target.groups.add(hyperparameters=group, layers=names)
     return message
+
+
+@lru_cache(maxsize=256)
+def quantity_message(known: tuple[tuple[str, Any], ...], options: tuple[tuple[str, str], ...]) -> pb.Quantity:
+    """Headers are written again when something else in them has changed. Not to be changed."""
+    return pb.Quantity(**dict(known) | {"options": dict(options)})
 
 
 _HEADER_PLAIN = [
@@ -265,8 +272,9 @@ def encode_histogram(histogram: records.Histogram) -> bytes:
         layer=histogram.layer,
         counts=pack_array(counts, compress=True),
         edges=pack_edges(edges),
-        **dict(zip(_HISTOGRAM_COUNTS, apart, strict=True)),
     )
+    for name, number in zip(_HISTOGRAM_COUNTS, apart, strict=True):
+        setattr(message, name, number)
     if histogram.parameter_edges is not None:
         parameter_edges = np.asarray(histogram.parameter_edges, dtype="<f8")
         message.parameter_edges.CopyFrom(pack_edges(parameter_edges.tobytes()))

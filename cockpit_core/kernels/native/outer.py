@@ -1,5 +1,5 @@
-"""A layer with one position per sample and few outputs: norms, up to two projections and counts of its individual gradients
-with one call, in which threads share the samples."""
+"""A layer with one position per sample: norms, and of few outputs also up to two projections and counts of its individual
+gradients, with one call in which threads share the samples."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def reduce_outer(b: Tensor, a: Tensor, directions: Sequence[Tensor], bins: AnyBi
         count(low, high, table.data_ptr())
         return table
 
-    tables = share(run, cut(samples, samples * out * inner, ALONE))
+    each_sample = out * inner if along or count is not None else out + inner
+    tables = share(run, cut(samples, samples * each_sample, ALONE))
     total = tables[0]
     for other in tables[1:]:
         total = total if total is None or other is None else total.add_(other)
