@@ -18,6 +18,7 @@ LARGEST = 2**16
 """Elements of one job, so that threads can share large tensors. Sums are the same with any number of them."""
 ALONE = 2**20
 """Elements that one thread walks through in less time than it takes to wake another one."""
+FREED = "the memory of a tensor was freed: there is nothing to walk through"
 AGAIN = 0.25
 """The share of what a factor leaves of a step that may still run along the gradient. Beyond it few digits of the rest are
 left."""
@@ -56,6 +57,8 @@ def try_apart(
         beside, there = 0 if y is None else y.data_ptr(), 0 if to is None else to.data_ptr()
         if (y is not None and y.numel() != size) or (to is not None and (y is None or to.numel() != size)):
             raise ValueError("tensors that are compared have the same size")
+        if size and not (start and (y is None or beside) and (to is None or there)):
+            raise ValueError(FREED)
         for low in range(0, size, LARGEST):
             owners.append(k)
             shift = low * each
@@ -96,6 +99,8 @@ def walk_along(triples: Sequence[tuple[Tensor, Tensor, float]]) -> array:
         size, first, second = s.numel(), s.data_ptr(), g.data_ptr()
         if g.numel() != size:
             raise ValueError("a step and its gradient have the same size")
+        if size and not (first and second):
+            raise ValueError(FREED)
         for low in range(0, size, LARGEST):
             owners.append(k)
             factors.append(factor)

@@ -97,3 +97,15 @@ def test_what_cannot_be_walked_through_is_refused() -> None:
         walking.try_apart([fine], [torch.ones(3)], [None])
     with pytest.raises(ValueError, match="same size"):
         walking.find_along([fine], [torch.ones(3)], [1.0], [1.0])
+
+
+def test_memory_that_was_freed_is_not_read() -> None:
+    """As offloading does it for a moment: torch itself would raise too, a kernel would end the training."""
+    fine, freed = torch.ones(4), torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    for one, other, into in ((freed, None, None), (fine, freed, None), (fine, fine, freed)):
+        with pytest.raises(ValueError, match="freed"):
+            walking.try_apart([one], [other], [into])
+    for step, gradient in ((freed, fine), (fine, freed)):
+        with pytest.raises(ValueError, match="freed"):
+            walking.find_along([step], [gradient], [1.0], [1.0])
