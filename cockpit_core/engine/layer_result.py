@@ -20,7 +20,7 @@ from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.kernels import Counts, prepare_parameter
-from cockpit_core.kernels.native import walking
+from cockpit_core.kernels.native import striding
 from cockpit_core.kernels.native.describing import describe
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.quantities.measured import choose_samples
@@ -210,7 +210,7 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
 
 def lengths_of(gradients: list[Tensor]) -> Tensor | list[float]:
     """``||g||`` of each, [n] in double precision, where they lie."""
-    lengths = walking.try_lengths(gradients) if gradients else []
+    lengths = striding.try_lengths(gradients) if gradients else []
     return long_sums.norms(gradients) if lengths is None else lengths
 
 

@@ -13,7 +13,7 @@ from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded, norms_of_shards
 from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.foundation.ungraded import Ungraded
-from cockpit_core.kernels.native import walking
+from cockpit_core.kernels.native import striding
 from cockpit_core.quantities.base import NoValue, Value
 
 K = TypeVar("K")
@@ -28,7 +28,7 @@ def ask_norms(tensors: Mapping[K, Tensor], transfer: Transfer) -> Callable[[], d
     """The same, not read yet: they are transferred with whatever else is asked for until then."""
     if not tensors:
         return dict
-    if (lengths := walking.try_lengths(list(tensors.values()))) is not None:
+    if (lengths := striding.try_lengths(list(tensors.values()))) is not None:
         return lambda: dict(zip(tensors, lengths, strict=True))
     measure = norms_of_shards if is_sharded(next(iter(tensors.values()))) else long_sums.norms
     asked = transfer.ask([measure(list(tensors.values()))])
@@ -40,7 +40,7 @@ def measure_places(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The length of each parameter, and how far it is from where the run began; with one transfer for both. What lies here is
     read once for both."""
-    apart = walking.try_apart(list(now.values()), [start.get(name) for name in now], [None] * len(now))
+    apart = striding.try_apart(list(now.values()), [start.get(name) for name in now], [None] * len(now))
     if apart is None:
         return measure_rest(now, start, transfer)
     own = {name: length for name, (length, _) in zip(now, apart, strict=True)}

@@ -13,7 +13,7 @@ from torch import Tensor
 from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import whole
 from cockpit_core.foundation.transfer import Transfer
-from cockpit_core.kernels.native import walking
+from cockpit_core.kernels.native import striding
 
 Apart = Callable[[], Mapping[str, tuple[float, float, float]]]
 CHUNK = long_sums.CHUNK
@@ -105,7 +105,7 @@ def find_here(
     """The same in one walk through all layers, where they lie on the host, each in one piece; else None. A step against the
     gradient is the first guess; of large layers a few elements give a better one, or tell that there is no need to look."""
     moved = {name: layer for name, layer in layers.items() if layer.has_direction}
-    if not walking.can_walk([t for layer in moved.values() for t in (layer.s, layer.g)]):
+    if not striding.can_walk([t for layer in moved.values() for t in (layer.s, layer.g)]):
         return None
     norms = read_norms()
     factors: dict[str, float | None] = {n: None if norms[n] != 0 else 0.0 for n in layers if n not in moved}
@@ -124,7 +124,7 @@ def find_here(
     squared = [layer.g_norm**2 for layer in chosen]
     if not chosen:
         return factors
-    along = walking.find_along([own.s for own in chosen], [own.g for own in chosen], squared, list(guesses.values()))
+    along = striding.find_along([own.s for own in chosen], [own.g for own in chosen], squared, list(guesses.values()))
     for name, layer, (factor, rest) in zip(guesses, chosen, along, strict=True):
         length = layer.theta_norm
         length = float(long_sums.norms([layer.theta])) if length is None else length

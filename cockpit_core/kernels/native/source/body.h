@@ -275,7 +275,7 @@ EXPORT void NAME(reduce_blocks)(const int64_t *jobs, const double *scales, int64
 #include "columns.h"
 #include "counting.h"
 #include "shares.h"
-#include "walking.h"
+#include "striding.h"
 #include "outer.h"
 #include "recurrent.h"
 #include "grams.h"
