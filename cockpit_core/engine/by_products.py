@@ -17,7 +17,8 @@ from cockpit_core.engine.statistics import LayerStatistics, Request
 from cockpit_core.kernels.native.grams import Sides, can_take, reduce_grams
 from cockpit_core.kernels.native.reducing import can_reduce
 from cockpit_core.layers import ways
-from cockpit_core.layers.contribution import Contribution, Outer, Positions, spread_signs
+from cockpit_core.layers.contribution import Contribution, Outer, Positions
+from cockpit_core.layers.probe import spread_signs
 from cockpit_core.layers.standing_in import Tried
 
 LEAST_LEFT = 1e-2

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +13,7 @@ from cockpit_core.engine.detaching import detach_all
 from cockpit_core.engine.loss.individual import NoIndividualLosses, describe_sum
 from cockpit_core.foundation.long_sums import sum_of
 from cockpit_core.foundation.transfer import Asked, Transfer
+from cockpit_core.kernels.native.describing import describe
 from cockpit_core.layers import random_state
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.layers.module_state import ModuleState
@@ -171,9 +171,9 @@ class Pass:
             return
         self.losses = None if self.losses is None else pieces[-1]
         self.loss += sum(known[: len(self.amounts)])
-        for (losses, _), each, value in zip(self.unchecked, pieces, known[len(self.amounts) :], strict=False):
-            own, count, add = each.numpy(), max(each.shape[0], 1), np.add.reduce
-            problem = describe_sum(float(add(own)) / count, float(add(np.abs(own))) / count, value, losses.dtype)
+        described = describe(pieces[: len(self.unchecked)])
+        for (losses, _), own, value in zip(self.unchecked, described, known[len(self.amounts) :], strict=False):
+            problem = describe_sum(own.mean, own.size, value, losses.dtype)
             if problem and not self.no_losses:
                 self.no_losses, self.losses = problem, None
         self.amounts, self.unchecked = [], []
@@ -267,10 +267,12 @@ def keeps_graph() -> bool:
 def find_batch_size(values: Any, batch_dim: int, depth: int = 0) -> int | None:
     """The number of samples: the size of the first tensor among the model's inputs that has the batch dimension.
     ``values`` are arguments and keywords. Two levels down, inside one argument, a list of tensors of different sizes
-    has one sample per tensor.
-    """
+    has one sample per tensor."""
     if isinstance(values, Tensor):
         return int(values.shape[batch_dim]) if values.dim() > batch_dim else None
+    args = values[0] if not depth and isinstance(values, tuple) and values else None
+    if isinstance(args, tuple) and args and isinstance(args[0], Tensor) and args[0].dim() > batch_dim:
+        return int(args[0].shape[batch_dim])  # the usual case, in a moment
     if isinstance(values, dict) or hasattr(values, "keys"):
         values = list(values.values())
     if isinstance(values, (list, tuple)):

@@ -23,7 +23,7 @@ from cockpit_core.engine.fallback_costs import FallbackCosts
 from cockpit_core.engine.hooks import Handles, Hook, LayerHook
 from cockpit_core.engine.loss.differentiated import Verified
 from cockpit_core.engine.making import Maker
-from cockpit_core.engine.place import Place
+from cockpit_core.engine.place import Place, Windows
 from cockpit_core.engine.plan import Plan
 from cockpit_core.engine.quiet import Quiet
 from cockpit_core.engine.reducing import Reducer
@@ -71,7 +71,7 @@ class Centre:
             curvature, maker=maker, quiet=self.quiet, group=group, clock=self.clock, guard=guard, seed=seed
         )
         self.fallback_costs = FallbackCosts(cover.paths)
-        self.verified = Verified()
+        self.verified, self.windows = Verified(), Windows()
         self.prepared: Any = None  # what is differentiated now (``loss.prepared.Prepared``)
         self.layer_handles = Handles()
         self.hooked: dict[nn.Module, list[str]] = {}
@@ -217,7 +217,7 @@ class Centre:
         """Where the parameters are now. No process holds enough of sharded ones to say, and others may not show their
         elements."""
         try:
-            return None if self.cover.sharded else Place(self._moved_by_the_step())
+            return None if self.cover.sharded else Place(self._moved_by_the_step(), self.windows)
         except Exception:
             return None
 

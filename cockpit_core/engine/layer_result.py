@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +21,8 @@ from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded
 from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.kernels import Counts, prepare_parameter
-from cockpit_core.kernels.native.reducing import can_measure, measure_squares
+from cockpit_core.kernels.native import striding
+from cockpit_core.kernels.native.describing import describe
 from cockpit_core.layers.contribution import Contribution, Rows
 from cockpit_core.quantities.measured import choose_samples
 
@@ -35,10 +35,6 @@ HOOKED = (
     "the contributions of its module do not add up to its gradient: a hook on the parameter changes it, or the module works "
     "with another tensor that was computed from it (functional_call, pruning)"
 )
-add = np.add.reduce
-"""``sum`` without what numpy does for arrays of any kind."""
-MOST_AT_ONCE = 2**18
-"""Elements of a gradient that one thread measures; larger ones are worth several."""
 ACROSS = "across"
 """A second direction for the check, where a hook or a function may lie between: along the gradient itself no mask or
 projection shows."""
@@ -138,7 +134,7 @@ def is_mean_of(part: Contribution, directions: dict[str, Tensor], job: Job) -> b
     return job.owns_all and part.samples == job.samples and gradient.is_cpu and gradient.dtype in TOLERANCE
 
 
-def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Transfer) -> list[float]:
+def read_vectors(several: Sequence[LayerStatistics], also: Tensor | list[float], transfer: Transfer) -> list[float]:
     """All vectors of these layers, and what else is wanted (``also`` [n]), with one transfer from the device.
 
     From then on norms and projections lie on the CPU, in double precision: quantities work on them without waiting.
@@ -148,6 +144,11 @@ def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Tra
     if not several and not tables and also.is_cpu:
         return also.numpy().tolist()
     vectors = [v for own in several for v in (own.norms, *own.projections.values()) if v is not None]
+    if isinstance(also, list) and not tables and all(vector.is_cpu for vector in vectors):
+        for own in several:
+            keep_here(own)
+        return also
+    also = torch.tensor(also, dtype=torch.float64) if isinstance(also, list) else also
     there = vectors[0].device if vectors else also.device
     both = torch.cat([*vectors, also if also.device == there else also.to(there)])
     host, *moved = transfer.ask([both, *(table for _, _, table in tables)]).read()
@@ -165,6 +166,16 @@ def read_vectors(several: Sequence[LayerStatistics], also: Tensor, transfer: Tra
             else:
                 own.projections[key] = torch.from_numpy(array)
     return numbers[start:].tolist()
+
+
+def keep_here(own: LayerStatistics) -> None:
+    """The same of a layer whose vectors are on the host."""
+    if own.norms is not None:
+        own.norms = own.norms.double()
+        own.arrays["norms"] = own.norms.numpy()
+    for key, vector in own.projections.items():
+        own.projections[key] = double = vector.double()
+        own.arrays[key] = double.numpy()
 
 
 def find_tables(counts: Sequence[Counts]) -> list[tuple[Counts, str, Tensor]]:
@@ -193,28 +204,20 @@ def judge(results: Sequence[LayerResult], gradients: Mapping[str, Tensor], job: 
             result.norm = result.statistics.products.length
             job.longest = max(job.longest, result.norm) if math.isfinite(result.norm) else job.longest
     asked = [result for result in results if has_dots(result, job)]
-    also = lengths_of([gradients[r.name] for r in asked]) if asked else torch.zeros(0, dtype=torch.float64)
+    also = lengths_of([gradients[r.name] for r in asked])
     for result, norm in zip(asked, read_vectors(statistics, also, job.transfer), strict=True):
         result.norm = norm
         job.longest = max(job.longest, norm) if math.isfinite(norm) else job.longest
-    with np.errstate(all="ignore"):  # gradients may be infinite
-        sums = {result.name: mean_and_size(result) for result in asked}
+    described = describe([own for r in asked if (own := dots_of(r)) is not None])
+    sums = {r.name: (own.mean, own.size) for r, own in zip(asked, described, strict=True)}
     problems = {r.name: check(r, gradients[r.name], *sums.get(r.name, (0.0, 0.0)), job) for r in results}
     return {name: problem for name, problem in problems.items() if problem}
 
 
-def mean_and_size(result: LayerResult) -> tuple[float, float]:
-    """The mean of ``g_n . g``, and of its absolute values."""
-    assert result.statistics is not None
-    dots = result.statistics.arrays["gradient"]
-    return float(add(dots)) / len(dots), float(add(np.abs(dots))) / len(dots)
-
-
-def lengths_of(gradients: list[Tensor]) -> Tensor:
+def lengths_of(gradients: list[Tensor]) -> Tensor | list[float]:
     """``||g||`` of each, [n] in double precision, where they lie."""
-    if max(g.numel() for g in gradients) > MOST_AT_ONCE or not can_measure(gradients):
-        return long_sums.norms(gradients)
-    return torch.from_numpy(np.sqrt(measure_squares(gradients)))
+    lengths = striding.try_lengths(gradients) if gradients else []
+    return long_sums.norms(gradients) if lengths is None else lengths
 
 
 def dots_of(result: LayerResult) -> Tensor | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from cockpit_core.foundation.ungraded import ungraded
 from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_values
 from cockpit_core.kernels.native.grams import Products
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce, reduce_block
-from cockpit_core.layers.contribution import Contribution, Probe
+from cockpit_core.layers.contribution import Contribution
+from cockpit_core.layers.probe import Probe
 from cockpit_core.layers.scratch import Scratch
 
 PROJECTED = 16 * 2**20  # at most this many elements are formed at a time, to be projected
@@ -86,6 +88,9 @@ def reduce_layer(
     """All statistics of one parameter from one backward pass. ``keep_rows``: the gradients of so many samples too, if they
     are formed. ``compared``: so many samples are compared with each other, if that can be done in passing. ``is_mean``:
     the direction "gradient" should be the mean of these individual gradients, and what differs will be noticed."""
+    at_once = reduce_at_once(contribution, directions, request, clock)
+    if at_once is not None:
+        return at_once
     result = LayerStatistics(contribution.samples)
     waiting = set()
     if request.squares and not take(result, "squares", clock.timed("squares", contribution.squares)):
@@ -106,6 +111,31 @@ def reduce_layer(
     if waiting or pending:
         form_and_reduce(contribution, pending, request, parameter_bins, waiting, result, clock, keep_rows, compared)
     return result
+
+
+def reduce_at_once(
+    contribution: Contribution, directions: dict[str, Tensor], request: Request, clock: Clock
+) -> LayerStatistics | None:
+    """Norms, projections and counts of a layer that is so small that one call for all of them is the cheapest way."""
+    spec = request.spec
+    if not request.norms or request.squares or (spec is not None and spec.joint is not None):
+        return None
+    bins = None if spec is None else spec.gradient
+    shares = share_out(tuple(directions), bins is not None)
+    reduced = clock.timed_shares(shares, contribution.reduce_at_once, list(directions.values()), bins)
+    if reduced is None:
+        return None
+    counts = None if spec is None else Counts(spec, reduced.counts, None)
+    dots = dict(zip(directions, reduced.dots.unbind(1), strict=False))
+    return LayerStatistics(contribution.samples, reduced.norms, dots, counts=counts)
+
+
+@cache
+def share_out(names: tuple[str, ...], counts: bool) -> dict[str, float]:
+    """Who pays for one pass: counting takes about as long as four projections, and norms next to nothing."""
+    weights = {"norms": 0.1, **{f"project {name}": 1.0 for name in names}} | ({"histogram": 4.0} if counts else {})
+    total = sum(weights.values())
+    return {work: weight / total for work, weight in weights.items()}
 
 
 def project_pending(

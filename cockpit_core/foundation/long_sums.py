@@ -110,18 +110,6 @@ def walk(x: Tensor, y: Tensor, keep: bool) -> tuple[Tensor | None, Tensor]:
     return made.view_as(x) if keep else None, join_pieces(pieces)
 
 
-@ungraded
-def walk_both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """``||x||_2`` and ``||x - y||_2`` of two long tensors, which are read once."""
-    a, b = x.reshape(-1), y.reshape(-1)
-    made, own, apart = a.new_empty(CHUNK), a.new_empty(-(-len(a) // PIECE)), a.new_empty(-(-len(a) // PIECE))
-    for low in range(0, len(a), CHUNK):
-        here = a[low : low + CHUNK]
-        measure_pieces(torch.sub(here, b[low : low + CHUNK], out=made.narrow(0, 0, len(here))), low, apart)
-        measure_pieces(here, low, own)
-    return join_pieces(own), join_pieces(apart)
-
-
 def measure_pieces(part: Tensor, low: int, pieces: Tensor) -> None:
     """The lengths of the pieces of one chunk, which begins at ``low``, to their places among all."""
     even, first = len(part) // PIECE, low // PIECE

@@ -109,6 +109,8 @@ class Counts:
         self.touch()
         if self.table1d is not None and other.table1d is not None:
             self.table1d += other.table1d.to(self.table1d.device)
+        if self._shape2d is None:
+            return self
         mine = self.table2d
         if mine is not None and other._box is not None:
             top, left, inner = other._box
@@ -121,11 +123,16 @@ class Counts:
         return self.copy().merge(other)
 
     def copy(self) -> Counts:
+        if self._shape2d is None and self.table1d is not None:
+            return Counts(self.spec, self.table1d.clone(), None)
         whole = self._whole2d if self._box is None else self._unpack()
         return Counts(self.spec, *(None if table is None else table.clone() for table in (self.table1d, whole)))
 
     def _read(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         if self._host is not None:
+            return self._host
+        if self._shape2d is None and self.table1d is not None:
+            self._host = (self.table1d.cpu().numpy(), None)
             return self._host
         whole = self._whole2d if self._box is None else self._unpack()
         table1d, table2d = (None if t is None else t.cpu().numpy() for t in (self.table1d, whole))

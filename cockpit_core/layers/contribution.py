@@ -7,17 +7,16 @@ A contribution stands for ``g_n``, n = 1..B, of one parameter tensor from one ca
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from cockpit_core.kernels import AnyBins, Counts, ParameterBins, Spec, count_outer
 from cockpit_core.kernels.native.comparing import MOST_COMPARED
 from cockpit_core.kernels.native.dense import reduce_positions
+from cockpit_core.kernels.native.outer import can_reduce_outer, reduce_outer
 from cockpit_core.kernels.native.reducing import Reduced, can_reduce
 from cockpit_core.layers import ways
+from cockpit_core.layers.probe import Probe, spread_signs
 from cockpit_core.layers.scratch import Scratch
 
 SMALL = 2**12
@@ -25,24 +24,6 @@ SMALL = 2**12
 
 NARROW = 32
 """Outputs of a layer so narrow that several directions are multiplied with together."""
-
-
-class Probe(NamedTuple):
-    """A direction ``left right^T`` that every matrix can be projected on in a moment, and ``g_n`` along it [B]."""
-
-    left: Tensor
-    right: Tensor
-    seen: Tensor
-
-    def along(self, gradient: Tensor) -> float:
-        matrix = gradient.reshape(len(self.left), len(self.right))
-        return float(torch.dot(torch.mv(matrix, self.right).double(), self.left.double()))
-
-
-@lru_cache(maxsize=64)
-def spread_signs(count: int, dtype: torch.dtype) -> Tensor:
-    """Numbers of both signs without a pattern, always the same; drawn from no generator. Not to be changed."""
-    return (1.5 * torch.sin(torch.arange(count, dtype=torch.float64, device="cpu") * 12.9898 + 1)).to(dtype)
 
 
 class Contribution:
@@ -112,6 +93,10 @@ class Contribution:
         gradients; None if forming them is cheaper. Where it ``compares``, it may give that in the same pass."""
         return None
 
+    def reduce_at_once(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+        """The same where each of these has a way of its own, if one pass for all of them is cheaper."""
+        return None
+
     def compares(self, samples: int) -> bool:
         """Does ``compare`` know a way for so many samples?"""
         return False
@@ -151,6 +136,8 @@ class Outer(Contribution):
         return (self.b[lo:hi, :, None] * self.a[lo:hi, None, :]).reshape(hi - lo, *self.shape)
 
     def norms(self) -> Tensor:
+        if can_reduce_outer(self.b, self.a, []):
+            return reduce_outer(self.b, self.a, [], None).norms
         return (torch.linalg.vector_norm(self.b, dim=1) * torch.linalg.vector_norm(self.a, dim=1)).square_()
 
     def project(self, direction: Tensor) -> Tensor:
@@ -168,6 +155,13 @@ class Outer(Contribution):
         rows = torch.cat([V if V.shape == shape else V.reshape(shape) for V in directions])  # [k out, in]
         along = torch.mm(rows, self.a.T).view(len(directions), shape[0], self.samples)
         return list(along.mul_(self.b.T).sum(1).unbind())
+
+    def reduce_at_once(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+        """Of a layer with few outputs, likewise."""
+        narrow = self.b.shape[1] <= NARROW and self.b.shape[1] < self.a.shape[1]
+        if not narrow or not can_reduce_outer(self.b, self.a, directions):
+            return None
+        return reduce_outer(self.b, self.a, directions, bins)
 
     def project_on_mean(self) -> tuple[Tensor, Probe] | None:
         """``g_n . g_m = (a_n . a_m) (b_n . b_m)``, and ``u^T g_n v``."""

@@ -67,6 +67,9 @@ class Tried(Contribution):
     def reduce(self, directions: list[Tensor], bins: AnyBins | None, compared: int = 0) -> Reduced | None:
         return self.part.reduce(directions, bins, compared)
 
+    def reduce_at_once(self, directions: list[Tensor], bins: AnyBins | None) -> Reduced | None:
+        return self.part.reduce_at_once(directions, bins)
+
     def compares(self, samples: int) -> bool:
         return self.part.compares(samples)
 

@@ -38,19 +38,22 @@ def find_sums(statistics: Statistics) -> dict[str, tuple[float, float]]:
     norms, dots = statistics.arrays_of("norms"), statistics.arrays_of("dots")
     squared = {name: statistics.gradient_norms[name] ** 2 for name in names}
     sums, total = statistics.known_sums, sum(squared.values())
+    lengths = {name: float(add(norms[name])) if name in norms else math.nan for name in names}
     with np.errstate(all="ignore"):  # gradients may be infinite
         for name in names:
             if squared[name] > 0 or math.isnan(squared[name]):
-                sums[name] = relate(norms.get(name), dots.get(name), squared[name])
+                sums[name] = lengths[name] / squared[name], relate(dots.get(name), squared[name])
         if total != 0:
-            sums[WHOLE] = relate(add_up(norms, names), add_up(dots, names), total)
+            sums[WHOLE] = sum(lengths.values()) / total, relate(add_up(dots, names), total)
     return sums
 
 
-def relate(norms: np.ndarray | None, dots: np.ndarray | None, squared: float) -> tuple[float, float]:
-    along = None if dots is None else dots / squared
-    lengths = math.nan if norms is None else float(add(norms)) / squared
-    return lengths, math.nan if along is None else float(along @ along)
+def relate(dots: np.ndarray | None, squared: float) -> float:
+    """Divided first: the squares of tiny numbers would be none."""
+    if dots is None:
+        return math.nan
+    along = dots / squared
+    return float(along @ along)
 
 
 def add_up(vectors: Mapping[str, np.ndarray], names: list[str]) -> Any:

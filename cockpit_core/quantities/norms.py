@@ -13,6 +13,7 @@ from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import is_sharded, norms_of_shards
 from cockpit_core.foundation.transfer import Transfer
 from cockpit_core.foundation.ungraded import Ungraded
+from cockpit_core.kernels.native import striding
 from cockpit_core.quantities.base import NoValue, Value
 
 K = TypeVar("K")
@@ -27,6 +28,8 @@ def ask_norms(tensors: Mapping[K, Tensor], transfer: Transfer) -> Callable[[], d
     """The same, not read yet: they are transferred with whatever else is asked for until then."""
     if not tensors:
         return dict
+    if (lengths := striding.try_lengths(list(tensors.values()))) is not None:
+        return lambda: dict(zip(tensors, lengths, strict=True))
     measure = norms_of_shards if is_sharded(next(iter(tensors.values()))) else long_sums.norms
     asked = transfer.ask([measure(list(tensors.values()))])
     return lambda: dict(zip(tensors, asked.read()[0].numpy().tolist(), strict=True))
@@ -35,16 +38,13 @@ def ask_norms(tensors: Mapping[K, Tensor], transfer: Transfer) -> Callable[[], d
 def measure_places(
     now: Mapping[str, Tensor], start: Mapping[str, Tensor], transfer: Transfer
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The length of each parameter, and how far it is from where the run began; with one transfer for both. What is long and
-    lies here is read once for both."""
-    names = [name for name in now if name in start]
-    walked = {n: long_sums.walk_both(now[n], start[n]) for n in names if can_walk(now[n], start[n])}
-    if not walked:
+    """The length of each parameter, and how far it is from where the run began; with one transfer for both. What lies here is
+    read once for both."""
+    apart = striding.try_apart(list(now.values()), [start.get(name) for name in now], [None] * len(now))
+    if apart is None:
         return measure_rest(now, start, transfer)
-    own, moved = measure_rest({n: x for n, x in now.items() if n not in walked}, start, transfer)
-    own |= {n: float(length) for n, (length, _) in walked.items()}
-    moved |= {n: float(apart) for n, (_, apart) in walked.items()}
-    return {n: own[n] for n in now}, {n: moved[n] for n in names}
+    own = {name: length for name, (length, _) in zip(now, apart, strict=True)}
+    return own, {name: away for name, (_, away) in zip(now, apart, strict=True) if name in start}
 
 
 def measure_rest(
@@ -64,10 +64,6 @@ def measure_rest(
         return own(), moved()
     asked = transfer.ask([long_sums.differences(*pairs, keep=False)[1]])
     return own(), dict(zip(names, asked.read()[0].numpy().tolist(), strict=True))
-
-
-def can_walk(x: Tensor, y: Tensor) -> bool:
-    return not is_sharded(x) and not is_sharded(y) and long_sums.is_walked(x, y)
 
 
 def combine(layers: Mapping[str, float]) -> float:

@@ -16,6 +16,7 @@ from cockpit_core.engine.step import StepState
 from cockpit_core.foundation.long_sums import differences
 from cockpit_core.foundation.sharded import is_sharded, whole_of_each
 from cockpit_core.foundation.ungraded import Ungraded
+from cockpit_core.kernels.native import striding
 from cockpit_core.quantities import Quantity, Statistics
 from cockpit_core.quantities.norms import ask_norms
 
@@ -91,10 +92,15 @@ def find_update(
     pairs = [parameters[n] for n in names], [state.theta[n] for n in names]
     if not names:
         return {}, dict
+    if striding.can_walk(pairs[1]):
+        steps = [torch.empty_like(before) for before in pairs[1]]
+        if (walked := striding.try_apart(*pairs, steps)) is not None:
+            lengths = {name: away for name, (_, away) in zip(names, walked, strict=True)}
+            return dict(zip(names, steps, strict=True)), lambda: lengths
     if any(is_sharded(tensor) for tensor in pairs[1]):
         with Ungraded():
             update = dict(zip(names, torch._foreach_sub(*pairs), strict=True))
         return update, ask_norms(update, state.transfer)
-    moved, lengths = differences(*pairs, keep=True)
-    asked = state.transfer.ask([lengths])
+    moved, apart = differences(*pairs, keep=True)
+    asked = state.transfer.ask([apart])
     return dict(zip(names, moved, strict=True)), lambda: dict(zip(names, asked.read()[0].numpy().tolist(), strict=True))

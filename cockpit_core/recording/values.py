@@ -57,7 +57,7 @@ def take_value(
 def line_up(numbers: dict[str, float], layers: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """The number of each layer of the header, NaN where there is none, and which have none."""
     if len(numbers) == len(layers) and list(numbers) == layers:
-        return np.array(list(numbers.values()), dtype=np.float64), none_of(len(layers))
+        return np.array([*numbers.values()], np.float64), none_of(len(layers))
     values = [numbers.get(n, math.nan) for n in layers]
     return np.array(values, dtype=np.float64), np.array([n not in numbers for n in layers])
 

@@ -17,6 +17,7 @@ from cockpit_core.foundation import records
 from cockpit_core.schema import cockpit_pb2 as pb
 from cockpit_core.schema.arrays import pack_array, unpack_array
 from cockpit_core.schema.findings import finding_message, read_findings
+from cockpit_core.schema.flat import encode_flat
 from cockpit_core.schema.light import encode_plain, fits_single_array
 from cockpit_core.schema.limits import check_header, check_histogram, check_light, check_record
 
@@ -71,13 +72,20 @@ def header_message(header: records.Header) -> pb.Header:
     for layer in header.layers:
         message.layers.add(**vars(layer))
     for quantity in header.quantities:
-        message.quantities.add(**vars(quantity))
+        known = vars(quantity) | {"options": None}
+        message.quantities.append(quantity_message(tuple(known.items()), tuple(quantity.options.items())))
     for optimizer in header.optimizers:
         target = message.optimizers.add(name=optimizer.name)
         for index, group in enumerate(optimizer.groups):
             names = optimizer.group_layers[index] if index < len(optimizer.group_layers) else []
             target.groups.add(hyperparameters=group, layers=names)
     return message
+
+
+@lru_cache(maxsize=256)
+def quantity_message(known: tuple[tuple[str, Any], ...], options: tuple[tuple[str, str], ...]) -> pb.Quantity:
+    """Headers are written again when something else in them has changed. Not to be changed."""
+    return pb.Quantity(**dict(known) | {"options": dict(options)})
 
 
 _HEADER_PLAIN = [
@@ -253,19 +261,23 @@ def encode_histogram(histogram: records.Histogram) -> bytes:
     if counts.dtype.kind == "f":  # not counts but values: the parameters themselves
         counts = counts.astype("<f8" if counts.dtype.itemsize == 8 else "<f4")
     else:
-        counts = counts.astype("<u8" if counts.size and int(counts.max()) > 0xFFFFFFFF else "<u4")
+        counts = counts.astype("<u8" if counts.size and int(np.maximum.reduce(counts, None)) > 0xFFFFFFFF else "<u4")
+    edges = np.asarray(histogram.edges, dtype="<f8").tobytes()
+    apart = [float(getattr(histogram, name)) for name in _HISTOGRAM_COUNTS]
+    if histogram.parameter_edges is None and (flat := encode_flat(histogram, counts, encode_edges(edges), apart)):
+        return flat
     message = pb.Histogram(
         quantity=histogram.quantity,
         step=histogram.step,
         layer=histogram.layer,
         counts=pack_array(counts, compress=True),
-        edges=pack_edges(np.asarray(histogram.edges, dtype="<f8").tobytes()),
+        edges=pack_edges(edges),
     )
-    for name in _HISTOGRAM_COUNTS:
-        setattr(message, name, float(getattr(histogram, name)))
+    for name, number in zip(_HISTOGRAM_COUNTS, apart, strict=True):
+        setattr(message, name, number)
     if histogram.parameter_edges is not None:
-        edges = np.asarray(histogram.parameter_edges, dtype="<f8")
-        message.parameter_edges.CopyFrom(pack_edges(edges.tobytes()))
+        parameter_edges = np.asarray(histogram.parameter_edges, dtype="<f8")
+        message.parameter_edges.CopyFrom(pack_edges(parameter_edges.tobytes()))
     return message.SerializeToString()
 
 
@@ -273,6 +285,11 @@ def encode_histogram(histogram: records.Histogram) -> bytes:
 def pack_edges(edges: bytes) -> pb.Array:
     """Those of most layers and steps are the same, and packing them takes as long as packing counts. Not to be changed."""
     return pack_array(np.frombuffer(edges, "<f8"), compress=True)
+
+
+@lru_cache(maxsize=64)
+def encode_edges(edges: bytes) -> bytes:
+    return pack_edges(edges).SerializeToString()
 
 
 _HISTOGRAM_COUNTS = ["nan", "pos_inf", "neg_inf", "below", "above", "parameter_below", "parameter_above"]

@@ -13,6 +13,7 @@ from torch import Tensor
 from cockpit_core.foundation import long_sums
 from cockpit_core.foundation.sharded import whole
 from cockpit_core.foundation.transfer import Transfer
+from cockpit_core.kernels.native import striding
 
 Apart = Callable[[], Mapping[str, tuple[float, float, float]]]
 CHUNK = long_sums.CHUNK
@@ -75,6 +76,8 @@ def find_factors(
     device: one for the small layers and for samples of the others, one for those of the others that may run along.
     Where they are ``likely`` to, the first transfer brings everything.
     """
+    if (here := find_here(layers, read_norms)) is not None:
+        return here
     small: dict[str, Layer] = {}
     large: dict[str, Layer] = {}
     together = 0
@@ -94,6 +97,39 @@ def find_factors(
         layer.s_norm = norms[name]
     factors = {name: None if layer.s_norm != 0 else 0.0 for name, layer in layers.items() if not layer.has_direction}
     return factors | _judge(small, large, look_together(arrays(), known), transfer, apart)
+
+
+def find_here(
+    layers: Mapping[str, Layer], read_norms: Callable[[], Mapping[str, float]]
+) -> dict[str, float | None] | None:
+    """The same in one walk through all layers, where they lie on the host, each in one piece; else None. A step against the
+    gradient is the first guess; of large layers a few elements give a better one, or tell that there is no need to look."""
+    moved = {name: layer for name, layer in layers.items() if layer.has_direction}
+    if not striding.can_walk([t for layer in moved.values() for t in (layer.s, layer.g)]):
+        return None
+    norms = read_norms()
+    factors: dict[str, float | None] = {n: None if norms[n] != 0 else 0.0 for n in layers if n not in moved}
+    guesses: dict[str, float] = {}
+    for name, layer in moved.items():
+        layer.s_norm = norms[name]
+        guesses[name] = -layer.s_norm / layer.g_norm
+        if layer.size > LARGE:
+            (end,) = look_together([t.detach().numpy().reshape(-1)[:SAMPLED] for t in (layer.s, layer.g, layer.theta)])
+            if end.tells and not end.rest <= 16 * layer.precision * (end.theta + 4 * end.step):
+                factors[name] = None
+                del guesses[name]
+            elif end.tells:
+                guesses[name] = end.factor
+    chosen = [moved[name] for name in guesses]
+    squared = [layer.g_norm**2 for layer in chosen]
+    if not chosen:
+        return factors
+    along = striding.find_along([own.s for own in chosen], [own.g for own in chosen], squared, list(guesses.values()))
+    for name, layer, (factor, rest) in zip(guesses, chosen, along, strict=True):
+        length = layer.theta_norm
+        length = float(long_sums.norms([layer.theta])) if length is None else length
+        factors[name] = _factor_of(layer, factor, rest, length)
+    return factors
 
 
 def _judge(

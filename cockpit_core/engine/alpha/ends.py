@@ -5,38 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cockpit_core.engine.statistics import LayerStatistics, project
+from cockpit_core.kernels.native.describing import describe
 from cockpit_core.layers.contribution import Contribution
 from cockpit_core.quantities.alpha import End
 
 FEW = 4
 """Layers that are scaled one by one in less time than together."""
-add = np.add.reduce
-"""``sum`` without what numpy does for arrays of any kind."""
 
 
 def observe_end(losses: Tensor, slopes: Tensor, length: float = 1.0) -> End:
     """Means and sample variances (divisor B - 1) of individual losses and of ``slopes / length``, float64, on the host."""
-    with np.errstate(all="ignore"):  # they may be infinite
-        along = as_array(slopes)
-        loss, loss_var = mean_and_variance(as_array(losses))
-        slope, slope_var = mean_and_variance(along if length == 1 else along / length)
-    return End(loss, slope, loss_var, slope_var)
-
-
-def as_array(values: Tensor) -> np.ndarray:
-    here = values.dtype == torch.float64 and values.is_cpu
-    return values.numpy() if here else values.double().cpu().numpy()
-
-
-def mean_and_variance(values: np.ndarray) -> tuple[float, float]:
-    mean, count = float(add(values)) / len(values), len(values) - 1
-    apart = values - mean
-    return mean, float(apart @ apart) / count if count else math.nan
+    (loss, _, apart), (slope, _, aside) = describe([losses, slopes])
+    count = losses.shape[0] - 1
+    if not count:
+        return End(loss, slope / length, math.nan, math.nan)
+    return End(loss, slope / length, apart / count, aside / count / length / length)
 
 
 def project_on_update(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -73,7 +72,7 @@ def denominator(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         target = kwargs.get("target", args[1] if len(args) > 1 else None)
         if target is not None and not torch.is_floating_point(target):
             if module.weight is None and target.is_cpu:
-                return float(np.count_nonzero(target.detach().numpy() != module.ignore_index))
+                return float((target.detach().numpy() != module.ignore_index).tobytes().count(1))
             valid = target != module.ignore_index
             if module.weight is None:
                 return valid.sum().double()

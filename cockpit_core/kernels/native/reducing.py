@@ -136,17 +136,19 @@ def reduce_blocks(
     library = find_library()
     assert library is not None
     like, jobs, held, first = blocks[0], array("q"), list[Tensor](), 0
+    dtype = like.dtype
     for G, along in zip(blocks, directions, strict=True):
-        if any(direction.numel() != G.shape[1] for direction in along) or len(along) > MOST_DIRECTIONS:
-            raise ValueError(f"gradients of {G.shape[1]} elements cannot be projected on a direction of other size")
-        if any(tensor.dtype != like.dtype for tensor in (G, *along)):
+        rows, columns = G.shape
+        if G.dtype is not dtype or any(d.dtype is not dtype for d in along):
             raise TypeError("blocks that are reduced together, and their directions, have one dtype")
-        G = G if G.shape[1] < 2 or G.stride(1) == 1 else G.contiguous()
+        if len(along) > MOST_DIRECTIONS or any(d.numel() != columns for d in along):
+            raise ValueError(f"gradients of {columns} elements cannot be projected on a direction of other size")
+        G = G if columns < 2 or G.stride(1) == 1 else G.contiguous()
         flat = [d if d.is_contiguous() else d.contiguous() for d in along]
         held += [G, *flat]
         pointers = [d.data_ptr() for d in flat] + [0] * (MOST_DIRECTIONS - len(flat))
-        jobs.extend((G.data_ptr(), G.stride(0), *G.shape, *pointers, first))
-        first += G.shape[0]
+        jobs.extend((G.data_ptr(), G.stride(0), rows, columns, *pointers, first))
+        first += rows
     rule, size = find_rule(bins, like.dtype)
     norms, dots, factors = np.zeros(first), np.zeros((first, 2)), array("d", scales)
     table = None if bins is None else torch.zeros(len(blocks), TABLES, size, dtype=torch.int64)
@@ -169,27 +171,6 @@ def cut_apart(
         results.append(Reduced(torch.from_numpy(own[0]), torch.from_numpy(own[1]), counts, arrays=own))
         start += size
     return results
-
-
-def can_measure(tensors: Sequence[Tensor]) -> bool:
-    """Can ``measure_squares`` take all of them?"""
-    dtype = tensors[0].dtype if tensors else None
-    plain = dtype in TYPES and all(t.dtype == dtype and t.is_cpu and t.is_contiguous() for t in tensors)
-    return plain and find_library() is not None
-
-
-def measure_squares(tensors: Sequence[Tensor]) -> np.ndarray:
-    """``||x||^2`` [n] of many, contiguous and of one dtype, with one call."""
-    library = find_library()
-    assert library is not None
-    if not can_measure(tensors):
-        raise ValueError("tensors that are measured together are contiguous, and have one dtype")
-    jobs = np.array([[x.data_ptr(), 0, 1, x.numel(), 0, 0, k] for k, x in enumerate(tensors)], np.int64)
-    factors, norms, dots = np.ones(len(tensors)), np.zeros(len(tensors)), np.zeros((len(tensors), 2))
-    library.function("reduce_blocks", tensors[0].dtype)(
-        jobs.ctypes.data, factors.ctypes.data, len(tensors), 0, 0, 0, norms.ctypes.data, dots.ctypes.data
-    )
-    return norms
 
 
 def multiply_pairs(pairs: Sequence[tuple[Tensor, Tensor]]) -> np.ndarray:

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import cockpit_core
 from cockpit_core.foundation import transfer
+from cockpit_core.kernels.native import striding
 
 WAITS = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero")
 FEW, MANY = 13, 25  # layers: signals look at twelve activations of both
@@ -101,6 +102,7 @@ def test_what_lies_elsewhere_is_brought_over_three_times_a_step(
 
     monkeypatch.setattr(transfer, "is_here", lambda tensor: False)
     monkeypatch.setattr(transfer, "bring", bring)
+    monkeypatch.setattr(striding, "can_walk", lambda tensors: False)  # only what is on the host is walked through
     model, loss_fn = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with cockpit_core.track(model, loss_fn, optimizer, tmp_path / "run", on_error="raise", config="economy"):

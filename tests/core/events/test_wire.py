@@ -194,6 +194,25 @@ def test_flat_histogram_has_no_parameter_edges() -> None:
     assert_equal(wire.decode_histogram(wire.encode_histogram(histogram)), histogram)
 
 
+@pytest.mark.parametrize("step", [0, 1, 127, 128, 2**32 - 1])
+@pytest.mark.parametrize("bins", [0, 1, 100, 300])
+@pytest.mark.parametrize("largest", [0, 7, 2**33])
+def test_flat_histograms_are_written_as_protobuf_would(step: int, bins: int, largest: int) -> None:
+    """The same bytes, whatever is zero, empty or not compressed."""
+    counts = np.random.default_rng(0).integers(0, largest + 1, bins)
+    for quantity, layer in (("GradHist1d", ""), ("", "schichten.0.größe")):
+        for apart in ((0,) * 7, (1, 2, 3, 4, 5, 0, 0), (0, 0, 0.5, 0, 2**60, 1, 2)):
+            histogram = records.Histogram(quantity, step, counts, np.linspace(-2, 2, bins + 1), None, layer, *apart)
+            written = wire.encode_histogram(histogram)
+            message = wire.parse(pb.Histogram, written)
+            assert message.SerializeToString() == written
+            back = wire.decode_histogram(written) if apart[2] != 0.5 else None
+            assert (message.quantity, message.step, message.layer) == (quantity, step, layer)
+            assert back is None or np.array_equal(back.counts, counts)
+            assert [getattr(message, name) for name in wire._HISTOGRAM_COUNTS] == list(apart)
+            assert not message.HasField("parameter_edges")
+
+
 def test_sparse_counts_are_compressed() -> None:
     histogram = records.Histogram("GradHist2d", 5, np.zeros((40, 50)), np.linspace(0, 1, 41), np.linspace(0, 1, 51))
     assert len(wire.encode_histogram(histogram)) < 1000

@@ -7,7 +7,7 @@ import torch
 
 from cockpit_core.kernels import native
 from cockpit_core.kernels.native import grams, walking
-from cockpit_core.layers.contribution import spread_signs
+from cockpit_core.layers.probe import spread_signs
 from tests.core.kernels.test_native import LEVELS, TOLERANCE, WIDE
 
 SIZES = ((1, 3, 5), (2, 16, 16), (5, 7, 37), (9, 33, 4), (16, 1, 70))

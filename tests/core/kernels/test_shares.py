@@ -42,23 +42,6 @@ def test_small_pairs_are_multiplied_with_one_call(
         assert value == pytest.approx(float((x.double() * y.double()).sum()), abs=allowed)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", WIDE, ids=str)
-def test_lengths_of_many_are_measured_with_one_call(
-    level: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reducing, "find_library", lambda: native.open_level(level))
-    torch.manual_seed(0)
-    tensors = [torch.randn(size, dtype=dtype) for size in SIZES]
-    assert reducing.can_measure(tensors)
-    for value, x in zip(reducing.measure_squares(tensors).tolist(), tensors, strict=True):
-        assert value == pytest.approx(float(x.double().square().sum()), rel=TOLERANCE[dtype])
-    for others in ([torch.ones(3), torch.ones(3).double()], [torch.ones(6)[::2]], [torch.ones(3).half()]):
-        assert not reducing.can_measure(others)
-        with pytest.raises(ValueError, match="contiguous"):
-            reducing.measure_squares(others)
-
-
 def test_what_does_not_fit_is_refused_before_a_kernel_reads_it() -> None:
     for pair in ((torch.ones(3), torch.ones(4)), (torch.ones(3), torch.ones(3).double()), (torch.ones(6)[::2],) * 2):
         with pytest.raises(ValueError, match="alike in size"):

@@ -6,13 +6,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
 import cockpit_core
-from cockpit_core.engine.place import Place
+from cockpit_core.engine.place import Place, Windows
 from tests.core.tracking.own_optimizer_cases import Iteration, in_two_calls, plainly
 from tests.own_optimizers import (
     Lookahead,
@@ -194,6 +195,18 @@ def test_place_of_parameters(dtype: torch.dtype) -> None:
         p.copy_(before)
         assert place.is_back(other)
         assert not place.has_moved()
+
+
+def test_place_is_seen_wherever_the_parameter_lies_by_now() -> None:
+    """What was looked at last time is not looked at again once the parameter lies elsewhere, in whatever way."""
+    windows, p = Windows(), nn.Parameter(torch.randn(6, 6))
+    place = Place([p], windows)
+    assert not place.has_moved()
+    p.data.view(-1)[0] += 1  # in place: the same window shows it
+    assert place.has_moved()
+    for moved in (p.data + 1, p.data.t(), p.data.double(), p.data[:3], torch.empty(0), p.data.half(), p.data.clone()):
+        p.data = moved
+        assert np.array_equal(Place([p], windows).values, Place([p]).values)
 
 
 def test_place_with_numbers_that_are_none() -> None:

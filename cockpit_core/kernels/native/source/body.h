@@ -296,6 +296,8 @@ EXPORT void NAME(reduce_blocks)(const int64_t *jobs, const double *scales, int64
 #include "columns.h"
 #include "counting.h"
 #include "shares.h"
+#include "striding.h"
+#include "outer.h"
 #include "recurrent.h"
 #include "grams.h"
 #include "walking.h"
