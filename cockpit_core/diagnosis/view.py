@@ -68,6 +68,12 @@ class View(Validation):
         once = self.update_max > limit("update") and self.drop < 0.15 and self.struggles and not self.improves
         return once or (self.update > 0.3 * limit("update") and self.drop < 0.3 and self.t >= 20)
 
+    @property
+    def dropout(self) -> float:
+        """The largest share of units that a layer drops, by a module or by a function."""
+        functions = self.first("graph_dropout")
+        return max(self.static("static_dropout"), functions) if functions > 0 else self.static("static_dropout")
+
     @kept
     def starts_small(self) -> bool:
         """The first weights are far shorter than usual initialisations make them: relative steps are long for that

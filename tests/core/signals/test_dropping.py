@@ -1,0 +1,61 @@
+"""Dropout that is a function, found in the graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import cockpit_core
+from cockpit_core.signals.dropping import find_dropout
+from cockpit_core.signals.wiring import dropout_of
+
+
+class Net(nn.Module):
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.one, self.two, self.p = nn.Linear(8, 64), nn.Linear(64, 3), p
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(F.dropout(self.one(x).relu(), self.p, self.training))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.97])
+def test_a_function_is_found(p: float) -> None:
+    torch.manual_seed(0)
+    loss = F.cross_entropy(Net(p)(torch.randn(64, 8)), torch.zeros(64, dtype=torch.long))
+    assert find_dropout(loss.grad_fn) == pytest.approx(p, abs=1e-5)
+
+
+def test_other_products_are_none() -> None:
+    torch.manual_seed(0)
+    net = Net(0.5).eval()
+    x = torch.randn(64, 8)
+    mask = (torch.rand(64, 3) < 0.5).float()
+    assert find_dropout((net(x) * mask).sum().grad_fn) == 0, "padding"
+    assert find_dropout((net(x) * torch.rand(64, 3)).sum().grad_fn) == 0
+    assert find_dropout((net(x) * 3 * mask).sum().grad_fn) == 0
+    assert find_dropout((net(x) * (4 * mask)).sum().grad_fn) == 0, "a weight of 4 would drop three of four"
+
+
+def test_modules_that_drop_inside() -> None:
+    assert dropout_of(nn.LSTM(3, 4, num_layers=2, dropout=0.9)) == 0.9
+    assert dropout_of(nn.MultiheadAttention(8, 2, dropout=0.3)) == 0.3
+    assert dropout_of(nn.Linear(2, 2)) == 0
+
+
+def test_a_run_tells_that_it_is_too_high(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Net(0.97)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    run = cockpit_core.track(net, optimizer=optimizer, logdir=tmp_path, config="economy", schedule=4)
+    for _ in range(160):
+        x = torch.randn(32, 8)
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), x[:, :3].argmax(1)).backward()
+        optimizer.step()
+    run.close()
+    assert "dropout_too_high" in [finding.name for finding in cockpit_core.diagnose(tmp_path)]
