@@ -71,7 +71,8 @@ class Progress(Answers):
     @kept
     def drop(self) -> float:
         """Share of the first loss that is gone; NaN where the loss may have any sign and begins around zero."""
-        if self.level != self.level and abs(self.loss0) < 0.3 * median(self.values(SIGNAL + "loss_std", 12)):
+        signed = self.history.lowest.get("Loss", nan) < 0 or self.moving_targets
+        if self.level != self.level and signed and abs(self.loss0) < 0.3 * median(self.values(SIGNAL + "loss_std", 12)):
             return nan
         if self.level == self.level and self.begin == self.begin:  # how hard a batch is by itself is in both
             return 1 - self.level / self.begin

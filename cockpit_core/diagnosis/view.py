@@ -226,6 +226,12 @@ class View(Validation):
         return median(ratios) if len(ratios) >= 2 else nan
 
     @kept
+    def transfer(self) -> float:
+        """How much of what a step takes off the loss of its own batch is seen in the loss of the batches that follow: the pace
+        at which the loss falls, over that gain. 1 = all of it; 0 = steps help their own samples and no others."""
+        return ratio(self.fall[1], self.t * self.gain_by_step) if self.gain_by_step > 0 and self.t > 0 else nan
+
+    @kept
     def clear_trials(self) -> list[Trial]:
         """Those that show a valley: a quarter of the step goes down, or a whole one up by more than next to nothing."""
         return [trial for trial in self.trials if trial.quarter > 0 or trial.gain < -limit("rise_by_step")]

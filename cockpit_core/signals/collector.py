@@ -16,9 +16,9 @@ from cockpit_core.signals.activations import choose_modules, measure_activity, s
 from cockpit_core.signals.around_loss import measure_around
 from cockpit_core.signals.bending import count_linear
 from cockpit_core.signals.between import Between
-from cockpit_core.signals.dropping import find_dropout
 from cockpit_core.signals.graph_losses import Given, output_and_target, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
+from cockpit_core.signals.inside import measure_inside
 from cockpit_core.signals.losses import measure_term
 from cockpit_core.signals.outputs import (
     measure_binary_hits,
@@ -235,8 +235,8 @@ class Collector:
             first = self.looks_around == LOOKS_AROUND
             self.looks_around -= 1
             self.around = measure_around(nodes[0])
-            if first and (dropout := find_dropout(nodes[0])) > 0:
-                self.numbers["graph_dropout"] = dropout
+            if first:
+                self.numbers |= measure_inside(nodes[0], self.batch_size)
         known = {"broadcast": max(self.numbers.get("broadcast", 1.0), self.around["broadcast"])} if self.around else {}
         self.numbers |= self.around | known
 

@@ -1,4 +1,4 @@
-"""Dropout that no module shows: ``F.dropout(x, p)`` is read from the graph, where it is a product with a random mask."""
+"""What the graph of the network shows and no module does: dropout that is a function, attention that runs over the batch."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cockpit_core.curvature.autograd_graph import kind_of
+from cockpit_core.curvature.autograd_graph import kind_of, output_shape
 
 MOST, ELEMENTS = 2000, 4096  # nodes; elements of a mask that are looked at
 LEAST = 64  # elements: fewer may be 0 and c by accident
 
 
-def find_dropout(root: Any) -> float:
-    """The largest probability of dropping among all dropouts behind ``root``; 0 where there is none."""
-    waiting, seen, highest = [root], set[Any](), 0.0
+def measure_inside(root: Any, samples: int) -> dict[str, float]:
+    """``graph_dropout``: the largest probability of dropping among all dropouts behind ``root``. ``batch_attention``: 1 where
+    a softmax of three dimensions or more runs along the samples. Nothing where there is none."""
+    waiting, seen = [root], set[Any]()
+    dropout = over_batch = 0.0
     while waiting and len(seen) < MOST:
         node = waiting.pop()
         if node is None or node in seen:
@@ -24,11 +26,21 @@ def find_dropout(root: Any) -> float:
         seen.add(node)
         kind = kind_of(node)
         if kind == "NativeDropout":
-            highest = max(highest, float(node._saved_p))
+            dropout = max(dropout, float(node._saved_p))
         elif kind == "Mul" and node.next_functions[-1][0] is None:
-            highest = max(highest, read_mask(node._saved_other))
+            dropout = max(dropout, read_mask(node._saved_other))
+        elif kind == "Softmax" and mixes_samples(node, samples):
+            over_batch = 1.0
         waiting += [child for child, _ in node.next_functions]
-    return highest
+    both = {"graph_dropout": dropout, "batch_attention": over_batch}
+    return {name: value for name, value in both.items() if value > 0}
+
+
+def mixes_samples(softmax: Any, samples: int) -> bool:
+    """Along the first dimension, which counts samples and not, say, the steps of a sequence that stands first."""
+    shape = output_shape(softmax)
+    first = len(shape) > 2 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))
+    return first and shape[0] == samples > 1 and samples not in shape[1:]
 
 
 def read_mask(mask: Any) -> float:

@@ -1,4 +1,4 @@
-"""Dropout that is a function, found in the graph."""
+"""Dropout that is a function, and attention over the batch, found in the graph."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import cockpit_core
-from cockpit_core.signals.dropping import find_dropout
+from cockpit_core.signals.inside import measure_inside
 from cockpit_core.signals.wiring import dropout_of
+
+
+def find_dropout(root: object) -> float:
+    return measure_inside(root, 64).get("graph_dropout", 0.0)
 
 
 class Net(nn.Module):
@@ -39,6 +43,15 @@ def test_other_products_are_none() -> None:
     assert find_dropout((net(x) * torch.rand(64, 3)).sum().grad_fn) == 0
     assert find_dropout((net(x) * 3 * mask).sum().grad_fn) == 0
     assert find_dropout((net(x) * (4 * mask)).sum().grad_fn) == 0, "a weight of 4 would drop three of four"
+
+
+def test_attention_over_the_batch() -> None:
+    x = nn.Linear(8, 8)(torch.randn(16, 5, 8))
+    scores = x @ x.transpose(1, 2)  # [16, 5, 5]
+    wrong, right = ((scores.softmax(dim) @ x).sum().grad_fn for dim in (0, 2))
+    assert measure_inside(wrong, 16) == {"batch_attention": 1.0}
+    assert measure_inside(right, 16) == {}
+    assert measure_inside(wrong, 5) == {}, "time first: it runs over 16 steps of 5 samples"
 
 
 def test_modules_that_drop_inside() -> None:
