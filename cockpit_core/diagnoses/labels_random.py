@@ -19,6 +19,7 @@ class LabelsRandom(Diagnosis):
     title = "labels do not belong to the inputs"
     needs = ("NormTest", "probe/line")
     hold, after, least = 2, 100, 14
+    at_end = True
     confidence = 0.5
     explains = ("not_learning", "label_noise", "overfitting")
     probe = "line"
@@ -31,25 +32,29 @@ class LabelsRandom(Diagnosis):
         targets may be mostly noise, so that little can be learned of them, and that slowly."""
         if view.facts.may_be_noise:
             return view.t < 500 and not (view.finished and view.t >= 200 and view.noise > 0.7)
-        return view.level < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
+        at_chance = max(view.level, view.by_frequency) if view.by_frequency == view.by_frequency else view.level
+        return at_chance < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 
     def test(self, view: View) -> Found | None:
+        if view.holds_nowhere and not view.history.resumed and not view.broken and view.t * view.batch >= FEW_SAMPLES:
+            return self._tell_by_heart(view)
         by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse
+        own_only = self.helps_itself(view)
         if (
             view.level != view.level
-            or not (view.stuck or by_heart)
+            or not (view.stuck or by_heart or own_only)
             or view.history.resumed
             or view.broken
             or view.update > 0.05
             or view.t * view.batch < FEW_SAMPLES
             or view.now("target_like_input") == 1
-            or (self.is_early(view) and not by_heart)
+            or (self.is_early(view) and not by_heart and not own_only)
         ):
             return None
         moved = view.travelled > 0.15 or view.edge > 0.01 or view.straight < limit("straight")
         # Each step helps its own batch, and no other: where samples have something in common, the loss falls.
         own = view.gain_by_step * view.t > limit("own_gain") and view.bent > 0.5
-        own = own or by_heart
+        own = own or by_heart or own_only
         healthy_step = not view.edge > 1.2 and view.rate_fall > 0.4 and not view.clipped < 0.5 and not view.silent
         if (
             not moved
@@ -81,6 +86,29 @@ class LabelsRandom(Diagnosis):
             severity="likely",
             since=view.history.began,
         )
+
+    @staticmethod
+    def helps_itself(view: View) -> bool:
+        """Late in a run that has learned next to nothing, steps gain much on their own samples, and nothing of it is seen in the
+        next ones."""
+        if view.above_guess > 6 and view.flipped > 0.2:
+            return False  # some of them belong: label_noise
+        late = view.finished and view.t * view.batch >= 2 * FEW_SAMPLES and view.struggles and view.level > 0.85
+        return late and view.transfer < 0.06 and view.gain_by_step * view.t > 0.5
+
+    @staticmethod
+    def _tell_by_heart(view: View) -> Found:
+        text = (
+            f"The labels may not belong to the inputs: {number(100 * view.right_now)} % of the answers are right in training, and in "
+            f"validation {number(100 * view.valid_accuracy)} %, where guessing would give {number(100 * view.top_share)} %. What is "
+            "learned is known by heart."
+        )
+        remedy = (
+            "Look at twenty training samples with their labels as the loop sees them, and at validation samples as the network gets "
+            "them: labels that were shuffled apart, or inputs that are made differently."
+        )
+        numbers = [evidence("valid_accuracy", view.valid_accuracy), evidence("accuracy", view.right_now)]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 
     @staticmethod
     def _say_why(view: View, by_heart: bool) -> str:

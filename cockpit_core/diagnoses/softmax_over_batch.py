@@ -40,7 +40,8 @@ class SoftmaxOverBatch(Diagnosis):
         rows = view.every("row_sum_error", 2)
         if view.now("batch_softmax") > 0:  # seen in the graph, whatever shape the scores have by now
             return Found(TEXT, REMEDY, [evidence("batch_softmax", 1.0, "softmax along the batch")])
-        if view.first("batch_attention") > 0:
+        # Fewer labels than rows: the rows are parts of one sample (a bag), and may be weighed against one another.
+        if view.first("batch_attention") > 0 and not view.typical("label_count") < view.typical("samples"):
             text = "A softmax inside the network runs over the batch: its weights compare samples with one another."
             remedy = "Give the softmax of the attention the dimension of the keys (dim=-1)."
             return Found(text, remedy, [evidence("batch_attention", 1.0, "softmax along the batch")])

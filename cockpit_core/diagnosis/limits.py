@@ -260,6 +260,14 @@ LIMITS: dict[str, Limit] = {
     "wrong_rank": Limit(
         0.33, 0, 0.3, "", "place of the label among the scores of wrong answers: 0 = next, 1 = last", "0.5 = anywhere"
     ),
+    "better_elsewhere": Limit(
+        0.15,
+        -1,
+        0.1,
+        "",
+        "right answers that training has less than validation, as a share",
+        "without dropout and augmentation training is the easier of the two",
+    ),
     "flipped": Limit(
         0.3,
         0,

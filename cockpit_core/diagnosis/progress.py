@@ -340,8 +340,17 @@ class Progress(Answers):
         return spread > 2 * before or before > 2 * spread or abs(shift) > max(spread, before)
 
     @kept
+    def by_frequency(self) -> float:
+        """Of tokens or pixels: the loss over the entropy of their frequencies, which every network finds first. 1 = nothing
+        but that was learned."""
+        entropy = mean(self.values(SIGNAL + "token_entropy", 24))
+        return ratio(self.loss * self.term, entropy * self.summed * self.undivided)
+
+    @kept
     def stuck(self) -> bool:
         """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
+        if self.t >= 5 * PATIENT and 0.985 < self.by_frequency < 1.05 and not self.hits > 3 and not self.improves:
+            return True
         falls = (self.significance > 4 or self.trend < -3) and not 0.985 < self.level < 1.03
         if self.hits > 3 or (falls and not self.rests_at_chance) or self.moving_targets or self.was_good:
             return False

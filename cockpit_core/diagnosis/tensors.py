@@ -94,6 +94,17 @@ class Tensors(Progress):
         return [self.facts.layers[i] for i in np.flatnonzero(zero)] if any_left else []
 
     @kept
+    def unreached(self) -> list[str]:
+        """Tensors that have no gradient at any of the last tracked steps, not even one of zeros, while others have one."""
+        gradients = self.stack("GradNorm")
+        if len(gradients) < 3:
+            return []
+        none = np.isnan(gradients).all(0)
+        with np.errstate(invalid="ignore"):
+            any_left = (gradients > 0).any()
+        return [self.facts.layers[i] for i in np.flatnonzero(none)] if any_left else []
+
+    @kept
     def vanishing(self) -> tuple[float, str]:
         """The smallest over the largest gradient per element (root mean square) of early weights, and which weight
         has it."""

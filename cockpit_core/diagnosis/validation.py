@@ -111,6 +111,26 @@ class Validation(Tensors):
         return best if 0 <= best <= 1 else nan
 
     @kept
+    def _looks_at_answers(self) -> bool:
+        """There are some looks at the accuracy of validation, and at that of training."""
+        looks = self.history.logged.looks("accuracy")
+        return looks is not None and looks.count >= 2 and self.right_now == self.right_now
+
+    @kept
+    def holds_nowhere(self) -> bool:
+        """Training has found far more right answers than guessing would, and validation next to none of them: what is learned
+        is known by heart. A network that learns too much by heart still keeps some of what holds elsewhere."""
+        if not self._looks_at_answers or not self.above_guess > 5 or not self.right_now > self.top_share + 0.04:
+            return False
+        return self.valid_accuracy < self.top_share + 0.25 * (self.right_now - self.top_share)
+
+    @kept
+    def better_elsewhere(self) -> float:
+        """How much more often answers are right in validation than in training, as a share: labels that are wrong by accident
+        are never learned, and validation may have none. NaN where it is not known."""
+        return 1 - ratio(self.right_now, self.valid_accuracy) if self._looks_at_answers else nan
+
+    @kept
     def not_followed(self) -> float:
         """How many times further the training loss has fallen than that of validation since the first look: 1 = alike."""
         return ratio(self.valid_left, self.train_left)

@@ -36,7 +36,9 @@ def measure_around(root: Any) -> dict[str, float]:
             growth = max(growth, grown(node))
             if kind == "BinaryCrossEntropyWithLogits":
                 source = source_of(node)
-                squashed = max(squashed, float(source is not None and kind_of(source) in ("Sigmoid", "Softmax")))
+                behind = kind_of(source) if source is not None else ""
+                over_batch = max(over_batch, float(behind == "Softmax" and is_along_batch(source)))
+                squashed = max(squashed, float(behind == "Sigmoid" or (behind == "Softmax" and not over_batch)))
         elif kind in ("Pow", "Abs"):
             growth = max(growth, grown_difference(node))
         elif kind == "LogSoftmax":

@@ -16,7 +16,7 @@ LEAST = 64  # elements: fewer may be 0 and c by accident
 
 def measure_inside(root: Any, samples: int) -> dict[str, float]:
     """``graph_dropout``: the largest probability of dropping among all dropouts behind ``root``. ``batch_attention``: 1 where
-    a softmax of three dimensions or more runs along the samples. Nothing where there is none."""
+    a softmax inside the network runs along the samples. Nothing where there is none."""
     waiting, seen = [root], set[Any]()
     dropout = over_batch = 0.0
     while waiting and len(seen) < MOST:
@@ -39,7 +39,7 @@ def measure_inside(root: Any, samples: int) -> dict[str, float]:
 def mixes_samples(softmax: Any, samples: int) -> bool:
     """Along the first dimension, which counts samples and not, say, the steps of a sequence that stands first."""
     shape = output_shape(softmax)
-    first = len(shape) > 2 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))
+    first = len(shape) > 1 and shape[-1] > 1 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))
     return first and shape[0] == samples > 1 and samples not in shape[1:]
 
 

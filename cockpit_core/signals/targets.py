@@ -17,7 +17,7 @@ MOST_LABELS = 65536
 @signal
 def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) -> Steps[dict[str, float]]:
     """Counts of class indices. ``label_entropy`` in nats. With several labels per sample (tokens, pixels) the spread is that
-    of the means of samples: labels of one sample go together."""
+    of the means of samples: labels of one sample go together; ``token_entropy``: what their frequencies alone would cost."""
     (flat,) = yield [labels.reshape(-1)[:MOST_LABELS]]
     whole = flat.size == labels.numel() and batch_size > 1 and flat.size % batch_size == 0
     rows = flat.reshape(batch_size, -1).mean(1) if whole and flat.size > batch_size else None
@@ -39,7 +39,10 @@ def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) 
         numbers["target_rows"] = float(flat.size)
         numbers["target_mean"] = mean
         numbers["target_variance"] = float(counts @ (place - mean) ** 2) / flat.size
-    elif rows is not None:
+        return numbers
+    if flat.size > 3 * len(shares):  # of few labels the entropy comes out too small: about (K - 1) / 2N (Miller, 1955)
+        numbers["token_entropy"] = float(-(shares @ np.log(shares))) + (len(shares) - 1) / (2 * flat.size)
+    if rows is not None:
         numbers |= {
             "target_rows": float(batch_size),
             "target_mean": float(rows.mean()),
