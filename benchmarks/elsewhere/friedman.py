@@ -94,8 +94,8 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
     model = make_net(o, x.shape[1])
     criterion = {"mse": nn.MSELoss, "huber": nn.SmoothL1Loss}[o.loss](reduction="sum" if o.bug == "summed" else "mean")
     optimizer = make_optimizer(o.optimizer, model.parameters(), o.lr, weight_decay=o.wd, eps=o.eps, momentum=o.momentum)
-    if o.bug == "started_again":
-        model = make_net(o, x.shape[1])
+    if o.bug == "started_again":  # the hidden layers are drawn again for every seed, the optimizer is not made again
+        model[:-1] = make_net(o, x.shape[1])[:-1]
     shrink = torch.optim.lr_scheduler.ExponentialLR(optimizer, o.gamma)
     run = cockpit_core.track(model, criterion, optimizer, logdir=logdir)
 
@@ -186,7 +186,7 @@ PROGRAM = Program(
         severe("gradients_not_zeroed", bug="kept_gradients"),
         severe(
             "optimizer_holds_others",
-            ("optimizer_holds_others", "parameters_not_optimized", "nothing_moves"),
+            ("optimizer_holds_others", "parameters_not_optimized"),
             bug="started_again",
         ),
         severe("graph_detached", bug="features_detached"),

@@ -88,8 +88,9 @@ class Trainer:
             model.conv1.requires_grad_(False)
             params = [p for p in params if p.requires_grad]
         self.optimizer = make_optimizer(o.optimizer, params, o.lr, eps=o.eps, weight_decay=o.wd, momentum=0.9)
-        if o.bug == "copied_later":
-            model = copy.deepcopy(model)
+        if o.bug == "copied_later":  # the body is to be shared with another network: a copy is put in its place
+            for part in ("conv1", "conv2", "fc1"):
+                setattr(model, part, copy.deepcopy(getattr(model, part)))
         self.model = model
         if o.bug == "decay":
             self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.95)
@@ -211,7 +212,7 @@ PROGRAM = Program(
         severe("parameters_not_optimized", bug="classifier_only"),
         severe(
             "optimizer_holds_others",
-            ("optimizer_holds_others", "parameters_not_optimized", "nothing_moves"),
+            ("optimizer_holds_others", "parameters_not_optimized"),
             bug="copied_later",
         ),
         severe("graph_detached", bug="numpy_on_the_way"),
