@@ -95,7 +95,7 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
     criterion = {"mse": nn.MSELoss, "huber": nn.SmoothL1Loss}[o.loss](reduction="sum" if o.bug == "summed" else "mean")
     optimizer = make_optimizer(o.optimizer, model.parameters(), o.lr, weight_decay=o.wd, eps=o.eps, momentum=o.momentum)
     if o.bug == "started_again":  # the hidden layers are drawn again for every seed, the optimizer is not made again
-        model[:-1] = make_net(o, x.shape[1])[:-1]
+        model = nn.Sequential(*make_net(o, x.shape[1])[:-1], model[-1])
     shrink = torch.optim.lr_scheduler.ExponentialLR(optimizer, o.gamma)
     run = cockpit_core.track(model, criterion, optimizer, logdir=logdir)
 

@@ -9,7 +9,7 @@ from .harness import Program
 HALVES = {
     "A": ["vit", "unet", "dates", "gaussian", "pairs", "graph", "ratings"],
     "B": ["chars", "sums", "vae", "tones", "boxes", "physics", "tags"],
-    "C": ["table", "photos", "friedman", "resnet", "intents", "energy", "names", "denoise"],
+    "C": ["table", "photos", "friedman", "resnet", "intents", "energy", "names", "denoise", "biopsy", "addresses"],
 }
 
 
