@@ -54,8 +54,6 @@ class ResNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.stem(x)
-        if self.bug == "stem_data":
-            h = h.data
         h = self.blocks(h).mean((2, 3))
         if self.bug == "features_kept":  # kept for a plot, without their history
             h = self.features = h.detach()
@@ -72,7 +70,7 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
     x, x_valid = x[:, None], x_valid[:, None]
     if o.bug == "bytes":
         x, x_valid = x * 16, x_valid * 16
-    elif o.bug != "not_scaled":
+    else:
         x, x_valid = (x - 4.9) / 6.0, (x_valid - 4.9) / 6.0
     if o.rare:
         keep = (y < 2) | (torch.rand(len(y)) < o.rare)
@@ -82,9 +80,6 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
         y = y[torch.randperm(len(y))]
     if o.bug == "label_plus_one":
         y = (y + 1) % 10
-    if o.bug == "flipped_at_random":  # every augmentation that was in the list
-        flip = torch.rand(len(x)) < 0.5
-        x = torch.where(flip[:, None, None, None], x.flip(2), x)
     x, y = x[: o.count], y[: o.count]
 
     net = ResNet(o)
