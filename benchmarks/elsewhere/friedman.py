@@ -111,8 +111,8 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
         loss = criterion(out, wanted)
         if o.bug == "score":
             loss = -loss
-        if o.bug == "root":
-            loss = (out - wanted).clamp(max=0.0).pow(2).sum(-1).sqrt() + (out - wanted).clamp(min=0).sqrt().mean()
+        if o.bug == "logarithms":  # the relative error, of values that were standardised before
+            loss = (torch.log1p(out) - torch.log1p(wanted)).pow(2).mean()
         if o.bug != "kept_gradients":
             optimizer.zero_grad()
         loss.backward()
@@ -214,7 +214,7 @@ PROGRAM = Program(
         severe("constant_feature", bug="columns_lost"),
         mild("constant_feature", bug="column_lost"),
         mild("adam_eps_too_large", eps=0.1),
-        severe("not_finite", bug="root"),
+        severe("not_finite", bug="logarithms"),
     ],
     healthy=[
         healthy("lr_12e-4", lr=1.5e-3, gamma=0.95),
@@ -227,9 +227,9 @@ PROGRAM = Program(
         healthy("noise_that_stays", noise=3.0),
         healthy("full_batch", batch=2000, lr=8e-3, gamma=0.997),
         healthy("zero_head", zero_head=True),
-        healthy("narrow_deep_tanh", width=24, depth=4, activation="tanh"),
+        healthy("narrow_deep_tanh", width=24, depth=4, activation="tanh", lr=8e-3, gamma=0.9, steps=600),
         healthy("wide", width=160, lr=2e-3),
         healthy("clip_1_weight_decay", clip=1.0, optimizer="adamw", wd=0.02),
-        healthy("softplus_dropout", activation="softplus", dropout=0.03),
+        healthy("softplus_dropout", activation="softplus", dropout=0.02, lr=1e-2, gamma=0.9, steps=600),
     ],
 )

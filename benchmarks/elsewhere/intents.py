@@ -251,7 +251,7 @@ PROGRAM = Program(
         severe("not_finite", bug="empty_sentences"),
     ],
     healthy=[
-        healthy("lr_15e-4", lr=1.5e-3, steps=350, horizon=350),
+        healthy("lr_2e-3", lr=2e-3, steps=450, horizon=450),
         healthy("lr_8e-3", lr=8e-3),
         healthy("warmup_from_zero", from_zero=True, warmup=40),
         healthy("constant_rate", decay=False, lr=2e-3),
@@ -259,7 +259,7 @@ PROGRAM = Program(
         healthy("sgd_momentum", optimizer="sgd", lr=0.1, wd=0.0, steps=350, horizon=350),
         healthy("no_dropout", dropout=0.0),
         healthy("dropout_02", dropout=0.2, steps=350, horizon=350),
-        healthy("zero_head", zero_head=True),
+        healthy("zero_head", zero_head=True, steps=400, horizon=400),
         healthy("embedding_frozen", freeze=True),
         healthy("smoothing", smoothing=0.1),
         healthy("gpt_init_one_layer", init=0.02, depth=1, lr=6e-3),
