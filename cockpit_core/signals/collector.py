@@ -87,6 +87,7 @@ class Collector:
         self.has_loss = False
         self.features: Tensor | None = None
         self.tokens: list[Tensor] = []  # codes among the inputs
+        self.looked_up: list[Tensor] = []  # codes of which an embedding took the vectors
         self.module_loss: Tensor | None = None
         self._own_loss: Asked | None = None
         self.given: Given | None = None  # what the model gave
@@ -130,6 +131,8 @@ class Collector:
             return
         for name in self.owners.get(module, ()):
             self.called[name] = None
+        if isinstance(module, nn.Embedding) and args and isinstance(args[0], Tensor):
+            self.looked_up.append(args[0])
         if module in self.watched and len(self.activities) < MOST_CALLS:
             self._try("activations", self._take_activity, module, args, output)
 
@@ -283,7 +286,9 @@ class Collector:
             ignored = getattr(loss_fn, "ignore_index", None)
             self._read("loss", measure_labels, y, size, ignored)
             self._read("loss", measure_hits, z, y, ignored)
-            if fitting := [t for t in self.tokens if t.numel() == y.numel()]:
+            # Labels may be handed to the model as well: what counts is what it looks up, or the only codes that it gets.
+            codes = self.looked_up or (self.tokens if len(self.tokens) == 1 else [])
+            if fitting := [t for t in codes if t.numel() == y.numel()]:
                 self._read("loss", measure_same, fitting, y)
 
     def _read(self, name: str, signal: Callable[..., Reading], *args: Any) -> None:
