@@ -229,7 +229,7 @@ PROGRAM = Program(
         healthy("lr_1e-3", lr=1e-3, decay=1.0),
         healthy("lr_8e-3", lr=8e-3),
         healthy("sgd_momentum", optimizer="sgd", lr=0.3, decay=1.0, steps=550),
-        healthy("rmsprop", optimizer="rmsprop", lr=1e-3),
+        healthy("rmsprop", optimizer="rmsprop", lr=2e-4),
         healthy("nadam", optimizer="nadam"),
         healthy("untied", tied=False),
         healthy("l1", loss="l1"),

@@ -236,7 +236,7 @@ PROGRAM = Program(
         healthy("sgd_momentum", optimizer="sgd", lr=0.15, loss="mse", steps=450),
         healthy("rmsprop", optimizer="rmsprop", lr=3e-3),
         healthy("adamw_decay", optimizer="adamw", wd=0.03),
-        healthy("noisy_meter", noise=40.0),
+        healthy("noisy_meter", noise=16.0),
         healthy("batch_128", batch=128, lr=1e-2, steps=220),
         healthy("zero_head", zero_head=True),
         healthy("dropout_005_wide", dropout=0.05, hidden=40, lr=4e-3),

@@ -259,7 +259,7 @@ PROGRAM = Program(
         healthy("sgd_momentum", optimizer="sgd", lr=0.1, wd=0.0, steps=350, horizon=350),
         healthy("no_dropout", dropout=0.0),
         healthy("dropout_02", dropout=0.2, steps=350, horizon=350),
-        healthy("zero_head", zero_head=True, steps=400, horizon=400),
+        healthy("zero_head", zero_head=True, lr=6e-3, steps=400, horizon=400),
         healthy("embedding_frozen", freeze=True),
         healthy("smoothing", smoothing=0.1),
         healthy("gpt_init_one_layer", init=0.02, depth=1, lr=6e-3),
