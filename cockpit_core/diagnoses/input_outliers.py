@@ -66,6 +66,7 @@ class InputOutliers(Diagnosis):
             "Look at those samples (the panel of largest individual gradients names them); correct, clip or drop them."
         )
         spoiled = view.not_followed > 3 and view.valid_left > 0.5  # training gets used to them, validation has none
+        spoiled = spoiled or (view.wanting and view.facts.loss not in LIKELIHOODS)
         severity = (
             "likely" if extreme or spoiled or jumps or (len(heavy) >= 2 and suffers) or len(alone) >= 3 else "advice"
         )

@@ -42,8 +42,9 @@ class LabelNoise(Diagnosis):
     def _differs(view: View) -> Found | None:
         """Answers are right far more often in validation than in training."""
         share = view.better_elsewhere
-        noisy_units = view.dropout > 0.3 or view.rate_rises
-        if not share > limit("better_elsewhere") or noisy_units or not view.t >= LATE or view.broken:
+        if not view.settled or view.dropout > 0.3:  # while it learns, validation comes after what was learned
+            return None
+        if not share > limit("better_elsewhere") or not view.t >= LATE or view.broken or view.update > 0.01:
             return None
         text = (
             f"About {number(100 * share)} % of the training labels seem to be wrong: {number(100 * view.right_now)} % of the answers "

@@ -42,7 +42,7 @@ class LabelsRandom(Diagnosis):
         own_only = self.helps_itself(view)
         if (
             view.level != view.level
-            or not (view.stuck or by_heart or own_only)
+            or not (view.stuck or by_heart or own_only or self.ends_at_noise(view))
             or view.history.resumed
             or view.broken
             or view.update > 0.05
@@ -86,6 +86,11 @@ class LabelsRandom(Diagnosis):
             severity="likely",
             since=view.history.began,
         )
+
+    @staticmethod
+    def ends_at_noise(view: View) -> bool:
+        """The end of a run on real targets: next to nothing was learned, the samples do not agree, and it falls no more."""
+        return view.finished and view.facts.may_be_noise and view.level > 0.9 and view.noise > 0.7 and not view.improves
 
     @staticmethod
     def helps_itself(view: View) -> bool:

@@ -47,6 +47,8 @@ class LearningRateTooLow(Diagnosis):
         and far longer steps would take off far more. Noise that nobody could learn would leave nothing of a step."""
         if not (view.finished or view.t >= LATE) or len(view.trials) < 3 or not view.update < 2 * limit("update_low"):
             return False
+        if view.history.highest.get("update", 1.0) < limit("update_low") and view.straight > 0.85 and view.finished:
+            return view.level > 0.25  # no step was ever longer
         left = view.level > 0.6 or (view.level != view.level and view.struggles)
         return left and view.straight > 0.4 and view.transfer > 0.15 and view.gain_by_step < 0.01
 

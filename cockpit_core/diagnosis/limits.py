@@ -160,6 +160,14 @@ LIMITS: dict[str, Limit] = {
         "loss that is left after a hundred steps",
         "runs that get along have less, as a rule",
     ),
+    "wanting": Limit(
+        0.1,
+        0,
+        0.4,
+        "of chance",
+        "loss that is left in the end",
+        "beside a fact that no right program shows: without it, less would be",
+    ),
     "pace": Limit(
         1.6, 1.6, _inf, "", "how far ln(loss) falls in as many steps as the run has had", "0.7 = it halves in that time"
     ),

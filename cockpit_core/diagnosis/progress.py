@@ -275,6 +275,18 @@ class Progress(Answers):
         return self.unfinished and pace < limit("pace") and before * self.level < 0.9
 
     @kept
+    def settled(self) -> bool:
+        """The training is over, or has gone on for long and the loss hardly falls any more."""
+        return self.finished or (self.t >= 250 and self.fall[1] < 0.4)
+
+    @kept
+    def wanting(self) -> bool:
+        """The run has settled with a tenth of the loss of chance or more: what is wrong with the program, and is in no right
+        one, is the likely reason. Answers that are nearly all right want nothing, whatever the loss is."""
+        right = self.right_now if self.right_now == self.right_now else self.right
+        return self.settled and self.level > limit("wanting") and not right > 0.93
+
+    @kept
     def suffers(self) -> bool:
         """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
         return self.t >= 4 * PATIENT and self.lags

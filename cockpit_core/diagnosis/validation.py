@@ -120,6 +120,8 @@ class Validation(Tensors):
     def holds_nowhere(self) -> bool:
         """Training has found far more right answers than guessing would, and validation next to none of them: what is learned
         is known by heart. A network that learns too much by heart still keeps some of what holds elsewhere."""
+        if self.top_share > 0.4:  # validation may have other frequencies
+            return False
         if not self._looks_at_answers or not self.above_guess > 5 or not self.right_now > self.top_share + 0.04:
             return False
         return self.valid_accuracy < self.top_share + 0.25 * (self.right_now - self.top_share)
