@@ -163,7 +163,7 @@ LIMITS: dict[str, Limit] = {
     "wanting": Limit(
         0.1,
         0,
-        0.4,
+        0.1,
         "of chance",
         "loss that is left in the end",
         "beside a fact that no right program shows: without it, less would be",
