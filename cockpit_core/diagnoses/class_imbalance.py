@@ -19,6 +19,7 @@ class ClassImbalance(Diagnosis):
     severity = "advice"
     needs = ("label_top_share",)
     hold, after, least = 4, 40, 10
+    at_end = True
     confidence = 0.7
     explains = ("overfitting", "labels_random", "label_noise")
 

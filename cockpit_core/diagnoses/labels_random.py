@@ -55,11 +55,13 @@ class LabelsRandom(Diagnosis):
         # Each step helps its own batch, and no other: where samples have something in common, the loss falls.
         own = view.gain_by_step * view.t > limit("own_gain") and view.bent > 0.5
         own = own or by_heart or own_only
-        healthy_step = not view.edge > 1.2 and view.rate_fall > 0.4 and not view.clipped < 0.5 and not view.silent
+        used = view.rate_fall > 0.4 or (view.finished and view.rate_mean > limit("rate_mean"))  # schedules end at zero
+        healthy_step = not view.edge > 1.2 and used and not view.clipped < 0.5 and not view.silent
         if (
             not moved
             or not healthy_step
-            or not (view.late_noise > 0.7 or own)
+            or not (view.late_noise > 0.7 or own or self.ends_at_noise(view))
+            or 0 < view.vanishing[0] < limit("vanishing")
             or view.typical("dead") > 0.6
             or view.level > 1.15
         ):
@@ -121,6 +123,7 @@ class LabelsRandom(Diagnosis):
             return (
                 f"what little is learned makes validation worse ({number(100 * view.valid_left)} % of its first loss)."
             )
-        if view.late_noise > 0.7:
-            return f"the samples never agree (noise {number(view.late_noise)} times the signal)."
+        if view.late_noise > 0.7 or LabelsRandom.ends_at_noise(view):
+            noise = view.late_noise if view.late_noise > 0.7 else view.noise
+            return f"the samples never agree (noise {number(noise)} times the signal)."
         return f"each takes {number(100 * view.gain_by_step)} % off the loss of its own batch and nothing off that of others."

@@ -42,13 +42,19 @@ class LearningRateTooLow(Diagnosis):
         return tried or (view.update < 0.6 * limit("update_low") and view.trend < -4 and not view.straight < 0.9)
 
     @staticmethod
+    def _is_short(view: View) -> bool:
+        """No step of the whole run was longer than usual ones begin with, and far longer ones would have done as well."""
+        longest = view.history.highest.get("update", 1.0)
+        return view.finished and longest < limit("update_low") and view.straight > 0.85
+
+    @staticmethod
     def _is_confirmed(view: View) -> bool:
         """Late in a run that has most of its loss left: what a step takes off its own batch is seen in the batches that follow,
         and far longer steps would take off far more. Noise that nobody could learn would leave nothing of a step."""
         if not (view.finished or view.t >= LATE) or len(view.trials) < 3 or not view.update < 2 * limit("update_low"):
             return False
-        if view.history.highest.get("update", 1.0) < limit("update_low") and view.straight > 0.85 and view.finished:
-            return view.level > 0.25  # no step was ever longer
+        if LearningRateTooLow._is_short(view):
+            return view.level > 0.25
         left = view.level > 0.6 or (view.level != view.level and view.struggles)
         return left and view.straight > 0.4 and view.transfer > 0.15 and view.gain_by_step < 0.01
 
@@ -88,7 +94,7 @@ class LearningRateTooLow(Diagnosis):
         # By a schedule, if it held the rate back for most of the run: what it does in the end was too low before, too.
         fallen_rate = view.rate_fall < 0.5 and not view.rate_mean > limit("rate_mean")
         warms_up = view.rate_rises and view.t < LONG_WARMUP
-        held_back = fallen_rate or view.clipped < 0.5 or warms_up or bool(view.silent)
+        held_back = (fallen_rate and not self._is_short(view)) or view.clipped < 0.5 or warms_up or bool(view.silent)
         confirmed = self._is_confirmed(view)
         far = view.travelled > (0.5 if confirmed else 0.1)
         if held_back or far or view.history.resumed or view.broken:

@@ -68,7 +68,7 @@ class Validation(Tensors):
         scale."""
         if not self._looks or not self.loss0 > 0 or not self.loss > 0:
             return False
-        nothing_left = 0.3 * self.loss0 < self.valid_now < 5 * self.loss0 and self.loss < 0.03 * self.valid_now
+        nothing_left = 0.3 * self.loss0 < self.valid_now < 10 * self.loss0 and self.loss < 0.03 * self.valid_now
         # In the end validation is worse than a guess.
         guessed = self.finished and 1.2 * self.chance < self.valid_now < 5 * self.chance and self.level < 0.6
         return nothing_left or (guessed and not self.facts.is_value)

@@ -76,6 +76,7 @@ def measure_targets(y: Tensor) -> Steps[dict[str, float]]:
 
 
 MOST_PLACES = 8192
+MOST_FEATURES = 1024  # of a sequence
 
 
 def as_columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,8 +93,11 @@ def as_columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 @signal
 def measure_likeness(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
     """The largest correlation of one input feature with the target [B], and which it is. 1: the target is among the
-    inputs. Not of reconstructions, whose targets have the shape of the inputs, nor of inputs too wide to look at whole."""
+    inputs. Of sequences every feature at every place counts by itself. Not of reconstructions, whose targets have the shape of
+    the inputs, nor of inputs too wide to look at whole."""
     y = y.reshape(len(y), -1) if y.dim() else y.reshape(1, 1)
+    if x.dim() == 3 and y.shape[1] == 1 and x[0].numel() <= MOST_FEATURES:
+        x = x.flatten(1)
     if x.dim() != 2 or y.shape[1] != 1 or len(y) != len(x) or len(x) < 8 or x.shape[1] < 2 or x.numel() > 65536:
         return {}
     rows, goal = yield [x.double(), y[:, 0].double()]

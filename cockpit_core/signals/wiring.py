@@ -72,7 +72,7 @@ def is_linear(model: nn.Module) -> bool:
     inner = [m for m in model.modules() if any(True for _ in m.children())]
     leaves = [m for m in model.modules() if not any(True for _ in m.children())]
     layers = [m for m in leaves if isinstance(m, MATRICES)]
-    plain = (*MATRICES, nn.Identity, nn.Flatten, nn.Unflatten, _DROPOUT, *_MEANS)
+    plain = (*MATRICES, nn.Identity, nn.Flatten, nn.Unflatten, _DROPOUT, _BATCH_NORM, *_MEANS)
     return (
         len(layers) > 1 and all(type(m) is nn.Sequential for m in inner) and all(isinstance(m, plain) for m in leaves)
     )
