@@ -47,6 +47,8 @@ class InputOutliers(Diagnosis):
         jumps = len(far) >= 1 and view.spike > 2 and view.unfinished
         if not (extreme or usual or jumps) or view.typical("input_zeros") > 0.5:
             return None
+        if view.typical("input_ratio") > limit("input_ratio"):
+            return None  # one feature decides how far a sample is from the middle: inputs_not_scaled
         pull = [
             seen.get("signal/loss_max")
             for seen in view.late[-30:]

@@ -45,7 +45,8 @@ class InputsNotScaled(Diagnosis):
             )
             remedy = "Divide each feature by its standard deviation, after subtracting its mean."
             return Found(text, remedy, [evidence("input_rms", size)])
-        if not (large or uneven) or view.typical("input_tail") > limit("input_tail"):
+        tail = view.typical("input_tail") > limit("input_tail") and not uneven  # outliers make any input large
+        if not (large or uneven) or tail:
             return None
         far = view.first("output_spread") > 20 * view.first("target_std")
         # Embeddings of codes, or a normalisation behind the first layer, keep the scale of the inputs from the rest.

@@ -56,7 +56,7 @@ class LearningRateTooLow(Diagnosis):
         if LearningRateTooLow._is_short(view):
             return view.level > 0.25
         left = view.level > 0.6 or (view.level != view.level and view.struggles)
-        return left and view.straight > 0.4 and view.transfer > 0.15 and view.gain_by_step < 0.01
+        return left and not view.noise > 1 and view.straight > 0.4 and view.transfer > 0.15 and view.gain_by_step < 0.01
 
     @staticmethod
     def _weigh(view: View, crawls: bool) -> tuple[float, str] | None:

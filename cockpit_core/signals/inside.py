@@ -10,15 +10,17 @@ from torch import Tensor
 
 from cockpit_core.curvature.autograd_graph import kind_of, output_shape
 
+_LAYERS = ("Addmm", "Mm", "Bmm", "Convolution")
 MOST, ELEMENTS = 2000, 4096  # nodes; elements of a mask that are looked at
 LEAST = 64  # elements: fewer may be 0 and c by accident
 
 
 def measure_inside(root: Any, samples: int) -> dict[str, float]:
     """``graph_dropout``: the largest probability of dropping among all dropouts behind ``root``. ``batch_attention``: 1 where
-    a softmax inside the network runs along the samples. Nothing where there is none."""
+    a softmax inside the network runs along the samples. ``graph_half``: 1 where a layer computes in float16. Nothing where
+    there is none."""
     waiting, seen = [root], set[Any]()
-    dropout = over_batch = 0.0
+    dropout = over_batch = half = 0.0
     while waiting and len(seen) < MOST:
         node = waiting.pop()
         if node is None or node in seen:
@@ -31,9 +33,11 @@ def measure_inside(root: Any, samples: int) -> dict[str, float]:
             dropout = max(dropout, read_mask(node._saved_other))
         elif kind == "Softmax" and mixes_samples(node, samples):
             over_batch = 1.0
+        elif kind in _LAYERS and node._input_metadata[0].dtype == torch.float16:
+            half = 1.0
         waiting += [child for child, _ in node.next_functions]
-    both = {"graph_dropout": dropout, "batch_attention": over_batch}
-    return {name: value for name, value in both.items() if value > 0}
+    numbers = {"graph_dropout": dropout, "batch_attention": over_batch, "graph_half": half}
+    return {name: value for name, value in numbers.items() if value > 0}
 
 
 def mixes_samples(softmax: Any, samples: int) -> bool:

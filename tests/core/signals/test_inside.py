@@ -54,6 +54,14 @@ def test_attention_over_the_batch() -> None:
     assert measure_inside(wrong, 5) == {}, "time first: it runs over 16 steps of 5 samples"
 
 
+def test_half_precision_inside_of_a_network() -> None:
+    net, x = Net(0.0), torch.randn(16, 8)
+    with torch.autocast("cpu", torch.float16):
+        half = net(x).float().sum()
+    assert measure_inside(half.grad_fn, 16) == {"graph_half": 1.0}
+    assert measure_inside(net(x).sum().grad_fn, 16) == {}
+
+
 def test_modules_that_drop_inside() -> None:
     assert dropout_of(nn.LSTM(3, 4, num_layers=2, dropout=0.9)) == 0.9
     assert dropout_of(nn.MultiheadAttention(8, 2, dropout=0.3)) == 0.3
