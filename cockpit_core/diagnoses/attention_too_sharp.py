@@ -36,6 +36,8 @@ class AttentionTooSharp(Diagnosis):
         remedy = (
             "Divide the products by sqrt(d) of a head, initialise smaller projections, or normalise queries and keys."
         )
-        harmful = (view.suffers and view.struggles) or view.wanting  # after 80 steps: small decoders are slow to begin with
+        harmful = (
+            view.suffers and view.struggles
+        ) or view.wanting  # after 80 steps: small decoders are slow to begin with
         numbers = [evidence("attention_logit", logit), evidence("attention_entropy", entropy)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice")

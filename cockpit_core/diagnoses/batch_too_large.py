@@ -28,8 +28,13 @@ class BatchTooLarge(Diagnosis):
                 f"The batch of {view.batch} is too large: the training was over after {view.t + 1} steps, while the loss was still "
                 f"{number(100 * view.level)} % of that of a constant guess and fell."
             )
-            remedy = f"Use batches of about {max(16, view.batch // 8)}, which make eight times as many steps of the same data; or train longer."
-            return Found(text, remedy, [evidence("noise", view.noise), evidence("level", view.level)], severity="likely")
+            remedy = (
+                f"Use batches of about {max(16, view.batch // 8)}, which make eight times as many steps of the same data; or "
+                "train longer."
+            )
+            return Found(
+                text, remedy, [evidence("noise", view.noise), evidence("level", view.level)], severity="likely"
+            )
         if not view.noise < 0.01 or view.batch < 256 or not view.n >= 20 or view.t < 50:
             return None
         enough = max(16, int(view.batch * view.noise * 10))

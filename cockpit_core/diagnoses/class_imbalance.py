@@ -50,10 +50,12 @@ class ClassImbalance(Diagnosis):
         if not view.valid_accuracy < share - 0.05 or not view.settled:
             return None
         text = (
-            f"{number(100 * share)} % of the training labels are the same, and in validation {number(100 * view.valid_accuracy)} % of "
-            "the answers are right: the network has not learned the other classes."
+            f"{number(100 * share)} % of the training labels are the same, and in validation "
+            f"{number(100 * view.valid_accuracy)} % of the answers are right: the network has not learned the other classes."
         )
-        remedy = "Weight the classes in the loss (weight=1 / share), or draw batches that are balanced; look at recall, not accuracy."
+        remedy = (
+            "Weight the classes in the loss (weight=1 / share), or draw balanced batches; look at recall, not accuracy."
+        )
         numbers = [evidence("label_top_share", share), evidence("valid_accuracy", view.valid_accuracy)]
         return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 

@@ -22,7 +22,9 @@ class ConstantFeature(Diagnosis):
     def _is_empty(view: View, share: float) -> Found | None:
         """The same columns are zero at every record, and nothing else is: they are empty. (Pictures have zeros elsewhere too.)"""
         zeros, shares = view.every("input_zeros", 12), view.every("input_constant", 12)
-        same = len(zeros) >= 4 and share >= 0.08 and max(abs(a - b) for a, b in zip(zeros, shares, strict=False)) < 0.005
+        same = (
+            len(zeros) >= 4 and share >= 0.08 and max(abs(a - b) for a, b in zip(zeros, shares, strict=False)) < 0.005
+        )
         if not same or max(shares) - share > 1e-6 or not view.wanting or view.batch < 8:
             return None
         text = (

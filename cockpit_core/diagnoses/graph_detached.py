@@ -50,7 +50,9 @@ class GraphDetached(Diagnosis):
             f"loss is still {number(100 * view.level)} % of that of a constant guess."
         )
         remedy = "Look behind them for .detach(), .data, .item(), numpy() or torch.no_grad(); or the loss does not look at them."
-        return Found(text, remedy, [evidence("tensors without a gradient", len(names))], names, since=view.history.began)
+        return Found(
+            text, remedy, [evidence("tensors without a gradient", len(names))], names, since=view.history.began
+        )
 
     def test(self, view: View) -> Found | None:
         if (cut_off := self._cut_off(view) or self._cut_inside(view)) is not None:

@@ -28,7 +28,8 @@ class HalfPrecisionUnderflow(Diagnosis):
             return None
         what = "all tensors" if none else listed(view.silent)
         text = (
-            f"Gradients underflow: the network computes in float16 without a loss scale, and {what} get gradients of exactly zero."
+            f"Gradients underflow: the network computes in float16 without a loss scale, and {what} get gradients that are "
+            "exactly zero."
         )
         remedy = "Use torch.amp.GradScaler (scale the loss, unscale before clipping), or bfloat16."
         return Found(text, remedy, [evidence("tensors without a gradient", len(view.silent))], view.silent)

@@ -53,7 +53,12 @@ class InputsNotScaled(Diagnosis):
         arrives = not view.first("activation_first") < 0.2 * size or view.first("saturated") > 0.3
         # Gates and tanh hide it too: there it has filled them.
         arrives = arrives or (size > 10 * limit("input_rms") and view.t >= 60)
-        suffers = far or view.level0 > 20 or (view.spike > 10 and view.lasting) or (arrives and (view.struggles or view.wanting))
+        suffers = (
+            far
+            or view.level0 > 20
+            or (view.spike > 10 and view.lasting)
+            or (arrives and (view.struggles or view.wanting))
+        )
         what = (
             f"have a root mean square of {number(size)}"
             if large

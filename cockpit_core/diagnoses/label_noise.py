@@ -47,9 +47,9 @@ class LabelNoise(Diagnosis):
         if not share > limit("better_elsewhere") or not view.t >= LATE or view.broken or view.update > 0.01:
             return None
         text = (
-            f"About {number(100 * share)} % of the training labels seem to be wrong: {number(100 * view.right_now)} % of the answers "
-            f"are right in training and {number(100 * view.valid_accuracy)} % in validation. A network is not better on "
-            "samples that it has never seen, unless their labels are better."
+            f"About {number(100 * share)} % of the training labels seem to be wrong: {number(100 * view.right_now)} % of the "
+            f"answers are right in training and {number(100 * view.valid_accuracy)} % in validation. A network is not better "
+            "on samples that it has never seen, unless their labels are better."
         )
         remedy = (
             "Look at twenty training samples with the largest losses and their labels. If augmentation makes training harder than "

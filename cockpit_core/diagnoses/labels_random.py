@@ -36,35 +36,21 @@ class LabelsRandom(Diagnosis):
         return at_chance < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 
     def test(self, view: View) -> Found | None:
-        if view.holds_nowhere and not view.history.resumed and not view.broken and view.t * view.batch >= FEW_SAMPLES:
+        if view.history.resumed or view.broken or view.t * view.batch < FEW_SAMPLES:
+            return None
+        if view.holds_nowhere:
             return self._tell_by_heart(view)
         by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse
         own_only = self.helps_itself(view)
-        if (
-            view.level != view.level
-            or not (view.stuck or by_heart or own_only or self.ends_at_noise(view))
-            or view.history.resumed
-            or view.broken
-            or view.update > 0.05
-            or view.t * view.batch < FEW_SAMPLES
-            or view.now("target_like_input") == 1
-            or (self.is_early(view) and not by_heart and not own_only)
-        ):
+        if view.level != view.level or view.update > 0.05 or view.now("target_like_input") == 1:
             return None
-        moved = view.travelled > 0.15 or view.edge > 0.01 or view.straight < limit("straight")
+        if not (view.stuck or by_heart or own_only or self.ends_at_noise(view)):
+            return None
+        if (self.is_early(view) and not by_heart and not own_only) or not self._is_fit(view):
+            return None
         # Each step helps its own batch, and no other: where samples have something in common, the loss falls.
         own = view.gain_by_step * view.t > limit("own_gain") and view.bent > 0.5
-        own = own or by_heart or own_only
-        used = view.rate_fall > 0.4 or (view.finished and view.rate_mean > limit("rate_mean"))  # schedules end at zero
-        healthy_step = not view.edge > 1.2 and used and not view.clipped < 0.5 and not view.silent
-        if (
-            not moved
-            or not healthy_step
-            or not (view.late_noise > 0.7 or own or self.ends_at_noise(view))
-            or 0 < view.vanishing[0] < limit("vanishing")
-            or view.typical("dead") > 0.6
-            or view.level > 1.15
-        ):
+        if not (view.late_noise > 0.7 or own or by_heart or own_only or self.ends_at_noise(view)):
             return None
         text = (
             f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(100 * view.level)} % of "
@@ -81,13 +67,16 @@ class LabelsRandom(Diagnosis):
             evidence("noise", view.late_noise),
             evidence("gain of all steps on their own batches", view.gain_by_step * view.t),
         ]
-        return Found(
-            text,
-            remedy,
-            numbers,
-            severity="likely",
-            since=view.history.began,
-        )
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+
+    @staticmethod
+    def _is_fit(view: View) -> bool:
+        """The network moves, and nothing else keeps it from learning: neither its steps nor its units."""
+        moved = view.travelled > 0.15 or view.edge > 0.01 or view.straight < limit("straight")
+        used = view.rate_fall > 0.4 or (view.finished and view.rate_mean > limit("rate_mean"))  # schedules end at zero
+        healthy_step = not view.edge > 1.2 and used and not view.clipped < 0.5 and not view.silent
+        alive = not view.typical("dead") > 0.6 and not 0 < view.vanishing[0] < limit("vanishing")
+        return moved and healthy_step and alive and not view.level > 1.15
 
     @staticmethod
     def ends_at_noise(view: View) -> bool:
@@ -106,13 +95,13 @@ class LabelsRandom(Diagnosis):
     @staticmethod
     def _tell_by_heart(view: View) -> Found:
         text = (
-            f"The labels may not belong to the inputs: {number(100 * view.right_now)} % of the answers are right in training, and in "
-            f"validation {number(100 * view.valid_accuracy)} %, where guessing would give {number(100 * view.top_share)} %. What is "
-            "learned is known by heart."
+            f"The labels may not belong to the inputs: {number(100 * view.right_now)} % of the answers are right in training, "
+            f"and in validation {number(100 * view.valid_accuracy)} %, where guessing would give "
+            f"{number(100 * view.top_share)} %. What is learned is known by heart."
         )
         remedy = (
-            "Look at twenty training samples with their labels as the loop sees them, and at validation samples as the network gets "
-            "them: labels that were shuffled apart, or inputs that are made differently."
+            "Look at twenty training samples with their labels as the loop sees them, and at validation samples as the network "
+            "gets them: labels that were shuffled apart, or inputs that are made differently."
         )
         numbers = [evidence("valid_accuracy", view.valid_accuracy), evidence("accuracy", view.right_now)]
         return Found(text, remedy, numbers, severity="likely", since=view.history.began)

@@ -89,7 +89,8 @@ class LearningRateTooHigh(Diagnosis):
         if view.finished and view.wanting and view.update > 0.012 and view.travelled > 1.8 and view.weight_fall > 1.8:
             words = (
                 f"in the end a step is still {number(100 * view.update)} % of the length of all weights, which have become "
-                f"{number(view.weight_fall)} times as long, and the loss is {number(100 * view.level)} % of that of a constant guess"
+                f"{number(view.weight_fall)} times as long, and the loss is {number(100 * view.level)} % of that of a constant "
+                "guess"
             )
             if not view.starts_small and not view.weight_scale < 0.4:
                 signs.append((words, evidence("update", view.update)))

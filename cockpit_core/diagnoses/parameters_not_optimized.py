@@ -72,5 +72,7 @@ class ParametersNotOptimized(Diagnosis):
         fresh = foreign or view.are_fresh(still)
         few = view.weight_share(still) < limit("few_weights") and not foreign
         behind = view.stays_behind if few else view.suffers
-        harmful = (fresh and (whole or view.lingers or (view.wanting and not few))) or (behind if fresh else behind and view.struggles)
+        harmful = (fresh and (whole or view.lingers or (view.wanting and not few))) or (
+            behind if fresh else behind and view.struggles
+        )
         return Found(text, remedy, numbers, still, severity="broken" if harmful else "advice")

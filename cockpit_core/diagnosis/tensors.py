@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from cockpit_core.diagnosis.progress import Progress
+from cockpit_core.diagnosis.left import Left
 from cockpit_core.diagnosis.reading import median, nan, ratio
 from cockpit_core.foundation.kept import kept
 
 T = TypeVar("T")
 
 
-class Tensors(Progress):
+class Tensors(Left):
     """Features of the layers' vectors."""
 
     def gradient_share(self, names: Iterable[str]) -> float:

@@ -10,7 +10,9 @@ MOST = 2000  # nodes
 _PLAIN = frozenset(
     """View UnsafeView Reshape ReshapeAlias Permute Transpose T Squeeze Unsqueeze Expand Mean Sum Cat Stack AvgPool2D
     AvgPool3D AdaptiveAvgPool2D AdaptiveAvgPool3D Slice Select Split SplitWithSizes Narrow Add Sub Neg Clone ToCopy Alias
-    Flip Roll NativeDropout NativeBatchNorm CudnnBatchNorm MiopenBatchNorm Unbind Unflatten AsStrided ConstantPadNd Gather IndexSelect Index Embedding EmbeddingBag""".split()
+    Flip Roll NativeDropout
+    NativeBatchNorm CudnnBatchNorm MiopenBatchNorm
+    Unbind Unflatten AsStrided ConstantPadNd Gather IndexSelect Index Embedding EmbeddingBag""".split()
 )
 _LAYERS = frozenset(("Addmm", "Mm", "Convolution", "Bmm"))
 
