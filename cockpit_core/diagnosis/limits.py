@@ -233,6 +233,9 @@ LIMITS: dict[str, Limit] = {
         20, 0, 10, "", "largest scaled product of a query and a key, first step", "exp(20) leaves room for one key only"
     ),
     "attention_entropy": Limit(0.2, 0.2, _inf, "nats", "entropy of the attention weights, first step", "1.2 keys"),
+    "attention_share": Limit(
+        0.4, 0.6, 1, "", "entropy of the attention weights over the largest possible, first step", "1 = all keys alike"
+    ),
     "input_target": Limit(0.9999, 0, 0.9999, "", "largest correlation of a feature with the target", "1 = the same"),
     "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
     "class_odds": Limit(

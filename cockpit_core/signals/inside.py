@@ -12,15 +12,17 @@ from cockpit_core.curvature.autograd_graph import kind_of, output_shape
 
 _LAYERS = ("Addmm", "Mm", "Bmm", "Convolution")
 MOST, ELEMENTS = 2000, 4096  # nodes; elements of a mask that are looked at
+SAMPLES, LEAST_KEYS = 32, 3  # of attention
 LEAST = 64  # elements: fewer may be 0 and c by accident
 
 
 def measure_inside(root: Any, samples: int) -> dict[str, float]:
     """``graph_dropout``: the largest probability of dropping among all dropouts behind ``root``. ``batch_attention``: 1 where
-    a softmax inside the network runs along the samples. ``graph_half``: 1 where a layer computes in float16. Nothing where
-    there is none."""
+    a softmax inside the network runs along the samples. ``attention_share``: the least entropy of attention weights, as a share
+    of the largest that is possible. ``graph_half``: 1 where a layer computes in float16. Nothing where there is none."""
     waiting, seen = [root], set[Any]()
     dropout = over_batch = half = 0.0
+    shares: list[float] = []
     while waiting and len(seen) < MOST:
         node = waiting.pop()
         if node is None or node in seen:
@@ -31,13 +33,15 @@ def measure_inside(root: Any, samples: int) -> dict[str, float]:
             dropout = max(dropout, float(node._saved_p))
         elif kind == "Mul" and node.next_functions[-1][0] is None:
             dropout = max(dropout, read_mask(node._saved_other))
-        elif kind == "Softmax" and mixes_samples(node, samples):
-            over_batch = 1.0
+        elif kind == "Softmax":
+            over_batch = max(over_batch, float(mixes_samples(node, samples)))
+            shares += read_attention(node)
         elif kind in _LAYERS and node._input_metadata[0].dtype == torch.float16:
             half = 1.0
         waiting += [child for child, _ in node.next_functions]
     numbers = {"graph_dropout": dropout, "batch_attention": over_batch, "graph_half": half}
-    return {name: value for name, value in numbers.items() if value > 0}
+    known = {name: value for name, value in numbers.items() if value > 0}
+    return known | ({"attention_share": min(shares)} if shares else {})
 
 
 def mixes_samples(softmax: Any, samples: int) -> bool:
@@ -45,6 +49,23 @@ def mixes_samples(softmax: Any, samples: int) -> bool:
     shape = output_shape(softmax)
     first = len(shape) > 1 and shape[-1] > 1 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))
     return first and shape[0] == samples > 1 and samples not in shape[1:]
+
+
+def read_attention(softmax: Any) -> list[float]:
+    """Entropy of the weights of each query over that of looking at all its keys alike, on average. Keys that no sample looks at
+    are masked."""
+    shape = output_shape(softmax)
+    last = len(shape) > 2 and softmax._saved_dim % 2**64 in (len(shape) - 1, 2**64 - 1)
+    weights = softmax._saved_result
+    if not last or shape[-1] < LEAST_KEYS or not weights.is_cpu:
+        return []
+    rows = weights.detach().reshape(-1, shape[-2], shape[-1])[:SAMPLES].float()
+    keys = (rows > 0).any(0).sum(-1)  # of each query
+    open_ = keys >= LEAST_KEYS
+    if not bool(open_.any()):
+        return []
+    entropy = -(rows * rows.clamp_min(1e-30).log()).sum(-1).mean(0)
+    return [float((entropy[open_] / keys[open_].log()).mean())]
 
 
 def read_mask(mask: Any) -> float:

@@ -50,8 +50,20 @@ def test_attention_over_the_batch() -> None:
     scores = x @ x.transpose(1, 2)  # [16, 5, 5]
     wrong, right = ((scores.softmax(dim) @ x).sum().grad_fn for dim in (0, 2))
     assert measure_inside(wrong, 16) == {"batch_attention": 1.0}
-    assert measure_inside(right, 16) == {}
+    assert set(measure_inside(right, 16)) == {"attention_share"}
     assert measure_inside(wrong, 5) == {}, "time first: it runs over 16 steps of 5 samples"
+
+
+def test_how_sharp_attention_is() -> None:
+    """Of a hundred times the scores each query looks at one key; a mask takes no part."""
+    torch.manual_seed(0)
+    x = nn.Linear(8, 8)(torch.randn(16, 6, 8))
+    causal = torch.ones(6, 6).triu(1).bool()
+    shares = []
+    for factor in (0.0, 0.1, 100.0):
+        scores = (factor * x @ x.transpose(1, 2)).masked_fill(causal, -torch.inf)
+        shares.append(measure_inside((scores.softmax(-1) @ x).sum().grad_fn, 16)["attention_share"])
+    assert shares[0] == pytest.approx(1) and 0.7 < shares[1] < 1 and shares[2] < 0.2
 
 
 def test_half_precision_inside_of_a_network() -> None:
