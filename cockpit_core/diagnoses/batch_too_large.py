@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
-FEW_STEPS = 80  # of a whole training
+FEW_STEPS, MANY = 50, 128  # of a whole training; samples of a batch
 
 
 class BatchTooLarge(Diagnosis):
@@ -23,7 +23,8 @@ class BatchTooLarge(Diagnosis):
     confidence = 0.6
 
     def test(self, view: View) -> Found | None:
-        if view.finished and view.t < FEW_STEPS and not view.noise > 0.1 and view.level > 0.3 and view.improves:
+        short = view.finished and view.t < FEW_STEPS and view.batch >= MANY
+        if short and not view.noise > 0.1 and view.level > 0.3 and view.improves:
             text = (
                 f"The batch of {view.batch} is too large: the training was over after {view.t + 1} steps, while the loss was still "
                 f"{number(100 * view.level)} % of that of a constant guess and fell."

@@ -47,7 +47,9 @@ class ClassImbalance(Diagnosis):
         network gives that one."""
         if not share > 0.4 or not odds > 4 or not view.typical("label_count") >= 16:
             return None
-        if not view.valid_accuracy < share - 0.05 or not view.settled:
+        even = 1 / max(2.0, view.last("signal/classes"))
+        little = view.valid_accuracy - even < 0.5 * (view.right_now - even)  # of what was learned in training
+        if not view.valid_accuracy < share - 0.05 or not little or not view.settled:
             return None
         text = (
             f"{number(100 * share)} % of the training labels are the same, and in validation "

@@ -40,8 +40,10 @@ class GraphDetached(Diagnosis):
     @staticmethod
     def _cut_inside(view: View) -> Found | None:
         """Most fresh weights have no gradient, though the first ones do: tied weights get theirs at the other end."""
+        if view.t < 80 or not (view.lags or view.lingers) or view.static("static_frozen") > 0:
+            return None
         names = view.unreached
-        if not names or view.t < 80 or not (view.lags or view.lingers) or not view.are_fresh(names):
+        if not names or not view.are_fresh(names):
             return None
         if not view.weight_share(names) > limit("cut_weights"):
             return None

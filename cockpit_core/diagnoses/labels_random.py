@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+SHORT = 200  # steps: a run that was over sooner need not have come far
 FEW_SAMPLES = 2000  # a network that has seen no more need not have learned anything
 
 
@@ -32,6 +33,8 @@ class LabelsRandom(Diagnosis):
         targets may be mostly noise, so that little can be learned of them, and that slowly."""
         if view.facts.may_be_noise:
             return view.t < 500 and not (view.finished and view.t >= 200 and view.noise > 0.7)
+        if view.finished and view.t < SHORT:
+            return True
         at_chance = max(view.level, view.by_frequency) if view.by_frequency == view.by_frequency else view.level
         return at_chance < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 
@@ -89,7 +92,13 @@ class LabelsRandom(Diagnosis):
         next ones."""
         if view.above_guess > 6 and view.flipped > 0.2:
             return False  # some of them belong: label_noise
-        late = view.finished and view.t * view.batch >= 2 * FEW_SAMPLES and view.struggles and view.level > 0.85
+        late = (
+            view.finished
+            and view.t >= SHORT
+            and view.t * view.batch >= 2 * FEW_SAMPLES
+            and view.struggles
+            and view.level > 0.85
+        )
         return late and view.transfer < 0.06 and view.gain_by_step * view.t > 0.5
 
     @staticmethod

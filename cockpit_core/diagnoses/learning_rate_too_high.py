@@ -86,7 +86,7 @@ class LearningRateTooHigh(Diagnosis):
                 f"the weights have moved {number(view.travelled)} times their initial length, and the loss is {before}"
             )
             signs.append((words, evidence("travelled", view.travelled)))
-        if view.finished and view.wanting and view.update > 0.012 and view.travelled > 1.8 and view.weight_fall > 1.8:
+        if view.finished and view.wanting and view.update > 0.015 and view.travelled > 1.8 and view.weight_fall > 1.8:
             words = (
                 f"in the end a step is still {number(100 * view.update)} % of the length of all weights, which have become "
                 f"{number(view.weight_fall)} times as long, and the loss is {number(100 * view.level)} % of that of a constant "

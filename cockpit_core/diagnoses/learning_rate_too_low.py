@@ -57,7 +57,9 @@ class LearningRateTooLow(Diagnosis):
             return False
         left = view.level > 0.6 or (view.level != view.level and view.struggles)
         noisy = view.noise > 1 and not view.transfer > 0.5  # samples that do not agree let little through at any rate
-        return left and not noisy and view.straight > 0.4 and view.transfer > 0.15 and view.gain_by_step < 0.01
+        # Far more than a step gains: its own batch was judged with other units dropped.
+        seen = 0.15 < view.transfer < 5 and not view.valid_accuracy > 0.85
+        return left and not noisy and seen and view.straight > 0.4 and view.gain_by_step < 0.01
 
     @staticmethod
     def _weigh(view: View, crawls: bool) -> tuple[float, str] | None:

@@ -122,8 +122,10 @@ def test_columns_that_are_empty() -> None:
 
 
 def test_a_training_of_a_few_steps() -> None:
+    big = make_header()
+    big.batch_size = 512
     falls = put(Loss=lambda i: 2.3 - 0.1 * i, NormTest=0.1)
-    few = {"n": 12, "every": 2, "finished": True}
+    few = {"n": 12, "every": 2, "batch": 512, "header": big, "finished": True}
     assert severity("batch_too_large", falls, **few) == "likely"
     assert severity("batch_too_large", put(Loss=lambda i: 2.3 - 0.1 * i, NormTest=0.8), **few) == "", (
         "noise: it is not the batch"
