@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cockpit_core.curvature.autograd_graph import kind_of, output_shape
+from cockpit_core.engine.samples.replay import TELLS_HOOKS, is_packed
 
 _LAYERS = ("Addmm", "Mm", "Bmm", "Convolution")
 MOST, ELEMENTS = 2000, 4096  # nodes; elements of a mask that are looked at
@@ -31,17 +32,23 @@ def measure_inside(root: Any, samples: int) -> dict[str, float]:
         kind = kind_of(node)
         if kind == "NativeDropout":
             dropout = max(dropout, float(node._saved_p))
-        elif kind == "Mul" and node.next_functions[-1][0] is None:
-            dropout = max(dropout, read_mask(node._saved_other))
         elif kind == "Softmax":
             over_batch = max(over_batch, float(mixes_samples(node, samples)))
-            shares += read_attention(node)
+            shares += read_attention(node) if is_open(node) else []
+        elif kind == "Mul" and node.next_functions[-1][0] is None and is_open(node):
+            dropout = max(dropout, read_mask(node._saved_other))
         elif kind in _LAYERS and node._input_metadata[0].dtype == torch.float16:
             half = 1.0
         waiting += [child for child, _ in node.next_functions]
     numbers = {"graph_dropout": dropout, "batch_attention": over_batch, "graph_half": half}
     known = {name: value for name, value in numbers.items() if value > 0}
     return known | ({"attention_share": min(shares)} if shares else {})
+
+
+def is_open(node: Any) -> bool:
+    """May its saved tensors be looked at? Where a hook has packed them, that would run somebody's code: checkpointing computes a
+    part of the network again."""
+    return not is_packed(node, not TELLS_HOOKS)
 
 
 def mixes_samples(softmax: Any, samples: int) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import cockpit_core
 from cockpit_core.signals.inside import measure_inside
@@ -52,6 +53,28 @@ def test_attention_over_the_batch() -> None:
     assert measure_inside(wrong, 16) == {"batch_attention": 1.0}
     assert set(measure_inside(right, 16)) == {"attention_share"}
     assert measure_inside(wrong, 5) == {}, "time first: it runs over 16 steps of 5 samples"
+
+
+class Counting(nn.Module):
+    """Attention and dropout, and how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map, self.calls = nn.Linear(8, 8), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        h = self.map(x)
+        return F.dropout((h @ h.transpose(1, 2)).softmax(-1) @ h, 0.5)
+
+
+def test_what_is_checkpointed_is_not_computed_again() -> None:
+    torch.manual_seed(0)
+    net, x = Counting(), torch.randn(16, 5, 8)
+    loss = checkpoint(net, x, use_reentrant=False).sum()
+    assert measure_inside(loss.grad_fn, 16) == {}
+    assert net.calls == 1
+    assert set(measure_inside(net(x).sum().grad_fn, 16)) == {"attention_share", "graph_dropout"}
 
 
 def test_how_sharp_attention_is() -> None:
