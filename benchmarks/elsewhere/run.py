@@ -1,9 +1,10 @@
-"""Runs all cases of one half: python -m benchmarks.elsewhere.run --half A [--jobs 2] [--only program] [--logs folder].
+"""Runs all cases of one half: python -m benchmarks.elsewhere.run --half A [--jobs 2] [--only program] [--logs folder] [--full].
 Resumable."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -18,6 +19,8 @@ import sklearn.datasets  # noqa: F401  imported once here, not in the process of
 import torch
 import torch._dynamo
 
+import cockpit_core
+
 from .harness import Case, Program
 from .programs import programs
 
@@ -27,8 +30,15 @@ def logs_folder() -> Path:
     return Path(os.environ.get("ELSEWHERE_LOGS", "runs/elsewhere"))
 
 
-def run_one(program: Program, case: Case, seed: int, folder: Path) -> None:
+def track_fully() -> None:
+    """Programs call ``track`` with its defaults; from here on that is "full" at every 5th step, in this process."""
+    cockpit_core.track = functools.partial(cockpit_core.track, config="full", schedule=5)
+
+
+def run_one(program: Program, case: Case, seed: int, folder: Path, full: bool = False) -> None:
     """One case, in a process of its own; always leaves a result."""
+    if full:
+        track_fully()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     shutil.rmtree(folder, ignore_errors=True)
@@ -56,13 +66,14 @@ def run_one(program: Program, case: Case, seed: int, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--half", required=True, choices=["A", "B"])
+    parser.add_argument("--half", required=True, choices=["A", "B", "C"])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", help="names of programs")
     parser.add_argument("--seeds", type=int, default=2, help="of the faults")
     parser.add_argument("--plain", action="store_true", help="only the plain runs")
     parser.add_argument("--limit", type=float, default=120, help="seconds after which a case is given up")
     parser.add_argument("--logs", type=Path, default=logs_folder())
+    parser.add_argument("--full", action="store_true", help='track with "full" at every 5th step')
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -88,7 +99,7 @@ def main() -> None:
     while todo or running:
         while todo and len(running) < options.jobs:
             item = todo.pop(0)
-            process = context.Process(target=run_one, args=item)
+            process = context.Process(target=run_one, args=(*item, options.full))
             process.start()
             running.append((process, time.time(), item))
         time.sleep(0.05)

@@ -35,6 +35,25 @@ def diagnosed(log: Path) -> list[dict[str, Any]]:
     ]
 
 
+def first_told(log: Path, accepted: list[str]) -> float:
+    """The step at which a right cause was first in the log as an alarm, as a share of the run; NaN where it never was."""
+    from cockpit_core.diagnosis.judge import Judge
+    from cockpit_core.diagnosis.replay import replay
+    from cockpit_core.events.data import load as load_log
+
+    data = load_log(log)
+    judge, last, told = Judge(), 1, math.nan
+    judge.know(data.header)
+    calls = {"end": judge.finish, "log": lambda o: judge.note(o.step, o.scalars)}
+    calls["start"] = lambda o: judge.start(dict(o.scalars), o.step, o.generation)
+    for kind, seen in replay(data.table):
+        news = calls.get(kind, judge.see)(seen)
+        last = max(last, seen.step)
+        if told != told and any(f.name in accepted and f.severity in ALARMS for f in news):
+            told = seen.step
+    return told / last
+
+
 def load(folder: Path) -> list[dict[str, Any]]:
     """All results, each with what became of the run: healthy, badly trained, harmed, harmless, refused or crashed."""
     results = []
@@ -75,6 +94,7 @@ def judge(result: dict[str, Any]) -> None:
     result["alarm"] = bool(alarms)
     result["first"] = bool(alarms) and alarms[0] in result["accepted"]
     result["anywhere"] = any(name in result["accepted"] for name in alarms)
+    result["told"] = first_told(result["log"], result["accepted"]) if result["anywhere"] else math.nan
 
 
 def share(rows: list[dict[str, Any]], key: str) -> str:
@@ -90,6 +110,9 @@ def table(results: list[dict[str, Any]]) -> str:
         lines.append(
             f"{severity + ' faults that harm':34}{share(rows, 'alarm'):>20}{share(rows, 'first'):>20}{share(rows, 'anywhere'):>22}"
         )
+        known = [r["told"] for r in rows if r["told"] == r["told"]]
+        if known:
+            lines.append(f"{'':4}told after {100 * statistics.median(known):.1f} % of the run (median of {len(known)})")
     for title, wanted, kinds in (
         ("false alarms: healthy and plain", "healthy", None),
         ("alarms: badly trained variants", "badly trained", None),
@@ -110,7 +133,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--half", required=True, choices=["A", "B"])
+    parser.add_argument("--half", required=True, choices=["A", "B", "C"])
     parser.add_argument("--detail", action="store_true", help="one line for each run")
     parser.add_argument("--programs", action="store_true", help="one summary for each program as well")
     parser.add_argument("--logs", type=Path, default=logs_folder())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class AttentionTooSharp(Diagnosis):
     name = "attention_too_sharp"
     title = "attention is too sharp from the start"
-    needs = ("AttentionEntropy",)
+    needs = ("AttentionEntropy", "attention_share")
     hold, after, least = 2, 0, 3
     confidence = 0.7
     explains = ("vanishing_gradients", "not_learning", "labels_random", "label_noise")
@@ -27,15 +27,23 @@ class AttentionTooSharp(Diagnosis):
         logit, entropy = (
             view.history.first.get(f"AttentionEntropy{part}", float("nan")) for part in ("/largest_logit", "")
         )
-        if not (logit > limit("attention_logit") or entropy < limit("attention_entropy")) or view.history.resumed:
+        share = view.first("attention_share")
+        sharp = logit > limit("attention_logit") or entropy < limit("attention_entropy")
+        if not (sharp or share < limit("attention_share")) or view.history.resumed:
             return None
         text = (
             f"Attention is too sharp from the start: the largest product of a query and a key is {number(logit)}, and each "
             f"query looks at {number(math.exp(entropy))} keys on average."
+            if sharp
+            else f"Attention is too sharp from the start: the entropy of its weights is {number(100 * share)} % of that of looking "
+            "at all keys alike, where a fresh network looks at most of them."
         )
         remedy = (
             "Divide the products by sqrt(d) of a head, initialise smaller projections, or normalise queries and keys."
         )
-        harmful = view.suffers and view.struggles  # after 80 steps: small decoders are slow to begin with
-        numbers = [evidence("attention_logit", logit), evidence("attention_entropy", entropy)]
+        harmful = (
+            view.suffers and view.struggles
+        ) or view.wanting  # after 80 steps: small decoders are slow to begin with
+        numbers = [evidence("attention_logit", logit), evidence("attention_entropy", entropy)] if sharp else []
+        numbers += [evidence("attention_share", share)] if share == share else []
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice")

@@ -10,16 +10,33 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+FEW_STEPS, MANY = 50, 128  # of a whole training; samples of a batch
+
+
 class BatchTooLarge(Diagnosis):
     name = "batch_too_large"
     title = "the batch is larger than needed"
     severity = "advice"
     needs = ("NormTest",)
-    hold, after, least = 6, 50, 20
+    hold, after, least = 6, 5, 4
+    at_end = True
     confidence = 0.6
 
     def test(self, view: View) -> Found | None:
-        if not view.noise < 0.01 or view.batch < 256 or not view.n >= 20:
+        short = view.finished and view.t < FEW_STEPS and view.batch >= MANY
+        if short and not view.noise > 0.1 and view.level > 0.3 and view.improves:
+            text = (
+                f"The batch of {view.batch} is too large: the training was over after {view.t + 1} steps, while the loss was still "
+                f"{number(100 * view.level)} % of that of a constant guess and fell."
+            )
+            remedy = (
+                f"Use batches of about {max(16, view.batch // 8)}, which make eight times as many steps of the same data; or "
+                "train longer."
+            )
+            return Found(
+                text, remedy, [evidence("noise", view.noise), evidence("level", view.level)], severity="likely"
+            )
+        if not view.noise < 0.01 or view.batch < 256 or not view.n >= 20 or view.t < 50:
             return None
         enough = max(16, int(view.batch * view.noise * 10))
         text = (

@@ -30,7 +30,8 @@ class BatchTooSmall(Diagnosis):
         unknown = (
             view.noise != view.noise and view.unfinished
         )  # individual gradients are too dear: few samples, and slow
-        if not few or not (noisy or unknown) or not poor or (view.drop > 0.6 and not view.unfinished):
+        slow = view.settled and view.lags and not view.level > 1.2  # whatever its noise was at the start
+        if not few or not (noisy or unknown or slow) or not poor or (view.drop > 0.6 and not view.unfinished):
             return None
         harmful = view.drop < 0.15 or view.level > 1 or view.struggles or view.suffers or view.unfinished
         size = max(16, min(128, 2 ** round(math.log2(max(16.0, view.batch * view.noise if noisy else 16.0)))))

@@ -29,4 +29,5 @@ class BatchnormMomentum(Diagnosis):
             "of the last batch."
         )
         remedy = "Use 0.1 (torch counts the other way round: 0.1 keeps 90 % of what was)."
-        return Found(text, remedy, [evidence("BatchNorm momentum", momentum)])
+        severity = "likely" if view.wanting else "advice"
+        return Found(text, remedy, [evidence("BatchNorm momentum", momentum)], severity=severity)

@@ -19,8 +19,9 @@ class ClassImbalance(Diagnosis):
     severity = "advice"
     needs = ("label_top_share",)
     hold, after, least = 4, 40, 10
+    at_end = True
     confidence = 0.7
-    explains = ("overfitting",)
+    explains = ("overfitting", "labels_random", "label_noise")
 
     @staticmethod
     def _is_never(view: View, share: float) -> Found | None:
@@ -40,6 +41,26 @@ class ClassImbalance(Diagnosis):
         return Found(text, remedy, [evidence("label_top_share", share)], severity="likely" if over else "advice",
                      since=view.history.began)  # fmt: skip
 
+    @staticmethod
+    def _is_unlearned(view: View, share: float, odds: float) -> Found | None:
+        """Validation is right less often than always giving the commonest label of the training would be: it has others, and the
+        network gives that one."""
+        if not share > 0.4 or not odds > 4 or not view.typical("label_count") >= 16:
+            return None
+        even = 1 / max(2.0, view.last("signal/classes"))
+        little = view.valid_accuracy - even < 0.5 * (view.right_now - even)  # of what was learned in training
+        if not view.valid_accuracy < share - 0.05 or not little or not view.settled:
+            return None
+        text = (
+            f"{number(100 * share)} % of the training labels are the same, and in validation "
+            f"{number(100 * view.valid_accuracy)} % of the answers are right: the network has not learned the other classes."
+        )
+        remedy = (
+            "Weight the classes in the loss (weight=1 / share), or draw balanced batches; look at recall, not accuracy."
+        )
+        numbers = [evidence("label_top_share", share), evidence("valid_accuracy", view.valid_accuracy)]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
         share, classes = mean(view.every("label_top_share", 12)), view.last("signal/classes")
         odds = share * (classes - 1) / max(1e-9, 1 - share)  # of the commonest class against one of the others
@@ -48,6 +69,8 @@ class ClassImbalance(Diagnosis):
         guesses = view.typical("guess_top_share")
         if view.facts.loss in BINARY_LOSSES:
             return self._is_never(view, share)
+        if (rare := self._is_unlearned(view, share, odds)) is not None:
+            return rare
         always = share > limit("label_top_share") and guesses > 0.99
         lost = share > 0.5 and odds > limit("class_odds") and rest < 0.3 and view.typical("label_count") == view.batch
         if not (always or lost) or not view.batch >= 16:

@@ -18,12 +18,31 @@ class ConstantFeature(Diagnosis):
     confidence = 0.7
     explains = ("overfitting", "batch_repeated", "not_learning", "labels_random", "vanishing_gradients", "dead_units")
 
+    @staticmethod
+    def _is_empty(view: View, share: float) -> Found | None:
+        """The same columns are zero at every record, and nothing else is: they are empty. (Pictures have zeros elsewhere too.)"""
+        zeros, shares = view.every("input_zeros", 12), view.every("input_constant", 12)
+        same = (
+            len(zeros) >= 4 and share >= 0.08 and max(abs(a - b) for a, b in zip(zeros, shares, strict=False)) < 0.005
+        )
+        if not same or max(shares) - share > 1e-6 or not view.wanting or view.batch < 8:
+            return None
+        text = (
+            f"{number(100 * share)} % of the input features are zero for every sample, and in the end the loss is still "
+            f"{number(100 * view.level)} % of that of a constant guess: columns seem to be empty."
+        )
+        remedy = "Look where they come from: a join that found nothing, a wrong name, a fill value."
+        numbers = [evidence("input_constant", share), evidence("level", view.level)]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
         share = min(view.every("input_constant", 12), default=0.0)
         if share == 1 and view.batch >= 8 and view.stuck:
             text = "All samples of a batch are the same to the network: every input feature is constant."
             remedy = "Look at one batch as the network gets it: inputs of zeros, or one sample in every row."
             return Found(text, remedy, [evidence("input_constant", share)], severity="likely", since=view.history.began)
+        if (empty := self._is_empty(view, share)) is not None:
+            return empty
         if not share > 0.5 or view.batch < 8 or view.typical("input_zeros") > 0.5:
             return None
         text = f"{number(100 * share)} % of the input features are the same for all samples of a batch."

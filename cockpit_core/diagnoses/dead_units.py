@@ -26,7 +26,22 @@ class DeadUnits(Diagnosis):
         "label_noise",
     )
 
+    @staticmethod
+    def _is_over(view: View) -> Found | None:
+        """Nothing gets a gradient any more, though the loss has not gone."""
+        norms = view.values("GradNorm", 5)
+        if len(norms) < 5 or max(norms) > 0 or view.level < 0.05 or not view.t >= 20 or view.broken:
+            return None
+        text = (
+            f"The gradient of every parameter is exactly zero, at each of the last {len(norms)} tracked steps: no unit between the "
+            "loss and the parameters answers any more."
+        )
+        remedy = "Look at the last activation (a ReLU behind the output, a clamp) and at the biases; then lower the learning rate."
+        return Found(text, remedy, [evidence("GradNorm", 0.0)], severity="broken")
+
     def test(self, view: View) -> Found | None:
+        if (over := self._is_over(view)) is not None:
+            return over
         dead, first = min(view.typical("dead"), view.last("signal/dead")), view.first("dead")  # they may have come back
         now = dead >= limit("dead")
         from_start = first >= limit("dead0") and dead >= 0.9 * limit("dead0")

@@ -45,16 +45,11 @@ class DoubleSoftmax(Diagnosis):
         errors, lows, highs = view.every("row_sum_error", 2), view.every("output_min", 2), view.every("output_max", 2)
         if not lows:
             return None
-        binary = view.facts.loss == "BCEWithLogitsLoss" and view.batch >= 8 and is_squashed(view)
-        twice = (
-            view.facts.loss == "CrossEntropyLoss"
-            and len(errors) > 0
-            and max(errors) < limit("row_sum_error")
-            and min(lows) >= 0
-        )
-        logless = (
-            view.facts.loss == "NLLLoss" and len(errors) > 0 and max(errors) < limit("row_sum_error") and min(lows) >= 0
-        )
+        in_graph = view.now("squashed") > 0  # whatever was picked from it before the loss
+        binary = view.facts.loss == "BCEWithLogitsLoss" and (in_graph or (view.batch >= 8 and is_squashed(view)))
+        adds_up = len(errors) > 0 and max(errors) < limit("row_sum_error") and min(lows) >= 0
+        twice = view.facts.loss == "CrossEntropyLoss" and (adds_up or in_graph)
+        logless = view.facts.loss == "NLLLoss" and adds_up
         if logless:
             text, remedy = (
                 "NLLLoss gets probabilities: it expects their logarithms.",
@@ -73,7 +68,9 @@ class DoubleSoftmax(Diagnosis):
         else:
             return None
         numbers = (
-            [evidence("row_sum_error", max(errors))]
+            [evidence("squashed", 1.0, "a softmax or sigmoid of one, in the graph of the loss")]
+            if in_graph and not adds_up
+            else [evidence("row_sum_error", max(errors))]
             if errors
             else [evidence("output_min", min(lows)), evidence("output_max", max(highs))]
         )

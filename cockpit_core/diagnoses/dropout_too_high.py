@@ -17,7 +17,7 @@ LATE, REST = 100, 0.55  # nine of ten healthy runs are below that share of chanc
 class DropoutTooHigh(Diagnosis):
     name = "dropout_too_high"
     title = "dropout is too high"
-    needs = ("static_dropout",)
+    needs = ("static_dropout", "graph_dropout")
     hold, after, least = 1, 0, 2
     confidence = 0.85
     explains = (
@@ -36,10 +36,10 @@ class DropoutTooHigh(Diagnosis):
     probe = "mode"
 
     def suspects(self, view: View) -> bool:
-        return view.static("static_dropout") >= limit("dropout") and view.t >= 15 and not view.level < 0.25
+        return view.dropout >= limit("dropout") and view.t >= 15 and not view.level < 0.25
 
     def test(self, view: View) -> Found | None:
-        p = view.static("static_dropout")
+        p = view.dropout
         if not p >= limit("dropout") or view.now("eval_dropout") > 0 or view.level < 0.25:
             return None
         without = view.eval_level
@@ -53,6 +53,6 @@ class DropoutTooHigh(Diagnosis):
         remedy = "Use 0.1 to 0.5."
         # The loss of training is high by the noise alone at first, and where it is good without dropout.
         known = view.level > REST if view.level == view.level else view.struggles
-        harmful = view.t >= LATE and known and not without < 0.25
+        harmful = (view.t >= LATE and known and not without < 0.25) or (view.wanting and not without < 0.7 * view.level)
         numbers = [evidence("dropout", p), evidence("level", view.level)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

@@ -34,6 +34,9 @@ class EvalMode(Diagnosis):
         text = f"The model trains in eval mode: {' and '.join(parts)}."
         remedy = "Call model.train() before the training loop, and again after every validation."
         suffers = (view.struggles and view.t >= 100) or (view.spike > 3 and view.lasting)
+        suffers = suffers or (
+            (view.lingers or view.wanting) and view.are_fresh(view.facts.layers)
+        )  # nobody has trained statistics into it
         severity = (
             "likely" if norms > 0 and suffers else "advice"
         )  # without dropout a network trains, only less robustly

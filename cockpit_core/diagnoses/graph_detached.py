@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, number
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -37,8 +37,27 @@ class GraphDetached(Diagnosis):
         )
         return Found(text, remedy, [evidence("GradNormClipped", left[-1])], since=view.history.began)
 
+    @staticmethod
+    def _cut_inside(view: View) -> Found | None:
+        """Most fresh weights have no gradient, though the first ones do: tied weights get theirs at the other end."""
+        if view.t < 80 or not (view.lags or view.lingers) or view.static("static_frozen") > 0:
+            return None
+        names = view.unreached
+        if not names or not view.are_fresh(names):
+            return None
+        if not view.weight_share(names) > limit("cut_weights"):
+            return None
+        text = (
+            f"No gradient reaches {listed(names)}: {number(100 * view.weight_share(names))} % of all weights have none, and the "
+            f"loss is still {number(100 * view.level)} % of that of a constant guess."
+        )
+        remedy = "Look behind them for .detach(), .data, .item(), numpy() or torch.no_grad(); or the loss does not look at them."
+        return Found(
+            text, remedy, [evidence("tensors without a gradient", len(names))], names, since=view.history.began
+        )
+
     def test(self, view: View) -> Found | None:
-        if (cut_off := self._cut_off(view)) is not None:
+        if (cut_off := self._cut_off(view) or self._cut_inside(view)) is not None:
             return cut_off
         cut = view.every("ungraded_prefix", 2)
         none = view.every("ungraded_none", 2)

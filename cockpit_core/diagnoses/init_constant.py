@@ -47,7 +47,9 @@ class InitConstant(Diagnosis):
             return None
         if (dead := [name for name in names if name in view.silent]) and view.t >= PATIENT:
             return self._tell_dead(dead)
-        behind = view.t >= LATE and (view.lags or view.lingers)  # biases alone learn something, and not much
+        behind = view.t >= LATE and (
+            view.lags or view.lingers or view.wanting
+        )  # biases alone learn something, and not much
         if not constant >= max(2, 0.7 * all_of_them) or (view.learns and not behind):
             return None
         text = (

@@ -64,5 +64,5 @@ class InitTooLarge(Diagnosis):
         )
         # A few times too large is forgotten in some steps, mostly.
         slow = view.weight_scale > 2.8 and view.is_high and view.t >= 80  # coming down from there is no progress
-        harmful = start > 10 or (large and start > 4) or view.struggles or slow
+        harmful = start > 10 or (large and start > 4) or view.struggles or slow or (large and view.wanting)
         return Found(text, remedy, [evidence(shown, start)], severity="likely" if harmful else "advice")

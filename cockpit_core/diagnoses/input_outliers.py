@@ -47,6 +47,8 @@ class InputOutliers(Diagnosis):
         jumps = len(far) >= 1 and view.spike > 2 and view.unfinished
         if not (extreme or usual or jumps) or view.typical("input_zeros") > 0.5:
             return None
+        if view.typical("input_ratio") > limit("input_ratio"):
+            return None  # one feature decides how far a sample is from the middle: inputs_not_scaled
         pull = [
             seen.get("signal/loss_max")
             for seen in view.late[-30:]
@@ -66,6 +68,7 @@ class InputOutliers(Diagnosis):
             "Look at those samples (the panel of largest individual gradients names them); correct, clip or drop them."
         )
         spoiled = view.not_followed > 3 and view.valid_left > 0.5  # training gets used to them, validation has none
+        spoiled = spoiled or (view.wanting and view.facts.loss not in LIKELIHOODS)
         severity = (
             "likely" if extreme or spoiled or jumps or (len(heavy) >= 2 and suffers) or len(alone) >= 3 else "advice"
         )

@@ -45,14 +45,20 @@ class InputsNotScaled(Diagnosis):
             )
             remedy = "Divide each feature by its standard deviation, after subtracting its mean."
             return Found(text, remedy, [evidence("input_rms", size)])
-        if not (large or uneven) or view.typical("input_tail") > limit("input_tail"):
+        tail = view.typical("input_tail") > limit("input_tail") and not uneven  # outliers make any input large
+        if not (large or uneven) or tail:
             return None
         far = view.first("output_spread") > 20 * view.first("target_std")
         # Embeddings of codes, or a normalisation behind the first layer, keep the scale of the inputs from the rest.
         arrives = not view.first("activation_first") < 0.2 * size or view.first("saturated") > 0.3
         # Gates and tanh hide it too: there it has filled them.
         arrives = arrives or (size > 10 * limit("input_rms") and view.t >= 60)
-        suffers = far or view.level0 > 20 or (view.spike > 10 and view.lasting) or (arrives and view.struggles)
+        suffers = (
+            far
+            or view.level0 > 20
+            or (view.spike > 10 and view.lasting)
+            or (arrives and (view.struggles or view.wanting))
+        )
         what = (
             f"have a root mean square of {number(size)}"
             if large

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+SHORT = 200  # steps: a run that was over sooner need not have come far
 FEW_SAMPLES = 2000  # a network that has seen no more need not have learned anything
 
 
@@ -19,6 +20,7 @@ class LabelsRandom(Diagnosis):
     title = "labels do not belong to the inputs"
     needs = ("NormTest", "probe/line")
     hold, after, least = 2, 100, 14
+    at_end = True
     confidence = 0.5
     explains = ("not_learning", "label_noise", "overfitting")
     probe = "line"
@@ -31,33 +33,27 @@ class LabelsRandom(Diagnosis):
         targets may be mostly noise, so that little can be learned of them, and that slowly."""
         if view.facts.may_be_noise:
             return view.t < 500 and not (view.finished and view.t >= 200 and view.noise > 0.7)
-        return view.level < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
+        if view.finished and view.t < SHORT:
+            return True
+        at_chance = max(view.level, view.by_frequency) if view.by_frequency == view.by_frequency else view.level
+        return at_chance < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 
     def test(self, view: View) -> Found | None:
-        by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse
-        if (
-            view.level != view.level
-            or not (view.stuck or by_heart)
-            or view.history.resumed
-            or view.broken
-            or view.update > 0.05
-            or view.t * view.batch < FEW_SAMPLES
-            or view.now("target_like_input") == 1
-            or (self.is_early(view) and not by_heart)
-        ):
+        if view.history.resumed or view.broken or view.t * view.batch < FEW_SAMPLES:
             return None
-        moved = view.travelled > 0.15 or view.edge > 0.01 or view.straight < limit("straight")
+        if view.holds_nowhere:
+            return self._tell_by_heart(view)
+        by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse
+        own_only = self.helps_itself(view)
+        if view.level != view.level or view.update > 0.05 or view.now("target_like_input") == 1:
+            return None
+        if not (view.stuck or by_heart or own_only or self.ends_at_noise(view)):
+            return None
+        if (self.is_early(view) and not by_heart and not own_only) or not self._is_fit(view):
+            return None
         # Each step helps its own batch, and no other: where samples have something in common, the loss falls.
         own = view.gain_by_step * view.t > limit("own_gain") and view.bent > 0.5
-        own = own or by_heart
-        healthy_step = not view.edge > 1.2 and view.rate_fall > 0.4 and not view.clipped < 0.5 and not view.silent
-        if (
-            not moved
-            or not healthy_step
-            or not (view.late_noise > 0.7 or own)
-            or view.typical("dead") > 0.6
-            or view.level > 1.15
-        ):
+        if not (view.late_noise > 0.7 or own or by_heart or own_only or self.ends_at_noise(view)):
             return None
         text = (
             f"The labels may not belong to the inputs: after {view.t} steps the loss is {number(100 * view.level)} % of "
@@ -74,13 +70,50 @@ class LabelsRandom(Diagnosis):
             evidence("noise", view.late_noise),
             evidence("gain of all steps on their own batches", view.gain_by_step * view.t),
         ]
-        return Found(
-            text,
-            remedy,
-            numbers,
-            severity="likely",
-            since=view.history.began,
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+
+    @staticmethod
+    def _is_fit(view: View) -> bool:
+        """The network moves, and nothing else keeps it from learning: neither its steps nor its units."""
+        moved = view.travelled > 0.15 or view.edge > 0.01 or view.straight < limit("straight")
+        used = view.rate_fall > 0.4 or (view.finished and view.rate_mean > limit("rate_mean"))  # schedules end at zero
+        healthy_step = not view.edge > 1.2 and used and not view.clipped < 0.5 and not view.silent
+        alive = not view.typical("dead") > 0.6 and not 0 < view.vanishing[0] < limit("vanishing")
+        return moved and healthy_step and alive and not view.level > 1.15
+
+    @staticmethod
+    def ends_at_noise(view: View) -> bool:
+        """The end of a run on real targets: next to nothing was learned, the samples do not agree, and it falls no more."""
+        return view.finished and view.facts.may_be_noise and view.level > 0.9 and view.noise > 0.7 and not view.improves
+
+    @staticmethod
+    def helps_itself(view: View) -> bool:
+        """Late in a run that has learned next to nothing, steps gain much on their own samples, and nothing of it is seen in the
+        next ones."""
+        if view.above_guess > 6 and view.flipped > 0.2:
+            return False  # some of them belong: label_noise
+        late = (
+            view.finished
+            and view.t >= SHORT
+            and view.t * view.batch >= 2 * FEW_SAMPLES
+            and view.struggles
+            and view.level > 0.85
         )
+        return late and view.transfer < 0.06 and view.gain_by_step * view.t > 0.5
+
+    @staticmethod
+    def _tell_by_heart(view: View) -> Found:
+        text = (
+            f"The labels may not belong to the inputs: {number(100 * view.right_now)} % of the answers are right in training, "
+            f"and in validation {number(100 * view.valid_accuracy)} %, where guessing would give "
+            f"{number(100 * view.top_share)} %. What is learned is known by heart."
+        )
+        remedy = (
+            "Look at twenty training samples with their labels as the loop sees them, and at validation samples as the network "
+            "gets them: labels that were shuffled apart, or inputs that are made differently."
+        )
+        numbers = [evidence("valid_accuracy", view.valid_accuracy), evidence("accuracy", view.right_now)]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 
     @staticmethod
     def _say_why(view: View, by_heart: bool) -> str:
@@ -88,6 +121,7 @@ class LabelsRandom(Diagnosis):
             return (
                 f"what little is learned makes validation worse ({number(100 * view.valid_left)} % of its first loss)."
             )
-        if view.late_noise > 0.7:
-            return f"the samples never agree (noise {number(view.late_noise)} times the signal)."
+        if view.late_noise > 0.7 or LabelsRandom.ends_at_noise(view):
+            noise = view.late_noise if view.late_noise > 0.7 else view.noise
+            return f"the samples never agree (noise {number(noise)} times the signal)."
         return f"each takes {number(100 * view.gain_by_step)} % off the loss of its own batch and nothing off that of others."

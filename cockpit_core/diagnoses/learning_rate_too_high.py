@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+LATE = 250  # steps
+
+
 class LearningRateTooHigh(Diagnosis):
     name = "learning_rate_too_high"
     title = "the learning rate is too high"
@@ -83,7 +86,29 @@ class LearningRateTooHigh(Diagnosis):
                 f"the weights have moved {number(view.travelled)} times their initial length, and the loss is {before}"
             )
             signs.append((words, evidence("travelled", view.travelled)))
+        if view.finished and view.wanting and view.update > 0.015 and view.travelled > 1.8 and view.weight_fall > 1.8:
+            words = (
+                f"in the end a step is still {number(100 * view.update)} % of the length of all weights, which have become "
+                f"{number(view.weight_fall)} times as long, and the loss is {number(100 * view.level)} % of that of a constant "
+                "guess"
+            )
+            if not view.starts_small and not view.weight_scale < 0.4:
+                signs.append((words, evidence("update", view.update)))
+        if LearningRateTooHigh._is_lost(view):
+            words = (
+                f"a step was {number(100 * view.update_max)} % of the length of all weights, they have moved "
+                f"{number(view.travelled)} times their initial length, and what a step gains is lost with the next ones"
+            )
+            signs.append((words, evidence("travelled", view.travelled)))
         return signs + LearningRateTooHigh._valley_signs(view)
+
+    @staticmethod
+    def _is_lost(view: View) -> bool:
+        """Late in a run that has learned next to nothing: thrown far by its first steps, it still takes long ones, and they help
+        their own samples only."""
+        late = (view.finished or view.t >= LATE) and view.struggles and view.level > 0.8 and not view.starts_small
+        late = late and not view.weight_scale < 0.4
+        return late and view.update_max > 0.1 and view.travelled > 1.2 and view.update > 3e-3 and view.transfer < 0.06
 
     @staticmethod
     def _valley_signs(view: View) -> list:

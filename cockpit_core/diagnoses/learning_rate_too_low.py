@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 LONG_WARMUP = 150  # steps: a rate that has to rise first is given so long
+LATE = 200  # steps
 
 
 class LearningRateTooLow(Diagnosis):
@@ -41,6 +42,26 @@ class LearningRateTooLow(Diagnosis):
         return tried or (view.update < 0.6 * limit("update_low") and view.trend < -4 and not view.straight < 0.9)
 
     @staticmethod
+    def _is_short(view: View) -> bool:
+        """No step of the whole run was longer than usual ones begin with, and far longer ones would have done as well."""
+        longest = view.history.highest.get("update", 1.0)
+        return view.finished and longest < limit("update_low") and view.straight > 0.85
+
+    @staticmethod
+    def _is_confirmed(view: View) -> bool:
+        """Late in a run that has most of its loss left: what a step takes off its own batch is seen in the batches that follow,
+        and far longer steps would take off far more. Noise that nobody could learn would leave nothing of a step."""
+        if LearningRateTooLow._is_short(view):
+            return view.level > 0.25
+        if not (view.finished or view.t >= LATE) or len(view.trials) < 3 or not view.update < 2 * limit("update_low"):
+            return False
+        left = view.level > 0.6 or (view.level != view.level and view.struggles)
+        noisy = view.noise > 1 and not view.transfer > 0.5  # samples that do not agree let little through at any rate
+        # Far more than a step gains: its own batch was judged with other units dropped.
+        seen = 0.15 < view.transfer < 5 and not view.valid_accuracy > 0.85
+        return left and not noisy and seen and view.straight > 0.4 and view.gain_by_step < 0.01
+
+    @staticmethod
     def _weigh(view: View, crawls: bool) -> tuple[float, str] | None:
         """By which factor, and what says so."""
         late = view.t >= 45 and view.has_seen(9)
@@ -57,7 +78,7 @@ class LearningRateTooLow(Diagnosis):
                 f"a step takes {number(100 * view.gain_by_step)} % off the loss of its batch; a trial step 16 times as long takes "
                 f"{number(16 * view.straight)} times as much"
             )
-        if crawls and view.straight > 0.9:
+        if crawls and view.straight > 0.4:
             return (
                 8.0,
                 f"a trial step 16 times as long takes {number(16 * view.straight)} times as much off the loss of its batch",
@@ -76,10 +97,12 @@ class LearningRateTooLow(Diagnosis):
         # By a schedule, if it held the rate back for most of the run: what it does in the end was too low before, too.
         fallen_rate = view.rate_fall < 0.5 and not view.rate_mean > limit("rate_mean")
         warms_up = view.rate_rises and view.t < LONG_WARMUP
-        held_back = fallen_rate or view.clipped < 0.5 or warms_up or bool(view.silent)
-        if held_back or view.travelled > 0.1 or view.history.resumed or view.broken:
+        held_back = (fallen_rate and not self._is_short(view)) or view.clipped < 0.5 or warms_up or bool(view.silent)
+        confirmed = self._is_confirmed(view)
+        far = view.travelled > (0.5 if confirmed else 0.1)
+        if held_back or far or view.history.resumed or view.broken:
             return None
-        crawls = self._crawls(view)
+        crawls = confirmed or self._crawls(view)
         if view.learns and not crawls:
             return None
         if (weighed := self._weigh(view, crawls)) is None:

@@ -104,7 +104,8 @@ class LossSign(Diagnosis):
     def _runs_away(view: View) -> Found | None:
         """A loss that we do not know: below zero for every sample from the start, and falling without end."""
         top = view.first("loss_max")
-        if not view.loss < (50 if top != top else 3) * view.very_first or top > 0 or view.history.resumed:
+        far = 20 * min(view.very_first, -1.0) if top != top else 3 * view.very_first
+        if not view.loss < far or top > 0 or view.history.resumed:
             return None
         return LossSign._tell_runaway(view)
 

@@ -41,6 +41,6 @@ class MissingNonlinearity(Diagnosis):
         remedy = "Put an activation function between them, or leave one out."
         # A bottleneck of two linear layers is meant. A network without any non-linearity is a linear one: that shows.
         rests = view.t >= 80 and view.level > 0.3 and not view.improves
-        harmful = linear and view.t >= 60 and (view.struggles or rests)
+        harmful = linear and view.t >= 60 and (view.struggles or rests or view.wanting)
         return Found(text, remedy, [evidence("linear layers in a row", layers if linear else pairs)], names,
                      severity="likely" if harmful else "advice")  # fmt: skip

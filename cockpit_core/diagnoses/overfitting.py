@@ -20,7 +20,7 @@ class Overfitting(Diagnosis):
     at_validation = True
 
     def test(self, view: View) -> Found | None:
-        if not view.train_sure:
+        if not view.train_sure and not view.by_heart:
             return None
         none = view.valid_left > limit("valid_left") and view.train_left < limit("train_left")
         none = ((none or view.never_better) and view.valid_is_poor) or view.by_heart

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 LATE = 120  # steps
+FROZEN = 0.51  # of all matrices
 
 
 class ParametersNotOptimized(Diagnosis):
@@ -29,7 +30,9 @@ class ParametersNotOptimized(Diagnosis):
         if not view.static("static_frozen") > 0 or view.history.resumed or view.t < LATE:
             return None
         random = view.facts.names("frozen fresh weights")
-        if not random or not (view.lags or view.lingers):
+        # A first layer of random features is enough for what follows, mostly.
+        many = len(random) >= FROZEN * (len(random) + view.static("static_matrices"))
+        if not random or not many or not (view.lags or view.lingers):
             return None
         text = (
             f"{listed(random)} {'is' if len(random) == 1 else 'are'} frozen (requires_grad=False) with the random weights that "
@@ -69,5 +72,7 @@ class ParametersNotOptimized(Diagnosis):
         fresh = foreign or view.are_fresh(still)
         few = view.weight_share(still) < limit("few_weights") and not foreign
         behind = view.stays_behind if few else view.suffers
-        harmful = (fresh and (whole or view.lingers)) or (behind if fresh else behind and view.struggles)
+        harmful = (fresh and (whole or view.lingers or (view.wanting and not few))) or (
+            behind if fresh else behind and view.struggles
+        )
         return Found(text, remedy, numbers, still, severity="broken" if harmful else "advice")

@@ -32,6 +32,7 @@ class SoftmaxOverBatch(Diagnosis):
         "learning_rate_too_low",
         "init_too_small",
         "double_softmax",
+        "not_finite",
     )
 
     def test(self, view: View) -> Found | None:
@@ -39,6 +40,11 @@ class SoftmaxOverBatch(Diagnosis):
         rows = view.every("row_sum_error", 2)
         if view.now("batch_softmax") > 0:  # seen in the graph, whatever shape the scores have by now
             return Found(TEXT, REMEDY, [evidence("batch_softmax", 1.0, "softmax along the batch")])
+        # Fewer labels than rows: the rows are parts of one sample (a bag), and may be weighed against one another.
+        if view.first("batch_attention") > 0 and not view.typical("label_count") < view.typical("samples"):
+            text = "A softmax inside the network runs over the batch: its weights compare samples with one another."
+            remedy = "Give the softmax of the attention the dimension of the keys (dim=-1)."
+            return Found(text, remedy, [evidence("batch_attention", 1.0, "softmax along the batch")])
         if not plain or view.batch < 2:
             return None
         over = max(plain) < limit("row_sum_error") and min(view.every("output_min", 2)) >= 0

@@ -60,7 +60,8 @@ class WeightDecayTooHigh(Diagnosis):
             return None
         if view.weight_scale > 2.8:
             return None  # they were far too long at the start
-        if view.noise > 0.7 and not share > limit("decay_share"):
+        gone = view.weight_fall < 0.1  # nothing else takes nearly all of them away
+        if view.noise > 0.7 and not share > limit("decay_share") and not gone:
             return None  # samples do not agree: nothing keeps weights from shrinking
         decay = view.facts.weight_decay
         text = (

@@ -36,9 +36,12 @@ class Answers(Chance):
 
     @kept
     def answered(self) -> Answered:
+        return self._count(0.5 * self.t)
+
+    def _count(self, since: float) -> Answered:
         rows = wrong = rank = low = 0.0
         for seen in self.late if SIGNAL + "label_rows" in self.history.names else ():
-            if 2 * seen.step < self.t:
+            if seen.step < since:
                 continue
             for count, accuracy, place, lower in COLUMNS:
                 if count not in seen.scalars:
@@ -54,6 +57,12 @@ class Answers(Chance):
     def right(self) -> float:
         """Share of right answers."""
         return 1 - ratio(self.answered.wrong, self.answered.rows)
+
+    @kept
+    def right_now(self) -> float:
+        """The same of the last quarter of the run; NaN where few were looked at."""
+        last = self._count(0.75 * self.t)
+        return 1 - last.wrong / last.rows if last.rows >= 100 else nan
 
     @kept
     def above_guess(self) -> float:

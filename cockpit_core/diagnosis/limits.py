@@ -160,6 +160,14 @@ LIMITS: dict[str, Limit] = {
         "loss that is left after a hundred steps",
         "runs that get along have less, as a rule",
     ),
+    "wanting": Limit(
+        0.1,
+        0,
+        0.1,
+        "of chance",
+        "loss that is left in the end",
+        "beside a fact that no right program shows: without it, less would be",
+    ),
     "pace": Limit(
         1.6, 1.6, _inf, "", "how far ln(loss) falls in as many steps as the run has had", "0.7 = it halves in that time"
     ),
@@ -225,6 +233,9 @@ LIMITS: dict[str, Limit] = {
         20, 0, 10, "", "largest scaled product of a query and a key, first step", "exp(20) leaves room for one key only"
     ),
     "attention_entropy": Limit(0.2, 0.2, _inf, "nats", "entropy of the attention weights, first step", "1.2 keys"),
+    "attention_share": Limit(
+        0.4, 0.6, 1, "", "entropy of the attention weights over the largest possible, first step", "1 = all keys alike"
+    ),
     "input_target": Limit(0.9999, 0, 0.9999, "", "largest correlation of a feature with the target", "1 = the same"),
     "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
     "class_odds": Limit(
@@ -259,6 +270,14 @@ LIMITS: dict[str, Limit] = {
     ),
     "wrong_rank": Limit(
         0.33, 0, 0.3, "", "place of the label among the scores of wrong answers: 0 = next, 1 = last", "0.5 = anywhere"
+    ),
+    "better_elsewhere": Limit(
+        0.15,
+        -1,
+        0.1,
+        "",
+        "right answers that training has less than validation, as a share",
+        "without dropout and augmentation training is the easier of the two",
     ),
     "flipped": Limit(
         0.3,

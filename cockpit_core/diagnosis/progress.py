@@ -7,7 +7,6 @@ import math
 from cockpit_core.diagnosis.answers import Answers
 from cockpit_core.diagnosis.facts import LIKELIHOODS
 from cockpit_core.diagnosis.history import FRESH, SIGNAL
-from cockpit_core.diagnosis.limits import limit
 from cockpit_core.diagnosis.reading import mean, median, nan, ratio, variance
 from cockpit_core.foundation.kept import kept
 
@@ -71,7 +70,8 @@ class Progress(Answers):
     @kept
     def drop(self) -> float:
         """Share of the first loss that is gone; NaN where the loss may have any sign and begins around zero."""
-        if self.level != self.level and abs(self.loss0) < 0.3 * median(self.values(SIGNAL + "loss_std", 12)):
+        signed = self.history.lowest.get("Loss", nan) < 0 or self.moving_targets
+        if self.level != self.level and signed and abs(self.loss0) < 0.3 * median(self.values(SIGNAL + "loss_std", 12)):
             return nan
         if self.level == self.level and self.begin == self.begin:  # how hard a batch is by itself is in both
             return 1 - self.level / self.begin
@@ -258,32 +258,6 @@ class Progress(Answers):
         parts = [self.late[end - size : end] for end in range(len(self.late), size - 1, -size)]
         return [(mean(o.step for o in part), mean(o.get("Loss") for o in part)) for part in reversed(parts)]
 
-    @kept
-    def unfinished(self) -> bool:
-        """After some time more of the loss is left than a network leaves that gets along in spite of what is wrong with it.
-        Beside a strong fact only: many healthy runs are no further. Texts and pictures of labels have much that nobody could
-        learn."""
-        if self.t < 6 * PATIENT or self.now("label_count") > self.batch:
-            return False
-        return self.level > limit("left_over")
-
-    @kept
-    def lingers(self) -> bool:
-        """The same, and it does not fall fast now, though it has left the plateau that many healthy runs begin with."""
-        before, pace = self.fall
-        return self.unfinished and pace < limit("pace") and before * self.level < 0.9
-
-    @kept
-    def suffers(self) -> bool:
-        """It lags, and has had the time to leave a plateau that many healthy runs begin with."""
-        return self.t >= 4 * PATIENT and self.lags
-
-    @kept
-    def stays_behind(self) -> bool:
-        """It suffers, has had twice that time, and does not make up for it: what a small part of a network that does not
-        learn must show. Networks that begin with a plateau are behind at first without any fault."""
-        return self.t >= 8 * PATIENT and self.lags and not self.improves
-
     def is_behind(self, level: float) -> bool:
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""
         least = 0.8 if self.facts.loss in LIKELIHOODS else 0.5
@@ -339,8 +313,17 @@ class Progress(Answers):
         return spread > 2 * before or before > 2 * spread or abs(shift) > max(spread, before)
 
     @kept
+    def by_frequency(self) -> float:
+        """Of tokens or pixels: the loss over the entropy of their frequencies, which every network finds first. 1 = nothing
+        but that was learned."""
+        entropy = mean(self.values(SIGNAL + "token_entropy", 24))
+        return ratio(self.loss * self.term, entropy * self.summed * self.undivided)
+
+    @kept
     def stuck(self) -> bool:
         """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
+        if self.t >= 5 * PATIENT and 0.985 < self.by_frequency < 1.05 and not self.hits > 3 and not self.improves:
+            return True
         falls = (self.significance > 4 or self.trend < -3) and not 0.985 < self.level < 1.03
         if self.hits > 3 or (falls and not self.rests_at_chance) or self.moving_targets or self.was_good:
             return False

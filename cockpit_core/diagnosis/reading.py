@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from cockpit_core.diagnosis.facts import Facts
 from cockpit_core.diagnosis.history import SIGNAL, History, Observation
@@ -64,13 +65,12 @@ class Reading:
         """The last values of a column, oldest first."""
         known = self._values.get((name, count))
         if known is None:
-            known = []
+            series = self.history.series.get(name)
+            pairs = list(islice(reversed(series), count)) if series else []
             before = self.n - len(self.late)  # the last record that is not looked back at any more
-            for place, value in reversed(self.history.series.get(name, ())):
-                if place <= before or len(known) == count:
-                    break
-                known.append(value)
-            known.reverse()
+            if pairs and pairs[-1][0] <= before:
+                pairs = [pair for pair in pairs if pair[0] > before]
+            known = [value for _, value in reversed(pairs)]
             self._values[name, count] = known
         return known
 

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from cockpit_core.diagnosis.progress import Progress
+from cockpit_core.diagnosis.left import Left
 from cockpit_core.diagnosis.reading import median, nan, ratio
 from cockpit_core.foundation.kept import kept
 
 T = TypeVar("T")
 
 
-class Tensors(Progress):
+class Tensors(Left):
     """Features of the layers' vectors."""
 
     def gradient_share(self, names: Iterable[str]) -> float:
@@ -92,6 +92,17 @@ class Tensors(Progress):
         with np.errstate(invalid="ignore"):
             any_left = (gradients > 0).any()
         return [self.facts.layers[i] for i in np.flatnonzero(zero)] if any_left else []
+
+    @kept
+    def unreached(self) -> list[str]:
+        """Tensors that have no gradient at any of the last tracked steps, not even one of zeros, while others have one."""
+        gradients = self.stack("GradNorm")
+        if len(gradients) < 3:
+            return []
+        none = np.isnan(gradients).all(0)
+        with np.errstate(invalid="ignore"):
+            any_left = (gradients > 0).any()
+        return [self.facts.layers[i] for i in np.flatnonzero(none)] if any_left else []
 
     @kept
     def vanishing(self) -> tuple[float, str]:

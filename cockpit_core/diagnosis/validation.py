@@ -68,7 +68,7 @@ class Validation(Tensors):
         scale."""
         if not self._looks or not self.loss0 > 0 or not self.loss > 0:
             return False
-        nothing_left = 0.3 * self.loss0 < self.valid_now < 5 * self.loss0 and self.loss < 0.03 * self.valid_now
+        nothing_left = 0.3 * self.loss0 < self.valid_now < 10 * self.loss0 and self.loss < 0.03 * self.valid_now
         # In the end validation is worse than a guess.
         guessed = self.finished and 1.2 * self.chance < self.valid_now < 5 * self.chance and self.level < 0.6
         return nothing_left or (guessed and not self.facts.is_value)
@@ -109,6 +109,28 @@ class Validation(Tensors):
         looks = self.history.logged.looks("accuracy")
         best = max(look.value for look in looks.last) if looks and looks.last else nan
         return best if 0 <= best <= 1 else nan
+
+    @kept
+    def _looks_at_answers(self) -> bool:
+        """There are some looks at the accuracy of validation, and at that of training."""
+        looks = self.history.logged.looks("accuracy")
+        return looks is not None and looks.count >= 2 and self.right_now == self.right_now
+
+    @kept
+    def holds_nowhere(self) -> bool:
+        """Training has found far more right answers than guessing would, and validation next to none of them: what is learned
+        is known by heart. A network that learns too much by heart still keeps some of what holds elsewhere."""
+        if self.top_share > 0.4:  # validation may have other frequencies
+            return False
+        if not self._looks_at_answers or not self.above_guess > 5 or not self.right_now > self.top_share + 0.04:
+            return False
+        return self.valid_accuracy < self.top_share + 0.25 * (self.right_now - self.top_share)
+
+    @kept
+    def better_elsewhere(self) -> float:
+        """How much more often answers are right in validation than in training, as a share: labels that are wrong by accident
+        are never learned, and validation may have none. NaN where it is not known."""
+        return 1 - ratio(self.right_now, self.valid_accuracy) if self._looks_at_answers else nan
 
     @kept
     def not_followed(self) -> float:

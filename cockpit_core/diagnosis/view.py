@@ -68,6 +68,12 @@ class View(Validation):
         once = self.update_max > limit("update") and self.drop < 0.15 and self.struggles and not self.improves
         return once or (self.update > 0.3 * limit("update") and self.drop < 0.3 and self.t >= 20)
 
+    @property
+    def dropout(self) -> float:
+        """The largest share of units that a layer drops, by a module or by a function."""
+        functions = self.first("graph_dropout")
+        return max(self.static("static_dropout"), functions) if functions > 0 else self.static("static_dropout")
+
     @kept
     def starts_small(self) -> bool:
         """The first weights are far shorter than usual initialisations make them: relative steps are long for that
@@ -218,6 +224,12 @@ class View(Validation):
         straight line so far, and the steps could be many times longer."""
         ratios = [trial.sixteen / (16 * trial.whole) if trial.whole > 0 else -1.0 for trial in self.trials]
         return median(ratios) if len(ratios) >= 2 else nan
+
+    @kept
+    def transfer(self) -> float:
+        """How much of what a step takes off the loss of its own batch is seen in the loss of the batches that follow: the pace
+        at which the loss falls, over that gain. 1 = all of it; 0 = steps help their own samples and no others."""
+        return ratio(self.fall[1], self.t * self.gain_by_step) if self.gain_by_step > 0 and self.t > 0 else nan
 
     @kept
     def clear_trials(self) -> list[Trial]:

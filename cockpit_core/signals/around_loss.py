@@ -15,14 +15,16 @@ _LAYERS = frozenset(
 )
 _PAIRS = frozenset(("MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"))
 _RESHAPED = frozenset(
-    ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "Transpose", "Permute", "T", "Clone")
+    """View ReshapeAlias UnsafeView Squeeze Unsqueeze Transpose Permute T Clone ToCopy Slice Select Index IndexSelect
+    MaskedSelect""".split()
 )
 
 
 def measure_around(root: Any) -> dict[str, float]:
     """``broadcast``: by how much a term grew two shapes that differ (1: none did). ``batch_softmax``: 1 where scores for
-    classes went through a softmax along the batch."""
-    growth, over_batch = 1.0, 0.0
+    classes went through a softmax along the batch. ``squashed``: 1 where what a loss takes a softmax or sigmoid of is one
+    already."""
+    growth, over_batch, squashed = 1.0, 0.0, 0.0
     waiting, seen = [root], set[Any]()
     while waiting and len(seen) < MOST:
         node = waiting.pop(0)
@@ -32,13 +34,21 @@ def measure_around(root: Any) -> dict[str, float]:
         kind = kind_of(node)
         if kind in _PAIRS:
             growth = max(growth, grown(node))
+            if kind == "BinaryCrossEntropyWithLogits":
+                source = source_of(node)
+                behind = kind_of(source) if source is not None else ""
+                over_batch = max(over_batch, float(behind == "Softmax" and is_along_batch(source)))
+                squashed = max(squashed, float(behind == "Sigmoid" or (behind == "Softmax" and not over_batch)))
         elif kind in ("Pow", "Abs"):
             growth = max(growth, grown_difference(node))
-        elif kind == "LogSoftmax" and is_over_batch(node):
-            over_batch = 1.0
+        elif kind == "LogSoftmax":
+            source = source_of(node)
+            if source is not None and kind_of(source) == "Softmax":
+                along = is_along_batch(source)
+                over_batch, squashed = (1.0, squashed) if along else (over_batch, 1.0)
         if kind not in _LAYERS:
             waiting += [child for child, _ in node.next_functions]
-    return {"broadcast": growth, "batch_softmax": over_batch}
+    return {"broadcast": growth, "batch_softmax": over_batch, "squashed": squashed}
 
 
 def grown(node: Any) -> float:
@@ -58,13 +68,16 @@ def grown_difference(node: Any) -> float:
     return float(shape[0])
 
 
-def is_over_batch(node: Any) -> bool:
-    """Is what a log_softmax gets a softmax along the first of several dimensions, perhaps in another shape by now?"""
-    for _ in range(6):
+def source_of(node: Any) -> Any:
+    """What it was given, behind nodes that only pick from it or give it another shape."""
+    for _ in range(8):
         node = node.next_functions[0][0] if node.next_functions else None
         if node is None or (kind_of(node) not in _RESHAPED and node.name() != WRAPPER):
             break
-    if node is None or kind_of(node) != "Softmax":
-        return False
-    shape = output_shape(node)
-    return len(shape) > 1 and shape[0] > 1 and node._saved_dim % 2**64 in (0, 2**64 - len(shape))
+    return node
+
+
+def is_along_batch(softmax: Any) -> bool:
+    """Does it run along the first of several dimensions?"""
+    shape = output_shape(softmax)
+    return len(shape) > 1 and shape[0] > 1 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))

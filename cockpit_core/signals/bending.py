@@ -10,15 +10,17 @@ MOST = 2000  # nodes
 _PLAIN = frozenset(
     """View UnsafeView Reshape ReshapeAlias Permute Transpose T Squeeze Unsqueeze Expand Mean Sum Cat Stack AvgPool2D
     AvgPool3D AdaptiveAvgPool2D AdaptiveAvgPool3D Slice Select Split SplitWithSizes Narrow Add Sub Neg Clone ToCopy Alias
-    Flip Roll NativeDropout Unbind Unflatten AsStrided ConstantPadNd Gather IndexSelect Index Embedding EmbeddingBag""".split()
+    Flip Roll NativeDropout
+    NativeBatchNorm CudnnBatchNorm MiopenBatchNorm
+    Unbind Unflatten AsStrided ConstantPadNd Gather IndexSelect Index Embedding EmbeddingBag""".split()
 )
 _LAYERS = frozenset(("Addmm", "Mm", "Convolution", "Bmm"))
 
 
 def count_linear(root: Any) -> int:
     """How many layers there are between the inputs and ``root``, if none of them bends; 0 if something does, or is not known
-    to be linear: products of two things that depend on parameters, divisions, normalisations. A look-up in a table is
-    linear in which row it is."""
+    to be linear: products of two things that depend on parameters, divisions, normalisations of single samples. BatchNorm is a
+    factor and a shift that all samples have in common. A look-up in a table is linear in which row it is."""
     waiting, seen, layers = [root], set(), 0
     while waiting:
         node = waiting.pop()

@@ -18,6 +18,7 @@ from cockpit_core.signals.bending import count_linear
 from cockpit_core.signals.between import Between
 from cockpit_core.signals.graph_losses import Given, output_and_target, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
+from cockpit_core.signals.inside import measure_inside
 from cockpit_core.signals.losses import measure_term
 from cockpit_core.signals.outputs import (
     measure_binary_hits,
@@ -86,6 +87,7 @@ class Collector:
         self.has_loss = False
         self.features: Tensor | None = None
         self.tokens: list[Tensor] = []  # codes among the inputs
+        self.looked_up: list[Tensor] = []  # codes of which an embedding took the vectors
         self.module_loss: Tensor | None = None
         self._own_loss: Asked | None = None
         self.given: Given | None = None  # what the model gave
@@ -129,6 +131,8 @@ class Collector:
             return
         for name in self.owners.get(module, ()):
             self.called[name] = None
+        if isinstance(module, nn.Embedding) and args and isinstance(args[0], Tensor):
+            self.looked_up.append(args[0])
         if module in self.watched and len(self.activities) < MOST_CALLS:
             self._try("activations", self._take_activity, module, args, output)
 
@@ -231,8 +235,11 @@ class Collector:
     def _look_around(self, nodes: list[Any]) -> None:
         """At the first few records: a program computes its loss in one way."""
         if self.looks_around > 0 and len(nodes) == 1:
+            first = self.looks_around == LOOKS_AROUND
             self.looks_around -= 1
             self.around = measure_around(nodes[0])
+            if first:
+                self.numbers |= measure_inside(nodes[0], self.batch_size)
         known = {"broadcast": max(self.numbers.get("broadcast", 1.0), self.around["broadcast"])} if self.around else {}
         self.numbers |= self.around | known
 
@@ -279,7 +286,9 @@ class Collector:
             ignored = getattr(loss_fn, "ignore_index", None)
             self._read("loss", measure_labels, y, size, ignored)
             self._read("loss", measure_hits, z, y, ignored)
-            if fitting := [t for t in self.tokens if t.numel() == y.numel()]:
+            # Labels may be handed to the model as well: what counts is what it looks up, or the only codes that it gets.
+            codes = self.looked_up or (self.tokens if len(self.tokens) == 1 else [])
+            if fitting := [t for t in codes if t.numel() == y.numel()]:
                 self._read("loss", measure_same, fitting, y)
 
     def _read(self, name: str, signal: Callable[..., Reading], *args: Any) -> None:

@@ -78,10 +78,11 @@ def read_graph_loss(root: Any, given: Given | None) -> GraphLoss | None:
             return GraphLoss(module, output.detach(), hidden, factor, addends, elements, growth, alone)
         scale = factor_of(node, kind) if kind in _PASSED else None
         if scale is not None:
-            for child, _ in node.next_functions:
+            for place, (child, _) in enumerate(node.next_functions):
                 if child is not None:
                     thinner = share / shrinkage(node, child) if kind == "Mean" else share
-                    waiting.append((child, factor * scale, thinner, alone and kind not in ("Add", "Sub")))
+                    sign = -1.0 if kind == "Sub" and place == 1 else 1.0
+                    waiting.append((child, sign * factor * scale, thinner, alone and kind not in ("Add", "Sub")))
     return None
 
 

@@ -17,7 +17,7 @@ MOST_LABELS = 65536
 @signal
 def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) -> Steps[dict[str, float]]:
     """Counts of class indices. ``label_entropy`` in nats. With several labels per sample (tokens, pixels) the spread is that
-    of the means of samples: labels of one sample go together."""
+    of the means of samples: labels of one sample go together; ``token_entropy``: what their frequencies alone would cost."""
     (flat,) = yield [labels.reshape(-1)[:MOST_LABELS]]
     whole = flat.size == labels.numel() and batch_size > 1 and flat.size % batch_size == 0
     rows = flat.reshape(batch_size, -1).mean(1) if whole and flat.size > batch_size else None
@@ -39,7 +39,10 @@ def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) 
         numbers["target_rows"] = float(flat.size)
         numbers["target_mean"] = mean
         numbers["target_variance"] = float(counts @ (place - mean) ** 2) / flat.size
-    elif rows is not None:
+        return numbers
+    if flat.size > 3 * len(shares):  # of few labels the entropy comes out too small: about (K - 1) / 2N (Miller, 1955)
+        numbers["token_entropy"] = float(-(shares @ np.log(shares))) + (len(shares) - 1) / (2 * flat.size)
+    if rows is not None:
         numbers |= {
             "target_rows": float(batch_size),
             "target_mean": float(rows.mean()),
@@ -73,6 +76,7 @@ def measure_targets(y: Tensor) -> Steps[dict[str, float]]:
 
 
 MOST_PLACES = 8192
+MOST_FEATURES = 1024  # of a sequence
 
 
 def as_columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,8 +93,11 @@ def as_columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 @signal
 def measure_likeness(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
     """The largest correlation of one input feature with the target [B], and which it is. 1: the target is among the
-    inputs. Not of reconstructions, whose targets have the shape of the inputs, nor of inputs too wide to look at whole."""
+    inputs. Of sequences every feature at every place counts by itself. Not of reconstructions, whose targets have the shape of
+    the inputs, nor of inputs too wide to look at whole."""
     y = y.reshape(len(y), -1) if y.dim() else y.reshape(1, 1)
+    if x.dim() == 3 and y.shape[1] == 1 and x[0].numel() <= MOST_FEATURES:
+        x = x.flatten(1)
     if x.dim() != 2 or y.shape[1] != 1 or len(y) != len(x) or len(x) < 8 or x.shape[1] < 2 or x.numel() > 65536:
         return {}
     rows, goal = yield [x.double(), y[:, 0].double()]

@@ -72,7 +72,7 @@ def is_linear(model: nn.Module) -> bool:
     inner = [m for m in model.modules() if any(True for _ in m.children())]
     leaves = [m for m in model.modules() if not any(True for _ in m.children())]
     layers = [m for m in leaves if isinstance(m, MATRICES)]
-    plain = (*MATRICES, nn.Identity, nn.Flatten, nn.Unflatten, _DROPOUT, *_MEANS)
+    plain = (*MATRICES, nn.Identity, nn.Flatten, nn.Unflatten, _DROPOUT, _BATCH_NORM, *_MEANS)
     return (
         len(layers) > 1 and all(type(m) is nn.Sequential for m in inner) and all(isinstance(m, plain) for m in leaves)
     )
@@ -136,6 +136,14 @@ def find_mode_dependent(model: nn.Module) -> list[nn.Module]:
     ]
 
 
+def dropout_of(module: nn.Module) -> float:
+    """The share of units that a module drops: dropout itself, between the layers of a recurrent one, of attention weights."""
+    if isinstance(module, _DROPOUT):
+        return module.p
+    between = isinstance(module, nn.RNNBase) and module.num_layers > 1
+    return float(module.dropout) if between or isinstance(module, nn.MultiheadAttention) else 0.0  # type: ignore[arg-type]
+
+
 def check_wiring(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, float]:
     """Everything of this file as numbers, for the record that starts a run."""
     constant, matrices = find_constant(model)
@@ -146,7 +154,7 @@ def check_wiring(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.opti
         "static_sum": getattr(loss_fn, "reduction", "") == "sum",
         "static_unoptimized": len(find_unoptimised(model, optimizers)),
         "static_foreign": count_foreign(model, optimizers),
-        "static_dropout": max([m.p for m in model.modules() if isinstance(m, _DROPOUT)], default=0.0),
+        "static_dropout": max([dropout_of(m) for m in model.modules()], default=0.0),
         "static_batchnorms": len(norms),
         "static_batchnorm_momentum": max(momenta, default=0.0),
         "static_constant": len(constant),

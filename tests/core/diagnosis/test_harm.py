@@ -192,10 +192,13 @@ def test_constant_weights_are_broken_where_nothing_is_learned() -> None:
 def test_layers_that_were_frozen_at_random() -> None:
     header = make_header()
     header.options["frozen fresh weights"] = "0.weight"
-    frozen = {"header": header, "static": {"static_frozen": 2}}
+    header.options["frozen fresh weights"] = "0.weight\n1.weight"
+    frozen = {"header": header, "static": {"static_frozen": 2, "static_matrices": 1}}
+    few = {"header": header, "static": {"static_frozen": 2, "static_matrices": 3}}
     found = find(put(**SLOW), **frozen)["parameters_not_optimized"]
-    assert found.severity == "likely" and found.layers == ["0.weight"] and "frozen" in found.text
+    assert found.severity == "likely" and found.layers == ["0.weight", "1.weight"] and "frozen" in found.text
     assert severity("parameters_not_optimized", None, **frozen) == ""
+    assert severity("parameters_not_optimized", put(**SLOW), **few) == "", "a first layer of random features"
     assert severity("parameters_not_optimized", put(**SLOW), static={"static_frozen": 2}) == ""
 
 

@@ -117,3 +117,24 @@ def test_target_may_come_first_where_that_is_the_same() -> None:
     assert swapped is not None and swapped.target is not None and torch.equal(swapped.target, h)
     views = read_graph_loss(F.mse_loss(h, 2 * h.relu()).grad_fn, None)
     assert views is not None and views.target is None
+
+
+def test_a_softmax_that_the_loss_takes_again() -> None:
+    """Of some places only, in another shape: the numbers that the loss gets do not show it."""
+    scores, labels = nn.Linear(4, C)(torch.randn(B, T, 4)), torch.randint(C, (B, T))
+    picked = labels[:, 2:].flatten()
+    for squash, twice in ((torch.softmax, 1), (torch.log_softmax, 0)):
+        given = squash(scores, -1)[:, 2:].flatten(0, 1)
+        assert around(F.cross_entropy(given, picked))["squashed"] == twice
+    assert around(F.cross_entropy(scores[:, 2:].flatten(0, 1), picked))["squashed"] == 0
+    wanted = torch.rand(B, T)
+    assert around(F.binary_cross_entropy_with_logits(scores[..., 0].sigmoid(), wanted))["squashed"] == 1
+    assert around(F.binary_cross_entropy_with_logits(scores[..., 0], wanted))["squashed"] == 0
+
+
+def test_a_term_that_is_subtracted() -> None:
+    h = nn.Linear(4, 1)(torch.randn(B, 4))
+    added, subtracted = (h.abs().mean() + sign * F.mse_loss(h[:, 0], torch.randn(B)) for sign in (1, -1))
+    difference = h.abs().mean() - F.mse_loss(h[:, 0], torch.randn(B))
+    factors = [read_graph_loss(loss.grad_fn, None).factor for loss in (added, subtracted, difference)]  # type: ignore[union-attr]
+    assert factors == [1.0, -1.0, -1.0]

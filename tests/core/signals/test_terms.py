@@ -77,6 +77,23 @@ def test_a_decoder_that_is_given_its_targets(tmp_path, shifted: bool, share: flo
     assert record(tmp_path, Decoder(), compute)["signal/target_is_input"] == [share] * 3
 
 
+class WithLabels(Decoder):
+    """Labels go through the forward pass and are not looked up: so do many models that return their loss."""
+
+    def forward(self, source, labels):
+        return self.out(self.source(source)), labels
+
+
+def test_labels_that_are_handed_to_the_model_are_no_inputs(tmp_path) -> None:
+    source, target = torch.arange(24).view(6, 4) % 9, (torch.arange(24).view(6, 4) + 1) % 9
+
+    def compute(model, step):
+        scores, labels = model(source, target)
+        return F.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+    assert record(tmp_path, WithLabels(), compute)["signal/target_is_input"] == [0.0] * 3
+
+
 def test_several_labels_of_a_sample_are_one_mean() -> None:
     labels = torch.randint(0, 7, (8, 5))
     numbers = measure_labels(labels.flatten(), 8).value

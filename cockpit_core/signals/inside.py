@@ -1,0 +1,90 @@
+"""What the graph of the network shows and no module does: dropout that is a function, attention that runs over the batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cockpit_core.curvature.autograd_graph import kind_of, output_shape
+from cockpit_core.engine.samples.replay import TELLS_HOOKS, is_packed
+
+_LAYERS = ("Addmm", "Mm", "Bmm", "Convolution")
+MOST, ELEMENTS = 2000, 4096  # nodes; elements of a mask that are looked at
+SAMPLES, LEAST_KEYS = 32, 3  # of attention
+LEAST = 64  # elements: fewer may be 0 and c by accident
+
+
+def measure_inside(root: Any, samples: int) -> dict[str, float]:
+    """``graph_dropout``: the largest probability of dropping among all dropouts behind ``root``. ``batch_attention``: 1 where
+    a softmax inside the network runs along the samples. ``attention_share``: the least entropy of attention weights, as a share
+    of the largest that is possible. ``graph_half``: 1 where a layer computes in float16. Nothing where there is none."""
+    waiting, seen = [root], set[Any]()
+    dropout = over_batch = half = 0.0
+    shares: list[float] = []
+    while waiting and len(seen) < MOST:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        kind = kind_of(node)
+        if kind == "NativeDropout":
+            dropout = max(dropout, float(node._saved_p))
+        elif kind == "Softmax":
+            over_batch = max(over_batch, float(mixes_samples(node, samples)))
+            shares += read_attention(node) if is_open(node) else []
+        elif kind == "Mul" and node.next_functions[-1][0] is None and is_open(node):
+            dropout = max(dropout, read_mask(node._saved_other))
+        elif kind in _LAYERS and node._input_metadata[0].dtype == torch.float16:
+            half = 1.0
+        waiting += [child for child, _ in node.next_functions]
+    numbers = {"graph_dropout": dropout, "batch_attention": over_batch, "graph_half": half}
+    known = {name: value for name, value in numbers.items() if value > 0}
+    return known | ({"attention_share": min(shares)} if shares else {})
+
+
+def is_open(node: Any) -> bool:
+    """May its saved tensors be looked at? Where a hook has packed them, that would run somebody's code: checkpointing computes a
+    part of the network again."""
+    return not is_packed(node, not TELLS_HOOKS)
+
+
+def mixes_samples(softmax: Any, samples: int) -> bool:
+    """Along the first dimension, which counts samples and not, say, the steps of a sequence that stands first."""
+    shape = output_shape(softmax)
+    first = len(shape) > 1 and shape[-1] > 1 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))
+    return first and shape[0] == samples > 1 and samples not in shape[1:]
+
+
+def read_attention(softmax: Any) -> list[float]:
+    """Entropy of the weights of each query over that of looking at all its keys alike, on average. Keys that no sample looks at
+    are masked."""
+    shape = output_shape(softmax)
+    last = len(shape) > 2 and softmax._saved_dim % 2**64 in (len(shape) - 1, 2**64 - 1)
+    weights = softmax._saved_result
+    if not last or shape[-1] < LEAST_KEYS or not weights.is_cpu:
+        return []
+    rows = weights.detach().reshape(-1, shape[-2], shape[-1])[:SAMPLES].float()
+    keys = (rows > 0).any(0).sum(-1)  # of each query
+    open_ = keys >= LEAST_KEYS
+    if not bool(open_.any()):
+        return []
+    entropy = -(rows * rows.clamp_min(1e-30).log()).sum(-1).mean(0)
+    return [float((entropy[open_] / keys[open_].log()).mean())]
+
+
+def read_mask(mask: Any) -> float:
+    """p, if all elements are 0 or 1 / (1 - p) and about p of them are 0; else 0. Any other mask keeps what it lets through as
+    it is: it has c = 1."""
+    if not isinstance(mask, Tensor) or not mask.is_cpu or not mask.is_floating_point() or mask.numel() < LEAST:
+        return 0.0
+    part = mask.detach().reshape(-1)[:ELEMENTS] if mask.is_contiguous() else mask.detach().flatten()[:ELEMENTS]
+    top = float(part.max())
+    if not 1 < top < math.inf:
+        return 0.0
+    dropped = part == 0
+    p, share = 1 - 1 / top, float(dropped.float().mean())
+    only_two = bool(torch.logical_or(dropped, part == top).all())
+    return p if only_two and abs(share - p) < 5 * math.sqrt(p * (1 - p) / part.numel()) + 0.01 else 0.0
