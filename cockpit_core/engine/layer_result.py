@@ -141,14 +141,14 @@ def read_vectors(several: Sequence[LayerStatistics], also: Tensor | list[float],
     """
     tables = find_tables([own.counts for own in several if own.counts is not None])
     several = [own for own in several if not own.arrays]  # what was reduced together is known already
-    if not several and not tables and also.is_cpu:
-        return also.numpy().tolist()
     vectors = [v for own in several for v in (own.norms, *own.projections.values()) if v is not None]
     if isinstance(also, list) and not tables and all(vector.is_cpu for vector in vectors):
         for own in several:
             keep_here(own)
         return also
     also = torch.tensor(also, dtype=torch.float64) if isinstance(also, list) else also
+    if not several and not tables and also.is_cpu:
+        return also.numpy().tolist()
     there = vectors[0].device if vectors else also.device
     both = torch.cat([*vectors, also if also.device == there else also.to(there)])
     host, *moved = transfer.ask([both, *(table for _, _, table in tables)]).read()
