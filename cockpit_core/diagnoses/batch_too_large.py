@@ -24,7 +24,7 @@ class BatchTooLarge(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         short = view.finished and view.t < FEW_STEPS and view.batch >= MANY
-        if short and not view.noise > 0.1 and view.level > 0.3 and view.improves:
+        if short and not view.noise > 0.5 and view.level > 0.3 and view.improves:
             text = (
                 f"The batch of {view.batch} is too large: the training was over after {view.t + 1} steps, while the loss was still "
                 f"{number(100 * view.level)} % of that of a constant guess and fell."

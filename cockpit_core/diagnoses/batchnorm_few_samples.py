@@ -15,7 +15,7 @@ class BatchnormFewSamples(Diagnosis):
     title = "BatchNorm sees too few samples"
     needs = ("static_batchnorms",)
     hold, after, least = 3, 5, 4
-    confidence = 0.7
+    confidence = 0.85
     explains = ("batch_too_small", "data_not_shuffled", "overfitting")
     rivals = {  # noqa: RUF012
         "learning_rate_too_high": "a run with a fifth of the learning rate. If it is as bad, it is BatchNorm.",

@@ -86,9 +86,14 @@ class LearningRateTooHigh(Diagnosis):
                 f"the weights have moved {number(view.travelled)} times their initial length, and the loss is {before}"
             )
             signs.append((words, evidence("travelled", view.travelled)))
-        if view.finished and view.wanting and view.update > 0.015 and view.travelled > 1.8 and view.weight_fall > 1.8:
+        long = view.update > 0.015 and view.travelled > 1.8 and view.weight_fall > 1.8
+        thrown_off = (
+            view.update_max > 0.1 and view.travelled > 3 and view.weight_fall > 3
+        )  # whatever a schedule did later
+        single = not view.now("label_count") > view.batch  # of texts much is left in any case
+        if view.finished and view.wanting and (long or (thrown_off and single)):
             words = (
-                f"in the end a step is still {number(100 * view.update)} % of the length of all weights, which have become "
+                f"steps were up to {number(100 * view.update_max)} % of the length of all weights, which have become "
                 f"{number(view.weight_fall)} times as long, and the loss is {number(100 * view.level)} % of that of a constant "
                 "guess"
             )

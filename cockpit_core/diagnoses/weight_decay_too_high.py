@@ -56,11 +56,13 @@ class WeightDecayTooHigh(Diagnosis):
         least = 0.25 if view.level == view.level else 0.8  # of other losses nobody knows how far they could have come
         shrunk = share > least and view.weight_fall < 0.6 and not view.thrives and not view.level < 0.8
         shrunk = shrunk and ((view.lags and not view.improves) or (view.weight_fall < 0.4 and view.t >= 20))
-        if not ((strong or shrinking) and not settled) and not shrunk:
+        # In the end they are shorter, and much is left that is not the noise of real targets.
+        worn = view.wanting and not view.facts.may_be_noise and view.weight_fall < 0.6 and share > 0.2
+        if not ((strong or shrinking) and not settled) and not shrunk and not worn:
             return None
         if view.weight_scale > 2.8:
             return None  # they were far too long at the start
-        gone = view.weight_fall < 0.1  # nothing else takes nearly all of them away
+        gone = view.weight_fall < 0.1 or worn  # nothing else takes nearly all of them away
         if view.noise > 0.7 and not share > limit("decay_share") and not gone:
             return None  # samples do not agree: nothing keeps weights from shrinking
         decay = view.facts.weight_decay

@@ -34,6 +34,8 @@ class Left(Progress):
     def wanting(self) -> bool:
         """The run has settled with a tenth of the loss of chance or more: what is wrong with the program, and is in no right
         one, is the likely reason. Answers that are nearly all right want nothing, whatever the loss is."""
+        if self.level != self.level:  # a loss that nobody knows: a fifth of what it began with
+            return self.settled and self.drop < 0.8 and not self.moving_targets
         right = self.right_now if self.right_now == self.right_now else self.right
         return self.settled and self.level > limit("wanting") and not right > 0.93
 
