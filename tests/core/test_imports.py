@@ -244,6 +244,8 @@ def test_importing_the_core_is_quick_beyond_torch(tmp_path: Path) -> None:
     cached["PYTHONPYCACHEPREFIX"] = str(tmp_path)
     options = {"cwd": ROOT, "text": True, "timeout": 120, "env": cached}
     times = [1.0]
-    while min(times) >= 0.3 and len(times) < 9:  # the first one compiles; caches that others empty slow any of them down
+    while (
+        min(times) >= 0.3 and len(times) < 9
+    ):  # the first one compiles; caches that others empty slow any of them down
         times.append(float(subprocess.check_output(command, **options)))
     assert min(times) < 0.3, times

@@ -168,3 +168,30 @@ def test_steps_that_never_became_shorter() -> None:
     long = {"UpdateSize": 0.5, "ParamNorm": lambda i: 10 + 12 * i / 60, "Distance": lambda i: 25 * i / 60}
     assert severity("learning_rate_too_high", falling(0.25, accuracy=0.7, **long), **LONG) == "likely"
     assert severity("learning_rate_too_high", falling(0.05, accuracy=0.7, **long), **LONG) == ""
+
+
+def test_weights_that_were_thrown_off() -> None:
+    """Steps of an eighth of the weights at first; then a schedule made them short, and a quarter of the loss is left."""
+    off = {
+        "UpdateSize": lambda i: 1.3 if i < 4 else 0.05,
+        "ParamNorm": lambda i: 10 + 35 * min(1, i / 10),
+        "Distance": lambda i: 44 * min(1, i / 10),
+    }
+    assert severity("learning_rate_too_high", falling(0.25, accuracy=0.7, **off), **LONG) == "likely"
+    assert severity("learning_rate_too_high", falling(0.05, accuracy=0.7, **off), **LONG) == ""
+
+
+def test_weights_that_decay_wears_down() -> None:
+    header = make_header("CrossEntropyLoss", "SGD", weight_decay="0.05")
+    shrink = {"ParamNorm": lambda i: 10 - 5 * min(1, i / 30), "GradNorm": 1.0, "GradNormClipped": 1.0}
+    change = falling(0.25, accuracy=0.7, **shrink)
+    assert severity("weight_decay_too_high", change, header=header, **LONG) == "likely"
+    assert severity("weight_decay_too_high", falling(0.05, accuracy=0.7, **shrink), header=header, **LONG) == ""
+
+
+@pytest.mark.parametrize(("left", "told"), [(0.5, "likely"), (0.1, "advice")])
+def test_a_loss_that_nobody_knows(left: float, told: str) -> None:
+    """What is left is counted from where it began."""
+    header = make_header("Pinball")
+    change = put(Loss=lambda i: 3 * (left + (1 - left) * 0.8**i) + noise(i) / 100)
+    assert severity("missing_nonlinearity", change, header=header, static={"static_linear": 1}, **LONG) == told
