@@ -102,7 +102,7 @@ def test_budget_is_used_though_nobody_waits_for_the_device(waits: bool, tmp_path
     with STAND_IN.each_takes(1e-5):
         run = train(tmp_path / "run", 200, 0.02, waits, config=["Loss", "GradNorm"], budget=0.02)
     account = run._tracker.pace.account
-    assert account.step_time == pytest.approx(0.02, rel=0.05)
+    assert 0.014 < account.step_time < 0.021  # less what the hooks of an idle step are billed: 4 times 0.2 to 1 ms here
     assert 0.007 * account.trained <= account.spent <= 0.02 * account.trained + 0.01
     assert len(by_step(run.data, "Loss")) >= 6
 
