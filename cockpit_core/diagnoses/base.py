@@ -8,7 +8,7 @@ from cockpit_core.diagnosis.contract import Diagnosis, Found
 from cockpit_core.diagnosis.limits import LIMITS
 from cockpit_core.foundation.records import Evidence
 
-__all__ = ["Diagnosis", "Found", "evidence", "fallen", "listed", "number"]
+__all__ = ["Diagnosis", "Found", "evidence", "fallen", "listed", "number", "what_is_left"]
 
 
 def evidence(name: str, value: float, text: str = "", *, limit: str = "", layer: str = "", step: int = 0) -> Evidence:
@@ -37,6 +37,11 @@ def fallen(drop: float) -> str:
     if drop != drop:
         return "how far the loss has come cannot be told"
     return f"the loss has fallen by {number(100 * drop)} % only" if drop > 0.005 else "the loss has not fallen"
+
+
+def what_is_left(level: float, drop: float) -> str:
+    """Of the loss, in words: beside that of a constant guess, or beside its own start where nobody knows what a guess costs."""
+    return f"the loss is still {number(100 * level)} % of that of a constant guess" if level == level else fallen(drop)
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number, what_is_left
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -28,8 +28,8 @@ class ConstantFeature(Diagnosis):
         if not same or max(shares) - share > 1e-6 or not view.wanting or view.batch < 8:
             return None
         text = (
-            f"{number(100 * share)} % of the input features are zero for every sample, and in the end the loss is still "
-            f"{number(100 * view.level)} % of that of a constant guess: columns seem to be empty."
+            f"{number(100 * share)} % of the input features are zero for every sample, and in the end "
+            f"{what_is_left(view.level, view.drop)}: columns seem to be empty."
         )
         remedy = "Look where they come from: a join that found nothing, a wrong name, a fill value."
         numbers = [evidence("input_constant", share), evidence("level", view.level)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, number, what_is_left
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class GraphDetached(Diagnosis):
         if not view.weight_share(names) > limit("cut_weights"):
             return None
         text = (
-            f"No gradient reaches {listed(names)}: {number(100 * view.weight_share(names))} % of all weights have none, and the "
-            f"loss is still {number(100 * view.level)} % of that of a constant guess."
+            f"No gradient reaches {listed(names)}: {number(100 * view.weight_share(names))} % of all weights have none, and "
+            f"{what_is_left(view.level, view.drop)}."
         )
         remedy = "Look behind them for .detach(), .data, .item(), numpy() or torch.no_grad(); or the loss does not look at them."
         return Found(

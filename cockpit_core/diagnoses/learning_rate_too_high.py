@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number, what_is_left
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class LearningRateTooHigh(Diagnosis):
         if view.finished and view.wanting and (long or (thrown_off and single)):
             words = (
                 f"steps were up to {number(100 * view.update_max)} % of the length of all weights, which have become "
-                f"{number(view.weight_fall)} times as long, and the loss is {number(100 * view.level)} % of that of a constant "
-                "guess"
+                f"{number(view.weight_fall)} times as long, and {what_is_left(view.level, view.drop)}"
             )
             if not view.starts_small and not view.weight_scale < 0.4:
                 signs.append((words, evidence("update", view.update)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, what_is_left
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class ParametersNotOptimized(Diagnosis):
             return None
         text = (
             f"{listed(random)} {'is' if len(random) == 1 else 'are'} frozen (requires_grad=False) with the random weights that "
-            f"torch gave: nothing was ever trained into them, and the loss is still {number(100 * view.level)} % of that "
-            "of a constant guess."
+            f"torch gave: nothing was ever trained into them, and {what_is_left(view.level, view.drop)}."
         )
         remedy = "Load the trained weights before freezing them, or let them learn: requires_grad_(True), and in the optimizer."
         return Found(text, remedy, [evidence("level", view.level)], random, severity="likely")
