@@ -86,6 +86,12 @@ class LearningRateTooHigh(Diagnosis):
                 f"the weights have moved {number(view.travelled)} times their initial length, and the loss is {before}"
             )
             signs.append((words, evidence("travelled", view.travelled)))
+        return signs + LearningRateTooHigh._end_signs(view) + LearningRateTooHigh._valley_signs(view)
+
+    @staticmethod
+    def _end_signs(view: View) -> list:
+        """Late in a run, or when it is over."""
+        signs = []
         long = view.update > 0.015 and view.travelled > 1.8 and view.weight_fall > 1.8
         thrown_off = (
             view.update_max > 0.1 and view.travelled > 3 and view.weight_fall > 3
@@ -104,7 +110,7 @@ class LearningRateTooHigh(Diagnosis):
                 f"{number(view.travelled)} times their initial length, and what a step gains is lost with the next ones"
             )
             signs.append((words, evidence("travelled", view.travelled)))
-        return signs + LearningRateTooHigh._valley_signs(view)
+        return signs
 
     @staticmethod
     def _is_lost(view: View) -> bool:
