@@ -131,7 +131,7 @@ def leave_unjudged(run: Any) -> None:
     tracker = run._tracker
     tracker.signals.begin(False)
     tracker.signals.listens = lambda: False  # a loss that is a function would be looked at all the same
-    tracker.signals.begin = lambda wanted, outside=False: None
+    tracker.signals.begin = lambda wanted, outside=False, resting=False: None
     tracker.writing._add_signals = lambda record, state: None
     tracker.log.live.see = lambda header, record: []
 

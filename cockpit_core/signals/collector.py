@@ -38,6 +38,7 @@ from cockpit_core.signals.targets import (
     measure_targets,
 )
 from cockpit_core.signals.tensors import are_codes, choose_tensor, find_tensor, list_tensors
+from cockpit_core.signals.turns import Turns
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
 
 PREFIX = "signal/"
@@ -70,6 +71,7 @@ class Collector:
         self.looks_around, self.around = LOOKS_AROUND, dict[str, float]()
         self.between = Between(sum(p.numel() for p in model.parameters() if not is_lazy(p)))
         self.graph_loss = ""  # the kind of loss that the graph of a function shows
+        self.turns, self.resting = Turns(), False  # resting: there is a record at this step, and no signals
         self.forget()
 
     def _own_names(self, module: nn.Module) -> list[str]:
@@ -92,11 +94,13 @@ class Collector:
         self._own_loss: Asked | None = None
         self.given: Given | None = None  # what the model gave
 
-    def begin(self, wanted: bool, outside: bool = False) -> None:
-        """``outside``: only what goes into the model and comes out of it, which costs next to nothing."""
+    def begin(self, wanted: bool, outside: bool = False, resting: bool = False) -> None:
+        """``outside``: only what goes into the model and comes out of it, which costs next to nothing. ``resting``: this
+        record goes without."""
         self.forget()
+        self.resting = resting
         self.calls = 0
-        hooked = "all" if wanted else "outside" if outside else ""
+        hooked = "" if resting else "all" if wanted else "outside" if outside else ""
         if hooked == self.hooked:
             return
         self.handles.remove()
@@ -118,7 +122,7 @@ class Collector:
     # ---- hooks ----
 
     def _hears(self) -> bool:
-        return torch.is_grad_enabled() and self.listens()
+        return not self.resting and torch.is_grad_enabled() and self.listens()
 
     def on_input(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if self._hears():

@@ -133,7 +133,8 @@ class Tracker:
         engine = self.engine
         engine.begin(plan)
         eager = bool(engine.layer_handles) or not engine.compiled  # hooks would make torch.compile start anew
-        self.signals.begin(plan.record and not plan.by_products_only and eager, outside=plan.record and eager)
+        resting = plan.record and self.signals.turns.rests_at(self.step, asked_for=plan.triggered)
+        self.signals.begin(plan.record and not plan.by_products_only and eager, plan.record and eager, resting)
         self.attachments.follow(plan.active, not self.rounds.single)
 
     def trigger(self, reason: str) -> None:
@@ -250,8 +251,7 @@ class Tracker:
             self.after_step(optimizer, marker, {})
 
     def after_step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        rounds = self.rounds
-        if rounds.asks and rounds.is_inside(args):
+        if (rounds := self.rounds).asks and rounds.is_inside(args):
             return
         if rounds.single and not self.engine.step.plan.active:
             if not self._stays_idle():

@@ -56,6 +56,9 @@ class StepWriter:
 
     def _add_signals(self, record: Record, state: StepState) -> None:
         """The numbers that diagnoses rest on; see ``cockpit_core.signals``."""
+        if self.signals.resting:
+            return
+        self.signals.turns.take(record.step)
         fits = self.engine.alpha.fits
         fit = fits[-1] if fits else None
         parts = list_parts(state, fit, list(self.signals.called), self.engine.cover.parameters)
