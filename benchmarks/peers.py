@@ -5,7 +5,8 @@ opacus, ``torch.func``, curvlinops and cockpit-for-pytorch 1.0.2 are put into an
 turns with the untracked step and with Cockpit in one process, on the same batches of 16. Not part of ``make bench``.
 
 Norms of the individual gradients: each tool's cheapest way that ends in a step of the optimizer. Cockpit tracks
-``NormTest`` at every step, with signals, diagnosis and log, as a user would. The largest eigenvalue of the Hessian: by
+``NormTest`` at every step, with signals, diagnosis and log, as a user would; and once more without signals and diagnosis,
+which no other tool has. The largest eigenvalue of the Hessian: by
 Lanczos to a residual of 0.5 %.
 """
 
@@ -60,7 +61,7 @@ def measure(python: Path, task: str, network: str, options: Namespace) -> dict[s
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, rounds=15)
+    parser = make_parser(__doc__, rounds=60)
     parser.add_argument("--environment", type=Path, default=ENVIRONMENT, help="where the other tools are installed")
     options = parse(parser, arguments)
     python = make_environment(options.environment)

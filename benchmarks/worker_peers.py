@@ -185,7 +185,8 @@ def main() -> None:
     able, reasons = find_able(network, options.size, ways)
     with ExitStack() as stack:
         ours = stack.enter_context(tracked(network.train(), config=config, schedule=1))
-        contestants = {"untracked": network.train(), "Cockpit": ours, **able}
+        alone = stack.enter_context(tracked(network.train(), judged=False, config=config, schedule=1))
+        contestants = {"untracked": network.train(), "Cockpit": ours, "Cockpit, without diagnosis": alone, **able}
         effort = Effort(options.rounds, least=3, seconds=90, clock=options.clock)
         times = take_turns(contestants, lambda: network.batch(options.size), effort)
     print(json.dumps({"times": times, "reasons": reasons}))
