@@ -78,8 +78,6 @@ class ChurnNet(nn.Module):
         z = self.out(x)
         if self.o.bug == "softmax_of_one":
             return torch.softmax(z, dim=1).squeeze(1)
-        if self.o.bug == "softmax_down":
-            return torch.softmax(z, dim=0).squeeze(1)
         if self.o.bug == "relu_first":
             z = torch.relu(z)
         p = torch.sigmoid(z)
@@ -123,8 +121,8 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
     loader = DataLoader(ChurnData(x, y), o.batch, shuffle=o.bug != "sorted", drop_last=True)
 
     model = ChurnNet(x.shape[1], o)
-    criterion = nn.BCELoss(reduction="sum" if o.bug == "summed" else "mean")
-    optimizer = make_optimizer(o.optimizer, model.parameters(), o.lr, weight_decay=o.wd, momentum=o.momentum, eps=o.eps)
+    criterion = nn.BCELoss()
+    optimizer = make_optimizer(o.optimizer, model.parameters(), o.lr, weight_decay=o.wd, momentum=o.momentum)
     gamma = 0.97 if o.bug == "every_batch" else o.gamma
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma)
     run = cockpit_core.track(model, criterion, optimizer, logdir=logdir)
@@ -197,21 +195,15 @@ PROGRAM = Program(
         "lr": 2e-3,
         "momentum": 0.0,
         "wd": 0.0,
-        "eps": 1e-8,
         "gamma": 0.9,
         "clip": None,
         "steps": 600,
     },
     faults=[
-        severe("learning_rate_too_high", lr=1.0, norm=False),
         mild("learning_rate_too_high", lr=0.03, gamma=1.0, norm=False),
-        severe("learning_rate_too_low", lr=2e-6),
         mild("learning_rate_too_low", lr=1e-4),
         severe("schedule_too_fast", bug="every_batch", lr=1e-3),
-        severe("clipping_too_hard", clip=1e-3, optimizer="sgd", lr=0.1, momentum=0.9),
-        severe("weight_decay_too_high", wd=0.5),
         mild("weight_decay_too_high", wd=0.05, norm=False),
-        mild("batch_too_small", batch=2, norm=False, lr=0.01, gamma=1.0),
         mild("batchnorm_few_samples", ("batchnorm_few_samples", "batch_too_small"), batch=2),
         severe("batchnorm_momentum", bn_momentum=1.0, batch=8),
         severe("gradients_not_zeroed", bug="no_zero_grad", optimizer="sgd", lr=0.1, momentum=0.9, norm=False),
@@ -221,6 +213,7 @@ PROGRAM = Program(
         severe("data_not_shuffled", bug="sorted"),
         severe("inputs_not_scaled", bug="raw", norm=False),
         mild("inputs_not_scaled", bug="cents", norm=False),
+        mild("scaled_by_row", "inputs_not_scaled", bug="standardised_by_row", norm=False),
         mild("input_outliers", outliers=0.003),
         severe("labels_random", bug="merged_badly"),
         mild("label_noise", wrong=0.4),
@@ -229,13 +222,11 @@ PROGRAM = Program(
         severe("loss_broadcast", bug="column"),
         severe("double_softmax", ("double_softmax", "output_activation"), bug="twice"),
         severe("output_activation", ("output_activation", "double_softmax", "nothing_moves"), bug="softmax_of_one"),
-        severe("softmax_over_batch", ("softmax_over_batch", "output_activation"), bug="softmax_down"),
         mild("output_activation", ("output_activation", "dead_units"), bug="relu_first"),
+        mild("eval_mode", bug="left_in_eval"),
         severe("dead_units", bias=-5.0, norm=False, lr=5e-4),
         severe("init_constant", bug="filled", norm=False, dropout=0.0),
-        severe("init_too_large", ("init_too_large", "saturated_units"), std=3.0, norm=False),
-        severe("vanishing_gradients", ("vanishing_gradients", "saturated_units"), act="sigmoid", depth=7, norm=False),
-        severe("dropout_too_high", dropout=0.95),
+        mild("dropout_too_high", dropout=0.8),
         mild("overfitting", rows=150, width=128, dropout=0.0),
         severe("target_in_inputs", bug="final_bill"),
         severe("constant_feature", bug="columns_missing"),
@@ -254,6 +245,7 @@ PROGRAM = Program(
         healthy("batch_16", batch=16, lr=1.5e-3, gamma=0.8, steps=800),
         healthy("batch_512", batch=512, lr=6e-3, steps=300, gamma=0.98),
         healthy("clip_1", clip=1.0),
+        healthy("normal_01", std=0.1, norm=False),
         healthy("some_wrong_labels", wrong=0.04),
         healthy("constant_rate", gamma=1.0, lr=1e-3),
         healthy("bn_momentum_001", bn_momentum=0.01, gamma=0.95),

@@ -105,10 +105,11 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
     optimizer = make_optimizer(
         o.optimizer, params, o.lr, momentum=o.momentum, weight_decay=o.wd, nesterov=o.nesterov, eps=1e-8
     )
-    if o.bug == "model_made_twice":
-        model = LeNet(o)
+    if o.bug == "layers_put_in":
+        fresh = LeNet(o)  # convolutions that a colleague had trained, put in after the optimizer was made
+        model.conv1, model.conv2, model.fc1 = fresh.conv1, fresh.conv2, fresh.fc1
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=o.step_size, gamma=o.gamma)
-    criterion = nn.NLLLoss(reduction="sum" if o.bug == "summed" else "mean")
+    criterion = nn.NLLLoss()
     run = cockpit_core.track(model, criterion, optimizer, logdir)
 
     step = 0
@@ -128,8 +129,6 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
             else:
                 loss = criterion(output, labels)
             loss.backward()
-            if o.clip_value:
-                nn.utils.clip_grad_value_(model.parameters(), o.clip_value)
             if o.clip_norm:
                 nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
             optimizer.step()
@@ -172,26 +171,23 @@ PROGRAM = Program(
         "wd": 0.0,
         "step_size": 5,
         "gamma": 0.5,
-        "clip_value": None,
         "clip_norm": None,
         "steps": 420,
     },
     faults=[
         severe("learning_rate_too_high", lr=0.6),
         mild("learning_rate_too_high", lr=0.06, gamma=1.0),
-        severe("learning_rate_too_low", lr=2e-5),
         mild("learning_rate_too_low", lr=3e-3),
         severe("schedule_too_fast", bug="scheduler_inside"),
-        severe("clipping_too_hard", clip_value=1e-5),
         mild("clipping_too_hard", clip_norm=0.1),
-        severe("weight_decay_too_high", wd=0.2),
-        severe("momentum_too_high", momentum=0.999),
+        mild("weight_decay_too_high", wd=0.04),
+        mild("momentum_too_high", momentum=0.99),
         severe("gradients_not_zeroed", bug="no_zero_grad", lr=0.05),
         severe("parameters_not_optimized", bug="head_only"),
         severe(
             "optimizer_holds_others",
-            ("optimizer_holds_others", "parameters_not_optimized", "nothing_moves"),
-            bug="model_made_twice",
+            ("optimizer_holds_others", "parameters_not_optimized"),
+            bug="layers_put_in",
         ),
         severe("graph_detached", bug="data_view"),
         severe("batch_repeated", bug="always_first"),
@@ -202,7 +198,6 @@ PROGRAM = Program(
         severe("inputs_scrambled", "labels_random", bug="reshaped"),
         mild("label_noise", noise=0.6),
         severe("loss_sign", bug="by_hand"),
-        severe("loss_summed", ("loss_summed", "learning_rate_too_high"), bug="summed"),
         severe("double_softmax", ("double_softmax", "output_activation"), bug="no_log"),
         severe("softmax_over_batch", bug="wrong_dim"),
         mild("output_activation", ("output_activation", "dead_units"), bug="relu_on_scores"),
@@ -212,6 +207,7 @@ PROGRAM = Program(
         severe("vanishing_gradients", ("vanishing_gradients", "saturated_units"), act="sigmoid", extra=2),
         mild("dropout_too_high", dropout=0.9),
         severe("eval_mode", bug="still_eval", norm=True, init=0.02),
+        mild("overfitting", rows=96),
         severe("labels_off_by_one", bug="one_based"),
         severe("not_finite", ("not_finite", "inputs_not_scaled"), bug="log_by_hand", init=0.5),
     ],

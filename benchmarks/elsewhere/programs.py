@@ -12,7 +12,7 @@ HALVES = {
     "B": ["chars", "sums", "vae", "tones", "boxes", "physics", "tags"],
     "C": ["table", "photos", "friedman", "resnet", "intents", "energy", "names", "denoise", "biopsy", "addresses"],
     "D": ["mixer", "topics", "prices", "motion", "sharpen"],
-    "E": ["lenet", "churn", "reviews", "rentals"],
+    "E": ["lenet", "churn", "reviews", "rentals", "tides", "student", "triplets", "maze"],
 }
 
 

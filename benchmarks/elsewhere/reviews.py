@@ -198,9 +198,7 @@ PROGRAM = Program(
         "steps": 420,
     },
     faults=[
-        severe("learning_rate_too_high", lr=0.6, clip=None),
         mild("learning_rate_too_high", lr=0.1),
-        severe("learning_rate_too_low", lr=1e-5),
         mild("learning_rate_too_low", lr=1e-3),
         severe("schedule_too_fast", decay=0.93),
         mild("schedule_too_fast", decay=0.975),
@@ -225,7 +223,6 @@ PROGRAM = Program(
         severe("init_constant", bug="zeroed"),
         mild("init_too_large", ("init_too_large", "saturated_units"), gain=5.0),
         severe("init_too_small", ("init_too_small", "vanishing_gradients"), gain=0.01, optimizer="sgd", lr=0.5),
-        severe("dropout_too_high", dropout=0.95),
         mild("dropout_too_high", dropout=0.6),
         severe("words_unknown", ("constant_feature", "not_learning"), bug="case"),
         mild("adam_eps_too_large", eps=0.1),
