@@ -70,7 +70,7 @@ class QNet(nn.Module):
     def __init__(self, o: SimpleNamespace) -> None:
         super().__init__()
         self.o = o
-        act = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "sigmoid": nn.Sigmoid, "none": nn.Identity}[o.act]
+        act = {"relu": nn.ReLU, "gelu": nn.GELU, "sigmoid": nn.Sigmoid, "none": nn.Identity}[o.act]
         width, layers = 2 * len(CELLS), []
         for _ in range(o.depth):
             layers += [nn.Linear(width, o.width), nn.LayerNorm(o.width) if o.norm else nn.Identity(), act()]
@@ -261,9 +261,9 @@ PROGRAM = Program(
         healthy("clip_10", clip=10.0),
         healthy("rmsprop", optimizer="rmsprop", lr=1e-3, momentum=0.0),
         healthy("adamw", optimizer="adamw", wd=1e-3),
-        healthy("noisy_rewards", reward_noise=0.1),
-        healthy("tanh", act="tanh"),
-        healthy("elu_layernorm", act="elu", norm=True),
+        healthy("noisy_rewards", reward_noise=0.03),
+        healthy("gelu", act="gelu"),
+        healthy("layernorm", norm=True, lr=2e-3),
         healthy("three_layers", depth=3, lr=2.5e-3),
         healthy("zero_head", zero_head=True),
         healthy("wide_batch_64", width=256, batch=64),

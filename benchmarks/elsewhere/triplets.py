@@ -106,7 +106,7 @@ class Triplets:
 def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
     x, y, x_valid, y_valid = digits(seed)
     x, x_valid = place(x, 1), place(x_valid, 2)
-    scale = {"bytes": 1 / 15.9, "sixteenths": 1.0}.get(o.bug, 16.0)
+    scale = 1 / 15.9 if o.bug == "bytes" else 16.0
     x, x_valid = x / scale, x_valid / scale
     x, y = x[: o.rows], y[: o.rows]
     clean, x = x, x + o.grain * torch.randn_like(x)
@@ -211,10 +211,9 @@ PROGRAM = Program(
         ),
         mild("graph_detached", bug="backbone_frozen_by_hand"),
         severe("batch_repeated", bug="drawn_once"),
-        mild("data_not_shuffled", bug="one_class_after_the_other"),
-        severe("inputs_not_scaled", bug="bytes"),
-        mild("inputs_not_scaled", bug="sixteenths"),
-        mild("input_outliers", spikes=0.04),
+        severe("data_not_shuffled", bug="one_class_after_the_other"),
+        severe("inputs_not_scaled", bug="bytes", unit=False, margin=1.0, optimizer="sgd", lr=0.1),
+        mild("input_outliers", spikes=0.15),
         severe("labels_random", bug="labels_of_other_file"),
         severe("negatives_of_any_class", "labels_random", bug="any_negative"),
         mild("overfitting", rows=120),
