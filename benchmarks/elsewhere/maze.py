@@ -70,10 +70,10 @@ class QNet(nn.Module):
     def __init__(self, o: SimpleNamespace) -> None:
         super().__init__()
         self.o = o
-        act = {"relu": nn.ReLU, "gelu": nn.GELU, "sigmoid": nn.Sigmoid, "none": nn.Identity}[o.act]
+        act = {"relu": nn.ReLU, "leaky": nn.LeakyReLU, "sigmoid": nn.Sigmoid, "none": nn.Identity}[o.act]
         width, layers = 2 * len(CELLS), []
         for _ in range(o.depth):
-            layers += [nn.Linear(width, o.width), nn.LayerNorm(o.width) if o.norm else nn.Identity(), act()]
+            layers += [nn.Linear(width, o.width), act()]
             width = o.width
         self.body = nn.Sequential(*layers)
         self.drop = nn.Dropout(o.dropout)
@@ -187,7 +187,6 @@ PROGRAM = Program(
         "width": 192,
         "depth": 2,
         "act": "relu",
-        "norm": False,
         "dropout": 0.0,
         "dueling": False,
         "double": False,
@@ -216,7 +215,7 @@ PROGRAM = Program(
         mild("learning_rate_too_high", lr=0.02, decay=1.0),
         mild("learning_rate_too_low", lr=8e-4),
         mild("schedule_too_fast", decay=0.99),
-        mild("weight_decay_too_high", wd=1e-4),
+        mild("weight_decay_too_high", wd=1.5e-4),
         mild("batch_too_small", batch=16),
         severe("gradients_not_zeroed", bug="no_zero_grad"),
         severe("parameters_not_optimized", bug="head_only"),
@@ -250,7 +249,7 @@ PROGRAM = Program(
         mild("missing_nonlinearity", act="none"),
         mild("dropout_too_high", dropout=0.7),
         severe("constant_feature", bug="goal_not_seen"),
-        mild("adam_eps_too_large", eps=0.02),
+        mild("adam_eps_too_large", eps=1e-3),
         severe("not_finite", bug="relative"),
     ],
     healthy=[
@@ -259,11 +258,11 @@ PROGRAM = Program(
         healthy("soft_target", tau=0.05),
         healthy("squared", loss="mse"),
         healthy("clip_10", clip=10.0),
-        healthy("rmsprop", optimizer="rmsprop", lr=1e-3, momentum=0.0),
+        healthy("constant_rate", lr=2e-3, decay=1.0, steps=1000),
         healthy("adamw", optimizer="adamw", wd=1e-3),
         healthy("noisy_rewards", reward_noise=0.03),
-        healthy("gelu", act="gelu"),
-        healthy("layernorm", norm=True, lr=2e-3),
+        healthy("leaky", act="leaky"),
+        healthy("batch_256", batch=256),
         healthy("three_layers", depth=3, lr=2.5e-3),
         healthy("zero_head", zero_head=True),
         healthy("wide_batch_64", width=256, batch=64),

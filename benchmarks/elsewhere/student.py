@@ -117,9 +117,6 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
         some = some[torch.randperm(len(some))]
     if o.bug == "weak_teacher":
         cached = cached + 9 * torch.randn_like(cached)
-    if o.spikes:
-        hit = torch.rand(len(own)) < o.spikes
-        own = torch.where(hit[:, None, None, None], own * 100, own)
 
     student = Student(o)
     params: list = list(student.parameters())
@@ -196,7 +193,6 @@ PROGRAM = Program(
         "alpha": 0.8,
         "labelled": 200,
         "online": False,
-        "spikes": 0.0,
         "batch": 64,
         "optimizer": "sgd",
         "lr": 0.01,
@@ -209,13 +205,9 @@ PROGRAM = Program(
     },
     faults=[
         severe("learning_rate_too_high", lr=1.5),
-        mild("learning_rate_too_high", lr=0.1),
-        severe("learning_rate_too_low", lr=2e-6),
         mild("learning_rate_too_low", lr=5e-4),
         severe("schedule_too_fast", bug="cosine_of_epochs", lr=1e-3),
         severe("clipping_too_hard", clip=1e-3),
-        severe("weight_decay_too_high", wd=0.5),
-        mild("batch_too_small", batch=2),
         severe("gradients_not_zeroed", bug="kept", lr=0.03),
         mild("parameters_not_optimized", bug="classifier_only"),
         mild(
@@ -232,7 +224,6 @@ PROGRAM = Program(
         mild("batch_repeated", bug="place_set_back"),
         severe("data_not_shuffled", bug="sorted_cache"),
         severe("inputs_not_scaled", bug="student_sees_bytes", norm="none"),
-        mild("input_outliers", spikes=0.1, norm="none"),
         severe("labels_random", bug="cache_of_other_order"),
         mild("label_noise", bug="weak_teacher"),
         severe("teacher_not_loaded", ("labels_random", "label_noise", "not_learning"), bug="not_loaded", alpha=1.0),
@@ -245,7 +236,7 @@ PROGRAM = Program(
         mild("temperature_not_squared", "learning_rate_too_low", bug="no_t_squared", alpha=1.0, lr=3e-3),
         mild("mean_over_classes", "learning_rate_too_low", bug="elementwise", alpha=1.0, lr=2e-3),
         severe("dead_units", bias=-6.0, norm="none"),
-        mild("init_too_large", gain=12.0, norm="none"),
+        severe("init_too_large", gain=12.0, norm="none"),
         severe("init_constant", bug="same", norm="none"),
         severe("vanishing_gradients", ("vanishing_gradients", "saturated_units"), act="sigmoid", depth=7, norm="none"),
         mild("dropout_too_high", dropout=0.97),
