@@ -155,8 +155,7 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
                     block.eval()
                 with torch.no_grad():
                     run.log(val_loss=nn.functional.binary_cross_entropy(model(seen), y_val).item())
-                if o.bug != "left_in_eval":
-                    model.train()
+                model.train()
             if done >= o.steps:
                 break
         if o.bug != "every_batch":
@@ -223,7 +222,6 @@ PROGRAM = Program(
         severe("double_softmax", ("double_softmax", "output_activation"), bug="twice"),
         severe("output_activation", ("output_activation", "double_softmax", "nothing_moves"), bug="softmax_of_one"),
         mild("output_activation", ("output_activation", "dead_units"), bug="relu_first"),
-        mild("eval_mode", bug="left_in_eval"),
         severe("dead_units", bias=-5.0, norm=False, lr=5e-4),
         severe("init_constant", bug="filled", norm=False, dropout=0.0),
         mild("dropout_too_high", dropout=0.8),

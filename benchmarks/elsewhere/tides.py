@@ -43,11 +43,11 @@ class Forecaster(nn.Module):
             2 * o.dim,
             o.dropout,
             activation={"none": lambda v: v}.get(o.act, o.act),
-            batch_first=o.bug != "time_first",
+            batch_first=True,
             norm_first=o.norm_first,
         )
         self.encoder = nn.TransformerEncoder(layer, o.layers, enable_nested_tensor=False)
-        self.leave = nn.Linear(o.dim * (1 if o.pool else o.past), AHEAD)
+        self.leave = nn.Linear(o.dim * o.past, AHEAD)
         for name, p in self.named_parameters():
             if p.dim() > 1 and name != "place":
                 if o.gain is not None:
@@ -64,8 +64,7 @@ class Forecaster(nn.Module):
         x = self.encoder(x)
         if self.o.bug == "features_kept":  # as for the plot of the attention
             x = x.detach()
-        x = x.mean(1) if self.o.pool else x.flatten(1)
-        y = self.leave(x)
+        y = self.leave(x.flatten(1))
         if self.o.bug == "relu_out":
             return torch.relu(y)
         return y
@@ -189,7 +188,6 @@ PROGRAM = Program(
         "layers": 2,
         "act": "gelu",
         "norm_first": True,
-        "pool": False,
         "sharp": 1.0,
         "dropout": 0.0,
         "gain": None,
@@ -234,13 +232,12 @@ PROGRAM = Program(
         severe("output_activation", bug="relu_out"),
         severe("init_constant", bug="filled"),
         severe("init_too_large", ("init_too_large", "attention_too_sharp"), gain=8.0),
-        mild("attention_too_sharp", ("attention_too_sharp", "init_too_large"), sharp=10.0),
+        mild("attention_too_sharp", ("attention_too_sharp", "init_too_large"), sharp=40.0),
         mild("dropout_too_high", dropout=0.5),
         severe("target_in_inputs", bug="future_column"),
         severe("targets_not_shifted", ("targets_not_shifted", "target_in_inputs"), bug="window_ends_late"),
         severe("constant_feature", bug="gauge_stuck"),
         mild("adam_eps_too_large", eps=0.1),
-        severe("axes_swapped", "not_learning", bug="time_first"),
         severe(
             "accumulation_not_divided",
             ("accumulation_not_divided", "learning_rate_too_high"),
@@ -258,7 +255,6 @@ PROGRAM = Program(
         healthy("relu_four_heads", act="relu", heads=4),
         healthy("one_layer_wide", layers=1, dim=40),
         healthy("three_layers", layers=3, lr=2e-3),
-        healthy("mean_pool", pool=True, lr=5e-3, steps=500, horizon=520),
         healthy("dropout_01", dropout=0.1),
         healthy("zero_head", zero_head=True),
         healthy("decay_01", wd=0.1),
