@@ -151,8 +151,6 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
                 scheduler.step()
             if done % 100 == 0:
                 model.eval()
-                for block in model.blocks:
-                    block.eval()
                 with torch.no_grad():
                     run.log(val_loss=nn.functional.binary_cross_entropy(model(seen), y_val).item())
                 model.train()
@@ -163,8 +161,6 @@ def train(o: SimpleNamespace, seed: int, logdir: str) -> float:
     run.close()
 
     model.eval()
-    for block in model.blocks:
-        block.eval()
     with torch.no_grad():
         p = model(x_val).clamp(1e-6, 1 - 1e-6)
     prior = y_val.mean()

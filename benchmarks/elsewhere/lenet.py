@@ -180,7 +180,7 @@ PROGRAM = Program(
         mild("learning_rate_too_low", lr=3e-3),
         severe("schedule_too_fast", bug="scheduler_inside"),
         mild("clipping_too_hard", clip_norm=0.1),
-        mild("weight_decay_too_high", wd=0.01),
+        mild("weight_decay_too_high", wd=0.025),
         severe("momentum_too_high", momentum=0.99),
         severe("gradients_not_zeroed", bug="no_zero_grad", lr=0.05),
         severe("parameters_not_optimized", bug="head_only"),
