@@ -64,7 +64,7 @@ class OutputActivation(Diagnosis):
                 + (f" nor above {number(high)}" if high == 1 else "")
                 + ("; classes whose score is zero get no gradient." if high > 1 else ", so that the loss has a floor.")
             )
-        elif view.facts.is_value and (beyond := self.share_out(view, low, high)) > 0.25:
+        elif view.real_targets and (beyond := self.share_out(view, low, high)) > 0.25:
             text = (
                 f"The network ends in a {activation}, and cannot reach the targets: they go from "
                 f"{number(min(view.every('target_min', SEEN)))} to {number(max(view.every('target_max', SEEN)))}."
@@ -91,5 +91,7 @@ class OutputActivation(Diagnosis):
         more slowly; those of a ReLU that have become zero do not learn at all."""
         if view.facts.is_value or max(view.every("output_max", SEEN)) == 0:
             return view.level > 0.1
+        if view.real_targets:  # a loss of the user's own
+            return view.level > 0.1 or view.struggles or view.wanting
         wrong = view.level > 0.25 and not view.typical("accuracy") > 0.9
         return wrong and view.t >= 40 and (high > 1 or not view.improves)
