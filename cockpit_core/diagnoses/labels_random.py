@@ -43,8 +43,9 @@ class LabelsRandom(Diagnosis):
             return None
         if view.holds_nowhere:
             return self._tell_by_heart(view)
-        by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse
-        own_only = self.helps_itself(view)
+        # The training loss falls, and validation gets worse, or not better in the end.
+        by_heart = (view.never_better or (view.finished and view.gained_nowhere)) and view.level > 0.8
+        own_only = self.helps_itself(view) or self.is_left(view)
         if view.level != view.level or view.update > 0.05 or view.now("target_like_input") == 1:
             return None
         if not (view.stuck or by_heart or own_only or self.ends_at_noise(view)):
@@ -80,6 +81,12 @@ class LabelsRandom(Diagnosis):
         healthy_step = not view.edge > 1.2 and used and not view.clipped < 0.5 and not view.silent
         alive = not view.typical("dead") > 0.6 and not 0 < view.vanishing[0] < limit("vanishing")
         return moved and healthy_step and alive and not view.level > 1.15
+
+    @staticmethod
+    def is_left(view: View) -> bool:
+        """The run is over and has learned nothing, long enough though it was, and (as ``_is_fit`` sees to) nothing that is known
+        to keep a network from learning is there."""
+        return view.finished and view.t >= SHORT and view.t * view.batch >= 2 * FEW_SAMPLES and view.stuck
 
     @staticmethod
     def ends_at_noise(view: View) -> bool:

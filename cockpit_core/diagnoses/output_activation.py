@@ -3,6 +3,7 @@ values that cannot reach the targets."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 SEEN = 12
 EDGE, TIMES = 0.97, 3
 """Outputs of a sigmoid or tanh come this close to their end again and again, and never beyond it."""
+WALL, FLAT = 5, 1e-3
+"""Records at which outputs end at the same place, and what counts as the same, as a share of their range."""
 
 
 def find_bounds(lows: list[float], highs: list[float]) -> tuple[float, float, str] | None:
@@ -29,6 +32,35 @@ def find_bounds(lows: list[float], highs: list[float]) -> tuple[float, float, st
     if low >= -1 and high <= 1 and min(at_one, sum(value < -EDGE for value in lows)) >= TIMES:
         return -1.0, 1.0, "tanh"
     return None
+
+
+def find_walls(view: View) -> tuple[float, float, str] | None:
+    """The ends that outputs come to, over and over, in batches that are not the same, while the weights move: only an activation
+    has such ends. Infinite on a side without one."""
+    known = [(o.step, low, o.get("signal/output_max")) for o in view.late if (low := o.get("signal/output_min")) == low]
+    known = known[-SEEN:]
+    if len(known) < WALL or view.history.batches < WALL:
+        return None
+    bottom, top = min(low for _, low, _ in known), max(high for _, _, high in known)
+    near = FLAT * (top - bottom)
+    low = bottom if is_wall([step for step, value, _ in known if value - bottom <= near], known[-1][0]) else -math.inf
+    high = top if is_wall([step for step, _, value in known if top - value <= near], known[-1][0]) else math.inf
+    if top == bottom or (low == -math.inf and high == math.inf):
+        return None
+    ends = {(0, 1): "sigmoid", (-1, 1): "tanh", (0, math.inf): "ReLU"}
+    return (
+        low,
+        high,
+        ends.get(
+            (round(low, 3) if low > -math.inf else low, high if high == math.inf else round(high, 3)),
+            "bounded function",
+        ),
+    )
+
+
+def is_wall(steps: list[int], last: int) -> bool:
+    """Was the end reached at so many records, from early on to the last?"""
+    return len(steps) >= WALL and 2 * steps[0] <= last and steps[-1] == last
 
 
 class OutputActivation(Diagnosis):
@@ -52,6 +84,8 @@ class OutputActivation(Diagnosis):
     def test(self, view: View) -> Found | None:
         lows, highs = view.every("output_min", SEEN), view.every("output_max", SEEN)
         bounds = find_bounds(lows, highs) if len(lows) >= 4 and len(highs) >= 4 else None
+        if bounds is None and view.real_targets:
+            bounds = find_walls(view)
         if bounds is None:
             return None
         low, high, activation = bounds

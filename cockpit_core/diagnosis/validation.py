@@ -55,6 +55,15 @@ class Validation(Tensors):
         return best and self.train_sure and self.train_left < 0.97 and not self.accuracy_gained > 0.05
 
     @kept
+    def gained_nowhere(self) -> bool:
+        """A tenth of the training loss has gone since the first look, and nothing of that of validation, at any look."""
+        looks = self._looks
+        if looks is None or looks.count < 4 or looks.first is None or looks.lowest is None:
+            return False
+        none = looks.lowest.value > 0.97 * looks.first.value and self.valid_left > 0.98
+        return none and self.train_sure and self.train_left < 0.9 and not self.accuracy_gained > 0.05
+
+    @kept
     def valid_is_poor(self) -> bool:
         """Validation is as bad as before the training, or most of what was learned by the first look is not seen there. Where
         a network was good by then, there is nothing left to follow."""

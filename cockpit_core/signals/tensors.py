@@ -59,7 +59,9 @@ def choose_inputs(tensors: list[Tensor], batch_size: int) -> tuple[Tensor | None
         return numbers, choose_tensor(tensors, batch_size, False) if numbers is None else None
     codes = choose_tensor(tensors, batch_size, False)
     shapes = {t.shape for t in tensors if not t.is_floating_point()}
-    tables = [t for t in tensors if t.dim() == 2 and t.shape[0] == batch_size and t.shape[1] > 1 and t.shape not in shapes]
+    tables = [
+        t for t in tensors if t.dim() == 2 and t.shape[0] == batch_size and t.shape[1] > 1 and t.shape not in shapes
+    ]
     return choose_tensor(tables, batch_size, True), codes
 
 
