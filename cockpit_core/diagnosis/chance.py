@@ -75,6 +75,12 @@ class Chance(MeanAnswer):
         return math.exp(min(50.0, 2 * (loss - chance)))
 
     @kept
+    def pairing(self) -> float:
+        """By how much more inputs are like their own targets than like those of other samples; NaN where it is not known."""
+        known = self.values(SIGNAL + "pair_likeness", 12)
+        return mean(known) if len(known) >= 4 else nan
+
+    @kept
     def target_variance(self) -> float:
         """Of all batches that were looked at, on average."""
         return mean(seen.get(SIGNAL + "target_std") ** 2 for seen in (*self.history.early, *self.late))

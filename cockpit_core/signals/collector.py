@@ -35,6 +35,7 @@ from cockpit_core.signals.targets import (
     measure_labels,
     measure_likelihood,
     measure_likeness,
+    measure_pairs,
     measure_targets,
 )
 from cockpit_core.signals.tensors import choose_inputs, find_tensor, list_tensors
@@ -267,6 +268,7 @@ class Collector:
             self.numbers["target_like_input"] = 1.0  # a reconstruction
         if features is not None:
             self._read("loss", measure_likeness, *as_columns(features, y))
+            self._read("loss", measure_pairs, features, y)
         self._take_targets(z, y, loss_fn)
 
     def _take_targets(self, z: Tensor, y: Tensor, loss_fn: Any) -> None:
