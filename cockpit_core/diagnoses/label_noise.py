@@ -71,8 +71,8 @@ class LabelNoise(Diagnosis):
             return None
         text = (
             f"Part of the training targets seems to be wrong: the loss of validation is {number(100 * part)} % of that of "
-            f"training, of which {number(100 * view.level)} % of a constant guess's are left. A network is not better on samples that it "
-            "has never seen, unless their targets are better."
+            f"training, which is still {number(100 * view.level)} % of a constant guess's. A network is not better on samples "
+            "that it has never seen, unless their targets are better."
         )
         remedy = (
             "Look at twenty training samples with the largest losses and their targets. If augmentation or noise makes training "
