@@ -40,7 +40,8 @@ def measure_around(root: Any) -> dict[str, float]:
                 over_batch = max(over_batch, float(behind == "Softmax" and is_along_batch(source)))
                 squashed = max(squashed, float(behind == "Sigmoid" or (behind == "Softmax" and not over_batch)))
         elif kind == "Sub":
-            differences = max(differences, grown_difference(node)) if differences else 0.0
+            grown_by = grown_difference(node)
+            differences = max(differences, grown_by) if differences and grown_by else 0.0
         elif kind == "LogSoftmax":
             source = source_of(node)
             if source is not None and kind_of(source) == "Softmax":
