@@ -240,9 +240,7 @@ def test_what_is_left_when_nothing_else_explains_it() -> None:
     lost = at(0.95, accuracy=0.1, UpdateSize=0.02, Distance=5.0)
     assert severity("labels_random", lost, **LONG) == "likely"
     assert severity("labels_random", lost, n=60) == "", "it is not over"
-    assert severity("labels_random", at(0.95, accuracy=0.1, UpdateSize=0.02, Distance=0.0), **LONG) == "", (
-        "it never moved"
-    )
+    assert severity("labels_random", both(lost, put(dead=0.8)), **LONG) == "", "its units are dead"
 
 
 @pytest.mark.parametrize(("likeness", "told"), [(0.0, "likely"), (0.6, "")])
