@@ -17,6 +17,9 @@ KNOWN, LEARNED = 0.65, 0.75
 """Share of the labels that are not wrong, as far as can be told, that the network gives: one that learns slowly has its labels
 anywhere too, at first. The second before it is an alarm."""
 LATE = 110
+MUCH, LONG = 0.3, 200
+"""Of the loss of a constant guess is left where so many targets are wrong that it is an alarm, and steps after which it is told:
+networks that have begun to learn are better on clean targets in any case."""
 
 
 class LabelNoise(Diagnosis):
@@ -27,7 +30,6 @@ class LabelNoise(Diagnosis):
     hold, after, least = 2, 80, 6
     confidence = 0.5
     explains = ("overfitting", "not_learning")
-    at_end = True
     probe = "line"
 
     def suspects(self, view: View) -> bool:
@@ -57,7 +59,7 @@ class LabelNoise(Diagnosis):
             "validation, that is the reason instead."
         )
         numbers = [evidence("better_elsewhere", share), evidence("valid_accuracy", view.valid_accuracy)]
-        finds_its_way = view.valid_accuracy > 0.9 and share < limit("flipped")
+        finds_its_way = view.valid_accuracy > 0.9 and not (share > limit("flipped") and view.t >= LONG)
         severity = "advice" if finds_its_way else "likely"
         return Found(text, remedy, numbers, severity=severity, since=view.history.began)
 
@@ -67,7 +69,7 @@ class LabelNoise(Diagnosis):
         part = view.easier_elsewhere
         if not view.settled or view.dropout > 0.1 or not view.facts.is_value or not part < limit("easier_elsewhere"):
             return None
-        if not view.level > limit("left_over") or not view.t >= LATE or view.broken or view.update > 0.01:
+        if not view.level > MUCH or not view.t >= LONG or view.broken or view.update > 0.01:
             return None
         text = (
             f"Part of the training targets seems to be wrong: the loss of validation is {number(100 * part)} % of that of "

@@ -19,6 +19,9 @@ WALL, FLAT = 5, 1e-3
 """Records at which outputs end at the same place, and what counts as the same, as a share of their range."""
 
 
+ENDS = {(0.0, 1.0): "sigmoid", (-1.0, 1.0): "tanh", (0.0, 9.0): "ReLU"}  # 9: none
+
+
 def find_bounds(lows: list[float], highs: list[float]) -> tuple[float, float, str] | None:
     """Between what the outputs lie at every one of the last records, and the activation that does this."""
     low, high = min(lows), max(highs)
@@ -47,15 +50,7 @@ def find_walls(view: View) -> tuple[float, float, str] | None:
     high = top if is_wall([step for step, _, value in known if top - value <= near], known[-1][0]) else math.inf
     if top == bottom or (low == -math.inf and high == math.inf):
         return None
-    ends = {(0, 1): "sigmoid", (-1, 1): "tanh", (0, math.inf): "ReLU"}
-    return (
-        low,
-        high,
-        ends.get(
-            (round(low, 3) if low > -math.inf else low, high if high == math.inf else round(high, 3)),
-            "bounded function",
-        ),
-    )
+    return low, high, ENDS.get((round(max(low, -9.0), 3), round(min(high, 9.0), 3)), "bounded function")
 
 
 def is_wall(steps: list[int], last: int) -> bool:
