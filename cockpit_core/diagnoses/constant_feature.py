@@ -16,15 +16,16 @@ class ConstantFeature(Diagnosis):
     needs = ("input_constant",)
     hold, after, least = 4, 10, 10
     confidence = 0.7
+    at_end = True
     explains = ("overfitting", "batch_repeated", "not_learning", "labels_random", "vanishing_gradients", "dead_units")
 
     @staticmethod
     def _is_empty(view: View, share: float) -> Found | None:
         """The same columns are zero at every record, and nothing else is: they are empty. (Pictures have zeros elsewhere too.)"""
         zeros, shares = view.every("input_zeros", 12), view.every("input_constant", 12)
-        same = (
-            len(zeros) >= 4 and share >= 0.08 and max(abs(a - b) for a, b in zip(zeros, shares, strict=False)) < 0.005
-        )
+        # Zeros are in these columns only; some may hold another value.
+        same = len(zeros) >= 4 and share >= 0.08 and max(zeros) - min(zeros) < 0.005
+        same = same and 0.5 * share < max(zeros) < share + 0.005
         if not same or max(shares) - share > 1e-6 or not view.wanting or view.batch < 8:
             return None
         text = (

@@ -17,6 +17,9 @@ KNOWN, LEARNED = 0.65, 0.75
 """Share of the labels that are not wrong, as far as can be told, that the network gives: one that learns slowly has its labels
 anywhere too, at first. The second before it is an alarm."""
 LATE = 110
+MUCH, LONG = 0.3, 200
+"""Of the loss of a constant guess is left where so many targets are wrong that it is an alarm, and steps after which it is told:
+networks that have begun to learn are better on clean targets in any case."""
 
 
 class LabelNoise(Diagnosis):
@@ -47,7 +50,7 @@ class LabelNoise(Diagnosis):
         if not share > limit("better_elsewhere") or not view.t >= LATE or view.broken or view.update > 0.01:
             return None
         text = (
-            f"About {number(100 * share)} % of the training labels seem to be wrong: {number(100 * view.right_now)} % of the "
+            f"About {number(100 * share)} % of the training labels seem to be wrong: {number(100 * view.right_lately)} % of the "
             f"answers are right in training and {number(100 * view.valid_accuracy)} % in validation. A network is not better "
             "on samples that it has never seen, unless their labels are better."
         )
@@ -56,11 +59,32 @@ class LabelNoise(Diagnosis):
             "validation, that is the reason instead."
         )
         numbers = [evidence("better_elsewhere", share), evidence("valid_accuracy", view.valid_accuracy)]
-        severity = "advice" if view.valid_accuracy > 0.9 else "likely"  # it finds its way through them
+        finds_its_way = view.valid_accuracy > 0.9 and not (share > limit("flipped") and view.t >= LONG)
+        severity = "advice" if finds_its_way else "likely"
         return Found(text, remedy, numbers, severity=severity, since=view.history.began)
 
+    @staticmethod
+    def _is_easier(view: View) -> Found | None:
+        """Real targets: much of the training loss is left, and far less of that of validation."""
+        part = view.easier_elsewhere
+        if not view.settled or view.dropout > 0.1 or not view.facts.is_value or not part < limit("easier_elsewhere"):
+            return None
+        if not view.level > MUCH or not view.t >= LONG or view.broken or view.update > 0.01:
+            return None
+        text = (
+            f"Part of the training targets seems to be wrong: the loss of validation is {number(100 * part)} % of that of "
+            f"training, which is still {number(100 * view.level)} % of a constant guess's. A network is not better on samples "
+            "that it has never seen, unless their targets are better."
+        )
+        remedy = (
+            "Look at twenty training samples with the largest losses and their targets. If augmentation or noise makes training "
+            "harder than validation, that is the reason instead."
+        )
+        numbers = [evidence("easier_elsewhere", part), evidence("level", view.level)]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
-        if (differs := self._differs(view)) is not None:
+        if (differs := self._differs(view) or self._is_easier(view)) is not None:
             return differs
         share, rank, rows = view.flipped, view.answered.rank, view.answered.rows
         lost = self._is_lost(view)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 SHORT = 200  # steps: a run that was over sooner need not have come far
+APART = 0.05  # correlation of an input with its own target, beyond that with others
 FEW_SAMPLES = 2000  # a network that has seen no more need not have learned anything
 
 
@@ -43,9 +44,11 @@ class LabelsRandom(Diagnosis):
             return None
         if view.holds_nowhere:
             return self._tell_by_heart(view)
-        by_heart = view.never_better and view.level > 0.8  # the training loss falls, and validation gets worse
-        own_only = self.helps_itself(view)
-        if view.level != view.level or view.update > 0.05 or view.now("target_like_input") == 1:
+        # The training loss falls, and validation gets worse, or not better in the end.
+        by_heart = (view.never_better or (view.finished and view.gained_nowhere)) and view.level > 0.8
+        own_only = self.helps_itself(view) or self.is_left(view) or self.are_apart(view)
+        paired = view.pairing > APART if view.pairing == view.pairing else view.now("target_like_input") == 1
+        if view.level != view.level or view.update > 0.05 or paired:
             return None
         if not (view.stuck or by_heart or own_only or self.ends_at_noise(view)):
             return None
@@ -80,6 +83,18 @@ class LabelsRandom(Diagnosis):
         healthy_step = not view.edge > 1.2 and used and not view.clipped < 0.5 and not view.silent
         alive = not view.typical("dead") > 0.6 and not 0 < view.vanishing[0] < limit("vanishing")
         return moved and healthy_step and alive and not view.level > 1.15
+
+    @staticmethod
+    def is_left(view: View) -> bool:
+        """The run is over and has learned nothing, long enough though it was, and (as ``_is_fit`` sees to) nothing that is known
+        to keep a network from learning is there."""
+        return view.finished and view.t >= SHORT and view.stuck
+
+    @staticmethod
+    def are_apart(view: View) -> bool:
+        """Pictures are no more like their own targets than like those of others, and the loss stays behind: what is learned is
+        what all targets have in common."""
+        return abs(view.pairing) < APART and view.suffers and view.has_seen(8)
 
     @staticmethod
     def ends_at_noise(view: View) -> bool:
@@ -121,7 +136,11 @@ class LabelsRandom(Diagnosis):
             return (
                 f"what little is learned makes validation worse ({number(100 * view.valid_left)} % of its first loss)."
             )
+        if LabelsRandom.are_apart(view):
+            return "inputs are no more like their own targets than like those of other samples."
         if view.late_noise > 0.7 or LabelsRandom.ends_at_noise(view):
             noise = view.late_noise if view.late_noise > 0.7 else view.noise
             return f"the samples never agree (noise {number(noise)} times the signal)."
+        if not view.gain_by_step > 0:
+            return "nothing else that is known to keep a network from learning is there."
         return f"each takes {number(100 * view.gain_by_step)} % off the loss of its own batch and nothing off that of others."

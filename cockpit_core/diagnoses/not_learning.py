@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.facts import LIKELIHOODS
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -20,6 +21,12 @@ class NotLearning(Diagnosis):
     hold, after, least = 4, 60, 12
     confidence = 0.6
     at_end = True
+    probe = "mean"
+
+    def suspects(self, view: View) -> bool:
+        """Of a loss that nobody knows nothing else tells what a guess would cost."""
+        unknown = view.chance != view.chance and view.facts.loss not in LIKELIHOODS
+        return view.t >= 8 and not view.broken and (unknown or (view.t >= 40 and view.struggles))
 
     def test(self, view: View) -> Found | None:
         if view.history.resumed or not view.stuck or view.broken:

@@ -3,6 +3,7 @@ values that cannot reach the targets."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 SEEN = 12
 EDGE, TIMES = 0.97, 3
 """Outputs of a sigmoid or tanh come this close to their end again and again, and never beyond it."""
+WALL, FLAT = 5, 1e-3
+"""Records at which outputs end at the same place, and what counts as the same, as a share of their range."""
+
+
+ENDS = {(0.0, 1.0): "sigmoid", (-1.0, 1.0): "tanh", (0.0, 9.0): "ReLU"}  # 9: none
 
 
 def find_bounds(lows: list[float], highs: list[float]) -> tuple[float, float, str] | None:
@@ -29,6 +35,27 @@ def find_bounds(lows: list[float], highs: list[float]) -> tuple[float, float, st
     if low >= -1 and high <= 1 and min(at_one, sum(value < -EDGE for value in lows)) >= TIMES:
         return -1.0, 1.0, "tanh"
     return None
+
+
+def find_walls(view: View) -> tuple[float, float, str] | None:
+    """The ends that outputs come to, over and over, in batches that are not the same, while the weights move: only an activation
+    has such ends. Infinite on a side without one."""
+    known = [(o.step, low, o.get("signal/output_max")) for o in view.late if (low := o.get("signal/output_min")) == low]
+    known = known[-SEEN:]
+    if len(known) < WALL or view.history.batches < WALL:
+        return None
+    bottom, top = min(low for _, low, _ in known), max(high for _, _, high in known)
+    near = FLAT * (top - bottom)
+    low = bottom if is_wall([step for step, value, _ in known if value - bottom <= near], known[-1][0]) else -math.inf
+    high = top if is_wall([step for step, _, value in known if top - value <= near], known[-1][0]) else math.inf
+    if top == bottom or (low == -math.inf and high == math.inf):
+        return None
+    return low, high, ENDS.get((round(max(low, -9.0), 3), round(min(high, 9.0), 3)), "bounded function")
+
+
+def is_wall(steps: list[int], last: int) -> bool:
+    """Was the end reached at so many records, from early on to the last?"""
+    return len(steps) >= WALL and 2 * steps[0] <= last and steps[-1] == last
 
 
 class OutputActivation(Diagnosis):
@@ -52,6 +79,8 @@ class OutputActivation(Diagnosis):
     def test(self, view: View) -> Found | None:
         lows, highs = view.every("output_min", SEEN), view.every("output_max", SEEN)
         bounds = find_bounds(lows, highs) if len(lows) >= 4 and len(highs) >= 4 else None
+        if bounds is None and view.real_targets:
+            bounds = find_walls(view)
         if bounds is None:
             return None
         low, high, activation = bounds
@@ -64,7 +93,7 @@ class OutputActivation(Diagnosis):
                 + (f" nor above {number(high)}" if high == 1 else "")
                 + ("; classes whose score is zero get no gradient." if high > 1 else ", so that the loss has a floor.")
             )
-        elif view.facts.is_value and (beyond := self.share_out(view, low, high)) > 0.25:
+        elif view.real_targets and (beyond := self.share_out(view, low, high)) > 0.25:
             text = (
                 f"The network ends in a {activation}, and cannot reach the targets: they go from "
                 f"{number(min(view.every('target_min', SEEN)))} to {number(max(view.every('target_max', SEEN)))}."
@@ -91,5 +120,7 @@ class OutputActivation(Diagnosis):
         more slowly; those of a ReLU that have become zero do not learn at all."""
         if view.facts.is_value or max(view.every("output_max", SEEN)) == 0:
             return view.level > 0.1
+        if view.real_targets:  # a loss of the user's own
+            return view.level > 0.1 or view.struggles or view.wanting
         wrong = view.level > 0.25 and not view.typical("accuracy") > 0.9
         return wrong and view.t >= 40 and (high > 1 or not view.improves)

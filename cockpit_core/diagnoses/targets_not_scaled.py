@@ -34,7 +34,7 @@ class TargetsNotScaled(Diagnosis):
     def test(self, view: View) -> Found | None:
         scale = view.typical("target_scale")
         density = view.facts.loss == "GaussianNLLLoss"  # counts have no other scale
-        if not (view.facts.is_value or density) or not scale > limit("target_scale"):
+        if not (view.real_targets or density) or not scale > limit("target_scale"):
             return None
         far = view.first("output_rms") < 0.1 * scale
         poor = view.level > 1 and (view.t >= 10 or scale > 1000)  # worse than always giving the mean

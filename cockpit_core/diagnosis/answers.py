@@ -6,8 +6,9 @@ import math
 from typing import NamedTuple
 
 from cockpit_core.diagnosis.chance import Chance
+from cockpit_core.diagnosis.facts import BINARY_LOSSES
 from cockpit_core.diagnosis.history import SIGNAL
-from cockpit_core.diagnosis.reading import nan, ratio
+from cockpit_core.diagnosis.reading import mean, nan, ratio
 from cockpit_core.foundation.kept import kept
 
 COLUMNS = tuple(
@@ -63,6 +64,16 @@ class Answers(Chance):
         """The same of the last quarter of the run; NaN where few were looked at."""
         last = self._count(0.75 * self.t)
         return 1 - last.wrong / last.rows if last.rows >= 100 else nan
+
+    @kept
+    def right_lately(self) -> float:
+        """The same, and of yes-or-no answers that of the second half of the run, or as much more as is within two standard
+        errors."""
+        if self.facts.loss not in BINARY_LOSSES:
+            return self.right_now
+        known = [a for seen in self.late if 2 * seen.step >= self.t and (a := seen.get(SIGNAL + "accuracy")) == a]
+        rows, share = len(known) * self.batch, mean(known)
+        return share + 2 * math.sqrt(share * (1 - share) / rows) if rows >= 80 and self.batch >= 8 else nan
 
     @kept
     def above_guess(self) -> float:

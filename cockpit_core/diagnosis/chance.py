@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES
+from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES, KNOWN_LOSSES, LIKELIHOODS
 from cockpit_core.diagnosis.history import SIGNAL, Observation
-from cockpit_core.diagnosis.reading import RECENT, Reading, mean, median, nan, ratio
+from cockpit_core.diagnosis.mean_answer import MeanAnswer
+from cockpit_core.diagnosis.reading import RECENT, mean, median, nan, ratio
 from cockpit_core.foundation.kept import kept
 
 
-class Chance(Reading):
+class Chance(MeanAnswer):
     """Features of the targets and of the loss function."""
 
     @kept
@@ -54,6 +55,12 @@ class Chance(Reading):
             return median(spread**2 for spread in self.column(SIGNAL + "target_std"))
         return median(self.values(SIGNAL + "target_chance", 48))
 
+    @kept
+    def real_targets(self) -> bool:
+        """The loss compares with real numbers; also one of the user's own that was given some."""
+        own = self.facts.loss not in (*KNOWN_LOSSES, *LIKELIHOODS) and SIGNAL + "target_std" in self.history.names
+        return self.facts.is_value or own
+
     def share_of_chance(self, loss: float) -> float:
         """Of a likelihood, which has no zero: for counts the deviance over that of always giving the mean; for a normal
         density the variance that it would need by itself over that of the targets."""
@@ -66,6 +73,12 @@ class Chance(Reading):
             floor = mean(seen.get(SIGNAL + "likelihood_floor") for seen in everywhere)
             return ratio(loss - floor, chance - floor)
         return math.exp(min(50.0, 2 * (loss - chance)))
+
+    @kept
+    def pairing(self) -> float:
+        """By how much more inputs are like their own targets than like those of other samples; NaN where it is not known."""
+        known = self.values(SIGNAL + "pair_likeness", 12)
+        return mean(known) if len(known) >= 4 else nan
 
     @kept
     def target_variance(self) -> float:

@@ -56,8 +56,9 @@ class Facts:
 
     @property
     def may_be_noise(self) -> bool:
-        """Real targets, or counts: they may be mostly noise, so that little can be learned of them, and that slowly."""
-        return self.is_value or self.loss in LIKELIHOODS
+        """Real targets, or counts, or nobody knows what: they may be mostly noise, so that little can be learned of them, and
+        that slowly."""
+        return self.loss not in (*CLASS_LOSSES, *BINARY_LOSSES)
 
     def names(self, option: str) -> list[str]:
         text = self.options.get(option, "")

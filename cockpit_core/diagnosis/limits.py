@@ -279,6 +279,14 @@ LIMITS: dict[str, Limit] = {
         "right answers that training has less than validation, as a share",
         "without dropout and augmentation training is the easier of the two",
     ),
+    "easier_elsewhere": Limit(
+        0.7,
+        0.75,
+        _inf,
+        "",
+        "validation loss over that of training",
+        "without dropout and augmentation training is the easier of the two",
+    ),
     "flipped": Limit(
         0.3,
         0,

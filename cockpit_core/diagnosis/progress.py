@@ -117,6 +117,8 @@ class Progress(Answers):
         if self.facts.loss == "MSELoss":  # step by step: a heavy tail is then in both
             pairs = [ratio(o.get("Loss"), o.get(SIGNAL + "target_std") ** 2) for o in self.late[-self.window :]]
             return median(pairs) * self.term / (self.summed * self.undivided)
+        if self.chance != self.chance:  # a loss of the user's own: known as long as nothing is learned
+            return self.own_level if self.ignores else nan
         return ratio(self.loss * self.term, self.chance * self.summed * self.undivided)
 
     @kept
@@ -178,6 +180,8 @@ class Progress(Answers):
         """Share of the loss that is gone, counted from chance where it began above: coming down to the mean is no gain."""
         if self.level != self.level:
             return self.drop
+        if self.chance != self.chance:
+            return min(self.drop, 1 - self.level)
         if self.begin == self.begin:
             return 1 - self.level / min(self.begin, 1.0)
         first, now = self.loss0 * self.term0, self.loss * self.term
@@ -188,7 +192,7 @@ class Progress(Answers):
     def learns(self) -> bool:
         """Something has been learned beyond doubt."""
         sure = self.significance > 6 and self.gain > 0.05
-        return self.gain > 0.5 or self.drop > 0.8 or self.level < 0.7 or self.hits > 4 or sure
+        return self.gain > 0.5 or (self.drop > 0.8 and not self.ignores) or self.level < 0.7 or self.hits > 4 or sure
 
     @kept
     def thrives(self) -> bool:
@@ -323,6 +327,8 @@ class Progress(Answers):
     def stuck(self) -> bool:
         """Nothing has been learned, as far as is known; False where chance is not known and the loss fell at all."""
         if self.t >= 5 * PATIENT and 0.985 < self.by_frequency < 1.05 and not self.hits > 3 and not self.improves:
+            return True
+        if self.ignores and not (self.hits > 3 or self.moving_targets or self.improves):
             return True
         falls = (self.significance > 4 or self.trend < -3) and not 0.985 < self.level < 1.03
         if self.hits > 3 or (falls and not self.rests_at_chance) or self.moving_targets or self.was_good:

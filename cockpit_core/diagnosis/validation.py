@@ -55,6 +55,15 @@ class Validation(Tensors):
         return best and self.train_sure and self.train_left < 0.97 and not self.accuracy_gained > 0.05
 
     @kept
+    def gained_nowhere(self) -> bool:
+        """A tenth of the training loss has gone since the first look, and nothing of that of validation, at any look."""
+        looks = self._looks
+        if looks is None or looks.count < 4 or looks.first is None or looks.lowest is None:
+            return False
+        none = looks.lowest.value > 0.95 * looks.first.value and self.valid_left > 0.97
+        return none and self.train_sure and self.train_left < 0.9 and not self.accuracy_gained > 0.05
+
+    @kept
     def valid_is_poor(self) -> bool:
         """Validation is as bad as before the training, or most of what was learned by the first look is not seen there. Where
         a network was good by then, there is nothing left to follow."""
@@ -114,7 +123,7 @@ class Validation(Tensors):
     def _looks_at_answers(self) -> bool:
         """There are some looks at the accuracy of validation, and at that of training."""
         looks = self.history.logged.looks("accuracy")
-        return looks is not None and looks.count >= 2 and self.right_now == self.right_now
+        return looks is not None and looks.count >= 2 and self.right_lately == self.right_lately
 
     @kept
     def holds_nowhere(self) -> bool:
@@ -122,7 +131,12 @@ class Validation(Tensors):
         is known by heart. A network that learns too much by heart still keeps some of what holds elsewhere."""
         if self.top_share > 0.4:  # validation may have other frequencies
             return False
-        if not self._looks_at_answers or not self.above_guess > 5 or not self.right_now > self.top_share + 0.04:
+        if (
+            self.right_now != self.right_now
+            or not self._looks_at_answers
+            or not self.above_guess > 5
+            or not self.right_now > self.top_share + 0.04
+        ):
             return False
         return self.valid_accuracy < self.top_share + 0.25 * (self.right_now - self.top_share)
 
@@ -130,7 +144,14 @@ class Validation(Tensors):
     def better_elsewhere(self) -> float:
         """How much more often answers are right in validation than in training, as a share: labels that are wrong by accident
         are never learned, and validation may have none. NaN where it is not known."""
-        return 1 - ratio(self.right_now, self.valid_accuracy) if self._looks_at_answers else nan
+        return 1 - ratio(self.right_lately, self.valid_accuracy) if self._looks_at_answers else nan
+
+    @kept
+    def easier_elsewhere(self) -> float:
+        """The loss of validation over that of training; NaN unless both were of one scale at the first look."""
+        first = self._looks.first if self._looks else None
+        same = first is not None and 0.35 < ratio(first.value, first.train) < 2
+        return ratio(self.valid_now, self.loss) if same else nan
 
     @kept
     def not_followed(self) -> float:

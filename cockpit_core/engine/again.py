@@ -8,7 +8,7 @@ curvatures add up. ``forward.Forward`` is the only way to a repeated call.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from cockpit_core.layers.seeds import flatten_tensors
 REMEDY = "put it into a module and give that to track as loss_fn"
 End = tuple[int, int]
 """Which call of the model, which of its outputs."""
+Change = Callable[[Tensor, int], Tensor]
 
 
 @dataclass(eq=False)
@@ -144,16 +145,44 @@ class Again:
     def losses(self, model: nn.Module, loss_fn: nn.Module | None, passes: list[Pass], scale: float) -> Iterator[Tensor]:
         """The loss of each pass with a graph of its own, at the parameters as they are now."""
         for one in passes:
-            evaluations = self.of_pass(one)
-            if not evaluations:
-                raise NotRepeatable("no loss was seen in the backward pass")
-            problem = next((e.problem for e in evaluations if e.problem), "")
-            if problem:
-                raise NotRepeatable(problem)
-            wanted = sorted({end[0] for e in evaluations for program in e.programs.values() for end in program.ends})
+            evaluations = self._repeatable(one)
             outputs: dict[End, Tensor] = {}
-            for k in wanted:
+            for k in sorted({end[0] for end in ends_of(evaluations)}):
                 results = flatten_tensors(self.forwards[k].repeat(model, same=False))
                 outputs |= {(k, position): tensor for position, tensor in enumerate(results)}
-            parts = [(e.value(loss_fn, outputs) * e.factor).sum() / scale for e in evaluations]
-            yield torch.stack(parts).sum()
+            yield add_up(evaluations, loss_fn, outputs, scale)
+
+    def losses_of(
+        self, change: Change, loss_fn: nn.Module | None, passes: list[Pass], scale: float
+    ) -> Iterator[Tensor]:
+        """The loss of each pass if the model had given something else: ``change`` of an output and the batch size. The model is
+        not called."""
+        for one in passes:
+            evaluations, outputs = self._repeatable(one), dict[End, Tensor]()
+            if any(step.leaf is not None for e in evaluations for p in e.programs.values() for step in p.steps):
+                raise NotRepeatable("a part of the loss does not depend on what the model gives")
+            for end in ends_of(evaluations):
+                output = self.old_output(end)
+                if output is None:
+                    raise NotRepeatable("what the model gave was changed in place since")
+                outputs[end] = change(output, self.forwards[end[0]].batch_size)
+            yield add_up(evaluations, loss_fn, outputs, scale)
+
+    def _repeatable(self, one: Pass) -> list[Evaluation]:
+        evaluations = self.of_pass(one)
+        if not evaluations:
+            raise NotRepeatable("no loss was seen in the backward pass")
+        problem = next((e.problem for e in evaluations if e.problem), "")
+        if problem:
+            raise NotRepeatable(problem)
+        return evaluations
+
+
+def ends_of(evaluations: Iterable[Evaluation]) -> set[End]:
+    return {end for e in evaluations for program in e.programs.values() for end in program.ends}
+
+
+def add_up(
+    evaluations: Iterable[Evaluation], loss_fn: nn.Module | None, outputs: dict[End, Tensor], scale: float
+) -> Tensor:
+    return torch.stack([(e.value(loss_fn, outputs) * e.factor).sum() / scale for e in evaluations]).sum()

@@ -7,20 +7,22 @@ on copies, with silent hooks and the random numbers as they were, so that traini
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cockpit_core.distributed.group import Group
-from cockpit_core.engine.again import Again
+from cockpit_core.engine.again import Again, Change
 from cockpit_core.engine.cover import Cover
 from cockpit_core.engine.forward import at
 from cockpit_core.engine.own_batch import AGREES, Losses, why_not_again
 from cockpit_core.engine.step import StepState
+from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.recording.second_look import losses_again
 
 PREFIX = "signal/probe/"
@@ -37,6 +39,11 @@ class Scene:
     theta: Mapping[str, Tensor]
     update: Mapping[str, Tensor]
     again: Again
+    answered: Callable[[Change], Iterable[Tensor]]
+    """The losses of the step if the model had given other answers."""
+
+    def loss_with(self, change: Change) -> float:
+        return sum(float(part.detach()) for part in self.answered(change))
 
     def loss_at(self, factor: float) -> float:
         """The loss of the step's own samples, ``factor`` times as far along it."""
@@ -57,7 +64,26 @@ def evaluate(scene: Scene) -> dict[str, float]:
         return {"eval": scene.loss_at(0.0)}
 
 
-PROBES: dict[str, Callable[[Scene], dict[str, float]]] = {"line": follow_line, "mode": evaluate}
+def ignore_inputs(scene: Scene) -> dict[str, float]:
+    """What the network would lose if it gave all samples of the batch the same answer, the mean of its own: no better loss
+    than that means that nothing about the inputs is used. Any loss has this number, whoever wrote it."""
+    return {"mean_loss": scene.loss_with(mean_answer)}
+
+
+def mean_answer(output: Tensor, batch_size: int) -> Tensor:
+    if not output.is_floating_point():
+        return output
+    if output.dim() == 0 or len(output) < FEWEST or len(output) % max(1, batch_size):
+        raise NotRepeatable("the model gives no answer for each sample")
+    return output.mean(0, keepdim=True).expand_as(output).contiguous()
+
+
+def same_answer(output: Tensor, batch_size: int) -> Tensor:
+    return output
+
+
+PROBES: dict[str, Callable[[Scene], dict[str, float]]] = {"line": follow_line, "mode": evaluate, "mean": ignore_inputs}
+FEWEST = 8  # samples whose mean says something
 
 
 @contextmanager
@@ -91,10 +117,13 @@ def run_probe(
     if reason or not update or state.loss is None:
         return tried
     losses = losses_again(state, cover.model, loss_fn)
-    scene = Scene(losses, cover.parameters, state.theta, update, state.again)
+    module = loss_fn if isinstance(loss_fn, nn.Module) else None
+    answered = partial(state.again.losses_of, loss_fn=module, passes=state.passes, scale=state.loss_scale)
+    scene = Scene(losses, cover.parameters, state.theta, update, state.again, answered)
     try:
         with quietly():
-            if not agrees(scene.loss_at(0.0), state.loss, next(iter(update.values())).dtype):
+            again = scene.loss_with(same_answer) if name == "mean" else scene.loss_at(0.0)
+            if not agrees(again, state.loss, next(iter(update.values())).dtype):
                 return tried
             numbers = PROBES[name](scene)
     except Exception:  # an error in the user's modules, or not repeatable: there is no probe, and training goes on

@@ -24,7 +24,7 @@ def measure_around(root: Any) -> dict[str, float]:
     """``broadcast``: by how much a term grew two shapes that differ (1: none did). ``batch_softmax``: 1 where scores for
     classes went through a softmax along the batch. ``squashed``: 1 where what a loss takes a softmax or sigmoid of is one
     already."""
-    growth, over_batch, squashed = 1.0, 0.0, 0.0
+    growth, differences, over_batch, squashed = 1.0, 1.0, 0.0, 0.0
     waiting, seen = [root], set[Any]()
     while waiting and len(seen) < MOST:
         node = waiting.pop(0)
@@ -39,8 +39,9 @@ def measure_around(root: Any) -> dict[str, float]:
                 behind = kind_of(source) if source is not None else ""
                 over_batch = max(over_batch, float(behind == "Softmax" and is_along_batch(source)))
                 squashed = max(squashed, float(behind == "Sigmoid" or (behind == "Softmax" and not over_batch)))
-        elif kind in ("Pow", "Abs"):
-            growth = max(growth, grown_difference(node))
+        elif kind == "Sub":
+            grown_by = grown_difference(node)
+            differences = max(differences, grown_by) if differences and grown_by else 0.0
         elif kind == "LogSoftmax":
             source = source_of(node)
             if source is not None and kind_of(source) == "Softmax":
@@ -48,7 +49,7 @@ def measure_around(root: Any) -> dict[str, float]:
                 over_batch, squashed = (1.0, squashed) if along else (over_batch, 1.0)
         if kind not in _LAYERS:
             waiting += [child for child, _ in node.next_functions]
-    return {"broadcast": growth, "batch_softmax": over_batch, "squashed": squashed}
+    return {"broadcast": max(growth, differences), "batch_softmax": over_batch, "squashed": squashed}
 
 
 def grown(node: Any) -> float:
@@ -56,14 +57,16 @@ def grown(node: Any) -> float:
     return z.numel() / max(1, own_elements(z), own_elements(y))
 
 
-def grown_difference(node: Any) -> float:
-    """``((z - y) ** 2).mean()`` with [B, 1] and [B]: a square of differences from a row of outputs."""
-    source = node.next_functions[0][0]
-    if source is None or kind_of(source) != "Sub":
-        return 1.0
+def grown_difference(source: Any) -> float:
+    """``z - y`` with [B, 1] and [B], whatever is made of it: a square of differences from a row of outputs. 0 where outputs are
+    compared with one another: a loss of all pairs, in which such a square is meant."""
     made = [child for child, _ in source.next_functions if child is not None]
     shape = output_shape(source)
-    if len(made) != 1 or len(shape) != 2 or shape[0] != shape[1] or math.prod(output_shape(made[0])) != shape[0]:
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 2:
+        return 1.0
+    if len(made) == 2:
+        return 0.0
+    if len(made) != 1 or math.prod(output_shape(made[0])) != shape[0]:
         return 1.0
     return float(shape[0])
 

@@ -35,9 +35,10 @@ from cockpit_core.signals.targets import (
     measure_labels,
     measure_likelihood,
     measure_likeness,
+    measure_pairs,
     measure_targets,
 )
-from cockpit_core.signals.tensors import are_codes, choose_tensor, find_tensor, list_tensors
+from cockpit_core.signals.tensors import choose_inputs, find_tensor, list_tensors
 from cockpit_core.signals.turns import Turns
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
 
@@ -182,13 +183,12 @@ class Collector:
         self.numbers["samples"] = float(self.batch_size)
         if self.calls > 1:
             self.numbers["calls"] = float(self.calls)
-        x = None if are_codes(tensors) else choose_tensor(tensors, self.batch_size, True)
-        codes = choose_tensor(tensors, self.batch_size, False) if x is None else None
+        x, codes = choose_inputs(tensors, self.batch_size)
         self.tokens = [t for t in tensors if not t.is_floating_point()] if codes is not None else []
         self.features = x
         if x is not None:
-            self._read("inputs", measure_inputs, x)
-        seen = x if x is not None else codes
+            self._read("inputs", measure_inputs, x, *([True] if codes is not None else []))
+        seen = codes if codes is not None else x
         if seen is not None:
             self._read("inputs", measure_checksum, seen)
 
@@ -272,6 +272,7 @@ class Collector:
             self.numbers["target_like_input"] = 1.0  # a reconstruction
         if features is not None:
             self._read("loss", measure_likeness, *as_columns(features, y))
+            self._read("loss", measure_pairs, features, y)
         self._take_targets(z, y, loss_fn)
 
     def _take_targets(self, z: Tensor, y: Tensor, loss_fn: Any) -> None:

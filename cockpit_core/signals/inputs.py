@@ -17,16 +17,18 @@ ENOUGH = 4  # samples, below which scales of features say nothing
 
 
 @signal
-def measure_inputs(x: Tensor) -> Steps[dict[str, float]]:
+def measure_inputs(x: Tensor, beside: bool = False) -> Steps[dict[str, float]]:
     """Scale, feature scales, tail of sample lengths and constant features of a floating point input [B, ...].
 
     ``input_ratio`` is the largest root mean square of a feature over their median; ``input_tail`` is the length of the
     longest sample (after the mean is taken off) over the median length. Sparse inputs (one-hot, bags of words) have
-    large ratios and mislead; ``input_zeros`` tells them apart.
+    large ratios and mislead; ``input_zeros`` tells them apart. ``beside``: beside codes; nothing but zeros is a state then.
     """
     (rows,) = yield [as_rows(x)]
     rows = np.ascontiguousarray(rows)  # columns lie apart where some were left out: slow to go through many times
     rows, broken, size = without_broken(rows)
+    if not size and beside:
+        return {}
     numbers = {"input_rms": size, "input_zeros": 1 - np.count_nonzero(rows) / rows.size}
     if broken:
         numbers["input_not_finite"] = float(broken)

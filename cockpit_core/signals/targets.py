@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 from cockpit_core.signals.reading import Steps, lower_median, signal
 from cockpit_core.signals.tensors import as_rows
 
 MOST_CLASSES = 100_000
 MOST_LABELS = 65536
+COARSE = 8
 
 
 @signal
@@ -108,6 +110,28 @@ def measure_likeness(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
         return {}
     top = int(likeness.argmax())
     return {"input_target": float(likeness[top]), "input_target_where": float(top)}
+
+
+@signal
+def measure_pairs(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
+    """``pair_likeness``: by how much more an input is like its own target than like that of another sample (correlations of what
+    differs from the mean of the batch). Of pictures of any two sizes, coarsely, and of targets that have the shape of inputs."""
+    pictures = x.dim() == 4 and y.dim() == 4
+    if not (pictures or (x.dim() > 1 and x.shape == y.shape)) or len(x) != len(y) or len(x) < 8:
+        return {}
+    ours, theirs = yield [coarse(t).double() if pictures else as_rows(t, 8192).double() for t in (x, y)]
+    ours, theirs = (rows - rows.mean(0) for rows in (ours, theirs))
+    lengths = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
+    if not (lengths[0].all() and lengths[1].all()):
+        return {}
+    ours, theirs = ours / lengths[0][:, None], theirs / lengths[1][:, None]
+    apart = (ours * theirs).sum(1).mean() - (ours * np.roll(theirs, 1, 0)).sum(1).mean()
+    return {"pair_likeness": float(apart)} if math.isfinite(apart) else {}
+
+
+def coarse(pictures: Tensor) -> Tensor:
+    """[B, 64]: 8 by 8 places, all channels together."""
+    return adaptive_avg_pool2d(pictures.float().mean(1), COARSE).flatten(1)
 
 
 @signal

@@ -51,6 +51,20 @@ def are_codes(tensors: list[Tensor]) -> bool:
     return bool(tensors) and tensors[0].dim() > 0 and not (tensors[0].is_floating_point() or tensors[0].is_complex())
 
 
+def choose_inputs(tensors: list[Tensor], batch_size: int) -> tuple[Tensor | None, Tensor | None]:
+    """Numbers and codes that go into a model: the largest of each. With codes first, only a table beside them counts (columns of
+    numbers beside categories): a mask has the shape of the codes, a state has more dimensions."""
+    if not are_codes(tensors):
+        numbers = choose_tensor(tensors, batch_size, True)
+        return numbers, choose_tensor(tensors, batch_size, False) if numbers is None else None
+    codes = choose_tensor(tensors, batch_size, False)
+    shapes = {t.shape for t in tensors if not t.is_floating_point()}
+    tables = [
+        t for t in tensors if t.dim() == 2 and t.shape[0] == batch_size and t.shape[1] > 1 and t.shape not in shapes
+    ]
+    return choose_tensor(tables, batch_size, True), codes
+
+
 def choose_tensor(tensors: list[Tensor], batch_size: int, floating: bool) -> Tensor | None:
     kind = [t for t in tensors if t.is_floating_point() == floating and not t.is_complex()]
     batched = [t for t in kind if t.dim() and t.shape[0] == batch_size]

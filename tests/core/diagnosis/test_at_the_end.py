@@ -195,3 +195,69 @@ def test_a_loss_that_nobody_knows(left: float, told: str) -> None:
     header = make_header("Pinball")
     change = put(Loss=lambda i: 3 * (left + (1 - left) * 0.8**i) + noise(i) / 100)
     assert severity("missing_nonlinearity", change, header=header, static={"static_linear": 1}, **LONG) == told
+
+
+VALUES = {"target_std": 1.0, "target_scale": 0.7, "target_mean": 0.0}
+
+
+def left(level: float):
+    """A squared error that ends at this share of the variance of its targets."""
+    return put(Loss=lambda i: level + (1 - level) * np.exp(-i / 5) + noise(i) / 40, Distance=5.0, **VALUES)
+
+
+@pytest.mark.parametrize(
+    ("level", "valid", "told"), [(0.5, 0.5, "likely"), (0.5, 0.95, ""), (0.1, 0.5, ""), (0.5, 0.1, "")]
+)
+def test_targets_of_training_that_are_worse_than_those_of_validation(level: float, valid: float, told: str) -> None:
+    """Half of the loss is left, and a quarter in validation: not where next to nothing is left, nor from another scale."""
+    change, header = left(level), make_header("MSELoss", "Adam")
+
+    def logged(i):
+        own = level + (1 - level) * np.exp(-i / 5)
+        return {"valid_loss": own * (valid if valid < 0.2 else 1 - (1 - valid) * min(1.0, i / 20))}
+
+    assert severity("label_noise", change, logged=logged, header=header, **LONG) == told
+    dropped = {"static": {"static_dropout": 0.2}}
+    assert severity("label_noise", change, logged=logged, header=header, **LONG, **dropped) == "", "dropout does it too"
+
+
+@pytest.mark.parametrize(("right", "valid", "told"), [(0.6, 0.95, "likely"), (0.75, 0.95, "advice"), (0.9, 0.95, "")])
+def test_yes_or_no_that_is_right_more_often_in_validation(right: float, valid: float, told: str) -> None:
+    header = make_header("BCEWithLogitsLoss")
+    change = put(Loss=lambda i: 0.6 + noise(i) / 40, accuracy=right, label_top_share=0.55)
+    assert severity("label_noise", change, logged=lambda i: {"valid_accuracy": valid}, header=header, **LONG) == told
+
+
+def test_columns_that_hold_nothing_or_one_value() -> None:
+    wide = falling(0.5, accuracy=0.5, input_constant=0.8, input_zeros=0.6)
+    assert severity("constant_feature", wide, **LONG) == "likely"
+    picture = falling(0.5, accuracy=0.5, input_constant=0.3, input_zeros=0.5)
+    assert severity("constant_feature", picture, **LONG) == "", "zeros are elsewhere too"
+
+
+def test_what_is_left_when_nothing_else_explains_it() -> None:
+    """A run that is over, at chance, with weights that have moved and steps of the right size."""
+    lost = at(0.95, accuracy=0.1, UpdateSize=0.02, Distance=5.0)
+    assert severity("labels_random", lost, **LONG) == "likely"
+    assert severity("labels_random", lost, n=60) == "", "it is not over"
+    assert severity("labels_random", both(lost, put(dead=0.8)), **LONG) == "", "its units are dead"
+
+
+@pytest.mark.parametrize(("likeness", "told"), [(0.0, "likely"), (0.6, "")])
+def test_pictures_and_targets_of_others(likeness: float, told: str) -> None:
+    """What all targets have in common is learned, so that the loss is below chance."""
+    header = make_header("MSELoss", "Adam")
+    apart = put(
+        Loss=lambda i: 0.85 + noise(i) / 40, pair_likeness=likeness, target_like_input=1, Distance=5.0, **VALUES
+    )
+    assert severity("labels_random", both(apart, put(UpdateSize=0.02)), header=header, **LONG) == told
+
+
+def test_training_that_gains_where_validation_does_not() -> None:
+    header = make_header("MSELoss", "Adam")
+    heart = put(Loss=lambda i: 1.02 - 0.14 * i / 60 + noise(i) / 40, Distance=5.0, UpdateSize=0.02, **VALUES)
+    heart = both(heart, put(loss_std=0.05))
+    told = severity("labels_random", heart, logged=lambda i: {"valid_loss": 0.97}, header=header, **LONG)
+    assert told == "likely"
+    better = severity("labels_random", heart, logged=lambda i: {"valid_loss": 1 - 0.15 * i / 60}, header=header, **LONG)
+    assert better == ""

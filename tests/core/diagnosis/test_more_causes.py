@@ -12,18 +12,18 @@ from tests.core.diagnosis.test_diagnoses import FLAT, STUCK, find, make_header, 
 @pytest.mark.parametrize(
     ("low", "high", "lowest", "highest", "severity"),
     [
-        (-0.99, 0.99, -2.9, 2.7, "likely"),  # tanh
-        (0.01, 0.99, -2.9, 2.7, "likely"),  # sigmoid
+        (-0.985, 0.985, -2.9, 2.7, "likely"),  # tanh
+        (0.015, 0.985, -2.9, 2.7, "likely"),  # sigmoid
         (0.0, 3.0, -2.9, 2.7, "likely"),  # ReLU
         (0.0, 3.0, 0.0, 2.7, ""),  # targets that are never negative
         (-0.9, 0.9, -2.9, 2.7, ""),  # not at a bound: a network that is not sure
-        (-0.99, 1.01, -2.9, 2.7, ""),  # beyond it
+        (-0.99, 1.05, -2.9, 2.7, ""),  # beyond it
     ],
 )
 def test_outputs_that_cannot_reach_their_targets(low, high, lowest, highest, severity) -> None:
     change = put(
         Loss=lambda i: 0.5 + noise(i) / 10, target_std=1, target_scale=0.7, target_min=lowest, target_max=highest,
-        output_min=low, output_max=high,
+        output_min=lambda i: low + (0.1 * noise(i) if low else 0.0), output_max=lambda i: high - 0.1 * noise(2 * i),
     )  # fmt: skip
     found = find(change, header=values_header(), n=60)
     assert (found["output_activation"].severity if "output_activation" in found else "") == severity

@@ -97,7 +97,7 @@ def test_mode_has_the_loss_of_evaluation(tmp_path):
         assert abs(value - loss) > 1e-3
 
 
-@pytest.mark.parametrize("probe", ["line", "mode"])
+@pytest.mark.parametrize("probe", ["line", "mode", "mean"])
 def test_probes_leave_no_trace(tmp_path, probe):
     plain, plain_optimizer, _ = train("")
     end = torch.get_rng_state()
@@ -156,3 +156,82 @@ def test_micro_batches_are_one_batch(tmp_path):
     steps, values = cockpit_core.load(tmp_path).scalars(PREFIX + "four")
     assert len(steps) >= 3
     assert values.tolist() == pytest.approx([known[step] for step in steps.tolist()], rel=1e-4)
+
+
+def mean_of(x, y, state, values) -> float:
+    """Of a model of its own: the loss where every sample gets the mean answer."""
+    model = make_model()
+    model.load_state_dict(values)
+    here = torch.get_rng_state()
+    torch.set_rng_state(state)
+    with torch.no_grad():
+        answers = model(x)
+    torch.set_rng_state(here)
+    return nn.functional.cross_entropy(answers.mean(0).expand_as(answers), y).item()
+
+
+class Kept(nn.Module):
+    """Counts, remembers and draws: all of it must be as if it had been called once a step."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.calls = [], 0
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, z, y):
+        self.calls += 1
+        self.seen.append(float(z.detach().sum()))
+        self.total += 1
+        return nn.functional.cross_entropy(z + 0 * torch.rand(()), y)
+
+
+def as_function(z, y):
+    return nn.functional.cross_entropy(2 * z / 2, y)
+
+
+@pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), as_function])
+def test_mean_has_the_loss_of_the_mean_answer(tmp_path, loss_fn):
+    _, _, seen = train("mean", tmp_path, loss_fn=loss_fn)
+    data = cockpit_core.load(tmp_path)
+    steps, values = data.scalars(PREFIX + "mean_loss")
+    assert len(steps) >= 3
+    assert values.tolist() == pytest.approx([mean_of(*seen[step][:4]) for step in steps.tolist()], rel=1e-4)
+    assert data.scalars(PREFIX + "loss")[1].tolist() == pytest.approx([seen[step][5] for step in steps.tolist()])
+
+
+def test_mean_leaves_no_trace_in_a_loss_that_keeps_something(tmp_path):
+    plain, probed = Kept(), Kept()
+    model, _, _ = train("", loss_fn=plain)
+    end = torch.get_rng_state()
+    other, _, _ = train("mean", tmp_path, loss_fn=probed)
+    assert torch.equal(end, torch.get_rng_state())
+    assert cockpit_core.load(tmp_path).scalars(PREFIX + "mean")[1].min() == 1
+    assert (plain.calls, plain.seen, plain.total) == (probed.calls, probed.seen, probed.total)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+def test_mean_is_not_told_where_a_part_of_the_loss_has_no_answers(tmp_path):
+    """A penalty would be in both losses; a model that gives its loss has no answers to replace."""
+    torch.manual_seed(0)
+    for place, penalty in (("a", True), ("b", False)):
+        model = make_model()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+        class Whole(nn.Module):
+            def __init__(self, inner):
+                super().__init__()
+                self.inner = inner
+
+            def forward(self, x, y):
+                return nn.functional.cross_entropy(self.inner(x), y)
+
+        tracked = model if penalty else Whole(model)
+        run = cockpit_core.track(tracked, as_function, optimizer, tmp_path / place, config="economy", schedule=1)
+        run._tracker.log.live.judge.rules.clear()
+        run._tracker.log.live.judge.rules["suspicious"] = suspect("mean")
+        for x, y in make_batches(20):
+            optimizer.zero_grad()
+            (as_function(model(x), y) + model[0].weight.pow(2).sum() if penalty else tracked(x, y)).backward()
+            optimizer.step()
+        run.close()
+        assert not cockpit_core.load(tmp_path / place).scalars(PREFIX + "mean")[1].any()

@@ -138,3 +138,18 @@ def test_a_term_that_is_subtracted() -> None:
     difference = h.abs().mean() - F.mse_loss(h[:, 0], torch.randn(B))
     factors = [read_graph_loss(loss.grad_fn, None).factor for loss in (added, subtracted, difference)]  # type: ignore[union-attr]
     assert factors == [1.0, -1.0, -1.0]
+
+
+def test_broadcast_under_any_loss() -> None:
+    """A quantile, a logarithm of a cosine: what is made of the difference does not matter."""
+    h, y = nn.Linear(4, 1)(torch.randn(B, 4)), torch.randn(B)
+    assert around(torch.maximum(0.1 * (y - h), -0.9 * (y - h)).mean())["broadcast"] == B
+    assert around((h - y).cosh().log().mean())["broadcast"] == B
+    assert around((h[:, 0] - y).cosh().log().mean())["broadcast"] == 1
+
+
+def test_all_pairs_are_no_broadcast() -> None:
+    """A distance of two distributions compares all outputs with one another, and with all targets."""
+    h, y = nn.Linear(4, 1)(torch.randn(B, 4)), torch.randn(B)
+    distance = 2 * (h - y).abs().mean() - (h - h[:, 0]).abs().mean()
+    assert around(distance)["broadcast"] == 1
