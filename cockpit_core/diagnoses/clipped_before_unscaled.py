@@ -14,7 +14,7 @@ class ClippedBeforeUnscaled(Diagnosis):
     name = "clipped_before_unscaled"
     title = "gradients are clipped before they are unscaled"
     needs = ("loss_scale",)
-    hold, least = 3, 4
+    hold, after, least = 1, 2, 3
     confidence = 0.85
     explains = ("clipping_too_hard", "learning_rate_too_low", "not_learning")
 

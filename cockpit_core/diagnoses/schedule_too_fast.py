@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+EARLY = 15  # steps
+
+
 class ScheduleTooFast(Diagnosis):
     name = "schedule_too_fast"
     title = "the learning rate decays too fast"
     needs = ("LearningRate",)
-    hold, after, least = 2, 15, 4
+    hold, after, least = 1, 3, 3
     confidence = 0.85
     explains = ("learning_rate_too_low", "not_learning", "label_noise", "labels_random")
 
@@ -26,6 +29,10 @@ class ScheduleTooFast(Diagnosis):
         return view.rate_life < 60 and view.rate_fall < 0.6 and view.lags
 
     def test(self, view: View) -> Found | None:
+        if (hopeless := self._is_hopeless(view)) is not None:
+            return hopeless
+        if view.t < EARLY or not view.has_seen(4):
+            return None
         much_left = view.level > 0.25 or (view.level != view.level and not view.drop > 0.5)
         life = view.rate_life
         starved = self._is_starved(view)
@@ -75,6 +82,26 @@ class ScheduleTooFast(Diagnosis):
             "until the loss no longer falls."
         )
         return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("level", view.level)])
+
+    @staticmethod
+    def _is_hopeless(view: View) -> Found | None:
+        """The rate has fallen by the same factor at every step since the first one: all steps that there will ever be add up to
+        a few, for weights that nothing was trained into."""
+        life = view.rate_life
+        total = life / math.log(2)
+        since_start = abs(math.log2(max(view.rate_fall, 1e-30)) + (view.t - view.history.began) / life) < 0.1
+        much = view.level > 0.5 or (view.level != view.level and view.drop < 0.5)
+        if not total < limit("rate_total") or not since_start or not much or not view.are_fresh(view.facts.layers):
+            return None
+        text = (
+            f"The schedule is too fast: the learning rate halves every {number(life)} steps, so that all steps of the training "
+            f"will add up to about {number(total)} at its highest value."
+        )
+        remedy = (
+            "Let the rate fall over the whole run (a scheduler that counts epochs must not be stepped at every batch), or "
+            "keep it constant until the loss no longer falls."
+        )
+        return Found(text, remedy, [evidence("rate_total", total), evidence("rate_fall", view.rate_fall)])
 
     @staticmethod
     def _is_wasted(view: View) -> Found | None:
