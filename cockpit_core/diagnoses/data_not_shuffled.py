@@ -58,4 +58,5 @@ class DataNotShuffled(Diagnosis):
             f"{number(share)} times as much as they would in shuffled data."
         )
         remedy = "Pass shuffle=True to the DataLoader (or permute the samples at each epoch)."
-        return Found(text, remedy, [evidence("between", share)], since=view.history.began)
+        severity = "advice" if view.does_well else "likely"
+        return Found(text, remedy, [evidence("between", share)], severity=severity, since=view.history.began)

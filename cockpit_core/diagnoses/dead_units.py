@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+WAIT = 20  # steps
+
+
 class DeadUnits(Diagnosis):
     name = "dead_units"
     title = "a layer is dead"
@@ -48,6 +51,10 @@ class DeadUnits(Diagnosis):
         if not now and not (from_start and (view.lingers or not view.learns)):
             return None
         harmful = bool(view.silent) or view.stuck or view.drop < 0.1 or (from_start and view.lingers)
+        # Signals get past a dead layer (skip connections): what is left may do.
+        passed = from_start and view.first("output_spread") > limit("output_spread")
+        if passed and not view.lingers:
+            harmful = view.struggles or (view.stuck and view.t >= WAIT)
         if not harmful or (view.learns and view.drop > 0.8):
             return None
         if from_start and not view.silent and 0 < view.vanishing[0] < limit("vanishing"):

@@ -56,7 +56,7 @@ class InitConstant(Diagnosis):
         if (dead := [name for name in names if name in view.silent]) and (view.t >= PATIENT or self._is_dead(view)):
             return self._tell_dead(dead)
         behind = view.t >= LATE and (
-            view.lags or view.lingers or view.wanting
+            view.lags or view.lingers or (view.wanting and not view.of_texts)
         )  # biases alone learn something, and not much
         if not constant >= max(2, 0.7 * all_of_them) or (view.learns and not behind):
             return None

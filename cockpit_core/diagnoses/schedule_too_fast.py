@@ -107,7 +107,7 @@ class ScheduleTooFast(Diagnosis):
     def _is_wasted(view: View) -> Found | None:
         """Most of the run was spent at a rate of nothing, by whatever schedule. All healthy ones end there, if at all."""
         left = view.level > 0.15 if view.level == view.level else not view.drop > 0.9
-        if not view.rate_gone > limit("rate_gone") or not left or view.t < 60 or view.history.resumed:
+        if not view.rate_gone > limit("rate_gone") or not left or view.t < 60 or view.history.resumed or view.does_well:
             return None
         text = (
             f"The schedule is too fast: since step {view.history.rate_gone} the learning rate is below a thousandth of its "
@@ -125,7 +125,7 @@ class ScheduleTooFast(Diagnosis):
         """All steps to come will not do what is left, at the slope that the loss has now."""
         life = view.rate_life
         left = view.rate_fall * life / math.log(2)  # in steps at the highest rate
-        much = view.level > 0.15 and view.final_level > 0.08
+        much = view.level > 0.15 and view.final_level > 0.08 and not view.does_well
         if not left < limit("steps_left") or not much or view.t < 60 or view.history.resumed:
             return None
         text = (

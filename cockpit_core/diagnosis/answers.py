@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cockpit_core.diagnosis.chance import Chance
 from cockpit_core.diagnosis.history import SIGNAL
+from cockpit_core.diagnosis.limits import limit
 from cockpit_core.diagnosis.reading import nan, ratio
 from cockpit_core.foundation.kept import kept
 
@@ -63,6 +64,14 @@ class Answers(Chance):
         """The same of the last quarter of the run; NaN where few were looked at."""
         last = self._count(0.75 * self.t)
         return 1 - last.wrong / last.rows if last.rows >= 100 else nan
+
+    @kept
+    def does_well(self) -> bool:
+        """Nearly all answers in validation are right, and not because one label is so common: whatever was found does no harm
+        that could be seen."""
+        looks = self.history.logged.looks("accuracy")
+        best = max((look.value for look in looks.last), default=nan) if looks else nan
+        return limit("valid_right") < best <= 1 and not self.top_share > 0.8
 
     @kept
     def above_guess(self) -> float:

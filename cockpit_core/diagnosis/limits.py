@@ -168,6 +168,10 @@ LIMITS: dict[str, Limit] = {
         "loss that is left in the end",
         "beside a fact that no right program shows: without it, less would be",
     ),
+    "wanting_values": Limit(
+        0.2, 0, 0.2, "of chance", "loss that is left in the end", "a fifth of the spread of real targets may be their noise"
+    ),
+    "valid_right": Limit(0.97, 0, 1, "", "share of right answers in validation", "little is left that could be better"),
     "pace": Limit(
         1.6, 1.6, _inf, "", "how far ln(loss) falls in as many steps as the run has had", "0.7 = it halves in that time"
     ),
