@@ -46,7 +46,7 @@ class AdamEpsTooLarge(Diagnosis):
         )
         remedy = f"Use eps = 1e-8, or multiply the learning rate by about {number(USUAL / max(steps, 1e-6))}."
         # Adam's own steps, and short by any measure: no learning rate was chosen to make up for it.
-        short = steps < limit("eps_steps") and view.update < limit("update_low") and not view.learns
+        short = steps < limit("eps_steps") and eps >= 1e-2 and view.update < limit("update_low") and not view.learns
         harmful = short or view.suffers or view.lingers or crawls or (view.stuck and view.t >= 20)
         numbers = [evidence("step per parameter over lr", steps)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

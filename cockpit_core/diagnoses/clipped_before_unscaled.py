@@ -20,7 +20,7 @@ class ClippedBeforeUnscaled(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         scale = view.now("loss_scale")
-        if not scale > 16 or not view.clipped * scale < 10 * view.rate_fall or not view.clipped < 0.01:
+        if not scale > 16 or not view.clipped * scale < 10 * view.rate_fall or not 0 < view.clipped < 0.01:
             return None
         text = (
             f"Gradients seem to be clipped before they are unscaled: the optimizer gets {number(view.clipped)} of "
