@@ -19,7 +19,7 @@ class ScheduleTooFast(Diagnosis):
     name = "schedule_too_fast"
     title = "the learning rate decays too fast"
     needs = ("LearningRate",)
-    hold, after, least = 1, 3, 3
+    hold, after, least = 2, 3, 3
     confidence = 0.85
     explains = ("learning_rate_too_low", "not_learning", "label_noise", "labels_random")
 
@@ -35,12 +35,8 @@ class ScheduleTooFast(Diagnosis):
             return None
         much_left = view.level > 0.25 or (view.level != view.level and not view.drop > 0.5)
         life = view.rate_life
-        starved = self._is_starved(view)
-        if starved is not None:
-            return starved
-        wasted = self._is_wasted(view)
-        if wasted is not None:
-            return wasted
+        if (lost := self._is_starved(view) or self._is_wasted(view)) is not None:
+            return lost
         over = (
             life < 20 and view.rate_fall < 0.1 and (view.level > 0.3 or not view.thrives)
         )  # whatever was learned by then
@@ -101,13 +97,15 @@ class ScheduleTooFast(Diagnosis):
             "Let the rate fall over the whole run (a scheduler that counts epochs must not be stepped at every batch), or "
             "keep it constant until the loss no longer falls."
         )
-        return Found(text, remedy, [evidence("rate_total", total), evidence("rate_fall", view.rate_fall)])
+        numbers = [evidence("rate_total", total), evidence("rate_fall", view.rate_fall)]
+        return Found(text, remedy, numbers, at_once=True)
 
     @staticmethod
     def _is_wasted(view: View) -> Found | None:
         """Most of the run was spent at a rate of nothing, by whatever schedule. All healthy ones end there, if at all."""
         left = view.level > 0.15 if view.level == view.level else not view.drop > 0.9
-        if not view.rate_gone > limit("rate_gone") or not left or view.t < 60 or view.history.resumed or view.does_well:
+        early = view.t < (20 if view.level > 0.5 else 60)
+        if not view.rate_gone > limit("rate_gone") or not left or early or view.history.resumed or view.does_well:
             return None
         text = (
             f"The schedule is too fast: since step {view.history.rate_gone} the learning rate is below a thousandth of its "

@@ -171,7 +171,7 @@ LIMITS: dict[str, Limit] = {
     "wanting_values": Limit(
         0.2, 0, 0.2, "of chance", "loss that is left in the end", "a fifth of the spread of real targets may be their noise"
     ),
-    "valid_right": Limit(0.97, 0, 1, "", "share of right answers in validation", "little is left that could be better"),
+    "valid_right": Limit(0.97, 0, 0.97, "", "share of right answers in validation", "little is left that could be better"),
     "pace": Limit(
         1.6, 1.6, _inf, "", "how far ln(loss) falls in as many steps as the run has had", "0.7 = it halves in that time"
     ),
