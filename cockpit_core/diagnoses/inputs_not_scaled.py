@@ -54,7 +54,7 @@ class InputsNotScaled(Diagnosis):
         # Gates and tanh hide it too: there it has filled them.
         arrives = arrives or (size > 10 * limit("input_rms") and view.t >= 60)
         # Thrown far above chance at first, it comes down fast: whether it gets along is seen later.
-        returns = view.t < 60 and view.drop > 0.5 and view.fall[1] > 1
+        returns = view.t < 60 and view.drop > 0.5 and not view.fall[1] <= 1
         suffers = (
             far
             or view.level0 > 20
