@@ -45,7 +45,9 @@ class DataNotShuffled(Diagnosis):
         if not total > 0:
             return None
         share = between * samples / total  # 1 for independent samples, the batch size for batches of one kind
-        many = count >= 8 or (count >= 5 and share > 2 * limit("between"))  # of so few batches chance makes no such share
+        many = count >= 8 or (
+            count >= 5 and share > 2 * limit("between")
+        )  # of so few batches chance makes no such share
         if not share > limit("between") or not share > (0.15 if many else 0.5) * samples:
             return None
         # Real targets may drift because the network makes them itself; in sorted batches they are all alike as well.

@@ -72,7 +72,9 @@ class DeadUnits(Diagnosis):
         )
         severity = "broken" if dead >= 0.999 and view.batch >= 8 else "likely"
         alike = view.static("static_constant") >= max(2, 0.7 * view.static("static_matrices"))
-        if waits or (not now and not (view.suffers or view.lingers)) or (alike and view.t < 60):  # those that are left may do
+        if (
+            waits or (not now and not (view.suffers or view.lingers)) or (alike and view.t < 60)
+        ):  # those that are left may do
             severity = "advice"
         return Found(
             text,

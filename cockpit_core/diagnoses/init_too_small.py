@@ -44,8 +44,9 @@ class InitTooSmall(Diagnosis):
             return None
         # No signal reaches the output, and steps that depend on the gradient's size, or are short, do not make one soon.
         slow = not view.facts.adaptive or regrowth(view) > SOON
-        harmful = view.weight_scale < 0.1 and 0 < spread < limit("output_none") and slow
-        harmful = harmful or view.t >= max(60.0, regrowth(view)) and (view.lags if view.weight_scale < 0.1 else view.struggles)
+        none = view.weight_scale < 0.1 and 0 < spread < limit("output_none") and slow
+        late = view.t >= max(60.0, regrowth(view))
+        harmful = none or (late and (view.lags if view.weight_scale < 0.1 else view.struggles))
         text = (
             "The initialisation is too small: the weights are "
             f"{number(view.weight_scale)} times as long as torch makes them, at the first step the outputs of different "
