@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -37,13 +38,15 @@ class AdamEpsTooLarge(Diagnosis):
             and view.t >= 80
             and (view.level > 0.5 or (view.level != view.level and view.drop < 0.5))
         )
-        if not (steps < 0.05 or slow) or (view.learns and not (view.suffers or view.lingers or crawls)):
+        if not (steps < limit("eps_steps") or slow) or (view.learns and not (view.suffers or view.lingers or crawls)):
             return None
         text = (
             f"Adam's eps of {eps:g} is larger than the gradients: its steps are {number(100 * steps / USUAL)} % "
             "as long as they would be without it."
         )
         remedy = f"Use eps = 1e-8, or multiply the learning rate by about {number(USUAL / max(steps, 1e-6))}."
-        harmful = view.suffers or view.lingers or crawls or (view.stuck and view.t >= 20)
+        # Adam's own steps, and short by any measure: no learning rate was chosen to make up for it.
+        short = steps < limit("eps_steps") and eps >= 1e-2 and view.update < limit("update_low") and not view.learns
+        harmful = short or view.suffers or view.lingers or crawls or (view.stuck and view.t >= 20)
         numbers = [evidence("step per parameter over lr", steps)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

@@ -21,6 +21,7 @@ class BatchTooLarge(Diagnosis):
     hold, after, least = 6, 5, 4
     at_end = True
     confidence = 0.6
+    explains = ("schedule_too_fast",)  # by epochs, which are a step or two
 
     def test(self, view: View) -> Found | None:
         short = view.finished and view.t < FEW_STEPS and view.batch >= MANY
@@ -44,4 +45,4 @@ class BatchTooLarge(Diagnosis):
             f"({number(100 * view.noise)} % of its length squared)."
         )
         remedy = f"A batch of about {enough} gives nearly the same steps, so that you can take more of them."
-        return Found(text, remedy, [evidence("noise", view.noise)])
+        return Found(text, remedy, [evidence("noise", view.noise)], alone=True)

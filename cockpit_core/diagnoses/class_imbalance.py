@@ -24,6 +24,12 @@ class ClassImbalance(Diagnosis):
     explains = ("overfitting", "labels_random", "label_noise")
 
     @staticmethod
+    def _take_turns(view: View) -> bool:
+        """Whole batches have one label, and not all the same: they are sorted, and no class dominates."""
+        pairs = zip(view.every("label_min", 24), view.every("label_max", 24), strict=False)
+        return view.typical("label_count") >= 8 and len({low for low, high in pairs if low == high}) > 1
+
+    @staticmethod
     def _is_never(view: View, share: float) -> Found | None:
         """Of two answers one is hardly ever right, and the network never gives it, or always does. A rare one may be beyond
         reach: that is an alarm only once the training is over."""
@@ -67,6 +73,8 @@ class ClassImbalance(Diagnosis):
         right = mean(view.every("accuracy", 12))
         rest = (right - share) / max(1e-9, 1 - share)  # of the others' samples, if all of the commonest are right
         guesses = view.typical("guess_top_share")
+        if self._take_turns(view):
+            return None
         if view.facts.loss in BINARY_LOSSES:
             return self._is_never(view, share)
         if (rare := self._is_unlearned(view, share, odds)) is not None:

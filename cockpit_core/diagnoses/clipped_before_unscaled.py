@@ -14,13 +14,13 @@ class ClippedBeforeUnscaled(Diagnosis):
     name = "clipped_before_unscaled"
     title = "gradients are clipped before they are unscaled"
     needs = ("loss_scale",)
-    hold, least = 3, 4
+    hold, after, least = 1, 2, 3
     confidence = 0.85
     explains = ("clipping_too_hard", "learning_rate_too_low", "not_learning")
 
     def test(self, view: View) -> Found | None:
         scale = view.now("loss_scale")
-        if not scale > 16 or not view.clipped * scale < 10 * view.rate_fall or not view.clipped < 0.01:
+        if not scale > 16 or not view.clipped * scale < 10 * view.rate_fall or not 0 < view.clipped < 0.01:
             return None
         text = (
             f"Gradients seem to be clipped before they are unscaled: the optimizer gets {number(view.clipped)} of "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number, what_is_left
+from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -26,7 +27,8 @@ class ConstantFeature(Diagnosis):
         # Zeros are in these columns only; some may hold another value.
         same = len(zeros) >= 4 and share >= 0.08 and max(zeros) - min(zeros) < 0.005
         same = same and 0.5 * share < max(zeros) < share + 0.005
-        if not same or max(shares) - share > 1e-6 or not view.wanting or view.batch < 8:
+        wanting = view.wanting or (view.settled and view.level > limit("wanting"))  # values too: what is missing shows
+        if not same or max(shares) - share > 1e-6 or not wanting or view.batch < 8:
             return None
         text = (
             f"{number(100 * share)} % of the input features are zero for every sample, and in the end "

@@ -45,7 +45,10 @@ class DataNotShuffled(Diagnosis):
         if not total > 0:
             return None
         share = between * samples / total  # 1 for independent samples, the batch size for batches of one kind
-        if not share > limit("between") or not share > (0.15 if count >= 8 else 0.5) * samples:
+        many = count >= 8 or (
+            count >= 5 and share > 2 * limit("between")
+        )  # of so few batches chance makes no such share
+        if not share > limit("between") or not share > (0.15 if many else 0.5) * samples:
             return None
         # Real targets may drift because the network makes them itself; in sorted batches they are all alike as well.
         harm = view.struggles and view.t >= 40 and share > 0.4 * samples
@@ -58,4 +61,5 @@ class DataNotShuffled(Diagnosis):
             f"{number(share)} times as much as they would in shuffled data."
         )
         remedy = "Pass shuffle=True to the DataLoader (or permute the samples at each epoch)."
-        return Found(text, remedy, [evidence("between", share)], since=view.history.began)
+        severity = "advice" if view.does_well else "likely"
+        return Found(text, remedy, [evidence("between", share)], severity=severity, since=view.history.began)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+WAIT = 20  # steps
+
+
 class DeadUnits(Diagnosis):
     name = "dead_units"
     title = "a layer is dead"
@@ -48,7 +51,10 @@ class DeadUnits(Diagnosis):
         if not now and not (from_start and (view.lingers or not view.learns)):
             return None
         harmful = bool(view.silent) or view.stuck or view.drop < 0.1 or (from_start and view.lingers)
-        if not harmful or (view.learns and view.drop > 0.8):
+        # Signals get past a dead layer (skip connections): what is left may do.
+        passed = from_start and view.first("output_spread") > limit("output_spread")
+        waits = passed and not (view.lingers or view.struggles or (view.stuck and view.t >= WAIT))
+        if not (harmful or (passed and view.struggles)) or (view.learns and view.drop > 0.8):
             return None
         if from_start and not view.silent and 0 < view.vanishing[0] < limit("vanishing"):
             return None  # all get a gradient, however small: nothing is dead, signals and gradients vanish
@@ -66,7 +72,9 @@ class DeadUnits(Diagnosis):
         )
         severity = "broken" if dead >= 0.999 and view.batch >= 8 else "likely"
         alike = view.static("static_constant") >= max(2, 0.7 * view.static("static_matrices"))
-        if (not now and not (view.suffers or view.lingers)) or (alike and view.t < 60):  # those that are left may do
+        if (
+            waits or (not now and not (view.suffers or view.lingers)) or (alike and view.t < 60)
+        ):  # those that are left may do
             severity = "advice"
         return Found(
             text,

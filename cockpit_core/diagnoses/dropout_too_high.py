@@ -54,5 +54,6 @@ class DropoutTooHigh(Diagnosis):
         # The loss of training is high by the noise alone at first, and where it is good without dropout.
         known = view.level > REST if view.level == view.level else view.struggles
         harmful = (view.t >= LATE and known and not without < 0.25) or (view.wanting and not without < 0.7 * view.level)
+        harmful = harmful or p >= limit("dropout_most")  # what is left of a layer says next to nothing of the sample
         numbers = [evidence("dropout", p), evidence("level", view.level)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

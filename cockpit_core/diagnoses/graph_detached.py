@@ -62,7 +62,7 @@ class GraphDetached(Diagnosis):
         cut = view.every("ungraded_prefix", 2)
         none = view.every("ungraded_none", 2)
         if (
-            len(cut) < (1 if view.sparse else 2)
+            len(cut) < (1 if view.sparse or view.unreached else 2)
             or min(cut) < 1
             or not none
             or min(none) < 1

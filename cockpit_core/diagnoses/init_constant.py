@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, number
+from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -40,15 +41,22 @@ class InitConstant(Diagnosis):
         )
         return Found(text, remedy, [evidence("tensors without a gradient", len(names))], names)
 
+    @staticmethod
+    def _is_dead(view: View) -> bool:
+        """Most weights have had a gradient of zeros at every tracked step so far, while the others moved."""
+        moved = view.values("UpdateSize", 2)
+        return view.weight_share(view.silent) > limit("lost_weights") and len(moved) == 2 and min(moved) > 0
+
     def test(self, view: View) -> Found | None:
         constant, all_of_them = view.static("static_constant"), view.static("static_matrices")
         names = view.facts.names("constant weights")
         if not constant > 0 or view.history.resumed:
             return None
-        if (dead := [name for name in names if name in view.silent]) and view.t >= PATIENT:
+        # Where most of the network has no gradient although the rest moves, nothing will give it one.
+        if (dead := [name for name in names if name in view.silent]) and (view.t >= PATIENT or self._is_dead(view)):
             return self._tell_dead(dead)
         behind = view.t >= LATE and (
-            view.lags or view.lingers or view.wanting
+            view.lags or view.lingers or (view.wanting and not view.of_texts)
         )  # biases alone learn something, and not much
         if not constant >= max(2, 0.7 * all_of_them) or (view.learns and not behind):
             return None

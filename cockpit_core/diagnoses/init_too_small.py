@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+SOON = 20  # steps
+
+
 class InitTooSmall(Diagnosis):
     name = "init_too_small"
     title = "the initialisation is too small"
@@ -39,7 +42,11 @@ class InitTooSmall(Diagnosis):
         # Weights of the usual size whose signal fades are too many layers: vanishing_gradients says so.
         if view.static("static_constant") > 0.7 * view.static("static_matrices") or not view.weight_scale < 0.4:
             return None
-        harmful = view.t >= max(60.0, regrowth(view)) and (view.lags if view.weight_scale < 0.1 else view.struggles)
+        # No signal reaches the output, and steps that depend on the gradient's size, or are short, do not make one soon.
+        slow = not view.facts.adaptive or regrowth(view) > SOON
+        none = view.weight_scale < 0.1 and 0 < spread < limit("output_none") and slow
+        late = view.t >= max(60.0, regrowth(view))
+        harmful = none or (late and (view.lags if view.weight_scale < 0.1 else view.struggles))
         text = (
             "The initialisation is too small: the weights are "
             f"{number(view.weight_scale)} times as long as torch makes them, at the first step the outputs of different "

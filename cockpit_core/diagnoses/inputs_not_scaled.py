@@ -53,11 +53,13 @@ class InputsNotScaled(Diagnosis):
         arrives = not view.first("activation_first") < 0.2 * size or view.first("saturated") > 0.3
         # Gates and tanh hide it too: there it has filled them.
         arrives = arrives or (size > 10 * limit("input_rms") and view.t >= 60)
+        # Thrown far above chance at first, it comes down fast: whether it gets along is seen later.
+        returns = view.t < 60 and view.drop > 0.5 and not view.fall[1] <= 1
         suffers = (
             far
             or view.level0 > 20
             or (view.spike > 10 and view.lasting)
-            or (arrives and (view.struggles or view.wanting))
+            or (arrives and ((view.struggles and not returns) or view.wanting))
         )
         what = (
             f"have a root mean square of {number(size)}"

@@ -35,10 +35,12 @@ class LossSummed(Diagnosis):
     def test(self, view: View) -> Found | None:
         if not view.adds_samples or view.batch < 4:
             return None
+        falls = len(view.finite) > 0 and view.finite[-1] < 0.5 * abs(view.very_first)  # a rate that was made for it
         harmed = (
             view.broken
             or view.edge > 1.5
-            or view.update > 0.05
+            or view.update > 0.3
+            or (view.update > 0.05 and view.t >= 4 and not falls)
             or view.update_max > 0.5
             or view.alpha > 0.9
             or view.spike > 3

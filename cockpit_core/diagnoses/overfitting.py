@@ -28,7 +28,8 @@ class Overfitting(Diagnosis):
         if not (none or rises) or view.broken or view.moving_targets:
             return None
         better = view.accuracy_gained > 0.02  # surer of its mistakes, and right more often: a loss can rise by that
-        if none and not better:
+        good = view.valid_accuracy > 0.9  # with so many right answers, a loss rises by what it is sure of
+        if none and not better and not good:
             text = (
                 f"Validation does not follow training: at step {view.t} the training loss was "
                 f"{number(100 * view.train_left)} % of what it was at the first validation, and the validation loss "

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+EARLY = 15  # steps
+
+
 class ScheduleTooFast(Diagnosis):
     name = "schedule_too_fast"
     title = "the learning rate decays too fast"
     needs = ("LearningRate",)
-    hold, after, least = 2, 15, 4
+    hold, after, least = 2, 3, 3
     confidence = 0.85
     explains = ("learning_rate_too_low", "not_learning", "label_noise", "labels_random")
 
@@ -26,14 +29,14 @@ class ScheduleTooFast(Diagnosis):
         return view.rate_life < 60 and view.rate_fall < 0.6 and view.lags
 
     def test(self, view: View) -> Found | None:
+        if (hopeless := self._is_hopeless(view)) is not None:
+            return hopeless
+        if view.t < EARLY or not view.has_seen(4):
+            return None
         much_left = view.level > 0.25 or (view.level != view.level and not view.drop > 0.5)
         life = view.rate_life
-        starved = self._is_starved(view)
-        if starved is not None:
-            return starved
-        wasted = self._is_wasted(view)
-        if wasted is not None:
-            return wasted
+        if (lost := self._is_starved(view) or self._is_wasted(view)) is not None:
+            return lost
         over = (
             life < 20 and view.rate_fall < 0.1 and (view.level > 0.3 or not view.thrives)
         )  # whatever was learned by then
@@ -77,10 +80,32 @@ class ScheduleTooFast(Diagnosis):
         return Found(text, remedy, [evidence("rate_fall", view.rate_fall), evidence("level", view.level)])
 
     @staticmethod
+    def _is_hopeless(view: View) -> Found | None:
+        """The rate has fallen by the same factor at every step since the first one: all steps that there will ever be add up to
+        a few, for weights that nothing was trained into."""
+        life = view.rate_life
+        total = life / math.log(2)
+        since_start = abs(math.log2(max(view.rate_fall, 1e-30)) + (view.t - view.history.began) / life) < 0.1
+        much = view.level > 0.5 or (view.level != view.level and view.drop < 0.5)
+        if not total < limit("rate_total") or not since_start or not much or not view.are_fresh(view.facts.layers):
+            return None
+        text = (
+            f"The schedule is too fast: the learning rate halves every {number(life)} steps, so that all steps of the training "
+            f"will add up to about {number(total)} at its highest value."
+        )
+        remedy = (
+            "Let the rate fall over the whole run (a scheduler that counts epochs must not be stepped at every batch), or "
+            "keep it constant until the loss no longer falls."
+        )
+        numbers = [evidence("rate_total", total), evidence("rate_fall", view.rate_fall)]
+        return Found(text, remedy, numbers, at_once=True)
+
+    @staticmethod
     def _is_wasted(view: View) -> Found | None:
         """Most of the run was spent at a rate of nothing, by whatever schedule. All healthy ones end there, if at all."""
         left = view.level > 0.15 if view.level == view.level else not view.drop > 0.9
-        if not view.rate_gone > limit("rate_gone") or not left or view.t < 60 or view.history.resumed:
+        early = view.t < (20 if view.level > 0.5 else 60)
+        if not view.rate_gone > limit("rate_gone") or not left or early or view.history.resumed or view.does_well:
             return None
         text = (
             f"The schedule is too fast: since step {view.history.rate_gone} the learning rate is below a thousandth of its "
@@ -98,7 +123,7 @@ class ScheduleTooFast(Diagnosis):
         """All steps to come will not do what is left, at the slope that the loss has now."""
         life = view.rate_life
         left = view.rate_fall * life / math.log(2)  # in steps at the highest rate
-        much = view.level > 0.15 and view.final_level > 0.08
+        much = view.level > 0.15 and view.final_level > 0.08 and not view.does_well
         if not left < limit("steps_left") or not much or view.t < 60 or view.history.resumed:
             return None
         text = (

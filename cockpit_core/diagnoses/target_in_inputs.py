@@ -15,13 +15,13 @@ class TargetInInputs(Diagnosis):
     name = "target_in_inputs"
     title = "the target is among the inputs"
     needs = ("input_target",)
-    hold, after, least = 2, 0, 5
+    hold, after, least = 1, 0, 3
     confidence = 0.5
     explains = ("overfitting",)
 
     def test(self, view: View) -> Found | None:
         likeness, places = view.every("input_target", 5), view.every("input_target_where", 5)
-        if len(likeness) < (2 if view.sparse else 5) or len(set(places)) > 1 or view.batch < 8:
+        if len(likeness) < (2 if view.sparse else 3) or len(set(places)) > 1 or view.batch < 8:
             return None
         least, same = min(likeness), min(likeness) >= limit("input_target")
         # A feature that tells nearly all may be a legitimate one; where it is all the same at every step, it is said.

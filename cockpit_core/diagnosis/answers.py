@@ -8,6 +8,7 @@ from typing import NamedTuple
 from cockpit_core.diagnosis.chance import Chance
 from cockpit_core.diagnosis.facts import BINARY_LOSSES
 from cockpit_core.diagnosis.history import SIGNAL
+from cockpit_core.diagnosis.limits import limit
 from cockpit_core.diagnosis.reading import mean, nan, ratio
 from cockpit_core.foundation.kept import kept
 
@@ -74,6 +75,14 @@ class Answers(Chance):
         known = [a for seen in self.late if 2 * seen.step >= self.t and (a := seen.get(SIGNAL + "accuracy")) == a]
         rows, share = len(known) * self.batch, mean(known)
         return share + 2 * math.sqrt(share * (1 - share) / rows) if rows >= 80 and self.batch >= 8 else nan
+
+    @kept
+    def does_well(self) -> bool:
+        """Nearly all answers in validation are right, and not because one label is so common: whatever was found does no harm
+        that could be seen."""
+        looks = self.history.logged.looks("accuracy")
+        best = max((look.value for look in looks.last), default=nan) if looks else nan
+        return limit("valid_right") < best <= 1 and not self.top_share > 0.8
 
     @kept
     def above_guess(self) -> float:

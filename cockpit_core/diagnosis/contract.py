@@ -17,7 +17,7 @@ from cockpit_core.foundation.records import Evidence
 @dataclass
 class Found:
     """What a rule says at one step. ``severity`` and ``since`` override those of the diagnosis and of the judge. ``alone``: as
-    it is, it explains nothing else."""
+    it is, it explains nothing else. ``at_once``: so certain that ``hold`` need not be waited for."""
 
     text: str
     remedy: str
@@ -26,6 +26,7 @@ class Found:
     severity: str = ""
     since: int | None = None
     alone: bool = False
+    at_once: bool = False
 
 
 class Diagnosis:

@@ -130,7 +130,7 @@ class Judge:
         sure = count + 1 >= 2 and view.sparse and step - first >= 5 * rule.hold
         count += max(self.passed, 1)
         self.streaks[name] = (count, first)
-        sure = sure or (rule.at_end and view.finished)
+        sure = sure or found.at_once or (rule.at_end and view.finished)
         if ((count >= rule.hold or sure) and step - first >= rule.span) or view.n == 0:
             known = self.found.get(name)
             since = known.since if known is not None else first if found.since is None else found.since

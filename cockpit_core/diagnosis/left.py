@@ -15,9 +15,14 @@ class Left(Progress):
         """After some time more of the loss is left than a network leaves that gets along in spite of what is wrong with it.
         Beside a strong fact only: many healthy runs are no further. Texts and pictures of labels have much that nobody could
         learn."""
-        if self.t < 6 * PATIENT or self.now("label_count") > self.batch:
+        if self.t < 6 * PATIENT or self.of_texts or self.does_well:
             return False
         return self.level > limit("left_over")
+
+    @kept
+    def of_texts(self) -> bool:
+        """Several answers to a sample: texts, and pictures of labels."""
+        return self.now("label_count") > self.batch
 
     @kept
     def lingers(self) -> bool:
@@ -33,11 +38,13 @@ class Left(Progress):
     @kept
     def wanting(self) -> bool:
         """The run has settled with a tenth of the loss of chance or more: what is wrong with the program, and is in no right
-        one, is the likely reason. Answers that are nearly all right want nothing, whatever the loss is."""
+        one, is the likely reason. A fifth where targets are real: they may be noise. Answers that are nearly all right, here or
+        in validation, want nothing, whatever the loss is."""
         if self.level != self.level:  # a loss that nobody knows: a fifth of what it began with
             return self.settled and self.drop < 0.8 and not self.moving_targets
         right = self.right_now if self.right_now == self.right_now else self.right
-        return self.settled and self.level > limit("wanting") and not right > 0.93
+        least = limit("wanting_values" if self.facts.may_be_noise else "wanting")
+        return self.settled and self.level > least and not right > 0.93 and not self.does_well
 
     @kept
     def suffers(self) -> bool:

@@ -168,6 +168,17 @@ LIMITS: dict[str, Limit] = {
         "loss that is left in the end",
         "beside a fact that no right program shows: without it, less would be",
     ),
+    "wanting_values": Limit(
+        0.2,
+        0,
+        0.2,
+        "of chance",
+        "loss that is left in the end",
+        "a fifth of the spread of real targets may be their noise",
+    ),
+    "valid_right": Limit(
+        0.97, 0, 0.97, "", "share of right answers in validation", "little is left that could be better"
+    ),
     "pace": Limit(
         1.6, 1.6, _inf, "", "how far ln(loss) falls in as many steps as the run has had", "0.7 = it halves in that time"
     ),
@@ -226,6 +237,12 @@ LIMITS: dict[str, Limit] = {
         "spread of the outputs over samples, at the first step",
         "the output does not depend on the input",
     ),
+    "output_flat": Limit(
+        1e-4, 1e-3, 3, "", "spread of the outputs over samples, at the first step", "four digits are the same for all"
+    ),
+    "output_none": Limit(
+        1e-5, 1e-3, 3, "", "spread of the outputs over samples, at the first step", "little more than rounding"
+    ),
     "weight_scale": Limit(
         0.4, 0.4, 5, "", "length of the first weights over that of torch's default", "signals shrink at every layer"
     ),
@@ -238,8 +255,32 @@ LIMITS: dict[str, Limit] = {
     ),
     "input_target": Limit(0.9999, 0, 0.9999, "", "largest correlation of a feature with the target", "1 = the same"),
     "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
+    "dropout_most": Limit(
+        0.95,
+        0,
+        0.5,
+        "",
+        "probability of dropping a unit",
+        "the noise has p / (1 - p) times the variance of the signal: 19",
+    ),
     "class_odds": Limit(
         20, 1, 12, "to 1", "commonest class against one of the others", "a batch has hardly one sample of such a class"
+    ),
+    "rate_total": Limit(
+        30,
+        60,
+        _inf,
+        "steps",
+        "all steps of an exponential schedule, in steps at the highest rate",
+        "nothing is learned from scratch in so few",
+    ),
+    "eps_steps": Limit(
+        0.05,
+        0.15,
+        1,
+        "",
+        "Adam's step per parameter over lr",
+        "0.3 is usual: a sixth of the rate that was set",
     ),
     "steps_left": Limit(
         10,

@@ -205,6 +205,8 @@ class Progress(Answers):
         chance after 20 steps, below nine tenths of it after 40, below eight tenths after 80."""
         if self.broken or self.t < PATIENT:
             return self.broken
+        if self.does_well:
+            return False
         if self.level == self.level:
             return self.is_high and not self.comes_down
         return self.drop < self.usual_drop
@@ -240,7 +242,7 @@ class Progress(Answers):
         """Worse than three of four healthy runs: enough where the fact beside it is a strong one."""
         if self.t < PATIENT or self.level != self.level:
             return self.struggles
-        return self.is_behind(self.level) and not self.comes_down
+        return self.is_behind(self.level) and not self.comes_down and not self.does_well
 
     @kept
     def fall(self) -> tuple[float, float]:

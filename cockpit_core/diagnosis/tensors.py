@@ -50,12 +50,20 @@ class Tensors(Left):
         """Median over the matrices: length of the first weights over that of torch's default initialisation."""
         return self._of_the_start("weight_scale", self._find_weight_scale)
 
+    @kept
+    def least_scale(self) -> float:
+        """The same of the matrix that has least of it."""
+        return self._of_the_start("least_scale", lambda: min(self._scales(), default=nan))
+
     def _find_weight_scale(self) -> float:
+        return median(self._scales())
+
+    def _scales(self) -> list[float]:
         rows = self.stack("ParamNorm", start=True)
         chosen = [i for i, shape in enumerate(self.facts.shapes) if len(shape) > 1]
-        if not len(rows) or not chosen:
-            return nan
-        return median(float(rows[0][i]) / math.sqrt(self.facts.shapes[i][0] / 3) for i in chosen)
+        if not len(rows):
+            return []
+        return [float(rows[0][i]) / math.sqrt(self.facts.shapes[i][0] / 3) for i in chosen]
 
     def are_fresh(self, names: Iterable[str]) -> bool:
         """Were half of these weights or more as torch initialises them when the run began? What was trained before is not."""

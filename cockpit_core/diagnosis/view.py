@@ -101,7 +101,8 @@ class View(Validation):
         """Steps in which the learning rate halves, where it falls by the same factor at every step; else NaN."""
         past = [(seen.step, v) for seen in self.late[-8:] if (v := seen.get("LearningRate")) > 0]
         falls = [math.log(a / b) / (j - i) for (i, a), (j, b) in pairwise(past) if j > i]
-        if len(falls) < 3 or min(falls) <= 0 or max(falls) > 1.05 * min(falls):
+        exact = 1.05 if len(falls) >= 3 else 1.002  # two are enough where they are the same
+        if len(falls) < 2 or min(falls) <= 0 or max(falls) > exact * min(falls):
             return nan
         return math.log(2) / median(falls)
 
