@@ -33,7 +33,8 @@ class AccumulationNotDivided(Diagnosis):
         if not 0.7 < per_pass < 1.5 or (view.facts.is_value and not 0.85 < per_pass < 1.3):
             return None
         suffers = (view.spike > 2 and view.lasting) or view.update_max > 0.5 or view.edge > 2 or view.struggles
-        harm = not view.facts.adaptive and (suffers or view.wanting)
+        thrown = view.update_max > 0.1 and view.travelled > 3 and view.weight_fall > 3  # by steps that were too long
+        harm = not view.facts.adaptive and (suffers or (view.wanting and thrown))
         text = (
             f"The losses of {number(passes)} backward passes are added up: together they are "
             f"{number(view.level0)} times the loss of a guess, so gradients are {number(passes)} times too long."

@@ -61,5 +61,5 @@ class DataNotShuffled(Diagnosis):
             f"{number(share)} times as much as they would in shuffled data."
         )
         remedy = "Pass shuffle=True to the DataLoader (or permute the samples at each epoch)."
-        severity = "advice" if view.does_well else "likely"
+        severity = "advice" if view.valid_accuracy > limit("valid_right") else "likely"
         return Found(text, remedy, [evidence("between", share)], severity=severity, since=view.history.began)

@@ -44,6 +44,7 @@ class MomentumTooHigh(Diagnosis):
         remembers = inertia >= 0.995 and view.t >= 80  # more than the run is old
         slow = slow or (remembers and view.lags and not view.thrives)
         harmful = slow or swings or stale or drifts or view.broken or (piled and not view.drop > 0.5)
+        harmful = harmful and not view.does_well
         text = (
             f"Momentum {inertia:g} is too high: each step is an average over the gradients of about "
             f"{number(1 / max(1e-9, 1 - inertia))} steps, and the run has had {view.t}"

@@ -208,6 +208,12 @@ def test_what_does_well_in_validation_wants_nothing() -> None:
 
     assert told(0.9) == "likely"
     assert told(0.98) in ("", "advice")
+    swings = {"Loss": lambda i: 4.6 if i == 9 else 2.3 * math.exp(-i / 20)}
+    assert severity("momentum_too_high", put(**swings), header=make_header(momentum="0.999")) == "likely"
+    good = replay_history(
+        put(**swings), header=make_header(momentum="0.999"), logged=lambda i: {"valid_accuracy": 0.98}
+    )
+    assert good.found["momentum_too_high"].severity == "advice"
     assert told(0.98, label_top_share=0.9) == "likely"  # always giving the commonest label does nearly as well
 
 
@@ -283,3 +289,12 @@ def test_texts_leave_much_in_any_case() -> None:
 
     assert told(label_count=320) in ("", "advice")
     assert told() == "broken"
+
+
+@pytest.mark.parametrize(("longest", "length", "told"), [(4.0, 40.0, "likely"), (0.1, 12.0, "advice")])
+def test_losses_that_are_added_up_have_thrown_the_weights_off(longest: float, length: float, told: str) -> None:
+    """Without that, what is left in the end has other reasons."""
+    loss = lambda i: 4 * 2.3 * (0.3 + 0.7 * math.exp(-i / 4))  # noqa: E731
+    far = {"ParamNorm": lambda i: 10 if i < 3 else length, "Distance": lambda i: 0 if i < 3 else length}
+    change = put(Loss=loss, passes=4, accuracy=0.7, **far, UpdateSize=lambda i: longest if i == 1 else 0.1)
+    assert severity("accumulation_not_divided", change, finished=True) == told

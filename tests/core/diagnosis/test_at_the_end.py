@@ -89,7 +89,11 @@ def test_classes_that_training_hardly_has() -> None:
     [
         ("missing_nonlinearity", {"static_linear": 1}, {}),
         ("batchnorm_momentum", {"static_batchnorm_momentum": 1.0}, {}),
-        ("accumulation_not_divided", {}, {"passes": 4}),
+        (
+            "accumulation_not_divided",
+            {},
+            {"passes": 4, "UpdateSize": 3.0, "Distance": 40, "ParamNorm": lambda i: 10 + 40 * (i > 3)},
+        ),
         ("attention_too_sharp", {}, {"AttentionEntropy": 0.1}),
         ("init_constant", {"static_constant": 3}, {}),
         ("inputs_not_scaled", {}, {"input_rms": 12.0, "activation_first": 4.0}),
