@@ -60,7 +60,7 @@ class Validation(Tensors):
         looks = self._looks
         if looks is None or looks.count < 4 or looks.first is None or looks.lowest is None:
             return False
-        none = looks.lowest.value > 0.95 * looks.first.value and self.valid_left > 0.97
+        none = looks.lowest.value > 0.97 * looks.first.value and self.valid_left > 0.98
         return none and self.train_sure and self.train_left < 0.9 and not self.accuracy_gained > 0.05
 
     @kept
