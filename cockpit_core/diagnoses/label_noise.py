@@ -81,7 +81,9 @@ class LabelNoise(Diagnosis):
             "harder than validation, that is the reason instead."
         )
         numbers = [evidence("easier_elsewhere", part), evidence("level", view.level)]
-        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+        return Found(
+            text, remedy, numbers, severity="advice", since=view.history.began
+        )  # hard samples may be the reason
 
     def test(self, view: View) -> Found | None:
         if (differs := self._differs(view) or self._is_easier(view)) is not None:

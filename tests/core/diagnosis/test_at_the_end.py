@@ -210,7 +210,7 @@ def left(level: float):
 
 
 @pytest.mark.parametrize(
-    ("level", "valid", "told"), [(0.5, 0.5, "likely"), (0.5, 0.95, ""), (0.1, 0.5, ""), (0.5, 0.1, "")]
+    ("level", "valid", "told"), [(0.5, 0.5, "advice"), (0.5, 0.95, ""), (0.1, 0.5, ""), (0.5, 0.1, "")]
 )
 def test_targets_of_training_that_are_worse_than_those_of_validation(level: float, valid: float, told: str) -> None:
     """Half of the loss is left, and a quarter in validation: not where next to nothing is left, nor from another scale."""
