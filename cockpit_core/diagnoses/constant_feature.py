@@ -41,10 +41,10 @@ class ConstantFeature(Diagnosis):
     @staticmethod
     def _is_one_code(view: View) -> Found | None:
         """All samples of all batches have the same category, of which a table holds vectors for many."""
-        counts, columns = view.every("codes_constant", 12), view.typical("code_columns")
-        if len(counts) < 4 or not min(counts) > 0 or view.batch < 8:
-            return None
-        text = f"{number(min(counts))} of {number(columns)} embeddings are asked for one and the same row by every sample."
+        counts, lookups = view.every("codes_constant", 12), view.first("lookups_constant")
+        if len(counts) < 4 or not min(counts) > 0 or not lookups > 0 or view.batch < 8:
+            return None  # lengths are codes that nobody looks up
+        text = "An embedding is asked for one and the same row by every sample."
         harms = view.wanting or view.lags
         if harms:
             text = f"{text[:-1]}, and {what_is_left(view.level, view.drop)}: a category seems to be lost."

@@ -72,7 +72,7 @@ class Collector:
         self.linear_layers: int | None = None  # of a network in which nothing bends; else 0
         self.looks_around, self.around = LOOKS_AROUND, dict[str, float]()
         self.between = Between(sum(p.numel() for p in model.parameters() if not is_lazy(p)))
-        self.graph_loss = ""  # the kind of loss that the graph of a function shows
+        self.graph_loss = ""  # what the graph of a function shows
         self.turns, self.order, self.resting = Turns(), Order(), False  # resting: there is a record at this step, and no signals
         self.forget()
 
@@ -149,7 +149,7 @@ class Collector:
         if self.linear_layers is None:
             self._try("bending", self._count_linear, output)
         if self.looked_up:
-            self._try("codes", self._read, "inputs", measure_codes, self.looked_up)
+            self._try("codes", self._read, "inputs", measure_codes, "lookups_constant", self.looked_up)
         if not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
             self._try("outputs", self._take_model_output, kwargs, output)
 
@@ -185,10 +185,10 @@ class Collector:
         self.batch_size = next((t.shape[0] for t in tensors if t.dim()), 0)
         self.numbers |= {"samples": float(self.batch_size)} | ({"calls": float(self.calls)} if self.calls > 1 else {})
         x, codes = choose_inputs(tensors, self.batch_size)
-        self.tokens = [t for t in tensors if not t.is_floating_point()] if codes is not None else []
-        self.features = x
+        self.features, self.tokens = x, [t for t in tensors if codes is not None and not t.is_floating_point()]
         if x is not None:
             self._read("inputs", measure_inputs, x, codes is not None, self.order if self.calls == 1 else None)
+        self._read("inputs", measure_codes, "codes_constant", self.tokens)
         if parts := identify_by(tensors, self.batch_size):
             self._read("inputs", measure_checksum, *parts)
 

@@ -111,10 +111,10 @@ def measure_checksum(*parts: Tensor) -> Steps[dict[str, float]]:
 
 
 @signal
-def measure_codes(lookups: list[Tensor]) -> Steps[dict[str, float]]:
-    """Of embeddings that take one code per sample: how many there are, and for how many all samples have the same code."""
-    single = [codes for codes in lookups if codes.numel() == len(codes) >= ENOUGH_CODES]
+def measure_codes(name: str, tensors: list[Tensor]) -> Steps[dict[str, float]]:
+    """Of tensors with one code per sample: for how many all samples have the same code, by this name."""
+    single = [codes for codes in tensors if codes.dim() and codes.numel() == len(codes) >= ENOUGH_CODES]
     if not single:
         return {}
     columns = yield [codes.reshape(-1) for codes in single]
-    return {"code_columns": float(len(columns)), "codes_constant": float(sum((c == c[0]).all() for c in columns))}
+    return {name: float(sum((codes == codes[0]).all() for codes in columns))}

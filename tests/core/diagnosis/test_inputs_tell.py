@@ -27,12 +27,17 @@ def test_samples_that_are_all_alike_tell_no_batches_apart() -> None:
 
 @pytest.mark.parametrize(("constant", "loss", "told"), [(1, slow, "likely"), (0, slow, ""), (1, lambda i: 0.9**i, "advice")])
 def test_a_category_that_was_lost(constant, loss, told) -> None:
-    change = put(**VALUES, Loss=loss, code_columns=3, codes_constant=constant)
+    change = put(**VALUES, Loss=loss, codes_constant=constant, lookups_constant=constant)
     assert severity("constant_feature", change, header=make_header("MSELoss"), n=80, finished=True) == told
 
 
+def test_lengths_that_are_all_the_same_are_no_category() -> None:
+    change = put(**VALUES, Loss=slow, codes_constant=1)
+    assert severity("constant_feature", change, header=make_header("MSELoss"), n=80, finished=True) == ""
+
+
 def test_a_category_that_is_rare_is_not_lost() -> None:
-    change = put(**VALUES, Loss=slow, code_columns=3, codes_constant=lambda i: i % 5 > 0)
+    change = put(**VALUES, Loss=slow, codes_constant=lambda i: i % 5 > 0, lookups_constant=1)
     assert severity("constant_feature", change, header=make_header("MSELoss"), n=80, finished=True) == ""
 
 

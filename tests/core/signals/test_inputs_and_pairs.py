@@ -99,9 +99,9 @@ def test_all_codes_and_numbers_tell_batches_apart() -> None:
 
 def test_codes_that_are_the_same_for_all_samples() -> None:
     lookups = [torch.zeros(B, dtype=torch.long), torch.arange(B), torch.zeros(B, 5, dtype=torch.long)]
-    assert measure_codes(lookups).value == {"code_columns": 2, "codes_constant": 1}
-    assert measure_codes(lookups[2:]).value == {}
-    assert measure_codes([torch.zeros(4, dtype=torch.long)]).value == {}
+    assert measure_codes("codes", lookups).value == {"codes": 1}
+    assert measure_codes("codes", lookups[2:]).value == {}
+    assert measure_codes("codes", [torch.zeros(4, dtype=torch.long)]).value == {}
 
 
 @pytest.mark.parametrize("first", [False, True])
