@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 ENOUGH, LATE = 8, 40  # batches that are compared; steps
-MOST = 0.3  # of all that inputs differ by
+MOST = 0.5  # of all that inputs differ by
 
 
 class DataNotShuffled(Diagnosis):
@@ -42,21 +42,20 @@ class DataNotShuffled(Diagnosis):
 
     def _by_inputs(self, view: View) -> Found | None:
         """Whatever the loss is, and whoever makes the targets. Batches may have something in common by right (a distortion, a
-        scene); where that is a third of all that inputs differ by, or the loss jumps from batch to batch, it is the order."""
+        scene): where the loss jumps from batch to batch as well, or nothing is learned, it is the order."""
         shift = self._shift(view)
         if not shift > limit("between"):
             return None
-        most = shift > MOST * view.typical("samples")
-        harm = view.t >= LATE and (view.struggles or view.stuck or view.fluctuation > limit("fluctuation"))
+        jumps = view.fluctuation > limit("fluctuation") or view.stuck
+        if view.fluctuation != view.fluctuation:  # individual losses are not known
+            jumps = jumps or shift > MOST * view.typical("samples")
         good = view.level < 0.1 or view.right_now > 0.93 or view.does_well
-        if good and not (most and view.facts.is_value):
-            return None
         text = (
             f"The data are not shuffled: inputs within a batch are alike, and change from batch to batch {number(shift)} times as "
             "much as they would in shuffled data."
         )
         remedy = "Pass shuffle=True to the DataLoader (or permute the samples at each epoch)."
-        severity = "likely" if most or harm else "advice"
+        severity = "likely" if jumps and not good and view.t >= LATE else "advice"
         return Found(text, remedy, [evidence("between", shift)], severity=severity, since=view.history.began)
 
     def _by_targets(self, view: View) -> Found | None:
