@@ -40,9 +40,7 @@ class EvalMode(Diagnosis):
             (view.lingers or view.wanting) and view.are_fresh(view.facts.layers)
         )  # nobody has trained statistics into it
         # Statistics that nobody has ever trained: what they were made with is no normalisation.
-        suffers = suffers or (
-            view.static("static_batchnorm_untrained") > 0 and view.t >= MADE and not view.does_well
-        )
+        suffers = suffers or (view.static("static_batchnorm_untrained") > 0 and view.t >= MADE and not view.does_well)
         severity = (
             "likely" if norms > 0 and suffers else "advice"
         )  # without dropout a network trains, only less robustly

@@ -59,7 +59,9 @@ class InitConstant(Diagnosis):
         behind = view.t >= LATE and (
             view.lags or view.lingers or (view.wanting and not view.of_texts)
         )  # biases alone learn something, and not much
-        every = constant >= all_of_them >= MANY and not view.does_well  # nobody means that; what is learned is the rest's
+        every = (
+            constant >= all_of_them >= MANY and not view.does_well
+        )  # nobody means that; what is learned is the rest's
         if not constant >= max(2, 0.7 * all_of_them) or (view.learns and not behind and not (every and view.t >= LATE)):
             return None
         text = (

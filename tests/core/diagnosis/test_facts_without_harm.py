@@ -62,6 +62,7 @@ def test_decay_that_pulls_harder_in_the_end(share, fall, told) -> None:
 @pytest.mark.parametrize(("step", "fresh", "told"), [(0.01, True, "likely"), (0.04, True, ""), (0.01, False, "")])
 def test_no_step_of_the_whole_run_was_long(step, fresh, told) -> None:
     """Steps of a thousandth of the weights; ones 16 times as long would have gained 12 times as much."""
+
     def tried(i, scalars):
         put(**VALUES, Loss=lambda i: 0.1 + 0.9 * 0.9**i, UpdateSize=step, Distance=0.3)(i, scalars)
         loss = scalars["Loss"]

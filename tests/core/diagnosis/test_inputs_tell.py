@@ -25,7 +25,9 @@ def test_samples_that_are_all_alike_tell_no_batches_apart() -> None:
     assert severity("batch_repeated", put(batch_checksum=0.5, batch_duplicates=1)) == ""
 
 
-@pytest.mark.parametrize(("constant", "loss", "told"), [(1, slow, "likely"), (0, slow, ""), (1, lambda i: 0.9**i, "advice")])
+@pytest.mark.parametrize(
+    ("constant", "loss", "told"), [(1, slow, "likely"), (0, slow, ""), (1, lambda i: 0.9**i, "advice")]
+)
 def test_a_category_that_was_lost(constant, loss, told) -> None:
     change = put(**VALUES, Loss=loss, codes_constant=constant, lookups_constant=constant)
     assert severity("constant_feature", change, header=make_header("MSELoss"), n=80, finished=True) == told
@@ -41,7 +43,9 @@ def test_a_category_that_is_rare_is_not_lost() -> None:
     assert severity("constant_feature", change, header=make_header("MSELoss"), n=80, finished=True) == ""
 
 
-@pytest.mark.parametrize(("stuck", "loss", "told"), [(0.33, slow, "likely"), (0, slow, ""), (0.33, lambda i: 0.9**i, "")])
+@pytest.mark.parametrize(
+    ("stuck", "loss", "told"), [(0.33, slow, "likely"), (0, slow, ""), (0.33, lambda i: 0.9**i, "")]
+)
 def test_a_sensor_that_stands_still(stuck, loss, told) -> None:
     change = put(**VALUES, Loss=loss, input_stuck=stuck)
     assert severity("constant_feature", change, header=make_header("MSELoss"), n=80, finished=True) == told

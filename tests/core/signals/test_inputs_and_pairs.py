@@ -88,7 +88,9 @@ def test_batches_of_codes_with_the_same_sum_are_others() -> None:
 
 def test_all_codes_and_numbers_tell_batches_apart() -> None:
     hour, day, mask = torch.randint(24, (B,)), torch.randint(7, (B,)), torch.ones(B)
-    assert [t is s for t, s in zip(identify_by([hour, NUMBERS, day], B), (hour, day, NUMBERS), strict=True)] == [True] * 3
+    assert [t is s for t, s in zip(identify_by([hour, NUMBERS, day], B), (hour, day, NUMBERS), strict=True)] == [
+        True
+    ] * 3
     assert identify_by([hour, mask], B)[0] is hour
     assert len(identify_by([hour, mask], B)) == 1
     assert identify_by([NUMBERS, hour], B)[0] is NUMBERS
