@@ -73,11 +73,7 @@ class Collector:
         self.looks_around, self.around = LOOKS_AROUND, dict[str, float]()
         self.between = Between(sum(p.numel() for p in model.parameters() if not is_lazy(p)))
         self.graph_loss = ""  # what the graph of a function shows
-        self.turns, self.order, self.resting = (
-            Turns(),
-            Order(),
-            False,
-        )  # resting: there is a record at this step, and no signals
+        self.turns, self.order, self.resting = Turns(), Order(), False  # resting: a record without signals
         self.forget()
 
     def _own_names(self, module: nn.Module) -> list[str]:
