@@ -34,6 +34,13 @@ class WeightDecayTooHigh(Diagnosis):
         "clipping_too_hard": "a run of 50 steps with weight_decay=0. If it is as slow, it is the clipping.",
     }
 
+    @staticmethod
+    def _outweighs(view: View, share: float) -> bool:
+        """In the end decay pulls harder than the loss does, and has shortened the weights: at a minimum the two are equal."""
+        left = view.level > LEFT if view.level == view.level else view.drop < 0.9
+        over = view.finished and share > limit("decay_share") and view.weight_fall < 0.8 and left
+        return over and not view.right_now > 0.93 and not view.does_well
+
     def test(self, view: View) -> Found | None:
         share = view.decay_share
         if not share > 0 or view.clipped < limit(
@@ -60,10 +67,7 @@ class WeightDecayTooHigh(Diagnosis):
         shrunk = shrunk and ((view.lags and not view.improves) or (view.weight_fall < 0.4 and view.t >= 20))
         # In the end they are shorter, and much is left that is not the noise of real targets.
         worn = view.wanting and not view.facts.may_be_noise and view.weight_fall < 0.6 and share > 0.2
-        # In the end decay pulls harder than the loss does, and has shortened the weights: at a minimum the two are equal.
-        left = view.level > LEFT if view.level == view.level else view.drop < 0.9
-        over = view.finished and share > limit("decay_share") and view.weight_fall < 0.8 and left
-        worn = worn or (over and not view.right_now > 0.93 and not view.does_well)
+        worn = worn or self._outweighs(view, share)
         if not ((strong or shrinking) and not settled) and not shrunk and not worn:
             return None
         if view.weight_scale > 2.8:

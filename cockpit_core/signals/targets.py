@@ -120,8 +120,8 @@ def measure_likeness(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
     top = int((likeness > likeness.max() - SAME_NUMBERS).argmax())
     most = float(likeness[top])
     if several:
-        found = float((each.max(1) > 1 - SAME_NUMBERS).mean())
-        return {"input_target": most, "input_target_where": float(top), "targets_found": found}
+        share = float((each.max(1) > 1 - SAME_NUMBERS).mean())
+        return {"input_target": most, "input_target_where": float(top), "targets_found": share}
     if RISES < most < 1 - SAME_NUMBERS:
         most = max(most, abs(float(np.corrcoef(rank(rows[:, top]), rank(goal[:, 0]))[0, 1])))
     return {"input_target": most, "input_target_where": float(top)}
