@@ -38,7 +38,44 @@ class ConstantFeature(Diagnosis):
         numbers = [evidence("input_constant", share), evidence("level", view.level)]
         return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 
+    @staticmethod
+    def _is_one_code(view: View) -> Found | None:
+        """All samples of all batches have the same category, of which a table holds vectors for many."""
+        counts, lookups = view.every("codes_constant", 12), view.first("lookups_constant")
+        if len(counts) < 4 or not min(counts) > 0 or not lookups > 0 or view.batch < 8:
+            return None  # lengths are codes that nobody looks up
+        text = "An embedding is asked for one and the same row by every sample."
+        harms = view.wanting or view.lags
+        if harms:
+            text = f"{text[:-1]}, and {what_is_left(view.level, view.drop)}: a category seems to be lost."
+        remedy = "Look where these codes come from: a column that was not parsed, a fill value, a wrong name."
+        return Found(
+            text,
+            remedy,
+            [evidence("codes_constant", min(counts), "embeddings that always get the same code")],
+            severity="likely" if harms else "advice",
+            since=view.history.began,
+        )
+
+    @staticmethod
+    def _is_stuck(view: View) -> Found | None:
+        """A channel or column holds one value throughout, and in the end much is left that it should have told."""
+        shares = view.every("input_stuck", 12)
+        if len(shares) < 4 or not min(shares) > 0 or view.batch < 8 or not view.wanting:
+            return None
+        text = (
+            f"{number(100 * min(shares))} % of the columns of the inputs hold one and the same value for all samples, and in the "
+            f"end {what_is_left(view.level, view.drop)}: they seem to be stuck."
+        )
+        remedy = "Look where they come from: a sensor that stands still, a fill value, a column that was overwritten."
+        numbers = [evidence("input_stuck", min(shares)), evidence("level", view.level)]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
+        if (stuck := self._is_stuck(view)) is not None:
+            return stuck
+        if (one := self._is_one_code(view)) is not None:
+            return one
         share = min(view.every("input_constant", 12), default=0.0)
         if share == 1 and view.batch >= 8 and view.stuck:
             text = "All samples of a batch are the same to the network: every input feature is constant."

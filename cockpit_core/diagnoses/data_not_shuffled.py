@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
 from cockpit_core.diagnosis.limits import limit
+from cockpit_core.diagnosis.reading import median, nan
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
+
+ENOUGH, LATE = 8, 40  # batches that are compared; steps
+MOST = 0.5  # of all that inputs differ by
 
 
 class DataNotShuffled(Diagnosis):
@@ -28,6 +32,33 @@ class DataNotShuffled(Diagnosis):
     )
 
     def test(self, view: View) -> Found | None:
+        return self._by_targets(view) or self._by_inputs(view)
+
+    @staticmethod
+    def _shift(view: View) -> float:
+        """How far the inputs of a batch are from those of others, as targets are compared; NaN where few were looked at."""
+        known = view.every("input_shift", 24)
+        return median(known) if len(known) >= ENOUGH and view.typical("samples") >= 16 else nan
+
+    def _by_inputs(self, view: View) -> Found | None:
+        """Whatever the loss is, and whoever makes the targets. Batches may have something in common by right (a distortion, a
+        scene): where the loss jumps from batch to batch as well, or nothing is learned, it is the order."""
+        shift = self._shift(view)
+        if not shift > limit("between"):
+            return None
+        jumps = view.fluctuation > limit("fluctuation") or view.stuck
+        if view.fluctuation != view.fluctuation:  # individual losses are not known
+            jumps = jumps or shift > MOST * view.typical("samples")
+        good = view.level < 0.1 or view.right_now > 0.93 or view.does_well
+        text = (
+            f"The data are not shuffled: inputs within a batch are alike, and change from batch to batch {number(shift)} times as "
+            "much as they would in shuffled data."
+        )
+        remedy = "Pass shuffle=True to the DataLoader (or permute the samples at each epoch)."
+        severity = "likely" if jumps and not good and view.t >= LATE else "advice"
+        return Found(text, remedy, [evidence("between", shift)], severity=severity, since=view.history.began)
+
+    def _by_targets(self, view: View) -> Found | None:
         means, within = view.history.pools.get("target_mean"), view.history.pools.get("target_variance")
         if not means or not within or means[0] < 2:
             return None
@@ -52,7 +83,8 @@ class DataNotShuffled(Diagnosis):
             return None
         # Real targets may drift because the network makes them itself; in sorted batches they are all alike as well.
         harm = view.struggles and view.t >= 40 and share > 0.4 * samples
-        if view.facts.is_value and not share > 0.8 * samples and not harm:
+        ordered = self._shift(view) > limit("between")  # no network makes the inputs
+        if view.facts.is_value and not share > 0.8 * samples and not harm and not ordered:
             return None
         if count < 3 and not share > 2 * limit("between"):
             return None

@@ -9,6 +9,8 @@ from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+MADE = 40  # steps in which no one has called train()
+
 
 class EvalMode(Diagnosis):
     name = "eval_mode"
@@ -37,6 +39,8 @@ class EvalMode(Diagnosis):
         suffers = suffers or (
             (view.lingers or view.wanting) and view.are_fresh(view.facts.layers)
         )  # nobody has trained statistics into it
+        # Statistics that nobody has ever trained: what they were made with is no normalisation.
+        suffers = suffers or (view.static("static_batchnorm_untrained") > 0 and view.t >= MADE and not view.does_well)
         severity = (
             "likely" if norms > 0 and suffers else "advice"
         )  # without dropout a network trains, only less robustly

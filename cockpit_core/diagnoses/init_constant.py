@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 EARLY, PATIENT, LATE = 20, 60, 120  # steps without anything learned; without much
+MANY = 4  # matrices
 
 
 class InitConstant(Diagnosis):
@@ -58,7 +59,10 @@ class InitConstant(Diagnosis):
         behind = view.t >= LATE and (
             view.lags or view.lingers or (view.wanting and not view.of_texts)
         )  # biases alone learn something, and not much
-        if not constant >= max(2, 0.7 * all_of_them) or (view.learns and not behind):
+        every = (
+            constant >= all_of_them >= MANY and not view.does_well
+        )  # nobody means that; what is learned is the rest's
+        if not constant >= max(2, 0.7 * all_of_them) or (view.learns and not behind and not (every and view.t >= LATE)):
             return None
         text = (
             f"{number(constant)} of {number(all_of_them)} weight matrices start with all elements equal "

@@ -25,7 +25,8 @@ class LearningRateTooLow(Diagnosis):
     probe = "line"
 
     def suspects(self, view: View) -> bool:
-        return not view.learns and (view.update < 2 * limit("update_low") or view.struggles)
+        never_long = view.update_max < limit("update_low") and view.t >= 20  # whatever is learned, in such steps
+        return never_long or (not view.learns and (view.update < 2 * limit("update_low") or view.struggles))
 
     @staticmethod
     def _crawls(view: View) -> bool:
@@ -45,14 +46,16 @@ class LearningRateTooLow(Diagnosis):
     def _is_short(view: View) -> bool:
         """No step of the whole run was longer than usual ones begin with, and far longer ones would have done as well."""
         longest = view.history.highest.get("update", 1.0)
-        return view.finished and longest < limit("update_low") and view.straight > 0.85
+        fresh = view.are_fresh(view.facts.layers)  # what was trained before may want short steps
+        return view.finished and longest < limit("update_low") and view.straight > (0.5 if fresh else 0.85)
 
     @staticmethod
     def _is_confirmed(view: View) -> bool:
         """Late in a run that has most of its loss left: what a step takes off its own batch is seen in the batches that follow,
         and far longer steps would take off far more. Noise that nobody could learn would leave nothing of a step."""
         if LearningRateTooLow._is_short(view):
-            return view.level > 0.25
+            left = view.level > 0.05 if view.level == view.level else view.drop < 0.9
+            return view.level > 0.25 or (left and view.are_fresh(view.facts.layers) and not view.does_well)
         if not (view.finished or view.t >= LATE) or len(view.trials) < 3 or not view.update < 2 * limit("update_low"):
             return False
         left = view.level > 0.6 or (view.level != view.level and view.struggles)

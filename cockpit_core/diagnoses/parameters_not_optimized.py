@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 LATE = 120  # steps
-FROZEN = 0.51  # of all matrices
+FROZEN, REPLACED = 0.51, 0.3  # of all matrices
 
 
 class ParametersNotOptimized(Diagnosis):
@@ -73,5 +73,10 @@ class ParametersNotOptimized(Diagnosis):
         behind = view.stays_behind if few else view.suffers
         harmful = (fresh and (whole or view.lingers or (view.wanting and not few))) or (
             behind if fresh else behind and view.struggles
+        )
+        # Nobody leaves most layers as they were made, nor some in the place of which the optimizer holds others.
+        layers = view.matrix_share(still)
+        harmful = harmful or (
+            fresh and view.t >= LATE and layers > (REPLACED if foreign else FROZEN) and not view.does_well
         )
         return Found(text, remedy, numbers, still, severity="broken" if harmful else "advice")

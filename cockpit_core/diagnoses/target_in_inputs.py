@@ -27,6 +27,11 @@ class TargetInInputs(Diagnosis):
         # A feature that tells nearly all may be a legitimate one; where it is all the same at every step, it is said.
         apart = view.not_followed > 2 and view.valid_left > 0.3  # validation, which has it not, falls behind
         nearly = len(likeness) == 5 and least > 0.9 and view.batch >= 16
+        shares = view.every("targets_found", 5)
+        if shares:  # several targets: one that stays as it was is among them by right, all of them are not
+            same = min(shares) > 0
+            apart = apart and same
+            nearly = False
         if not same and not (nearly and (apart or (view.facts.may_be_noise and view.has_seen(12)))):
             return None
         text = (
@@ -41,6 +46,6 @@ class TargetInInputs(Diagnosis):
             text,
             remedy,
             [evidence("input_target", least)],
-            severity="likely" if same or apart else "advice",
+            severity="likely" if apart or (same and min(shares, default=1.0) == 1) else "advice",
             since=view.history.began,
         )

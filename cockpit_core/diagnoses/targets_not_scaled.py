@@ -10,6 +10,8 @@ from cockpit_core.diagnosis.limits import limit
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+FAR_COUNTS = 100
+
 
 class TargetsNotScaled(Diagnosis):
     name = "targets_not_scaled"
@@ -33,7 +35,9 @@ class TargetsNotScaled(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         scale = view.typical("target_scale")
-        density = view.facts.loss == "GaussianNLLLoss"  # counts have no other scale
+        density = view.facts.loss == "GaussianNLLLoss"
+        # Counts have no other scale, but a network that gives logarithms begins at one: hundreds are far away.
+        density = density or (view.facts.loss == "PoissonNLLLoss" and scale > FAR_COUNTS)
         if not (view.real_targets or density) or not scale > limit("target_scale"):
             return None
         far = view.first("output_rms") < 0.1 * scale

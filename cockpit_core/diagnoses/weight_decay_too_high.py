@@ -10,6 +10,8 @@ from cockpit_core.diagnosis.limits import limit
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+LEFT = 0.03  # of the loss of a constant guess: less is hardly worth a word
+
 
 class WeightDecayTooHigh(Diagnosis):
     name = "weight_decay_too_high"
@@ -31,6 +33,13 @@ class WeightDecayTooHigh(Diagnosis):
         "schedule_too_fast": "a run of 50 steps with weight_decay=0. If it is as slow, it is the schedule.",
         "clipping_too_hard": "a run of 50 steps with weight_decay=0. If it is as slow, it is the clipping.",
     }
+
+    @staticmethod
+    def _outweighs(view: View, share: float) -> bool:
+        """In the end decay pulls harder than the loss does, and has shortened the weights: at a minimum the two are equal."""
+        left = view.level > LEFT if view.level == view.level else view.drop < 0.9
+        over = view.finished and share > limit("decay_share") and view.weight_fall < 0.8 and left
+        return over and not view.right_now > 0.93 and not view.does_well
 
     def test(self, view: View) -> Found | None:
         share = view.decay_share
@@ -58,6 +67,7 @@ class WeightDecayTooHigh(Diagnosis):
         shrunk = shrunk and ((view.lags and not view.improves) or (view.weight_fall < 0.4 and view.t >= 20))
         # In the end they are shorter, and much is left that is not the noise of real targets.
         worn = view.wanting and not view.facts.may_be_noise and view.weight_fall < 0.6 and share > 0.2
+        worn = worn or self._outweighs(view, share)
         if not ((strong or shrinking) and not settled) and not shrunk and not worn:
             return None
         if view.weight_scale > 2.8:

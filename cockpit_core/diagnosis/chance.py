@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES, KNOWN_LOSSES, LIKELIHOODS
+from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES, KNOWN_LOSSES, LIKELIHOODS, TRIPLETS
 from cockpit_core.diagnosis.history import SIGNAL, Observation
 from cockpit_core.diagnosis.mean_answer import MeanAnswer
 from cockpit_core.diagnosis.reading import RECENT, mean, median, nan, ratio
@@ -51,6 +51,8 @@ class Chance(MeanAnswer):
             if share > 0.999:  # one half of the data of an adversary: no answer ignores the input there
                 return nan
             return -share * math.log(share) - (1 - share) * math.log(1 - share) if share > 0.5 else math.log(2)
+        if loss in TRIPLETS:  # one and the same answer to all is as far from the one as from the other
+            return self.static("static_margin")
         if loss == "MSELoss":
             return median(spread**2 for spread in self.column(SIGNAL + "target_std"))
         return median(self.values(SIGNAL + "target_chance", 48))
@@ -73,6 +75,12 @@ class Chance(MeanAnswer):
             floor = mean(seen.get(SIGNAL + "likelihood_floor") for seen in everywhere)
             return ratio(loss - floor, chance - floor)
         return math.exp(min(50.0, 2 * (loss - chance)))
+
+    @kept
+    def floor(self) -> float:
+        """The least that the loss can be: 0, but for counts."""
+        known = mean(seen.get(SIGNAL + "likelihood_floor") for seen in (*self.history.early, *self.late))
+        return known * self.summed if self.facts.loss == "PoissonNLLLoss" and known == known else 0.0
 
     @kept
     def pairing(self) -> float:

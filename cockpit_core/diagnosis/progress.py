@@ -248,15 +248,19 @@ class Progress(Answers):
     def fall(self) -> tuple[float, float]:
         """The loss of a quarter of the run ago over that of now, and by how much its logarithm falls in as many steps as the
         run has had, at this pace: 0.7 = it halves."""
-        known = [(float(o.step), v) for o in self.late if (v := o.get(SIGNAL + "recent_loss")) > 0
+        known = [(float(o.step), v) for o in self.late if (v := self._from_zero(o.get(SIGNAL + "recent_loss"))) > 0
                  and o.get(SIGNAL + "recent_count") >= 8]  # fmt: skip
         if not known or not self.sparse:
-            known = self._means()
+            known = [(step, self._from_zero(loss)) for step, loss in self._means()]
         older = [(step, v) for step, v in known if step <= 0.75 * known[-1][0]]
         if not older or not known[-1][1] > 0 or not older[-1][1] > 0:
             return nan, nan
         (before, high), (now, low) = older[-1], known[-1]
         return high / low, math.log(high / low) / (now - before) * now
+
+    def _from_zero(self, loss: float) -> float:
+        """Likelihoods have no zero: as a share of chance."""
+        return self.share_of_chance(loss) if self.facts.loss in LIKELIHOODS else loss
 
     def _means(self) -> list[tuple[float, float]]:
         """Steps and losses, averaged over some records each."""

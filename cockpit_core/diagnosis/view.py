@@ -211,7 +211,8 @@ class View(Validation):
             loss = seen.get(PROBE + "loss")
             if seen.get(LINE) == 1 and math.isfinite(loss) and loss:
                 quarter, whole, four, sixteen = (loss - seen.get(PROBE + name) for name in TRIED)
-                trials.append(Trial(whole / abs(loss), quarter, whole, four, sixteen))
+                left = abs(loss - self.floor) or abs(loss)
+                trials.append(Trial(whole / left, quarter, whole, four, sixteen))
         return trials[-RECENT:]
 
     @kept

@@ -17,9 +17,10 @@ from cockpit_core.signals.around_loss import measure_around
 from cockpit_core.signals.bending import count_linear
 from cockpit_core.signals.between import Between
 from cockpit_core.signals.graph_losses import Given, output_and_target, read_graph_loss
-from cockpit_core.signals.inputs import measure_checksum, measure_inputs
+from cockpit_core.signals.inputs import measure_checksum, measure_codes, measure_inputs
 from cockpit_core.signals.inside import measure_inside
 from cockpit_core.signals.losses import measure_term
+from cockpit_core.signals.order import Order
 from cockpit_core.signals.outputs import (
     measure_binary_hits,
     measure_broadcast,
@@ -38,7 +39,7 @@ from cockpit_core.signals.targets import (
     measure_pairs,
     measure_targets,
 )
-from cockpit_core.signals.tensors import choose_inputs, find_tensor, list_tensors
+from cockpit_core.signals.tensors import choose_inputs, find_tensor, identify_by, list_tensors
 from cockpit_core.signals.turns import Turns
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
 
@@ -71,8 +72,8 @@ class Collector:
         self.linear_layers: int | None = None  # of a network in which nothing bends; else 0
         self.looks_around, self.around = LOOKS_AROUND, dict[str, float]()
         self.between = Between(sum(p.numel() for p in model.parameters() if not is_lazy(p)))
-        self.graph_loss = ""  # the kind of loss that the graph of a function shows
-        self.turns, self.resting = Turns(), False  # resting: there is a record at this step, and no signals
+        self.graph_loss = ""  # what the graph of a function shows
+        self.turns, self.order, self.resting = Turns(), Order(), False  # resting: a record without signals
         self.forget()
 
     def _own_names(self, module: nn.Module) -> list[str]:
@@ -147,6 +148,8 @@ class Collector:
             return
         if self.linear_layers is None:
             self._try("bending", self._count_linear, output)
+        if self.looked_up:
+            self._try("codes", self._read, "inputs", measure_codes, "lookups_constant", self.looked_up)
         if not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
             self._try("outputs", self._take_model_output, kwargs, output)
 
@@ -180,17 +183,14 @@ class Collector:
         tensors = list_tensors((args, kwargs))
         self.inputs = {t.data_ptr() for t in tensors}
         self.batch_size = next((t.shape[0] for t in tensors if t.dim()), 0)
-        self.numbers["samples"] = float(self.batch_size)
-        if self.calls > 1:
-            self.numbers["calls"] = float(self.calls)
+        self.numbers |= {"samples": float(self.batch_size)} | ({"calls": float(self.calls)} if self.calls > 1 else {})
         x, codes = choose_inputs(tensors, self.batch_size)
-        self.tokens = [t for t in tensors if not t.is_floating_point()] if codes is not None else []
-        self.features = x
+        self.features, self.tokens = x, [t for t in tensors if codes is not None and not t.is_floating_point()]
         if x is not None:
-            self._read("inputs", measure_inputs, x, *([True] if codes is not None else []))
-        seen = codes if codes is not None else x
-        if seen is not None:
-            self._read("inputs", measure_checksum, seen)
+            self._read("inputs", measure_inputs, x, codes is not None, self.order if self.calls == 1 else None)
+        self._read("inputs", measure_codes, "codes_constant", self.tokens)
+        if parts := identify_by(tensors, self.batch_size):
+            self._read("inputs", measure_checksum, *parts)
 
     def _take_activity(self, module: nn.Module, args: tuple, output: Any) -> None:
         path, at_output = self.watched[module]
@@ -276,7 +276,7 @@ class Collector:
         self._take_targets(z, y, loss_fn)
 
     def _take_targets(self, z: Tensor, y: Tensor, loss_fn: Any) -> None:
-        if isinstance(loss_fn, _ELEMENTWISE):
+        if isinstance(loss_fn, (*_ELEMENTWISE, nn.PoissonNLLLoss)):
             self.numbers |= measure_broadcast(z, y)
         if isinstance(loss_fn, (nn.BCELoss, nn.BCEWithLogitsLoss)):
             self._read("loss", measure_binary_hits, z, y, 0.5 if isinstance(loss_fn, nn.BCELoss) else 0.0)

@@ -204,9 +204,14 @@ def _counts(node: Any, given: Given | None) -> Weighed | None:
     if source is None or source not in factors or None not in factors:
         return None
     y = product._saved_self if factors[0] is None else product._saved_other
-    if not isinstance(y, Tensor) or y.shape != rate._saved_result.shape:
+    z = rate._saved_result.log()
+    if not isinstance(y, Tensor):
         return None
-    return 1.0, (nn.PoissonNLLLoss(reduction="none"), rate._saved_result.log(), y, y.numel(), 1.0)
+    if tuple(y.shape) != tuple(z.shape):  # [B] against [B, 1]
+        grown = math.prod(output_shape(node))
+        square = y.numel() == z.numel() and grown > y.numel()
+        return (1.0, (nn.PoissonNLLLoss(reduction="none"), z, None, grown, grown / y.numel())) if square else None
+    return 1.0, (nn.PoissonNLLLoss(reduction="none"), z, y, y.numel(), 1.0)
 
 
 def _density(node: Any, given: Given | None) -> Weighed | None:

@@ -8,21 +8,25 @@ from functools import lru_cache
 import numpy as np
 from torch import Tensor
 
+from cockpit_core.signals.order import Order
 from cockpit_core.signals.reading import Steps, lower_median, signal
 from cockpit_core.signals.tensors import as_rows
 
 add, highest, lowest, some = np.add.reduce, np.maximum.reduce, np.minimum.reduce, np.logical_or.reduce
 """What numpy's methods do, without what they do for arrays of any kind."""
 ENOUGH = 4  # samples, below which scales of features say nothing
+FEW_COLUMNS = 40  # pictures that were laid flat have more, and borders
+ENOUGH_CODES = 8  # samples, below which codes are the same by accident
 
 
 @signal
-def measure_inputs(x: Tensor, beside: bool = False) -> Steps[dict[str, float]]:
+def measure_inputs(x: Tensor, beside: bool = False, order: Order | None = None) -> Steps[dict[str, float]]:
     """Scale, feature scales, tail of sample lengths and constant features of a floating point input [B, ...].
 
     ``input_ratio`` is the largest root mean square of a feature over their median; ``input_tail`` is the length of the
     longest sample (after the mean is taken off) over the median length. Sparse inputs (one-hot, bags of words) have
     large ratios and mislead; ``input_zeros`` tells them apart. ``beside``: beside codes; nothing but zeros is a state then.
+    ``order``: of the batches before.
     """
     (rows,) = yield [as_rows(x)]
     rows = np.ascontiguousarray(rows)  # columns lie apart where some were left out: slow to go through many times
@@ -33,8 +37,22 @@ def measure_inputs(x: Tensor, beside: bool = False) -> Steps[dict[str, float]]:
     if broken:
         numbers["input_not_finite"] = float(broken)
     if rows.shape[0] >= ENOUGH:
-        numbers |= _compare(rows)
+        numbers |= _compare(rows) | ({} if order is None else order.compare(rows)) | _count_stuck(rows, x.shape)
     return numbers
+
+
+def _count_stuck(rows: np.ndarray, shape: tuple[int, ...]) -> dict[str, float]:
+    """``input_stuck``: the share of columns of a small table, or of channels of a sequence (longer than it has channels), that
+    hold one value throughout; neither 0, as padding does, nor 1, as a mask or an intercept does."""
+    if len(shape) == 2 and shape[1] <= FEW_COLUMNS:
+        parts = rows
+    elif len(shape) == 3 and rows.shape[1] == shape[1] * shape[2] and max(shape[1:]) >= 2 * min(shape[1:]):
+        parts = rows.reshape(len(rows), *shape[1:])
+        parts = (parts if shape[1] > shape[2] else parts.swapaxes(1, 2)).reshape(-1, min(shape[1:]))
+    else:
+        return {}
+    low = lowest(parts, 0)
+    return {"input_stuck": float(((low == highest(parts, 0)) & (low != 0) & (low != 1)).mean())}
 
 
 def mean_size(values: np.ndarray) -> float:
@@ -77,13 +95,26 @@ def make_weights(count: int) -> np.ndarray:
 
 
 @signal
-def measure_checksum(x: Tensor) -> Steps[dict[str, float]]:
-    """A number that is the same for the same batch in any order, and the share of samples that occur twice in it."""
-    (rows,) = yield [as_rows(x, 8192)]
+def measure_checksum(*parts: Tensor) -> Steps[dict[str, float]]:
+    """A number that is the same for the same batch in any order, and the share of samples that occur twice in it. ``parts``: what
+    one sample consists of, each [B, ...]. Sums of codes are alike by accident; those of their roots are not."""
+    tables = yield [as_rows(x, 8192) for x in parts]
+    rows = np.concatenate(tables, 1) if len(tables) > 1 else tables[0]
     marks = np.sort(rows.astype(np.float64) @ make_weights(rows.shape[1]))
     if not np.isfinite(marks[-1]) or not np.isfinite(marks[0]):
         return {}
-    numbers = {"batch_checksum": float(np.modf(marks.sum() * 1e-3 + marks[0] * 0.137 + marks[-1] * 0.731)[0])}
+    total = marks.sum() * 1e-3 + np.sqrt(np.abs(marks)).sum() * 0.0317
+    numbers = {"batch_checksum": float(np.modf(total + marks[0] * 0.137 + marks[-1] * 0.731)[0])}
     if len(marks) > 1:
         numbers["batch_duplicates"] = np.count_nonzero(marks[1:] == marks[:-1]) / (len(marks) - 1)
     return numbers
+
+
+@signal
+def measure_codes(name: str, tensors: list[Tensor]) -> Steps[dict[str, float]]:
+    """Of tensors with one code per sample: for how many all samples have the same code, by this name."""
+    single = [codes for codes in tensors if codes.dim() and codes.numel() == len(codes) >= ENOUGH_CODES]
+    if not single:
+        return {}
+    columns = yield [codes.reshape(-1) for codes in single]
+    return {name: float(sum((codes == codes[0]).all() for codes in columns))}

@@ -65,6 +65,16 @@ def choose_inputs(tensors: list[Tensor], batch_size: int) -> tuple[Tensor | None
     return choose_tensor(tables, batch_size, True), codes
 
 
+def identify_by(tensors: list[Tensor], batch_size: int) -> list[Tensor]:
+    """What tells batches apart: the numbers that go into a model, or all codes with the numbers beside them (one category of
+    a table is the same in many batches)."""
+    x, codes = choose_inputs(tensors, batch_size)
+    if codes is None:
+        return [] if x is None else [x]
+    beside = [t for t in tensors if t.dim() and len(t) == batch_size and not (t.is_floating_point() or t.is_complex())]
+    return [*beside, *([] if x is None else [x])] if beside else [codes]
+
+
 def choose_tensor(tensors: list[Tensor], batch_size: int, floating: bool) -> Tensor | None:
     kind = [t for t in tensors if t.is_floating_point() == floating and not t.is_complex()]
     batched = [t for t in kind if t.dim() and t.shape[0] == batch_size]

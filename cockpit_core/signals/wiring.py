@@ -17,6 +17,7 @@ _DROPOUT = nn.modules.dropout._DropoutNd
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _NORMS = (_BATCH_NORM, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
 _MEANS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+_TRIPLETS = (nn.TripletMarginLoss, nn.TripletMarginWithDistanceLoss)
 _CONSTANT_LIMIT = 4_000_000  # elements; larger matrices are looked at in part
 
 
@@ -127,6 +128,12 @@ def measure_modes(model: nn.Module, modules: Iterable[nn.Module]) -> dict[str, f
     return {name: float(value) for name, value in modes.items() if value or name == "training"}
 
 
+def is_untrained(norm: nn.Module) -> bool:
+    """Has this BatchNorm never seen a batch? Its statistics are those it was made with."""
+    seen = getattr(norm, "num_batches_tracked", None)
+    return isinstance(seen, Tensor) and seen.device.type != "meta" and int(seen) == 0
+
+
 def find_mode_dependent(model: nn.Module) -> list[nn.Module]:
     """Layers that compute something else in eval mode: dropout that drops, BatchNorm with running statistics."""
     return [
@@ -167,6 +174,8 @@ def check_wiring(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.opti
         "static_training": model.training,
         "static_frozen": sum(not p.requires_grad for p in model.parameters()),
         "static_copies": len(find_copies(model)),
+        "static_batchnorm_untrained": sum(is_untrained(m) for m in norms),
+        **({"static_margin": loss_fn.margin} if isinstance(loss_fn, _TRIPLETS) else {}),
         **read_rate(optimizers),
     }
     return {name: float(value) for name, value in numbers.items()}

@@ -159,7 +159,7 @@ def test_odd_structures_are_measured_or_silent(tmp_path: Path) -> None:
 def test_a_signal_that_fails_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cockpit_core.signals import collector
 
-    monkeypatch.setattr(collector, "measure_inputs", lambda x: 1 / 0)
+    monkeypatch.setattr(collector, "measure_inputs", lambda *_: 1 / 0)
     run = train(tmp_path / "a", steps=3, on_error="warn")
     assert "ZeroDivisionError" in run._tracker.signals.failed["inputs"]
     assert "signal/input_rms" not in run.data.table.columns

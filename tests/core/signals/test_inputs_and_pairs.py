@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import cockpit_core
-from cockpit_core.signals.inputs import measure_inputs
-from cockpit_core.signals.targets import measure_pairs
-from cockpit_core.signals.tensors import choose_inputs
+from cockpit_core.signals.inputs import measure_checksum, measure_codes, measure_inputs
+from cockpit_core.signals.order import Order
+from cockpit_core.signals.targets import measure_likeness, measure_pairs
+from cockpit_core.signals.tensors import choose_inputs, identify_by
 
 B = 16
 CODES, NUMBERS = torch.randint(5, (B, 3)), torch.randn(B, 4)
@@ -74,3 +75,82 @@ def test_pairs_of_other_shapes_are_not_compared() -> None:
     assert measure_pairs(torch.randn(B, 40), torch.randn(B)).value == {}
     assert measure_pairs(torch.randn(4, 40), torch.randn(4, 40)).value == {}
     assert measure_pairs(torch.zeros(B, 40), torch.randn(B, 40)).value == {}
+
+
+def test_batches_of_codes_with_the_same_sum_are_others() -> None:
+    """One category of a table: the hours of two batches add up to the same by accident, and begin and end alike."""
+    hours = torch.tensor([0, 23, 5, 9, 11, 12, 7, 1])
+    others = torch.tensor([0, 23, 6, 8, 11, 12, 7, 1])
+    first, second, again = (measure_checksum(h).value["batch_checksum"] for h in (hours, others, hours.flip(0)))
+    assert abs(first - second) > 1e-6
+    assert first == pytest.approx(again, abs=1e-12)
+
+
+def test_all_codes_and_numbers_tell_batches_apart() -> None:
+    hour, day, mask = torch.randint(24, (B,)), torch.randint(7, (B,)), torch.ones(B)
+    assert [t is s for t, s in zip(identify_by([hour, NUMBERS, day], B), (hour, day, NUMBERS), strict=True)] == [
+        True
+    ] * 3
+    assert identify_by([hour, mask], B)[0] is hour
+    assert len(identify_by([hour, mask], B)) == 1
+    assert identify_by([NUMBERS, hour], B)[0] is NUMBERS
+    assert identify_by([], B) == []
+    one, other = (measure_checksum(hour, d).value["batch_checksum"] for d in (day, (day + 1) % 7))
+    assert abs(one - other) > 1e-9
+
+
+def test_codes_that_are_the_same_for_all_samples() -> None:
+    lookups = [torch.zeros(B, dtype=torch.long), torch.arange(B), torch.zeros(B, 5, dtype=torch.long)]
+    assert measure_codes("codes", lookups).value == {"codes": 1}
+    assert measure_codes("codes", lookups[2:]).value == {}
+    assert measure_codes("codes", [torch.zeros(4, dtype=torch.long)]).value == {}
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_channels_that_hold_one_value(first: bool) -> None:
+    x = torch.randn(B, 20, 4)
+    x[:, :, 1] = 0.7
+    x[:, :, 2] = 1.0  # a mask
+    assert measure_inputs(x.transpose(1, 2) if first else x).value["input_stuck"] == 0.25
+    assert measure_inputs(x[:, 0]).value["input_stuck"] == 0.25
+    assert "input_stuck" not in measure_inputs(torch.full((B, 8, 8), 0.7)).value  # a picture
+    assert measure_inputs(torch.zeros(B, 20, 4)).value["input_stuck"] == 0
+
+
+def test_batches_of_sorted_data_differ_from_one_another() -> None:
+    torch.manual_seed(0)
+    data = torch.randn(40 * B, 12)
+    data[:, :4] += torch.arange(40).repeat_interleave(B)[:, None] % 5
+    sorted_, shuffled = Order(), Order()
+    apart = [sorted_.compare(part.numpy()) for part in data.split(B)]
+    mixed = [shuffled.compare(part.numpy()) for part in data[torch.randperm(len(data))].split(B)]
+    assert apart[0] == {}
+    shifts, usual = ([n["input_shift"] for n in numbers[1:]] for numbers in (apart, mixed))
+    assert 0.3 < sum(usual) / len(usual) < 2
+    assert max(usual) < 6
+    assert sorted(shifts)[len(shifts) // 2] > 4
+    assert Order().compare(data[:B, :3].numpy()) == {}
+
+
+def test_targets_among_the_places_of_a_sequence() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(B, 26, 3), torch.randn(B, 6)
+    none = measure_likeness(x, y).value
+    assert none["targets_found"] == 0
+    x[:, 20:, 1] = 3 * y + 1
+    assert measure_likeness(x, y).value["targets_found"] == 1
+    x[:, 21:, 1] = 0
+    found = measure_likeness(x, y).value
+    assert found["targets_found"] == pytest.approx(1 / 6)
+    assert found["input_target_where"] == 20 * 3 + 1
+    assert measure_likeness(torch.randn(B, 8), y).value == {}  # a state and its next one, perhaps
+
+
+def test_a_feature_that_only_rises_with_the_target_gives_it_away() -> None:
+    torch.manual_seed(0)
+    count = torch.poisson(torch.full((B,), 4.0))
+    x = torch.stack([torch.randn(B), (0.7 * count).log1p()], 1)
+    assert torch.corrcoef(torch.stack([x[:, 1], count]))[0, 1] < 0.999
+    assert measure_likeness(x, count).value == {"input_target": pytest.approx(1), "input_target_where": 1}
+    x[:, 1] += 0.3 * torch.randn(B)
+    assert measure_likeness(x, count).value["input_target"] < 0.999

@@ -36,6 +36,21 @@ def test_counts_are_read_from_the_graph(parts) -> None:
     assert (mean.addends, total.addends, total.factor) == (1, 64, 3)
 
 
+def test_counts_against_a_column_of_rates_grow(parts, tmp_path) -> None:
+    z, _, y = parts
+    found = read(F.poisson_nll_loss(z[:, None], y), z)
+    assert (found.growth, found.target) == (64, None)
+    assert read(F.poisson_nll_loss(z[:, None], y[:, None]), z).growth == 1
+    model, loss_fn = nn.Linear(3, 1), nn.PoissonNLLLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with cockpit_core.track(model, loss_fn, optimizer, tmp_path, config="economy", schedule=1):
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss_fn(model(torch.randn(64, 3)), y).backward()
+            optimizer.step()
+    assert "loss_broadcast" in {finding.name for finding in cockpit_core.diagnose(tmp_path)}
+
+
 def test_a_density_is_read_from_the_graph(parts) -> None:
     z, v, y = parts
     loss = read(F.gaussian_nll_loss(z, y, v), z)
