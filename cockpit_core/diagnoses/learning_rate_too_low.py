@@ -67,8 +67,9 @@ class LearningRateTooLow(Diagnosis):
         late = view.t >= 45 and view.has_seen(9)
         tiny = view.update < 0.1 * limit("update_low") and not view.noise >= 10 and not view.drop > 0.2
         tiny = tiny and not view.level < 0.9
-        # Steps that are short by any measure do not make up for it later.
-        soon = view.n >= 3 and view.update < 0.67 * limit("update_low") and view.level > 0.9
+        # Steps that are short by any measure do not make up for it later, where their length is that of the rate. Those of
+        # SGD are as long as the gradient, which a network that leaves its plateau makes many times longer, and momentum too.
+        soon = view.n >= 3 and view.facts.adaptive and view.update < 0.67 * limit("update_low") and view.level > 0.9
         long_way = (late or soon) and view.steps_to_go_min > limit("steps_to_go") and view.drop < 0.2
         gentle = late and view.edge < limit("edge_low") and view.drop < 0.5 and view.noise < 10
         known = view.level == view.level or view.steps_to_go_min > 0  # else it may be a network that is good already
