@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LONG_WARMUP = 150  # steps: a rate that has to rise first is given so long
 LATE = 200  # steps
+PLATEAU, AT_CHANCE = 250, 0.985  # steps that a first plateau may take; a share of chance above which nothing is learned
 
 
 class LearningRateTooLow(Diagnosis):
@@ -53,13 +54,24 @@ class LearningRateTooLow(Diagnosis):
         and far longer steps would take off far more. Noise that nobody could learn would leave nothing of a step."""
         if LearningRateTooLow._is_short(view):
             return view.level > 0.25
-        if not (view.finished or view.t >= LATE) or len(view.trials) < 3 or not view.update < 2 * limit("update_low"):
+        if not (view.finished or view.t >= LATE) or len(view.trials) < 3:
+            return False
+        if not view.update < 2 * limit("update_low") * min(1.0, view.rate_fall):  # as long as a schedule let them be
             return False
         left = view.level > 0.6 or (view.level != view.level and view.struggles)
         noisy = view.noise > 1 and not view.transfer > 0.5  # samples that do not agree let little through at any rate
         # Far more than a step gains: its own batch was judged with other units dropped.
         seen = 0.15 < view.transfer < 5 and not view.valid_accuracy > 0.85
         return left and not noisy and seen and view.straight > 0.4 and view.gain_by_step < 0.01
+
+    @staticmethod
+    def _is_plateau(view: View) -> bool:
+        """Nothing is learned yet, and steps are as long as the gradient is (SGD): many healthy networks begin so, at any rate, and
+        their gradient grows all the while. When they have had their time, samples that do not agree let nothing through."""
+        short = view.update < 0.1 * limit("update_low")
+        if view.facts.adaptive or not view.level > AT_CHANCE or short:
+            return False
+        return (view.t < PLATEAU and not view.finished) or view.noise > 0.8
 
     @staticmethod
     def _weigh(view: View, crawls: bool) -> tuple[float, str] | None:
@@ -103,7 +115,7 @@ class LearningRateTooLow(Diagnosis):
         held_back = (fallen_rate and not self._is_short(view)) or view.clipped < 0.5 or warms_up or bool(view.silent)
         confirmed = self._is_confirmed(view)
         far = view.travelled > (0.5 if confirmed else 0.1)
-        if held_back or far or view.history.resumed or view.broken:
+        if held_back or far or view.history.resumed or view.broken or self._is_plateau(view):
             return None
         crawls = confirmed or self._crawls(view)
         if view.learns and not crawls:
