@@ -90,4 +90,4 @@ class DoubleSoftmax(Diagnosis):
         if view.right != view.right:
             return True
         slow = any(view.t >= steps and view.right < share for steps, share in RIGHT)
-        return slow and not view.valid_accuracy > 0.9
+        return (slow or (view.wanting and not view.of_texts)) and not view.valid_accuracy > 0.9
