@@ -40,7 +40,7 @@ class LabelsRandom(Diagnosis):
         return at_chance < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 
     def test(self, view: View) -> Found | None:
-        if view.history.resumed or view.broken or view.t * view.batch < FEW_SAMPLES:
+        if view.history.resumed or view.broken or view.over_samples or view.t * view.batch < FEW_SAMPLES:
             return None
         if view.holds_nowhere:
             return self._tell_by_heart(view)

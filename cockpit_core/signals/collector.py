@@ -18,7 +18,7 @@ from cockpit_core.signals.bending import count_linear
 from cockpit_core.signals.between import Between
 from cockpit_core.signals.graph_losses import Given, output_and_target, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_inputs
-from cockpit_core.signals.inside import measure_inside
+from cockpit_core.signals.inside import measure_inside, runs_over_samples
 from cockpit_core.signals.losses import measure_term
 from cockpit_core.signals.model_output import Strays, choose_given
 from cockpit_core.signals.outputs import (
@@ -141,6 +141,8 @@ class Collector:
             self.called[name] = None
         if isinstance(module, nn.Embedding) and args and isinstance(args[0], Tensor):
             self.looked_up.append(args[0])
+        if isinstance(module, nn.RNNBase) and runs_over_samples(module, args, self.batch_size):
+            self.numbers["batch_is_time"] = 1.0
         if module in self.watched and len(self.activities) < MOST_CALLS:
             self._try("activations", self._take_activity, module, args, output)
 
@@ -226,11 +228,8 @@ class Collector:
         if type(loss.module).__name__ != self.graph_loss:
             return  # another loss than at other steps
         self._take_loss((loss.output, loss.target), {}, loss.module)
-        self.numbers |= {
-            "loss_factor": loss.factor,
-            "loss_addends": loss.addends,
-            "loss_elements": float(loss.elements),
-        }
+        weights = {"loss_factor": loss.factor, "loss_addends": loss.addends, "loss_elements": float(loss.elements)}
+        self.numbers |= weights
         if loss.growth > 1:
             self.numbers["broadcast"] = loss.growth
         if not loss.alone and loss.target is not None and loss.growth == 1:

@@ -146,3 +146,29 @@ def test_a_network_behind_another_that_somebody_else_trains(tmp_path: Path) -> N
             own.step()
             other.step()
     assert "parameters_not_optimized" not in [finding.name for finding in run.findings]
+
+
+class Reader(nn.Module):
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rnn, self.last = nn.GRU(3, 8, batch_first=batch_first), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.rnn(x)[0][:, -1])[:, 0]
+
+
+@pytest.mark.parametrize(("batch_first", "told"), [(False, ["not_learning"]), (True, [])])
+def test_a_recurrent_layer_that_runs_along_the_batch(tmp_path: Path, batch_first: bool, told: list[str]) -> None:
+    """What decides stands at the first step of a sequence, and the answer is read at its last."""
+    model, bce = Reader(batch_first), nn.BCEWithLogitsLoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    with cockpit_core.track(model, bce, optimizer, tmp_path / "run", config="economy", schedule=2) as run:
+        for _ in range(160):
+            x = torch.randn(32, 4, 3)
+            optimizer.zero_grad()
+            bce(model(x), (x[:, 0, 0] > 0).float()).backward()
+            optimizer.step()
+    named = [finding for finding in run.findings if finding.name == "not_learning" and finding.severity != "advice"]
+    assert [finding.name for finding in named] == told
+    assert all("runs along the batch" in finding.text for finding in named)
