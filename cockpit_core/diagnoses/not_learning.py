@@ -37,7 +37,10 @@ class NotLearning(Diagnosis):
             "depends on the samples before it, and not on the steps of its own."
         )
         remedy = "Make the layer with batch_first=True, or give it [steps, samples, features]."
-        numbers = [evidence("batch_is_time", 1.0, "a recurrent layer whose steps are the samples"), evidence("level", view.level)]
+        numbers = [
+            evidence("batch_is_time", 1.0, "a recurrent layer whose steps are the samples"),
+            evidence("level", view.level),
+        ]
         return Found(text, remedy, numbers, since=view.history.began)
 
     def test(self, view: View) -> Found | None:

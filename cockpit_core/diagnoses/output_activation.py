@@ -101,7 +101,9 @@ class OutputActivation(Diagnosis):
         )
         remedy = "Remove the ReLU behind the last layer; a softmax or sigmoid takes any number."
         severity = "likely" if cls.harms(view, math.inf) else "advice"
-        return Found(text, remedy, [evidence("rectified", 1.0, "a ReLU before the softmax or sigmoid")], severity=severity)
+        return Found(
+            text, remedy, [evidence("rectified", 1.0, "a ReLU before the softmax or sigmoid")], severity=severity
+        )
 
     def test(self, view: View) -> Found | None:
         if (fact := self._of_one(view) or self._of_rectified(view)) is not None:

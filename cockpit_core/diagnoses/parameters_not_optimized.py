@@ -55,8 +55,10 @@ class ParametersNotOptimized(Diagnosis):
             f"The output depends on {number(count)} numbers of parameters that the model does not have, and they never change: "
             f"{number(100 * share)} % of all. Layers in a plain list or dict are not among model.parameters()."
         )
-        remedy = "Keep layers in nn.ModuleList, nn.ModuleDict or nn.Sequential (parameters in nn.ParameterList), before the optimizer is made."
-        numbers = [evidence("stray", count, "numbers of parameters that the model does not have, and that never change")]
+        remedy = "Keep layers in nn.ModuleList or nn.ModuleDict (parameters in nn.ParameterList), before the optimizer is made."
+        numbers = [
+            evidence("stray", count, "numbers of parameters that the model does not have, and that never change")
+        ]
         return Found(text, remedy, numbers, severity="broken" if harmful else "advice", since=view.history.began)
 
     def test(self, view: View) -> Found | None:

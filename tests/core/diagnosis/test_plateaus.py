@@ -103,7 +103,10 @@ def test_an_answer_that_validation_has_more_of(share: float, elsewhere: float, t
     assert severity("class_imbalance", change, header=answers_header(), logged=lambda i: logged, **LONG) == told
 
 
-@pytest.mark.parametrize(("likeness", "header", "told"), [(0.999, answers_header(), "likely"), (0.99, answers_header(), ""), (0.999, make_header(), "")])
+@pytest.mark.parametrize(
+    ("likeness", "header", "told"),
+    [(0.999, answers_header(), "likely"), (0.99, answers_header(), ""), (0.999, make_header(), "")],
+)
 def test_a_column_with_one_value_for_each_answer(likeness: float, header, told: str) -> None:
     change = put(input_target=likeness, input_target_where=3)
     assert severity("target_in_inputs", change, header=header, n=12) == told
