@@ -78,7 +78,7 @@ class LabelsRandom(Diagnosis):
     @staticmethod
     def _is_fit(view: View) -> bool:
         """The network moves, and nothing else keeps it from learning: neither its steps nor its units."""
-        moved = view.travelled > 0.15 or view.edge > 0.01 or view.straight < limit("straight")
+        moved = view.travelled > 0.15 or (view.edge > 0.01 and not view.creeps) or view.straight < limit("straight")
         # Steps as long as usual ones begin with, and gradients that were nothing but noise: they lead nowhere at any rate.
         moved = moved or (view.finished and view.update_max > limit("update_low") and view.noise > 0.8)
         used = view.rate_fall > 0.4 or (view.finished and view.rate_mean > limit("rate_mean"))  # schedules end at zero

@@ -68,7 +68,7 @@ class LearningRateTooLow(Diagnosis):
     def _is_plateau(view: View) -> bool:
         """Nothing is learned yet, and steps are as long as the gradient is (SGD): many healthy networks begin so, at any rate, and
         their gradient grows all the while. When they have had their time, samples that do not agree let nothing through."""
-        short = view.update < 0.1 * limit("update_low")
+        short = view.update < 0.1 * limit("update_low") or 0 < view.gain_by_step < 0.05 * limit("gain_by_step")
         if view.facts.adaptive or not view.level > AT_CHANCE or short:
             return False
         return (view.t < PLATEAU and not view.finished) or view.noise > 0.8
