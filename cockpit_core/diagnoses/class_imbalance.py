@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+BINARY_REMEDY = (
+    "Weight the rare answer in the loss (pos_weight=negatives / positives), or draw balanced batches; look at recall."
+)
+BEYOND = 50  # times the loss of a guess: a sum over samples, and no mean
+
+
 class ClassImbalance(Diagnosis):
     name = "class_imbalance"
     title = "one class dominates"
@@ -26,6 +32,9 @@ class ClassImbalance(Diagnosis):
     @staticmethod
     def _take_turns(view: View) -> bool:
         """Whole batches have one label, and not all the same: they are sorted, and no class dominates."""
+        if view.facts.loss in BINARY_LOSSES:
+            shares = view.every("target_mean", 24)
+            return len(shares) > 1 and min(shares) < 0.1 and max(shares) > 0.9
         pairs = zip(view.every("label_min", 24), view.every("label_max", 24), strict=False)
         return view.typical("label_count") >= 8 and len({low for low, high in pairs if low == high}) > 1
 
@@ -42,9 +51,8 @@ class ClassImbalance(Diagnosis):
             f"{number(100 * share)} % of the targets are the same, and the network gives that answer always: it has never found "
             "the other one."
         )
-        remedy = "Weight the rare answer in the loss (pos_weight=negatives / positives), or draw balanced batches; look at recall."
         over = view.finished and share > 0.95
-        return Found(text, remedy, [evidence("label_top_share", share)], severity="likely" if over else "advice",
+        return Found(text, BINARY_REMEDY, [evidence("label_top_share", share)], severity="likely" if over else "advice",
                      since=view.history.began)  # fmt: skip
 
     @staticmethod
@@ -67,6 +75,21 @@ class ClassImbalance(Diagnosis):
         numbers = [evidence("label_top_share", share), evidence("valid_accuracy", view.valid_accuracy)]
         return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 
+    @staticmethod
+    def _is_common_elsewhere(view: View, share: float) -> Found | None:
+        """Always giving the frequencies of the training would cost validation no more than training, if it had the same. At no
+        look did it come near that, though training did: validation has more of the rare answer."""
+        beside = view.valid_best / view.chance
+        if not share > limit("label_top_share") or not view.level < 1.3 or not 1.5 < beside < BEYOND or view.t < 80:
+            return None
+        text = (
+            f"{number(100 * share)} % of the training targets are the same. A guess by their frequencies costs "
+            f"{number(view.chance)}, and validation has never cost less than {number(beside)} times as much: the other answer is "
+            "more common there, and the network does not expect it."
+        )
+        numbers = [evidence("label_top_share", share), evidence("valid_loss", view.valid_best)]
+        return Found(text, BINARY_REMEDY, numbers, severity="likely", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
         share, classes = mean(view.every("label_top_share", 12)), view.last("signal/classes")
         odds = share * (classes - 1) / max(1e-9, 1 - share)  # of the commonest class against one of the others
@@ -76,7 +99,7 @@ class ClassImbalance(Diagnosis):
         if self._take_turns(view):
             return None
         if view.facts.loss in BINARY_LOSSES:
-            return self._is_never(view, share)
+            return self._is_common_elsewhere(view, share) or self._is_never(view, share)
         if (rare := self._is_unlearned(view, share, odds)) is not None:
             return rare
         always = share > limit("label_top_share") and guesses > 0.99

@@ -27,6 +27,7 @@ class ClippingTooHard(Diagnosis):
             view.clipped < 0.1 and view.drop < 0.1 and view.t > 20 and short
         )
         hard = hard or (view.clipped < 0.3 and view.creeps and not view.learns)  # trial steps say so
+        hard = hard or self._has_held_back(view)
         indifferent = view.facts.adaptive and not (view.stuck and view.t >= 60)  # to a factor on all gradients
         if not hard or indifferent or self.now_scaled(view) or not view.clipped > 0:  # zero: gone, not clipped
             return None
@@ -39,6 +40,13 @@ class ClippingTooHard(Diagnosis):
             "." if view.facts.adaptive else f", or multiply the learning rate by {number(1 / view.clipped)}."
         )
         return Found(text, remedy, [evidence("clipped", view.clipped)])
+
+    @staticmethod
+    def _has_held_back(view: View) -> bool:
+        """The run is over with much of the loss left; its steps were short to the end, most of each was cut off, and trial steps
+        16 times as long would have done as well."""
+        short = view.update < limit("update_low") and view.straight > limit("straight")
+        return view.finished and view.level > limit("left_over") and short and view.clipped < 0.3
 
     @staticmethod
     def now_scaled(view: View) -> bool:

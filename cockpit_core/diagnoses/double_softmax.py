@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
+from cockpit_core.diagnosis.facts import CLASS_LOSSES
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -47,13 +48,19 @@ class DoubleSoftmax(Diagnosis):
             return None
         in_graph = view.now("squashed") > 0  # whatever was picked from it before the loss
         binary = view.facts.loss == "BCEWithLogitsLoss" and (in_graph or (view.batch >= 8 and is_squashed(view)))
+        again = view.facts.loss == "BCELoss" and in_graph
         adds_up = len(errors) > 0 and max(errors) < limit("row_sum_error") and min(lows) >= 0
-        twice = view.facts.loss == "CrossEntropyLoss" and (adds_up or in_graph)
+        twice = view.facts.loss in CLASS_LOSSES and (in_graph or (adds_up and view.facts.loss == "CrossEntropyLoss"))
         logless = view.facts.loss == "NLLLoss" and adds_up
         if logless:
             text, remedy = (
                 "NLLLoss gets probabilities: it expects their logarithms.",
                 "Use log_softmax, or give the scores to CrossEntropyLoss.",
+            )
+        elif again:
+            text, remedy = (
+                "What BCELoss gets is the sigmoid of a sigmoid: it is never below 0.5 nor above 0.73.",
+                "Take the sigmoid once: in the network, or in BCEWithLogitsLoss instead of BCELoss.",
             )
         elif binary:
             text, remedy = (
@@ -83,4 +90,4 @@ class DoubleSoftmax(Diagnosis):
         if view.right != view.right:
             return True
         slow = any(view.t >= steps and view.right < share for steps, share in RIGHT)
-        return slow and not view.valid_accuracy > 0.9
+        return (slow or (view.wanting and not view.of_texts)) and not view.valid_accuracy > 0.9

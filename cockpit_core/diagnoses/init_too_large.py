@@ -65,4 +65,6 @@ class InitTooLarge(Diagnosis):
         # A few times too large is forgotten in some steps, mostly.
         slow = view.weight_scale > 2.8 and view.is_high and view.t >= 80  # coming down from there is no progress
         harmful = start > 10 or (large and start > 4) or view.struggles or slow or (large and view.wanting)
-        return Found(text, remedy, [evidence(shown, start)], severity="likely" if harmful else "advice")
+        severity = "likely" if harmful else "advice"
+        # Where the loss takes the logarithm of a probability that rounds to zero, that is what makes it infinite.
+        return Found(text, remedy, [evidence(shown, start)], severity=severity, alone=view.now("plain_log") > 0)

@@ -47,7 +47,8 @@ class InputOutliers(Diagnosis):
         jumps = len(far) >= 1 and view.spike > 2 and view.unfinished
         if not (extreme or usual or jumps) or view.typical("input_zeros") > 0.5:
             return None
-        if view.typical("input_ratio") > limit("input_ratio"):
+        uneven = view.typical("input_ratio") > limit("input_ratio")
+        if uneven and not view.typical("input_tail") > 3 * limit("input_tail"):  # a scale is that of all samples
             return None  # one feature decides how far a sample is from the middle: inputs_not_scaled
         pull = [
             seen.get("signal/loss_max")

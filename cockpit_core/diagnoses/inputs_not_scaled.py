@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+FAR = 3  # times the limit: a scale is that of all samples, and leaves none so far from the others
+
+
 class InputsNotScaled(Diagnosis):
     name = "inputs_not_scaled"
     title = "inputs are not scaled"
@@ -45,7 +48,8 @@ class InputsNotScaled(Diagnosis):
             )
             remedy = "Divide each feature by its standard deviation, after subtracting its mean."
             return Found(text, remedy, [evidence("input_rms", size)])
-        tail = view.typical("input_tail") > limit("input_tail") and not uneven  # outliers make any input large
+        longest = view.typical("input_tail")  # outliers make any input large, and far ones any feature
+        tail = longest > limit("input_tail") and (not uneven or longest > FAR * limit("input_tail"))
         if not (large or uneven) or tail:
             return None
         far = view.first("output_spread") > 20 * view.first("target_std")

@@ -40,7 +40,7 @@ class LabelsRandom(Diagnosis):
         return at_chance < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 
     def test(self, view: View) -> Found | None:
-        if view.history.resumed or view.broken or view.t * view.batch < FEW_SAMPLES:
+        if view.history.resumed or view.broken or view.over_samples or view.t * view.batch < FEW_SAMPLES:
             return None
         if view.holds_nowhere:
             return self._tell_by_heart(view)
@@ -78,7 +78,9 @@ class LabelsRandom(Diagnosis):
     @staticmethod
     def _is_fit(view: View) -> bool:
         """The network moves, and nothing else keeps it from learning: neither its steps nor its units."""
-        moved = view.travelled > 0.15 or view.edge > 0.01 or view.straight < limit("straight")
+        moved = view.travelled > 0.15 or (view.edge > 0.01 and not view.creeps) or view.straight < limit("straight")
+        # Steps as long as usual ones begin with, and gradients that were nothing but noise: they lead nowhere at any rate.
+        moved = moved or (view.finished and view.update_max > limit("update_low") and view.noise > 0.8)
         used = view.rate_fall > 0.4 or (view.finished and view.rate_mean > limit("rate_mean"))  # schedules end at zero
         healthy_step = not view.edge > 1.2 and used and not view.clipped < 0.5 and not view.silent
         alive = not view.typical("dead") > 0.6 and not 0 < view.vanishing[0] < limit("vanishing")

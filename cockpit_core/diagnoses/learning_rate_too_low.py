@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LONG_WARMUP = 150  # steps: a rate that has to rise first is given so long
 LATE = 200  # steps
+PLATEAU, AT_CHANCE = 250, 0.985  # steps that a first plateau may take; a share of chance above which nothing is learned
 
 
 class LearningRateTooLow(Diagnosis):
@@ -56,7 +57,9 @@ class LearningRateTooLow(Diagnosis):
         if LearningRateTooLow._is_short(view):
             left = view.level > 0.05 if view.level == view.level else view.drop < 0.9
             return view.level > 0.25 or (left and view.are_fresh(view.facts.layers) and not view.does_well)
-        if not (view.finished or view.t >= LATE) or len(view.trials) < 3 or not view.update < 2 * limit("update_low"):
+        if not (view.finished or view.t >= LATE) or len(view.trials) < 3:
+            return False
+        if not view.update < 2 * limit("update_low") * min(1.0, view.rate_fall):  # as long as a schedule let them be
             return False
         left = view.level > 0.6 or (view.level != view.level and view.struggles)
         noisy = view.noise > 1 and not view.transfer > 0.5  # samples that do not agree let little through at any rate
@@ -65,13 +68,23 @@ class LearningRateTooLow(Diagnosis):
         return left and not noisy and seen and view.straight > 0.4 and view.gain_by_step < 0.01
 
     @staticmethod
+    def _is_plateau(view: View) -> bool:
+        """Nothing is learned yet, and steps are as long as the gradient is (SGD): many healthy networks begin so, at any rate, and
+        their gradient grows all the while. When they have had their time, samples that do not agree let nothing through."""
+        short = view.update < 0.1 * limit("update_low") or 0 < view.gain_by_step < 0.05 * limit("gain_by_step")
+        if view.facts.adaptive or not view.level > AT_CHANCE or short:
+            return False
+        return (view.t < PLATEAU and not view.finished) or view.noise > 0.8
+
+    @staticmethod
     def _weigh(view: View, crawls: bool) -> tuple[float, str] | None:
         """By which factor, and what says so."""
         late = view.t >= 45 and view.has_seen(9)
         tiny = view.update < 0.1 * limit("update_low") and not view.noise >= 10 and not view.drop > 0.2
         tiny = tiny and not view.level < 0.9
-        # Steps that are short by any measure do not make up for it later.
-        soon = view.n >= 3 and view.update < 0.67 * limit("update_low") and view.level > 0.9
+        # Steps that are short by any measure do not make up for it later, where their length is that of the rate. Those of
+        # SGD are as long as the gradient, which a network that leaves its plateau makes many times longer, and momentum too.
+        soon = view.n >= 3 and view.facts.adaptive and view.update < 0.67 * limit("update_low") and view.level > 0.9
         long_way = (late or soon) and view.steps_to_go_min > limit("steps_to_go") and view.drop < 0.2
         gentle = late and view.edge < limit("edge_low") and view.drop < 0.5 and view.noise < 10
         known = view.level == view.level or view.steps_to_go_min > 0  # else it may be a network that is good already
@@ -105,7 +118,7 @@ class LearningRateTooLow(Diagnosis):
         held_back = (fallen_rate and not self._is_short(view)) or view.clipped < 0.5 or warms_up or bool(view.silent)
         confirmed = self._is_confirmed(view)
         far = view.travelled > (0.5 if confirmed else 0.1)
-        if held_back or far or view.history.resumed or view.broken:
+        if held_back or far or view.history.resumed or view.broken or self._is_plateau(view):
             return None
         crawls = confirmed or self._crawls(view)
         if view.learns and not crawls:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
 from cockpit_core.diagnosis.facts import BINARY_LOSSES, NEVER_NEGATIVE
+from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -90,7 +91,8 @@ class LossSign(Diagnosis):
             )
             remedy = "Give the output first and the target second; targets must be probabilities."
             return Found(text, remedy, [evidence("target_max", high), evidence("target_min", low)])
-        if view.facts.loss == "NLLLoss" and (high := view.typical("output_max")) > 0.001:
+        adds_up = view.typical("row_sum_error") < limit("row_sum_error")  # probabilities: double_softmax
+        if view.facts.loss == "NLLLoss" and not adds_up and (high := view.typical("output_max")) > 0.001:
             text = (
                 f"The loss is {number(losses[-1])}: NLLLoss expects logarithms of probabilities, which are never above 0, and gets "
                 f"numbers up to {number(high)}."

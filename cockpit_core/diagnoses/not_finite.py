@@ -31,8 +31,12 @@ class NotFinite(Diagnosis):
             text = f"The loss is not finite since step {step}" + (
                 ", and so is what the network gives." if bad_outputs > 0 else "."
             )
+            if view.now("plain_log") > 0:
+                text = text[:-1] + "; the logarithm of a softmax or sigmoid is taken, which may have become zero."
             remedy = (
-                "Lower the learning rate, or clip gradients; look for log(0), division by zero and half "
+                "Take log_softmax or logsigmoid of the scores (or give them to CrossEntropyLoss or BCEWithLogitsLoss)."
+                if view.now("plain_log") > 0
+                else "Lower the learning rate, or clip gradients; look for log(0), division by zero and half "
                 "precision in the loss."
             )
         return Found(

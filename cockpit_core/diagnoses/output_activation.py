@@ -7,11 +7,13 @@ import math
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.facts import BINARY_LOSSES
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+AFTER = 20  # steps
 SEEN = 12
 EDGE, TIMES = 0.97, 3
 """Outputs of a sigmoid or tanh come this close to their end again and again, and never beyond it."""
@@ -62,7 +64,7 @@ class OutputActivation(Diagnosis):
     name = "output_activation"
     title = "an activation behind the last layer"
     needs = ("output_min",)
-    hold, after, least = 1, 20, 5
+    hold, after, least = 1, 0, 2
     confidence = 0.8
     explains = (
         "not_learning",
@@ -74,9 +76,40 @@ class OutputActivation(Diagnosis):
         "learning_rate_too_low",
         "class_imbalance",
         "init_too_small",
+        "init_too_large",
     )
 
+    @staticmethod
+    def _of_one(view: View) -> Found | None:
+        """A softmax of a single number, in the graph of the loss: a fact, and no signal gets past it."""
+        if not view.now("softmax_of_one") > 0 or view.last("GradNorm") != 0:
+            return None
+        text = "The network ends in a softmax over a single output, which is 1 whatever the output is: no gradient gets past it."
+        remedy = "Use a sigmoid for one output, or two outputs; or remove the softmax, if the loss takes it."
+        return Found(text, remedy, [evidence("GradNorm", view.last("GradNorm"))], severity="broken", at_once=True)
+
+    @classmethod
+    def _of_rectified(cls, view: View) -> Found | None:
+        """Scores that went through a ReLU, in the graph of the loss, whatever the loss gets in the end."""
+        if not view.now("rectified") > 0 or view.t < AFTER or not view.has_seen(5):
+            return None
+        binary = view.facts.loss in BINARY_LOSSES
+        text = (
+            "The scores go through a ReLU before they become probabilities: none is ever negative, so that "
+            + ("no answer is below 0.5" if binary else "no class is ever ruled out")
+            + "; those that are zero get no gradient."
+        )
+        remedy = "Remove the ReLU behind the last layer; a softmax or sigmoid takes any number."
+        severity = "likely" if cls.harms(view, math.inf) else "advice"
+        return Found(
+            text, remedy, [evidence("rectified", 1.0, "a ReLU before the softmax or sigmoid")], severity=severity
+        )
+
     def test(self, view: View) -> Found | None:
+        if (fact := self._of_one(view) or self._of_rectified(view)) is not None:
+            return fact
+        if view.t < AFTER or not view.has_seen(5):
+            return None
         lows, highs = view.every("output_min", SEEN), view.every("output_max", SEEN)
         bounds = find_bounds(lows, highs) if len(lows) >= 4 and len(highs) >= 4 else None
         if bounds is None and view.real_targets:

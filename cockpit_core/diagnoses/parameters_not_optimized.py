@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, what_is_left
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, number, what_is_left
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -41,8 +41,28 @@ class ParametersNotOptimized(Diagnosis):
         remedy = "Load the trained weights before freezing them, or let them learn: requires_grad_(True), and in the optimizer."
         return Found(text, remedy, [evidence("level", view.level)], random, severity="likely")
 
+    @staticmethod
+    def _stray(view: View) -> Found | None:
+        """Layers that the output depends on and ``model.parameters()`` has not, so that no optimizer was given them. One may
+        hide a trained network like that on purpose: then training goes well."""
+        known = view.every("stray", 4)
+        if len(known) < 3 or not view.now("stray") > 0 or view.history.resumed:
+            return None
+        count = known[-1]
+        share = count / (count + sum(view.facts.sizes))
+        harmful = view.suffers or view.lingers or view.wanting or (share > limit("lost_weights") and view.lags)
+        text = (
+            f"The output depends on {number(count)} numbers of parameters that the model does not have, and they never change: "
+            f"{number(100 * share)} % of all. Layers in a plain list or dict are not among model.parameters()."
+        )
+        remedy = "Keep layers in nn.ModuleList or nn.ModuleDict (parameters in nn.ParameterList), before the optimizer is made."
+        numbers = [
+            evidence("stray", count, "numbers of parameters that the model does not have, and that never change")
+        ]
+        return Found(text, remedy, numbers, severity="broken" if harmful else "advice", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
-        if (frozen := self._frozen(view)) is not None:
+        if (frozen := self._frozen(view) or self._stray(view)) is not None:
             return frozen
         if not view.static("static_unoptimized") > 0 or not view.update > 0:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.facts import BINARY_LOSSES
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -19,11 +20,18 @@ class TargetInInputs(Diagnosis):
     confidence = 0.5
     explains = ("overfitting",)
 
+    @staticmethod
+    def _tells_answers(view: View, least: float) -> bool:
+        """Of yes-or-no answers: one value for yes and one for no, but for a little noise. The correlation is then
+        1 / sqrt(1 + 1 / r^2), where r is half the distance of the two over the spread of each."""
+        return view.facts.loss in BINARY_LOSSES and view.batch >= 16 and least >= limit("input_answers")
+
     def test(self, view: View) -> Found | None:
         likeness, places = view.every("input_target", 5), view.every("input_target_where", 5)
         if len(likeness) < (2 if view.sparse else 3) or len(set(places)) > 1 or view.batch < 8:
             return None
-        least, same = min(likeness), min(likeness) >= limit("input_target")
+        least = min(likeness)
+        same = least >= limit("input_target") or (len(likeness) == 5 and self._tells_answers(view, least))
         # A feature that tells nearly all may be a legitimate one; where it is all the same at every step, it is said.
         apart = view.not_followed > 2 and view.valid_left > 0.3  # validation, which has it not, falls behind
         nearly = len(likeness) == 5 and least > 0.9 and view.batch >= 16
@@ -36,7 +44,7 @@ class TargetInInputs(Diagnosis):
             return None
         text = (
             f"Feature {number(places[-1])} of the inputs gives the target away: over {len(likeness)} batches their "
-            f"correlation is {'1' if same else f'at least {least:.2f}'}."
+            f"correlation is {'1' if least > 0.9999 else f'at least {least:.3g}'}."
         )
         remedy = (
             "Look where that column comes from. Either it was made of the target and will be missing in use, or the "

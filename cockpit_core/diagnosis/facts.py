@@ -22,8 +22,9 @@ class Facts:
 
     def __init__(self, header: Header):
         self.options = header.options
-        self.by_module = header.loss in KNOWN_LOSSES
-        self.loss = header.loss if self.by_module else header.options.get("loss function", header.loss)
+        by_graph = header.options.get("loss function", "")  # of a module that was named and never called, too
+        self.by_module = header.loss in KNOWN_LOSSES and by_graph in ("", header.loss)
+        self.loss = header.loss if self.by_module else by_graph or header.loss
         self.quantities = {quantity.name for quantity in header.quantities}
         self.layers = [layer.name for layer in header.layers]
         self.sizes = [layer.size for layer in header.layers]

@@ -25,6 +25,14 @@ class Left(Progress):
         return self.now("label_count") > self.batch
 
     @kept
+    def over_samples(self) -> bool:
+        """Each sample has a label of its own, so that the first dimension counts samples, and a recurrent layer reads them as the
+        steps of one sequence."""
+        labels = self.typical("label_count")
+        rows = labels if labels > 0 else self.typical("target_rows")
+        return len(self.every("batch_is_time", 2)) == 2 and rows == self.typical("samples")
+
+    @kept
     def lingers(self) -> bool:
         """The same, and it does not fall fast now, though it has left the plateau that many healthy runs begin with."""
         before, pace = self.fall

@@ -254,6 +254,7 @@ LIMITS: dict[str, Limit] = {
         0.4, 0.6, 1, "", "entropy of the attention weights over the largest possible, first step", "1 = all keys alike"
     ),
     "input_target": Limit(0.9999, 0, 0.9999, "", "largest correlation of a feature with the target", "1 = the same"),
+    "input_answers": Limit(0.998, 0, 0.99, "", "correlation of a feature with yes-or-no targets", "two values"),
     "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
     "dropout_most": Limit(
         0.95,

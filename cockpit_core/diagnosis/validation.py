@@ -24,6 +24,11 @@ class Validation(Tensors):
         return min(look.value for look in list(self._looks.last)[-2:]) if self._looks else nan
 
     @kept
+    def valid_best(self) -> float:
+        """The lowest value at any look."""
+        return self._looks.lowest.value if self._looks and self._looks.lowest else nan
+
+    @kept
     def valid_left(self) -> float:
         """The validation loss over its first value."""
         first = self._looks.first if self._looks else None

@@ -4,7 +4,10 @@ also one whose loss is not the module that ``track`` was given."""
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
+
+from torch import Tensor
 
 from cockpit_core.curvature.autograd_graph import WRAPPER, kind_of, output_shape
 from cockpit_core.signals.graph_losses import own_elements
@@ -18,13 +21,16 @@ _RESHAPED = frozenset(
     """View ReshapeAlias UnsafeView Squeeze Unsqueeze Transpose Permute T Clone ToCopy Slice Select Index IndexSelect
     MaskedSelect""".split()
 )
+_SQUASHES = frozenset(("Softmax", "Sigmoid"))
 
 
 def measure_around(root: Any) -> dict[str, float]:
     """``broadcast``: by how much a term grew two shapes that differ (1: none did). ``batch_softmax``: 1 where scores for
     classes went through a softmax along the batch. ``squashed``: 1 where what a loss takes a softmax or sigmoid of is one
-    already."""
-    growth, differences, over_batch, squashed = 1.0, 1.0, 0.0, 0.0
+    already. Only where it is so: ``rectified``, the same of a ReLU; ``softmax_of_one``, a softmax along a single element;
+    ``plain_log``, the logarithm of a softmax or sigmoid that may have become zero."""
+    growth, differences = 1.0, 1.0
+    marks = {"batch_softmax": 0.0, "squashed": 0.0}
     waiting, seen = [root], set[Any]()
     while waiting and len(seen) < MOST:
         node = waiting.pop(0)
@@ -34,22 +40,36 @@ def measure_around(root: Any) -> dict[str, float]:
         kind = kind_of(node)
         if kind in _PAIRS:
             growth = max(growth, grown(node))
-            if kind == "BinaryCrossEntropyWithLogits":
-                source = source_of(node)
-                behind = kind_of(source) if source is not None else ""
-                over_batch = max(over_batch, float(behind == "Softmax" and is_along_batch(source)))
-                squashed = max(squashed, float(behind == "Sigmoid" or (behind == "Softmax" and not over_batch)))
-        elif kind == "Sub":
-            grown_by = grown_difference(node)
+        elif kind in ("Sub", "Mul"):
+            grown_by = grown_difference(node) if kind == "Sub" else grown_product(node)
             differences = max(differences, grown_by) if differences and grown_by else 0.0
-        elif kind == "LogSoftmax":
-            source = source_of(node)
-            if source is not None and kind_of(source) == "Softmax":
-                along = is_along_batch(source)
-                over_batch, squashed = (1.0, squashed) if along else (over_batch, 1.0)
+        marks |= dict.fromkeys(marks_of(node, kind), 1.0)
         if kind not in _LAYERS:
             waiting += [child for child, _ in node.next_functions]
-    return {"broadcast": max(growth, differences), "batch_softmax": over_batch, "squashed": squashed}
+    return {"broadcast": max(growth, differences), **marks}
+
+
+def marks_of(node: Any, kind: str) -> list[str]:
+    """What is odd about a node that makes probabilities, or takes their logarithms."""
+    marks = ["softmax_of_one"] if kind in ("Softmax", "LogSoftmax") and is_along_one(node) else []
+    if kind in ("LogSoftmax", "BinaryCrossEntropyWithLogits"):
+        return marks + name_scores(node, _SQUASHES if kind != "LogSoftmax" else ("Softmax",))
+    if kind not in ("Log", "BinaryCrossEntropy"):
+        return marks
+    inner = source_of(node)
+    if inner is None or kind_of(inner) not in _SQUASHES:
+        return marks
+    plain = kind == "Log" and inner is node.next_functions[0][0]
+    return ["plain_log"] * plain + name_scores(inner, _SQUASHES)
+
+
+def name_scores(node: Any, squashes: Collection[str]) -> list[str]:
+    """The node takes a softmax or sigmoid of scores: what has been done to them before."""
+    scores = source_of(node)
+    kind = kind_of(scores) if scores is not None else ""
+    if kind == "Softmax" and is_along_batch(scores):
+        return ["batch_softmax"]
+    return ["squashed"] if kind in squashes else ["rectified"] if kind == "Relu" else []
 
 
 def grown(node: Any) -> float:
@@ -71,6 +91,18 @@ def grown_difference(source: Any) -> float:
     return float(shape[0])
 
 
+def grown_product(source: Any) -> float:
+    """The same for ``y * log(p)``: a square from a row of outputs and one of targets."""
+    shape, first = output_shape(source), source.next_functions[0][0]
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 2 or len(source.next_functions) != 2:
+        return 1.0
+    made = [child for child, _ in source.next_functions if child is not None]
+    if len(made) != 1 or math.prod(output_shape(made[0])) != shape[0]:
+        return 1.0
+    constant = source._saved_self if first is None else source._saved_other
+    return float(shape[0]) if isinstance(constant, Tensor) and constant.numel() == shape[0] else 1.0
+
+
 def source_of(node: Any) -> Any:
     """What it was given, behind nodes that only pick from it or give it another shape."""
     for _ in range(8):
@@ -84,3 +116,9 @@ def is_along_batch(softmax: Any) -> bool:
     """Does it run along the first of several dimensions?"""
     shape = output_shape(softmax)
     return len(shape) > 1 and shape[0] > 1 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))
+
+
+def is_along_one(softmax: Any) -> bool:
+    """Does it run along a single element? Then it is 1, whatever it gets."""
+    shape, dim = output_shape(softmax), softmax._saved_dim % 2**64
+    return bool(shape) and shape[dim if dim < len(shape) else dim - 2**64] == 1

@@ -18,8 +18,9 @@ from cockpit_core.signals.bending import count_linear
 from cockpit_core.signals.between import Between
 from cockpit_core.signals.graph_losses import Given, output_and_target, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_codes, measure_inputs
-from cockpit_core.signals.inside import measure_inside
+from cockpit_core.signals.inside import measure_inside, runs_over_samples
 from cockpit_core.signals.losses import measure_term
+from cockpit_core.signals.model_output import Strays, choose_given
 from cockpit_core.signals.order import Order
 from cockpit_core.signals.outputs import (
     measure_binary_hits,
@@ -39,13 +40,14 @@ from cockpit_core.signals.targets import (
     measure_pairs,
     measure_targets,
 )
-from cockpit_core.signals.tensors import choose_inputs, find_tensor, identify_by, list_tensors
+from cockpit_core.signals.tensors import choose_inputs, identify_by, list_tensors
 from cockpit_core.signals.turns import Turns
 from cockpit_core.signals.wiring import find_mode_dependent, measure_modes
 
 PREFIX = "signal/"
 _ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
+_KNOWN = (*_ELEMENTWISE, *_CLASSES)
 MOST_CALLS = 32
 LOOKS_AROUND = 4
 Part = tuple[str, Callable[[], "Reading | dict[str, float]"]]
@@ -72,8 +74,10 @@ class Collector:
         self.linear_layers: int | None = None  # of a network in which nothing bends; else 0
         self.looks_around, self.around = LOOKS_AROUND, dict[str, float]()
         self.between = Between(sum(p.numel() for p in model.parameters() if not is_lazy(p)))
-        self.graph_loss = ""  # what the graph of a function shows
-        self.turns, self.order, self.resting = Turns(), Order(), False  # resting: a record without signals
+        self.graph_loss = ""  # the kind of loss that the graph of a function shows
+        self.asks_graph, self.heard = not isinstance(loss_fn, _KNOWN), False  # a module may be named and never called
+        self.turns, self.order, self.strays = Turns(), Order(), Strays(model)
+        self.resting = False  # there is a record at this step, and no signals
         self.forget()
 
     def _own_names(self, module: nn.Module) -> list[str]:
@@ -118,7 +122,7 @@ class Collector:
         self.hooked = ""
         self.forget()
         self.watched, self.owners, self.mode_dependent = {}, {}, []
-        self.model = self.loss_fn = None  # type: ignore[assignment]
+        self.model = self.loss_fn = self.strays = None  # type: ignore[assignment]
         self.listens = never
 
     # ---- hooks ----
@@ -139,6 +143,8 @@ class Collector:
             self.called[name] = None
         if isinstance(module, nn.Embedding) and args and isinstance(args[0], Tensor):
             self.looked_up.append(args[0])
+        if isinstance(module, nn.RNNBase) and runs_over_samples(module, args, self.batch_size):
+            self.numbers["batch_is_time"] = 1.0
         if module in self.watched and len(self.activities) < MOST_CALLS:
             self._try("activations", self._take_activity, module, args, output)
 
@@ -150,12 +156,13 @@ class Collector:
             self._try("bending", self._count_linear, output)
         if self.looked_up:
             self._try("codes", self._read, "inputs", measure_codes, "lookups_constant", self.looked_up)
-        if not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
+        if self.asks_graph:
             self._try("outputs", self._take_model_output, kwargs, output)
 
     def see_loss(self, args: tuple, kwargs: dict, loss: Tensor) -> None:
         if self._hears() and not self.has_loss:
-            self.has_loss = True
+            self.has_loss = self.heard = True
+            self.asks_graph = not isinstance(self.loss_fn, _KNOWN)
             self.module_loss = loss.detach()
             self._try("loss", self._take_loss, args, kwargs, self.loss_fn)
 
@@ -163,7 +170,8 @@ class Collector:
         """What is differentiated, where no module of torch says what it was computed from."""
         if self._hears():
             nodes = [t.grad_fn for t in tensors if t.grad_fn is not None]
-            if not isinstance(self.loss_fn, (*_ELEMENTWISE, *_CLASSES)):
+            self.asks_graph = self.asks_graph or not self.heard
+            if self.asks_graph:
                 self._try("graph of the loss", self._take_root, nodes)
             self._try("around the loss", self._look_around, nodes)
         self.given = None
@@ -203,17 +211,12 @@ class Collector:
         """Once: the graph of later steps is the same, as a rule."""
         self.linear_layers = count_linear(output.grad_fn) if isinstance(output, Tensor) and output.dim() else 0
         self.numbers["linear_layers"] = float(self.linear_layers)
+        self.strays.look(output)
 
     def _take_model_output(self, kwargs: dict, output: Any) -> None:
-        chosen = output.get("logits") if hasattr(output, "get") else None
-        alone = isinstance(output, Tensor) and output.is_floating_point()
-        z = chosen if isinstance(chosen, Tensor) else output if alone else find_tensor(output, self.batch_size, True)
-        held = output.values() if isinstance(output, Mapping) else output
-        parts = held if isinstance(output, (tuple, list, Mapping)) else ()  # no iterator: it is the user's to exhaust
-        several = [(t.detach(), t.grad_fn) for t in parts if isinstance(t, Tensor) and t.grad_fn is not None]
-        self.given = None if z is None else Given(z.detach(), z.grad_fn, tuple(several))
-        if z is not None and z.dim():
-            self._read("outputs", measure_outputs, z.detach())
+        self.given = given = choose_given(output, self.batch_size)
+        if given is not None and given.value.dim():
+            self._read("outputs", measure_outputs, given.value)
         labels = kwargs.get("labels")
         if isinstance(labels, Tensor) and not labels.is_floating_point() and labels.numel():
             self._read("outputs", measure_labels, labels.detach(), self.batch_size, -100)
@@ -226,11 +229,8 @@ class Collector:
         if type(loss.module).__name__ != self.graph_loss:
             return  # another loss than at other steps
         self._take_loss((loss.output, loss.target), {}, loss.module)
-        self.numbers |= {
-            "loss_factor": loss.factor,
-            "loss_addends": loss.addends,
-            "loss_elements": float(loss.elements),
-        }
+        weights = {"loss_factor": loss.factor, "loss_addends": loss.addends, "loss_elements": float(loss.elements)}
+        self.numbers |= weights
         if loss.growth > 1:
             self.numbers["broadcast"] = loss.growth
         if not loss.alone and loss.target is not None and loss.growth == 1:
@@ -318,7 +318,7 @@ class Collector:
         for name, measure in (*parts, ("modes", lambda: measure_modes(self.model, self.mode_dependent))):
             self._try(name, self._take_part, name, measure)
         self._try("transfer", self._fetch, transfer)
-        numbers = self.numbers | self.between.take()
+        numbers = self.numbers | self.between.take() | self.strays.measure()
         for _, reading in self.readings:
             numbers |= reading.value or {}
         active = [(path, reading.value) for path, reading in self.activities if reading.value is not None]

@@ -272,8 +272,56 @@ def _log_density(node: Any, given: Given | None) -> Weighed | None:
     return None
 
 
+def _picked(node: Any, given: Given | None) -> Weighed | None:
+    """``log_softmax(z).gather(1, y)`` or ``[arange, y]``: the likelihood of labels, of which a cross-entropy is the negative."""
+    above = skip_shapes(node.next_functions[0][0])
+    if above is None or kind_of(above) != "LogSoftmax" or len(output_shape(above)) != 2:
+        return None
+    logs = above._saved_result
+    if kind_of(node) == "Gather":
+        labels = node._saved_index
+        if node._saved_dim % 2**64 not in (1, 2**64 - 1) or labels.shape != (len(logs), 1):
+            return None
+    else:
+        places = node._saved_indices
+        if len(places) != 2 or any(place is None or place.shape != (len(logs),) for place in places):
+            return None
+        rows, labels = places
+        if not bool((rows.diff() == 1).all()):
+            return None
+    scores = given.value if given is not None and given.value.shape == logs.shape else logs
+    return -1.0, (nn.CrossEntropyLoss(reduction="none"), scores, labels.reshape(-1), labels.numel(), 1.0)
+
+
+def _binary(node: Any, given: Given | None) -> Weighed | None:
+    """``y log(p) + (1 - y) log(1 - p)``: the likelihood of answers, of which the binary cross-entropy is the negative."""
+    terms = []
+    for product, _ in node.next_functions:
+        if product is None or kind_of(product) != "Mul" or len(product.next_functions) != 2:
+            return None
+        first, second = (child for child, _ in product.next_functions)
+        log, y = (second, product._saved_self) if first is None else (first, product._saved_other)
+        if None not in (first, second) or log is None or kind_of(log) != "Log" or not isinstance(y, Tensor):
+            return None
+        terms.append((y, log._saved_self))
+    (y, p), (no, rest) = terms
+    whole = y.shape == no.shape and p.shape == rest.shape and bool((y + no == 1).all())
+    if not whole or not bool(((p + rest - 1).abs() < 1e-3).all()):  # something small may be added to both
+        return None
+    elements = math.prod(output_shape(node))
+    growth = elements / max(1, p.numel(), y.numel())
+    target = y if y.shape == p.shape else y.reshape(p.shape) if y.numel() == p.numel() else None
+    p = p.clamp(0.0, 1.0)
+    return -1.0, (nn.BCELoss(reduction="none"), p, None if growth > 1 else target, elements, growth)
+
+
 Likelihood = Callable[[Any, Given | None], Weighed | None]
-LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {"Sub": (_counts,), "Add": (_density, _log_density)}
+LIKELIHOODS: dict[str, tuple[Likelihood, ...]] = {
+    "Sub": (_counts,),
+    "Add": (_binary, _density, _log_density),
+    "Gather": (_picked,),
+    "Index": (_picked,),
+}
 READERS: dict[str, Callable[[Any, Given | None], Reading | None]] = {
     "NllLoss": _classes,
     "NllLoss2D": _classes,

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cockpit_core.curvature.autograd_graph import kind_of, output_shape
 from cockpit_core.engine.samples.replay import TELLS_HOOKS, is_packed
@@ -56,6 +56,15 @@ def mixes_samples(softmax: Any, samples: int) -> bool:
     shape = output_shape(softmax)
     first = len(shape) > 1 and shape[-1] > 1 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))
     return first and shape[0] == samples > 1 and samples not in shape[1:]
+
+
+def runs_over_samples(layer: nn.RNNBase, args: tuple, samples: int) -> bool:
+    """Does a recurrent layer take the samples for the steps of one sequence? ``batch_first`` was forgotten, or is one too many."""
+    x = args[0] if args else None
+    if not isinstance(x, Tensor) or x.dim() != 3:  # packed sequences know which is which
+        return False
+    others, steps = (x.shape[0], x.shape[1]) if layer.batch_first else (x.shape[1], x.shape[0])
+    return steps == samples > 1 and others != samples
 
 
 def read_attention(softmax: Any) -> list[float]:

@@ -152,10 +152,12 @@ def test_few_steps_of_large_batches_explain_a_schedule_by_epochs() -> None:
 
 def test_short_steps_that_need_thousands_more() -> None:
     short = {"UpdateSize": 0.008, "Distance": 0.01, "HessMaxEV": math.nan}
-    assert severity("learning_rate_too_low", put(**FLAT, **short, steps_to_go=5000), n=3) == "likely"
-    assert severity("learning_rate_too_low", put(**FLAT, **short, steps_to_go=1000), n=3) == ""
+    adam, name = {"header": make_header(optimizer="Adam"), "n": 3}, "learning_rate_too_low"
+    assert severity(name, put(**FLAT, **short, steps_to_go=5000), **adam) == "likely"
+    assert severity(name, put(**FLAT, **short, steps_to_go=5000), n=3) == ""  # those of SGD grow with the gradient
+    assert severity(name, put(**FLAT, **short, steps_to_go=1000), **adam) == ""
     usual = short | {"UpdateSize": 0.05}
-    assert severity("learning_rate_too_low", put(**FLAT, **usual, steps_to_go=5000), n=3) == ""
+    assert severity(name, put(**FLAT, **usual, steps_to_go=5000), **adam) == ""
 
 
 def test_tiny_steps_whose_noise_is_not_known() -> None:
