@@ -19,6 +19,7 @@ class InitTooLarge(Diagnosis):
     confidence = 0.85
     explains = (
         "learning_rate_too_high",
+        "learning_rate_too_low",  # against weights and a loss that are as large as that
         "data_not_shuffled",
         "vanishing_gradients",
         "saturated_units",
