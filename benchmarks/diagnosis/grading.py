@@ -42,10 +42,13 @@ def decide_harm(verdicts: Iterable[Verdict]) -> None:
 
 
 def measure_precision(verdicts: Iterable[Verdict]) -> dict[str, Share]:
-    """For each diagnosis: how often it was named first and was right, and how often it was named first."""
+    """For each diagnosis: how often it was named first and was right, and how often it was named first. Healthy settings that
+    trained badly do not count: they have a cause (a rate that was drawn too low, say), and nobody has written it down."""
     right: Counter[str] = Counter()
     said: Counter[str] = Counter()
     for v in verdicts:
+        if v.harmed and not v.seeded:
+            continue
         for alarm in v.alarms[ALL][:1]:
             said[alarm.name] += 1
             right[alarm.name] += alarm.name in v.truth

@@ -227,7 +227,7 @@ PROGRAM = Program(
         severe("words_unknown", ("constant_feature", "not_learning"), bug="case"),
         mild("adam_eps_too_large", eps=0.1),
         mild("overfitting", count=120),
-        severe("time_axis_is_batch", "not_learning", bug="batch_second", packed=False),
+        severe("time_axis_is_batch", ("samples_mixed", "not_learning"), bug="batch_second", packed=False),
         mild("reads_padding", "not_learning", bug="last_position", packed=False),
         severe("not_finite", bug="log_of_right", gain=4.0),
     ],

@@ -22,7 +22,7 @@ import torch._dynamo
 import cockpit_core
 
 from .harness import Case, Program
-from .programs import programs
+from .programs import HALVES, programs
 
 
 def logs_folder() -> Path:
@@ -66,7 +66,7 @@ def run_one(program: Program, case: Case, seed: int, folder: Path, full: bool = 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--half", required=True, choices=["A", "B", "C", "D", "E"])
+    parser.add_argument("--half", required=True, choices=list(HALVES))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", help="names of programs")
     parser.add_argument("--seeds", type=int, default=2, help="of the faults")

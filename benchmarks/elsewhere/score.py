@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from .programs import HALVES
 from .run import logs_folder
 
 ALARMS = ("broken", "likely")
@@ -133,7 +134,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--half", required=True, choices=["A", "B", "C", "D", "E"])
+    parser.add_argument("--half", required=True, choices=list(HALVES))
     parser.add_argument("--detail", action="store_true", help="one line for each run")
     parser.add_argument("--programs", action="store_true", help="one summary for each program as well")
     parser.add_argument("--logs", type=Path, default=logs_folder())

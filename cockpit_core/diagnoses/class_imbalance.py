@@ -59,15 +59,22 @@ class ClassImbalance(Diagnosis):
     def _is_unlearned(view: View, share: float, odds: float) -> Found | None:
         """Validation is right less often than always giving the commonest label of the training would be: it has others, and the
         network gives that one."""
-        if not share > 0.4 or not odds > 4 or not view.typical("label_count") >= 16:
+        few = view.classes_in_use < 0.5 * view.last("signal/classes")
+        if not ((share > 0.4 and odds > 4) or few) or not view.typical("label_count") >= 16:
             return None
         even = 1 / max(2.0, view.last("signal/classes"))
         little = view.valid_accuracy - even < 0.5 * (view.right_now - even)  # of what was learned in training
         if not view.valid_accuracy < share - 0.05 or not little or not view.settled:
             return None
+        common = f"{number(100 * share)} % of the training labels are the same"
+        if not (share > 0.4 and odds > 4):
+            common = (
+                f"Training labels are as uneven as if there were {number(view.classes_in_use)} classes, not "
+                f"{number(view.last('signal/classes'))}"
+            )
         text = (
-            f"{number(100 * share)} % of the training labels are the same, and in validation "
-            f"{number(100 * view.valid_accuracy)} % of the answers are right: the network has not learned the other classes."
+            f"{common}, and in validation {number(100 * view.valid_accuracy)} % of the answers are right: the network has not "
+            "learned the other classes."
         )
         remedy = (
             "Weight the classes in the loss (weight=1 / share), or draw balanced batches; look at recall, not accuracy."

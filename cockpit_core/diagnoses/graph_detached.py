@@ -83,7 +83,7 @@ class GraphDetached(Diagnosis):
         fresh = view.are_fresh(behind)
         few = view.weight_share(behind) < limit("few_weights")
         behind_others = view.stays_behind if few else view.t >= 80 and (view.lags if fresh else view.struggles)
-        harmful = (fresh and (whole or view.lingers)) or behind_others
+        harmful = (fresh and (whole or view.lingers or view.wanting)) or behind_others
         remedy = (
             f"Look behind {where} for .detach(), .data, .item(), numpy(), torch.no_grad() or an argmax; if the "
             "layers shall stay as they are, freeze them with requires_grad_(False)."

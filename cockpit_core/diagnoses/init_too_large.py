@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.inputs_not_scaled import LIFTS
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -26,11 +27,14 @@ class InitTooLarge(Diagnosis):
         "dead_units",
         "not_finite",
         "batch_too_small",
+        "clipping_too_hard",  # of gradients that are as large as that
     )
 
     def test(self, view: View) -> Found | None:
         if view.adds_samples or view.history.resumed or view.first("input_rms") > limit("input_rms"):
             return None
+        if view.first("input_rms") > LIFTS and view.weight_scale < 2.8:
+            return None  # the inputs are
         if view.first("passes") > 1:
             return None
         start, shown, large = (

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+LIFTS = 2.5  # root mean square of inputs that a first loss far above a guess comes from
 FAR = 3  # times the limit: a scale is that of all samples, and leaves none so far from the others
 
 
@@ -40,7 +41,9 @@ class InputsNotScaled(Diagnosis):
     def test(self, view: View) -> Found | None:
         size, spread = view.typical("input_rms"), view.typical("input_ratio")
         sparse = view.typical("input_zeros") > 0.5
-        large, uneven = size > limit("input_rms"), spread > limit("input_ratio") and not sparse and size > 1
+        # Weights are as long as usual, and the first loss is far up: that comes from inputs.
+        lifts = size > LIFTS and view.level0 > limit("level0") and view.weight_scale < 2.8
+        large, uneven = size > limit("input_rms") or lifts, spread > limit("input_ratio") and not sparse and size > 1
         if 0 < size < limit("input_small") and view.struggles and view.static("static_norm_first") != 1:
             text = (
                 f"The inputs are not scaled: they have a root mean square of {number(size)}, and initialisation and learning "
@@ -61,7 +64,7 @@ class InputsNotScaled(Diagnosis):
         returns = view.t < 60 and view.drop > 0.5 and not view.fall[1] <= 1
         suffers = (
             far
-            or view.level0 > 20
+            or view.level0 > (20 if not lifts or size > limit("input_rms") else 5)
             or (view.spike > 10 and view.lasting)
             or (arrives and ((view.struggles and not returns) or view.wanting))
         )

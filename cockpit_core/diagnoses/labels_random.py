@@ -35,7 +35,9 @@ class LabelsRandom(Diagnosis):
         if view.facts.may_be_noise:
             return view.t < 500 and not (view.finished and view.t >= 200 and view.noise > 0.7)
         if view.finished and view.t < SHORT:
-            return True
+            # Samples that never agree, and steps that are long enough and help their own samples only.
+            lost = view.noise > 0.8 and view.update_max > 0.01 and view.transfer < 0.06 and view.level > 0.975
+            return not (lost and view.t >= SHORT // 2)
         at_chance = max(view.level, view.by_frequency) if view.by_frequency == view.by_frequency else view.level
         return at_chance < 0.98 or (view.t < 150 and not 0.985 < view.level < 1.05)
 

@@ -38,17 +38,19 @@ class LearningRateTooHigh(Diagnosis):
         return (view.update > 0.05 and not view.thrives) or view.spike > 1.5 or view.struggles
 
     def test(self, view: View) -> Found | None:
-        seen = self._signs(view)
-        if not seen:
+        signs = {item.name: (words, item) for words, item in reversed(self._signs(view))}  # nothing is said twice
+        if not signs:
             return None
+        seen = list(reversed(signs.values()))
         target, how = self._suggest(view)
-        factor = view.rate / target if target > 0 else 10.0
-        text = f"The learning rate {number(view.rate)} is too high: {'; '.join(words for words, _ in seen)}."
+        factor = view.set_rate / target if target > 0 else 10.0
+        text = f"The learning rate {number(view.set_rate)} is too high: {'; '.join(words for words, _ in seen)}."
         remedy = (
             f"Divide the learning rate by about {number(max(2.0, factor))}, to "
-            f"{number(min(target, view.rate / 2))} ({how})."
+            f"{number(min(target, view.set_rate / 2))} ({how})."
         )
-        return Found(text, remedy, [item for _, item in seen])
+        # Where the loss takes the logarithm of a probability that rounds to zero, that is what makes it infinite.
+        return Found(text, remedy, [item for _, item in seen], alone=view.now("plain_log") > 0 and view.broken)
 
     @staticmethod
     def _signs(view: View) -> list:
@@ -75,16 +77,15 @@ class LearningRateTooHigh(Diagnosis):
             worst = max(view.update_max, view.update)
             length = f"{number(worst)} times" if worst >= 10 else f"{number(100 * worst)} % of"
             signs.append((f"a step was {length} the length of all weights", evidence("update", worst)))
-        if view.travelled > limit("travelled") and none and view.update > 0.02 and not view.starts_small:
-            away = f"the weights have moved {number(view.travelled)} times their initial length"
-            words = away if math.isfinite(view.travelled) else "the weights are not finite any more"
-            signs.append((words, evidence("travelled", view.travelled)))
         lost = view.was_good and not view.facts.loss.startswith("BCE")
-        if view.is_far and (lost or not view.learns) and view.level > 0.95 and view.struggles and not view.starts_small:
-            before = "no longer better than chance" if lost else "no better than chance"
-            words = (
-                f"the weights have moved {number(view.travelled)} times their initial length, and the loss is {before}"
-            )
+        far = view.is_far and (lost or not view.learns) and view.level > 0.95 and view.struggles
+        away = view.travelled > limit("travelled") and none and view.update > 0.02
+        if (far or away) and not view.starts_small:
+            words = f"the weights have moved {number(view.travelled)} times their initial length"
+            if far:
+                words += f", and the loss is {'no longer' if lost else 'no'} better than chance"
+            if not math.isfinite(view.travelled):
+                words = "the weights are not finite any more"
             signs.append((words, evidence("travelled", view.travelled)))
         return signs + LearningRateTooHigh._end_signs(view) + LearningRateTooHigh._valley_signs(view)
 
@@ -97,13 +98,23 @@ class LearningRateTooHigh(Diagnosis):
             view.update_max > 0.1 and view.travelled > 3 and view.weight_fall > 3
         )  # whatever a schedule did later
         single = not view.now("label_count") > view.batch  # of texts much is left in any case
-        if view.finished and view.wanting and (long or (thrown_off and single)):
+        if (view.finished and view.wanting and (long or (thrown_off and single))) or view.is_blown_up:
             words = (
                 f"steps were up to {number(100 * view.update_max)} % of the length of all weights, which have become "
                 f"{number(view.weight_fall)} times as long, and {what_is_left(view.level, view.drop)}"
             )
             if not view.starts_small and not view.weight_scale < 0.4:
                 signs.append((words, evidence("update", view.update)))
+        before = view.fall[0]
+        risen = view.level - before * view.level  # since a quarter of the run ago, as a share of chance
+        rises = view.finished and view.wanting and before < 0.75 and view.update > 5e-3 and risen > 0.08
+        if rises and single and not view.facts.may_be_noise:
+            words = (
+                f"the loss is {number(1 / before)} times what it was a quarter of the run ago, with steps of "
+                f"{number(100 * view.update)} % of the length of all weights"
+            )
+            if not view.starts_small and view.level == view.level:
+                signs.append((words, evidence("rise", 1 / before)))
         if LearningRateTooHigh._is_lost(view):
             words = (
                 f"a step was {number(100 * view.update_max)} % of the length of all weights, they have moved "
@@ -153,5 +164,5 @@ class LearningRateTooHigh(Diagnosis):
         first = [o.get("UpdateSize") / (o.get("ParamNorm") or math.nan) for o in view.history.early]
         size = max([value for value in first if math.isfinite(value)][:2], default=math.nan)  # before it broke
         if size > 0.02:
-            return view.rate * 0.01 / min(size, 10.0), "steps of about 1 % of the weights are usual"
-        return view.rate / 10, "then look again"
+            return view.set_rate * 0.01 / min(size, 10.0), "steps of about 1 % of the weights are usual"
+        return view.set_rate / 10, "then look again"

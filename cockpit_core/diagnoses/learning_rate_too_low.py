@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LONG_WARMUP = 150  # steps: a rate that has to rise first is given so long
 LATE = 200  # steps
+SHORT = 5e-3  # of the length of the weights: healthy runs from scratch take longer steps at some time
 PLATEAU, AT_CHANCE = 250, 0.985  # steps that a first plateau may take; a share of chance above which nothing is learned
 
 
@@ -26,7 +27,9 @@ class LearningRateTooLow(Diagnosis):
     probe = "line"
 
     def suspects(self, view: View) -> bool:
-        never_long = view.update_max < limit("update_low") and view.t >= 20  # whatever is learned, in such steps
+        never_long = (
+            view.history.highest.get("update", 1.0) < SHORT and view.t >= 20
+        )  # whatever is learned, in such steps
         return never_long or (not view.learns and (view.update < 2 * limit("update_low") or view.struggles))
 
     @staticmethod
@@ -48,6 +51,9 @@ class LearningRateTooLow(Diagnosis):
         """No step of the whole run was longer than usual ones begin with, and far longer ones would have done as well."""
         longest = view.history.highest.get("update", 1.0)
         fresh = view.are_fresh(view.facts.layers)  # what was trained before may want short steps
+        if fresh and SHORT > longest >= limit("update_low"):
+            lasts = view.transfer > 0.1 or view.transfer_overall > 0.1  # what a step gains, samples have in common
+            return view.finished and view.straight > limit("straight") and lasts and not view.of_texts
         return view.finished and longest < limit("update_low") and view.straight > (0.5 if fresh else 0.85)
 
     @staticmethod
@@ -56,6 +62,8 @@ class LearningRateTooLow(Diagnosis):
         and far longer steps would take off far more. Noise that nobody could learn would leave nothing of a step."""
         if LearningRateTooLow._is_short(view):
             left = view.level > 0.05 if view.level == view.level else view.drop < 0.9
+            if view.of_texts and view.level < 0.7:  # of which much is left in any case
+                return False
             return view.level > 0.25 or (left and view.are_fresh(view.facts.layers) and not view.does_well)
         if not (view.finished or view.t >= LATE) or len(view.trials) < 3:
             return False
@@ -64,7 +72,7 @@ class LearningRateTooLow(Diagnosis):
         left = view.level > 0.6 or (view.level != view.level and view.struggles)
         noisy = view.noise > 1 and not view.transfer > 0.5  # samples that do not agree let little through at any rate
         # Far more than a step gains: its own batch was judged with other units dropped.
-        seen = 0.15 < view.transfer < 5 and not view.valid_accuracy > 0.85
+        seen = (0.15 < view.transfer < 5 or 0.15 < view.transfer_overall < 5) and not view.valid_accuracy > 0.85
         return left and not noisy and seen and view.straight > 0.4 and view.gain_by_step < 0.01
 
     @staticmethod
@@ -117,7 +125,8 @@ class LearningRateTooLow(Diagnosis):
         warms_up = view.rate_rises and view.t < LONG_WARMUP
         held_back = (fallen_rate and not self._is_short(view)) or view.clipped < 0.5 or warms_up or bool(view.silent)
         confirmed = self._is_confirmed(view)
-        far = view.travelled > (0.5 if confirmed else 0.1)
+        tried = self._is_short(view) or (confirmed and view.straight > limit("straight"))
+        far = view.travelled > (0.75 if tried else 0.5 if confirmed else 0.1)
         if held_back or far or view.history.resumed or view.broken or self._is_plateau(view):
             return None
         crawls = confirmed or self._crawls(view)
@@ -127,8 +136,8 @@ class LearningRateTooLow(Diagnosis):
             return None
         factor, why = weighed
         factor = min(100.0, max(3.0, factor))
-        text = f"The learning rate {number(view.rate)} is too low: {fallen(view.drop)}, and {why}."
-        remedy = f"Multiply the learning rate by about {number(factor)}, to {number(view.rate * factor)}."
+        text = f"The learning rate {number(view.set_rate)} is too low: {fallen(view.drop)}, and {why}."
+        remedy = f"Multiply the learning rate by about {number(factor)}, to {number(view.set_rate * factor)}."
         if view.rate_rises:
             text = f"{text[:-1]}; it still rises."
             remedy = (

@@ -18,6 +18,7 @@ class MissingNonlinearity(Diagnosis):
     hold, after = 1, 0
     confidence = 0.7
     before_training = True
+    explains = ("learning_rate_too_low", "not_learning")  # what is left is beyond a linear network
     rivals = {  # noqa: RUF012
         "labels_random": "an activation function between the layers. If nothing is learned then either, look at the labels.",
     }
@@ -43,4 +44,4 @@ class MissingNonlinearity(Diagnosis):
         rests = view.t >= 80 and view.level > 0.3 and not view.improves
         harmful = linear and view.t >= 60 and (view.struggles or rests or view.wanting)
         return Found(text, remedy, [evidence("linear layers in a row", layers if linear else pairs)], names,
-                     severity="likely" if harmful else "advice")  # fmt: skip
+                     severity="likely" if harmful else "advice", alone=not harmful)  # fmt: skip

@@ -32,9 +32,8 @@ class MomentumTooHigh(Diagnosis):
         # Steps that are long enough and take nothing off the loss of their own batch follow where the slope once was.
         stale = view.gain_by_step < 0.003 and view.straight < limit("straight") and not view.level < 0.25
         stale = stale and len(view.trials) >= 3
-        drifts = (
-            high and limit("travelled") < view.travelled < math.inf and view.weight_fall > 2
-        )  # whatever the loss does
+        far = limit("travelled") < view.travelled < math.inf and view.weight_fall > 2  # whatever the loss does
+        drifts = high and (far or view.is_blown_up)
         slow = high and view.lingers
         if not (high or piled) or (view.thrives and not (view.spike > 1.5 or stale or drifts or slow)):
             return None

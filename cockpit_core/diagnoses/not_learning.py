@@ -28,24 +28,7 @@ class NotLearning(Diagnosis):
         unknown = view.chance != view.chance and view.facts.loss not in LIKELIHOODS
         return view.t >= 8 and not view.broken and (unknown or (view.t >= 40 and view.struggles))
 
-    @staticmethod
-    def _over_samples(view: View) -> Found | None:
-        if not view.over_samples or not (view.suffers or view.wanting):
-            return None
-        text = (
-            "A recurrent layer runs along the batch: it takes the samples for the steps of one sequence, so that each answer "
-            "depends on the samples before it, and not on the steps of its own."
-        )
-        remedy = "Make the layer with batch_first=True, or give it [steps, samples, features]."
-        numbers = [
-            evidence("batch_is_time", 1.0, "a recurrent layer whose steps are the samples"),
-            evidence("level", view.level),
-        ]
-        return Found(text, remedy, numbers, since=view.history.began)
-
     def test(self, view: View) -> Found | None:
-        if (over_samples := self._over_samples(view)) is not None:
-            return over_samples
         if view.history.resumed or not view.stuck or view.broken:
             return None
         known = view.level == view.level

@@ -25,7 +25,6 @@ class NothingMoves(Diagnosis):
         "learning_rate_too_low",
         "clipping_too_hard",
         "parameters_not_optimized",
-        "optimizer_holds_others",
         "vanishing_gradients",
     )
 

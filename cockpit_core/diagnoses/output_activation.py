@@ -105,10 +105,37 @@ class OutputActivation(Diagnosis):
             text, remedy, [evidence("rectified", 1.0, "a ReLU before the softmax or sigmoid")], severity=severity
         )
 
+    @staticmethod
+    def _of_bounded(view: View) -> Found | None:
+        """The same of a sigmoid or tanh before a softmax: no class can become much more likely than the others."""
+        reach = (
+            1.0 if view.now("sigmoid_scores") > 0 else 2.0 if view.now("tanh_scores") > 0 else 0.0
+        )  # between two scores
+        classes = view.last("signal/classes")
+        if (
+            not reach > 0
+            or not classes > 1
+            or view.t < AFTER
+            or not view.has_seen(5)
+            or view.facts.loss != "CrossEntropyLoss"
+        ):
+            return None
+        least = math.log1p((classes - 1) * math.exp(-reach))
+        floor = least / math.log(classes)
+        activation = "sigmoid" if reach == 1 else "tanh"
+        text = (
+            f"The scores go through a {activation} before the softmax: however sure the network is, the loss cannot fall below "
+            f"{number(least)}, {number(100 * floor)} % of that of a guess."
+        )
+        remedy = f"Remove the {activation} behind the last layer; the softmax takes any number."
+        held = view.level > 0.25 and floor > 0.15 and view.t >= 40 and not view.does_well
+        harmful = held and not view.typical("accuracy") > 0.9 and (view.lags or view.settled)
+        return Found(text, remedy, [evidence("floor of the loss", floor)], severity="likely" if harmful else "advice")
+
     def test(self, view: View) -> Found | None:
-        if (fact := self._of_one(view) or self._of_rectified(view)) is not None:
+        if (fact := self._of_one(view) or self._of_rectified(view) or self._of_bounded(view)) is not None:
             return fact
-        if view.t < AFTER or not view.has_seen(5):
+        if view.t < AFTER or not view.has_seen(5) or view.broken:
             return None
         lows, highs = view.every("output_min", SEEN), view.every("output_max", SEEN)
         bounds = find_bounds(lows, highs) if len(lows) >= 4 and len(highs) >= 4 else None

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+BY_HEART = (
+    "More data, augmentation, dropout or weight decay, a smaller network; keep the weights of the best validation. If the two "
+    "should be alike, compare a sample of each as the network gets them."
+)
+
+
 class Overfitting(Diagnosis):
     name = "overfitting"
     title = "validation does not follow training"
@@ -29,6 +35,12 @@ class Overfitting(Diagnosis):
             return None
         better = view.accuracy_gained > 0.02  # surer of its mistakes, and right more often: a loss can rise by that
         good = view.valid_accuracy > 0.9  # with so many right answers, a loss rises by what it is sure of
+        if view.known_by_heart:
+            text = (
+                f"The network knows its samples by heart: {number(100 * view.right_lately)} % of the answers are right in "
+                f"training, {number(100 * view.valid_accuracy)} % in validation."
+            )
+            return Found(text, BY_HEART, [evidence("valid_accuracy", view.valid_accuracy)])
         if none and not better and not good:
             text = (
                 f"Validation does not follow training: at step {view.t} the training loss was "

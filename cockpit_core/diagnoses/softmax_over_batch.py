@@ -25,6 +25,7 @@ class SoftmaxOverBatch(Diagnosis):
     hold, after, least = 1, 0, 1
     confidence = 0.97
     explains = (
+        "samples_mixed",
         "not_learning",
         "label_noise",
         "labels_random",

@@ -31,16 +31,17 @@ class VanishingGradients(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         ratio, where = view.vanishing
+        # One answer for all samples, which may be far better than a guess (the mean picture).
+        rests = view.stuck and view.wanting
         if (
-            view.gain > 0.3
-            or view.learns
+            ((view.gain > 0.3 or view.learns) and not rests)
             or view.silent
             or view.history.resumed
             or view.typical("dead") >= limit("dead")
         ):
             return None
         # Where normalisation follows, small gradients are enough: then the loss falls.
-        small = 0 < ratio < limit("vanishing") and view.suffers and view.drop < 0.1
+        small = 0 < ratio < limit("vanishing") and ((view.suffers and view.drop < 0.1) or rests)
         # The output hardly depends on the input though the weights are as usual: what shrinks it shrinks gradients too.
         # (A last layer that begins with zeros says nothing of that kind.)
         fades = 0 < view.first("output_spread") < 1e-4 and view.weight_scale > 0.4 and view.struggles and ratio < 1

@@ -10,6 +10,7 @@ from cockpit_core.diagnosis.limits import limit
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
+VANISHED = 0.1  # of their initial length
 LEFT = 0.03  # of the loss of a constant guess: less is hardly worth a word
 
 
@@ -43,6 +44,10 @@ class WeightDecayTooHigh(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         share = view.decay_share
+        # Nothing else takes nearly all of the weights away; when they are gone, decay has nothing left to pull at.
+        vanished = view.facts.weight_decay > 0 and view.weight_fall < VANISHED and not view.learns and view.t >= 20
+        if vanished and not view.clipped < limit("clipped"):
+            return self._say(view, share)
         if not share > 0 or view.clipped < limit(
             "clipped"
         ):  # clipped: what is left of a gradient is no match for decay
@@ -67,6 +72,13 @@ class WeightDecayTooHigh(Diagnosis):
         shrunk = shrunk and ((view.lags and not view.improves) or (view.weight_fall < 0.4 and view.t >= 20))
         # In the end they are shorter, and much is left that is not the noise of real targets.
         worn = view.wanting and not view.facts.may_be_noise and view.weight_fall < 0.6 and share > 0.2
+        # Healthy runs have a pull of 7 % at the most by then; where it is a third, the two pull at different ends.
+        over = view.finished and view.wanting and not view.facts.may_be_noise and not view.of_texts
+        worn = worn or (
+            over and ((view.weight_fall < 0.85 and share > 0.3) or (view.weight_fall < 0.7 and share > 0.25))
+        )
+        # Two thirds of their length are gone, noise in the targets or not.
+        worn = worn or (view.finished and view.wanting and view.weight_fall < 0.4 and share > 0.1)
         worn = worn or self._outweighs(view, share)
         if not ((strong or shrinking) and not settled) and not shrunk and not worn:
             return None
@@ -75,15 +87,18 @@ class WeightDecayTooHigh(Diagnosis):
         gone = view.weight_fall < 0.1 or worn  # nothing else takes nearly all of them away
         if view.noise > 0.7 and not share > limit("decay_share") and not gone:
             return None  # samples do not agree: nothing keeps weights from shrinking
+        return self._say(view, share)
+
+    @staticmethod
+    def _say(view: View, share: float) -> Found:
         decay = view.facts.weight_decay
+        pull = f"its pull on the weights is {number(100 * share)} % of the gradient's, and " if share > 0.1 else ""
         text = (
-            f"Weight decay {number(decay)} is too high: its pull on the weights is {number(100 * share)} % of the gradient's, and "
-            f"the weights have shrunk to {number(100 * view.weight_fall)} % of their initial length."
+            f"Weight decay {number(decay)} is too high: {pull}the weights have shrunk to {number(100 * view.weight_fall)} % "
+            "of their initial length."
         )
-        remedy = (
-            f"Divide weight_decay by about {number(max(10.0, share / 0.02))}, to "
-            f"{number(decay / max(10.0, share / 0.02))}."
-        )
+        factor = max(10.0, min(share / 0.02, 1000.0) if share == share else 10.0)
+        remedy = f"Divide weight_decay by about {number(factor)}, to {number(decay / factor)}."
         return Found(
             text,
             remedy,

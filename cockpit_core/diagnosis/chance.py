@@ -7,7 +7,7 @@ import math
 from cockpit_core.diagnosis.facts import BINARY_LOSSES, CLASS_LOSSES, KNOWN_LOSSES, LIKELIHOODS, TRIPLETS
 from cockpit_core.diagnosis.history import SIGNAL, Observation
 from cockpit_core.diagnosis.mean_answer import MeanAnswer
-from cockpit_core.diagnosis.reading import RECENT, mean, median, nan, ratio
+from cockpit_core.diagnosis.reading import RECENT, mean, median, nan, ratio, variance
 from cockpit_core.foundation.kept import kept
 
 
@@ -36,6 +36,16 @@ class Chance(MeanAnswer):
         even = 1 / classes
         accident = 2 * math.sqrt(2 * math.log(classes) * even * (1 - even) / count)
         return share if share - even > accident else even
+
+    @kept
+    def classes_in_use(self) -> float:
+        """How many equally frequent classes would be as uncertain as the labels are. NaN where batches differ in their mean label
+        by more than shuffled ones do: then a batch says little about all."""
+        means = self.every("target_mean", 24)
+        spread = math.sqrt(mean(self.every("target_variance", 24)) / self.batch) if self.batch > 0 else nan
+        if len(means) < 4 or not math.sqrt(variance(means)) < 2 * spread:
+            return nan
+        return math.exp(mean(self.every("label_entropy", 24)))
 
     @kept
     def chance(self) -> float:
@@ -115,7 +125,9 @@ class Chance(MeanAnswer):
         addends, passes = self.typical("loss_addends"), max(1.0, self.now("passes"))
         if addends > 1.5 or (addends == 1 and passes == 1):  # of several passes a factor is that of accumulation
             return addends * self.factor * passes
-        return float(self.batch) if self.static("static_sum") == 1 else 1.0
+        by_hand = self.now("root_factor") if passes == 1 and self.facts.by_module else nan
+        by_hand = by_hand / self.now("loss_scale") if self.now("loss_scale") > 0 else by_hand
+        return (float(self.batch) if self.static("static_sum") == 1 else 1.0) * (by_hand if by_hand > 0 else 1.0)
 
     @kept
     def factor(self) -> float:

@@ -16,7 +16,7 @@ SAME = 1e-9  # checksums of the same numbers
 GONE = 1e-3  # of the highest learning rate: nothing happens any more
 FRESH = 10  # a value from within this many training steps counts as one of the start
 SIGNAL = "signal/"
-PROBE, PROBES = "signal/probe/", ("line", "mode", "mean")
+PROBE, PROBES = "signal/probe/", ("line", "mode", "mean", "half", "ahead")
 CARRIED = ("ParamNorm", "LearningRate")  # these change slowly: where a step has none, the last one is used
 
 

@@ -255,7 +255,7 @@ LIMITS: dict[str, Limit] = {
     ),
     "input_target": Limit(0.9999, 0, 0.9999, "", "largest correlation of a feature with the target", "1 = the same"),
     "input_answers": Limit(0.998, 0, 0.99, "", "correlation of a feature with yes-or-no targets", "two values"),
-    "dropout": Limit(0.8, 0, 0.5, "", "probability of dropping a unit", "four of five units are noise"),
+    "dropout": Limit(0.65, 0, 0.5, "", "probability of dropping a unit", "two of three units are noise"),
     "dropout_most": Limit(
         0.95,
         0,
@@ -337,6 +337,8 @@ LIMITS: dict[str, Limit] = {
         "share of labels that have nothing to do with their samples",
         "networks learn in spite of a third",
     ),
+    "looks_ahead": Limit(0.01, 0, 1e-4, "", "how far answers move when later tokens are exchanged", "rounding is left"),
+    "mixed": Limit(1e-3, 0, 1e-4, "", "how far answers move when other samples are exchanged", "rounding is left"),
     "label_top_share": Limit(0.9, 0, 0.8, "", "share of the commonest label", "always giving it is right so often"),
 }
 

@@ -88,6 +88,13 @@ class Validation(Tensors):
         return nothing_left or (guessed and not self.facts.is_value)
 
     @kept
+    def known_by_heart(self) -> bool:
+        """The run has settled: next to nothing is left of the training loss, nearly all its answers are right, and in validation
+        a fifth more of them are wrong."""
+        gap = self.right_lately - self.valid_accuracy
+        return self.by_heart and self.settled and self.right_lately > 0.9 and gap > 0.2
+
+    @kept
     def other_labels(self) -> bool:
         """Right in training, and in validation far less often than a guess would be: labels there mean something else."""
         looks, usual = self.history.logged.looks("accuracy"), self.top_share
@@ -143,7 +150,7 @@ class Validation(Tensors):
             or not self.right_now > self.top_share + 0.04
         ):
             return False
-        return self.valid_accuracy < self.top_share + 0.25 * (self.right_now - self.top_share)
+        return self.valid_accuracy < self.top_share + max(0.04, 0.12 * (self.right_now - self.top_share))
 
     @kept
     def better_elsewhere(self) -> float:

@@ -21,6 +21,8 @@ WARM = 12  # steps: a rate that is higher than so long ago still rises
 LINE = PROBE + "line"
 TRIED = ("quarter", "whole", "four", "sixteen")
 
+GROWN, YOUNG = 2.7, 1000  # times the first length of the weights; steps
+
 
 class Trial(NamedTuple):
     """What steps of other lengths take off the loss of their own batch; ``gain``: a whole one, over the loss."""
@@ -40,6 +42,12 @@ class View(Validation):
     @kept
     def rate(self) -> float:
         return self.last("LearningRate")
+
+    @kept
+    def set_rate(self) -> float:
+        """As the user set it: the highest value, where a schedule has taken more than half of it away since."""
+        highest = self.history.highest.get("LearningRate", nan)
+        return highest if self.rate < 0.5 * highest else self.rate
 
     @kept
     def update(self) -> float:
@@ -168,6 +176,18 @@ class View(Validation):
         return late and 1.5 < self.travelled < math.inf and self.weight_fall > 1.5
 
     @kept
+    def is_blown_up(self) -> bool:
+        """The run is over, its weights are several times as long as they were made and far from there, and something is left to
+        learn. No healthy run gets there in some hundred steps; in longer ones weights grow by themselves, in short steps."""
+        grown = GROWN < self.travelled < math.inf and self.weight_fall > GROWN and self.are_fresh(self.facts.layers)
+        left = not self.level < 0.05 and not self.right_now > 0.93 and not self.does_well
+        # Of texts much is left in any case, and what a cut has left of a network must grow.
+        left = left and not (self.of_texts and not self.weight_fall > 3) and not self.unreached
+        # The first steps of RMSprop alone may take weights so far.
+        left = left and not (self.update_max < 0.3 and self.level < 0.2)
+        return self.finished and grown and left and (self.t <= YOUNG or self.update > 5e-3)
+
+    @kept
     def decay_share(self) -> float:
         """Part of a step (or of the gradient) that is weight decay alone."""
         decay = self.facts.weight_decay
@@ -232,6 +252,14 @@ class View(Validation):
         """How much of what a step takes off the loss of its own batch is seen in the loss of the batches that follow: the pace
         at which the loss falls, over that gain. 1 = all of it; 0 = steps help their own samples and no others."""
         return ratio(self.fall[1], self.t * self.gain_by_step) if self.gain_by_step > 0 and self.t > 0 else nan
+
+    @kept
+    def transfer_overall(self) -> float:
+        """The same over the whole run, where a schedule has ended it: its last steps tell nothing of the others. Counted from
+        chance: how a network comes down to it tells nothing either."""
+        if not (self.rate_fall < 0.3 and self.gain_by_step > 0 and self.t > 0 and 0 < self.gain < 1):
+            return nan
+        return ratio(-math.log(1 - self.gain), self.t * self.rate_mean * self.gain_by_step)
 
     @kept
     def clear_trials(self) -> list[Trial]:

@@ -30,20 +30,21 @@ class Quiet:
         self.packed = False
 
     @contextmanager
-    def mute(self) -> Iterator[None]:
-        """Our own backward passes and forwards fire our own hooks: they must not listen."""
+    def mute(self, *, draws: bool = True) -> Iterator[None]:
+        """Our own backward passes and forwards fire our own hooks: they must not listen. ``draws``: may a pass of this run draw
+        random numbers? Not while another run works, which puts back itself what it draws."""
         if self.muted:
             yield
             return
         self.muted = True
         try:
-            with self.undisturbed():
+            with self.undisturbed(draws=draws):
                 yield
         finally:
             self.muted = False
 
     @contextmanager
-    def undisturbed(self) -> Iterator[None]:
+    def undisturbed(self, *, draws: bool = True) -> Iterator[None]:
         """A pass of ours calls no hook of the user, and draws no random number that the user would have drawn.
 
         Where a backward pass runs code of the user (checkpointing, an ``autograd.Function``), it runs on copies of all
@@ -51,7 +52,8 @@ class Quiet:
         """
         with ExitStack() as stack:
             stack.enter_context(self.watch.silenced(self.model.parameters()))
-            stack.enter_context(random_state.kept())
+            if draws:
+                stack.enter_context(random_state.kept())
             if self.packed or self.runs_own_backward:
                 stack.enter_context(self._state().installed(hooks=True))
             yield

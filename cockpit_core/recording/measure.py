@@ -215,8 +215,9 @@ class Measurement:
     def _probe(self, update: dict[str, Tensor]) -> dict[str, float]:
         engine, loss_fn = self.engine, self.instruments.loss_fn
         return run_probe(
-            self.plan.probe, self.state, self.cover, loss_fn, update, group=engine.group, quietly=engine.mute
-        )
+            self.plan.probe, self.state, self.cover, loss_fn, update,
+            group=engine.group, batch_dim=engine.batch_dim, quietly=engine.mute,
+        )  # fmt: skip
 
     def _norms_of_update(self) -> dict[str, float]:
         if "update" not in self.norms:

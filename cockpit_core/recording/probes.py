@@ -23,6 +23,7 @@ from cockpit_core.engine.forward import at
 from cockpit_core.engine.own_batch import AGREES, Losses, why_not_again
 from cockpit_core.engine.step import StepState
 from cockpit_core.layers.module_state import NotRepeatable
+from cockpit_core.recording.mixing import measure_looking_ahead, measure_mixing
 from cockpit_core.recording.second_look import losses_again
 
 PREFIX = "signal/probe/"
@@ -41,6 +42,8 @@ class Scene:
     again: Again
     answered: Callable[[Change], Iterable[Tensor]]
     """The losses of the step if the model had given other answers."""
+    model: nn.Module
+    batch_dim: int
 
     def loss_with(self, change: Change) -> float:
         return sum(float(part.detach()) for part in self.answered(change))
@@ -82,7 +85,25 @@ def same_answer(output: Tensor, batch_size: int) -> Tensor:
     return output
 
 
-PROBES: dict[str, Callable[[Scene], dict[str, float]]] = {"line": follow_line, "mode": evaluate, "mean": ignore_inputs}
+def exchange_half(scene: Scene) -> dict[str, float]:
+    """How far the answers to half of the batch depend on the other half: 0 where every sample is answered by itself."""
+    with in_eval_mode(scene.again), at(scene.parameters, dict(scene.theta)):
+        return {"mixed": max(measure_mixing(scene.model, one, scene.batch_dim) for one in scene.again.forwards)}
+
+
+def look_ahead(scene: Scene) -> dict[str, float]:
+    """How far the answers to the places of a text depend on later places."""
+    with at(scene.parameters, dict(scene.theta)):
+        return {"looks_ahead": max(measure_looking_ahead(scene.model, one) for one in scene.again.forwards)}
+
+
+PROBES: dict[str, Callable[[Scene], dict[str, float]]] = {
+    "line": follow_line,
+    "mode": evaluate,
+    "mean": ignore_inputs,
+    "half": exchange_half,
+    "ahead": look_ahead,
+}
 FEWEST = 8  # samples whose mean says something
 
 
@@ -107,6 +128,7 @@ def run_probe(
     update: Mapping[str, Tensor],
     *,
     group: Group,
+    batch_dim: int,
     quietly: Callable[[], AbstractContextManager[None]],
 ) -> dict[str, float]:
     """Scalars of the record. ``signal/probe/NAME`` is 1 where the probe succeeded, and 0 where it could not be made,
@@ -119,7 +141,7 @@ def run_probe(
     losses = losses_again(state, cover.model, loss_fn)
     module = loss_fn if isinstance(loss_fn, nn.Module) else None
     answered = partial(state.again.losses_of, loss_fn=module, passes=state.passes, scale=state.loss_scale)
-    scene = Scene(losses, cover.parameters, state.theta, update, state.again, answered)
+    scene = Scene(losses, cover.parameters, state.theta, update, state.again, answered, cover.model, batch_dim)
     try:
         with quietly():
             again = scene.loss_with(same_answer) if name == "mean" else scene.loss_at(0.0)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from cockpit_core.curvature.autograd_graph import WRAPPER, kind_of, output_shape
-from cockpit_core.signals.graph_losses import own_elements
+from cockpit_core.signals.graph_losses import factor_of, own_elements
 
 MOST = 64  # nodes
 _LAYERS = frozenset(
@@ -27,8 +27,9 @@ _SQUASHES = frozenset(("Softmax", "Sigmoid"))
 def measure_around(root: Any) -> dict[str, float]:
     """``broadcast``: by how much a term grew two shapes that differ (1: none did). ``batch_softmax``: 1 where scores for
     classes went through a softmax along the batch. ``squashed``: 1 where what a loss takes a softmax or sigmoid of is one
-    already. Only where it is so: ``rectified``, the same of a ReLU; ``softmax_of_one``, a softmax along a single element;
-    ``plain_log``, the logarithm of a softmax or sigmoid that may have become zero."""
+    already. Only where it is so: ``rectified``, the same of a ReLU; ``sigmoid_scores`` and ``tanh_scores``, a softmax of one;
+    ``softmax_of_one``, a softmax along a single element; ``plain_log``, the logarithm of a softmax or sigmoid that may have
+    become zero; ``root_factor``, a number that the whole is multiplied by."""
     growth, differences = 1.0, 1.0
     marks = {"batch_softmax": 0.0, "squashed": 0.0}
     waiting, seen = [root], set[Any]()
@@ -46,11 +47,27 @@ def measure_around(root: Any) -> dict[str, float]:
         marks |= dict.fromkeys(marks_of(node, kind), 1.0)
         if kind not in _LAYERS:
             waiting += [child for child, _ in node.next_functions]
-    return {"broadcast": max(growth, differences), **marks}
+    factor = read_factor(root)
+    return {"broadcast": max(growth, differences), **marks} | ({"root_factor": factor} if factor != 1 else {})
+
+
+def read_factor(root: Any) -> float:
+    """Of numbers that stand before the loss: a scale by hand, a weight."""
+    factor, node = 1.0, root
+    for _ in range(4):
+        kind = "" if node is None else kind_of(node)
+        scale = factor_of(node, kind) if kind in ("Mul", "Div") else None
+        if scale is None:
+            break
+        factor *= scale
+        node = next((child for child, _ in node.next_functions if child is not None), None)
+    return factor
 
 
 def marks_of(node: Any, kind: str) -> list[str]:
     """What is odd about a node that makes probabilities, or takes their logarithms."""
+    if kind == "NllLoss":
+        return ["batch_softmax"] if picks_along_batch(node) else []
     marks = ["softmax_of_one"] if kind in ("Softmax", "LogSoftmax") and is_along_one(node) else []
     if kind in ("LogSoftmax", "BinaryCrossEntropyWithLogits"):
         return marks + name_scores(node, _SQUASHES if kind != "LogSoftmax" else ("Softmax",))
@@ -63,12 +80,26 @@ def marks_of(node: Any, kind: str) -> list[str]:
     return ["plain_log"] * plain + name_scores(inner, _SQUASHES)
 
 
+def picks_along_batch(node: Any) -> bool:
+    """The labels pick from logarithms of a softmax along the batch. Where as many are compared as there are classes, each may
+    be the answer to one of the others: pairs, looked at from both sides."""
+    scores = source_of(node)
+    if scores is not None and kind_of(scores) == "Log":
+        scores = source_of(scores)
+    if scores is None or kind_of(scores) not in ("Softmax", "LogSoftmax"):
+        return False
+    shape = output_shape(scores)
+    return is_along_batch(scores) and len(shape) == 2 and shape[0] != shape[1]
+
+
 def name_scores(node: Any, squashes: Collection[str]) -> list[str]:
     """The node takes a softmax or sigmoid of scores: what has been done to them before."""
     scores = source_of(node)
     kind = kind_of(scores) if scores is not None else ""
-    if kind == "Softmax" and is_along_batch(scores):
+    if kind in ("Softmax", "LogSoftmax") and is_along_batch(scores):
         return ["batch_softmax"]
+    if kind in ("Sigmoid", "Tanh") and kind not in squashes:
+        return ["sigmoid_scores" if kind == "Sigmoid" else "tanh_scores"]
     return ["squashed"] if kind in squashes else ["rectified"] if kind == "Relu" else []
 
 
@@ -82,6 +113,8 @@ def grown_difference(source: Any) -> float:
     compared with one another: a loss of all pairs, in which such a square is meant."""
     made = [child for child, _ in source.next_functions if child is not None]
     shape = output_shape(source)
+    if is_crossed(shape, made):
+        return float(shape[0])
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 2:
         return 1.0
     if len(made) == 2:
@@ -91,9 +124,17 @@ def grown_difference(source: Any) -> float:
     return float(shape[0])
 
 
+def is_crossed(shape: tuple[int, ...], made: list[Any]) -> bool:
+    """[B, D] against [B, 1, D]: each row has met the targets of all others."""
+    square = len(shape) == 3 and shape[0] == shape[1] > 1
+    return square and len(made) == 1 and output_shape(made[0]) == (shape[0], shape[2])
+
+
 def grown_product(source: Any) -> float:
     """The same for ``y * log(p)``: a square from a row of outputs and one of targets."""
     shape, first = output_shape(source), source.next_functions[0][0]
+    if is_crossed(shape, [child for child, _ in source.next_functions if child is not None]):
+        return float(shape[0])
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 2 or len(source.next_functions) != 2:
         return 1.0
     made = [child for child, _ in source.next_functions if child is not None]

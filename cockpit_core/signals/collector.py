@@ -32,12 +32,12 @@ from cockpit_core.signals.outputs import (
 )
 from cockpit_core.signals.reading import Reading, fetch
 from cockpit_core.signals.targets import (
+    BESIDE_INPUTS,
     as_columns,
     measure_constant,
     measure_labels,
     measure_likelihood,
     measure_likeness,
-    measure_pairs,
     measure_targets,
 )
 from cockpit_core.signals.tensors import choose_inputs, identify_by, list_tensors
@@ -89,8 +89,7 @@ class Collector:
         self.numbers: dict[str, float] = {}
         self.readings: list[tuple[str, Reading]] = []  # by the name of their part; numbers, once they are here
         self.activities: list[tuple[str, Reading]] = []  # by the path of their module
-        self.called: dict[str, None] = {}
-        self.inputs: set[int] = set()
+        self.called, self.inputs = dict[str, None](), set[int]()
         self.batch_size = 0
         self.has_loss = False
         self.features: Tensor | None = None
@@ -101,8 +100,7 @@ class Collector:
         self.given: Given | None = None  # what the model gave
 
     def begin(self, wanted: bool, outside: bool = False, resting: bool = False) -> None:
-        """``outside``: only what goes into the model and comes out of it, which costs next to nothing. ``resting``: this
-        record goes without."""
+        """``outside``: only what goes into the model and comes out of it: next to nothing. ``resting``: this goes without."""
         self.forget()
         self.resting = resting
         self.calls = 0
@@ -137,10 +135,12 @@ class Collector:
             self._try("inputs", self._take_inputs, args, kwargs)
 
     def on_module(self, module: nn.Module, args: tuple, output: Any) -> None:
-        if not self._hears():
+        if self.resting or not self.listens():
             return
-        for name in self.owners.get(module, ()):
+        for name in self.owners.get(module, ()):  # also without a graph, which may have been cut off for them alone
             self.called[name] = None
+        if not torch.is_grad_enabled():
+            return
         if isinstance(module, nn.Embedding) and args and isinstance(args[0], Tensor):
             self.looked_up.append(args[0])
         if isinstance(module, nn.RNNBase) and runs_over_samples(module, args, self.batch_size):
@@ -239,10 +239,9 @@ class Collector:
     def _look_around(self, nodes: list[Any]) -> None:
         """At the first few records: a program computes its loss in one way."""
         if self.looks_around > 0 and len(nodes) == 1:
-            first = self.looks_around == LOOKS_AROUND
             self.looks_around -= 1
             self.around = measure_around(nodes[0])
-            if first:
+            if self.looks_around == LOOKS_AROUND - 1:
                 self.numbers |= measure_inside(nodes[0], self.batch_size)
         known = {"broadcast": max(self.numbers.get("broadcast", 1.0), self.around["broadcast"])} if self.around else {}
         self.numbers |= self.around | known
@@ -272,7 +271,8 @@ class Collector:
             self.numbers["target_like_input"] = 1.0  # a reconstruction
         if features is not None:
             self._read("loss", measure_likeness, *as_columns(features, y))
-            self._read("loss", measure_pairs, features, y)
+            for measure in BESIDE_INPUTS:
+                self._read("loss", measure, features, y)
         self._take_targets(z, y, loss_fn)
 
     def _take_targets(self, z: Tensor, y: Tensor, loss_fn: Any) -> None:

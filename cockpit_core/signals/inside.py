@@ -21,11 +21,11 @@ def measure_inside(root: Any, samples: int) -> dict[str, float]:
     """``graph_dropout``: the largest probability of dropping among all dropouts behind ``root``. ``batch_attention``: 1 where
     a softmax inside the network runs along the samples. ``attention_share``: the least entropy of attention weights, as a share
     of the largest that is possible. ``graph_half``: 1 where a layer computes in float16. Nothing where there is none."""
-    waiting, seen = [root], set[Any]()
+    waiting, seen = [(root, False)], set[Any]()  # with: is there a layer between it and the loss?
     dropout = over_batch = half = 0.0
     shares: list[float] = []
     while waiting and len(seen) < MOST:
-        node = waiting.pop()
+        node, behind = waiting.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
@@ -34,12 +34,13 @@ def measure_inside(root: Any, samples: int) -> dict[str, float]:
             dropout = max(dropout, float(node._saved_p))
         elif kind == "Softmax":
             over_batch = max(over_batch, float(mixes_samples(node, samples)))
-            shares += read_attention(node) if is_open(node) else []
+            shares += read_attention(node) if behind and is_open(node) else []
         elif kind == "Mul" and node.next_functions[-1][0] is None and is_open(node):
             dropout = max(dropout, read_mask(node._saved_other))
         elif kind in _LAYERS and node._input_metadata[0].dtype == torch.float16:
             half = 1.0
-        waiting += [child for child, _ in node.next_functions]
+        behind = behind or kind in _LAYERS
+        waiting += [(child, behind) for child, _ in node.next_functions]
     numbers = {"graph_dropout": dropout, "batch_attention": over_batch, "graph_half": half}
     known = {name: value for name, value in numbers.items() if value > 0}
     return known | ({"attention_share": min(shares)} if shares else {})

@@ -151,6 +151,11 @@ def measure_binary_hits(z: Tensor, y: Tensor, border: float) -> Steps[dict[str, 
 
 @signal
 def measure_same(tokens: list[Tensor], y: Tensor) -> Steps[dict[str, float]]:
-    """Share of targets that are the very token at the same place of an input: a decoder has an input of its own."""
-    shares = yield [(own.reshape(-1) == y.reshape(-1)).float().mean() for own in tokens]
-    return {"target_is_input": max(float(share) for share in shares)}
+    """Share of targets that are the very token at the same place of an input: a decoder has an input of its own.
+    ``target_is_next``: that are the token at the next place."""
+    rows = [own for own in tokens if own.dim() == 2 and own.shape[1] > 1]
+    ahead = [(own[:, 1:] == y.reshape(own.shape)[:, :-1]).float().mean() for own in rows]
+    shares = yield [*((own.reshape(-1) == y.reshape(-1)).float().mean() for own in tokens), *ahead]
+    same, following = shares[: len(tokens)], shares[len(tokens) :]
+    numbers = {"target_is_input": max(float(share) for share in same)}
+    return numbers | ({"target_is_next": max(float(share) for share in following)} if ahead else {})

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
+from cockpit_core.signals.given import measure_given
 from cockpit_core.signals.reading import Steps, lower_median, signal
 from cockpit_core.signals.tensors import as_rows
 
@@ -148,6 +149,9 @@ def measure_pairs(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
     ours, theirs = ours / lengths[0][:, None], theirs / lengths[1][:, None]
     apart = (ours * theirs).sum(1).mean() - (ours * np.roll(theirs, 1, 0)).sum(1).mean()
     return {"pair_likeness": float(apart)} if math.isfinite(apart) else {}
+
+
+BESIDE_INPUTS = (measure_pairs, measure_given)
 
 
 def coarse(pictures: Tensor) -> Tensor:

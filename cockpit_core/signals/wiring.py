@@ -34,6 +34,12 @@ def count_foreign(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer])
     return sum(id(p) not in mine for o in optimizers for group in o.param_groups for p in group["params"])
 
 
+def count_held(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
+    """Tensors of the model that an optimizer moves."""
+    mine = {id(p) for p in model.parameters()}
+    return sum(id(p) in mine for o in optimizers for group in o.param_groups for p in group["params"])
+
+
 def find_constant(model: nn.Module) -> tuple[list[str], int]:
     """Weights of linear and convolutional layers and tables of vectors whose elements are all equal, and how many such weights
     there are."""
@@ -161,6 +167,7 @@ def check_wiring(model: nn.Module, loss_fn: Any, optimizers: Sequence[torch.opti
         "static_sum": getattr(loss_fn, "reduction", "") == "sum",
         "static_unoptimized": len(find_unoptimised(model, optimizers)),
         "static_foreign": count_foreign(model, optimizers),
+        "static_held": count_held(model, optimizers),
         "static_dropout": max([dropout_of(m) for m in model.modules()], default=0.0),
         "static_batchnorms": len(norms),
         "static_batchnorm_momentum": max(momenta, default=0.0),

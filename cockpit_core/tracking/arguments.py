@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,11 @@ def choose_optimizers(optimizer: Any, model: nn.Module) -> list[torch.optim.Opti
     optimizers = drop_inner(optimizers)
     mine = {id(p) for p in model.parameters()}
     if not any(id(p) in mine for p in parameters_of(optimizers)):
-        raise ValueError(
-            "the optimizer holds no parameter of this model; was the model copied, moved or replaced after the optimizer was made?"
+        # The training goes on as it would without us, and the log says what is wrong with it (optimizer_holds_others).
+        warnings.warn(
+            "the optimizer holds no parameter of this model, so that nothing of it will move; was the model copied, moved or "
+            "replaced after the optimizer was made?",
+            stacklevel=4,
         )
     return optimizers
 

@@ -17,7 +17,7 @@ from cockpit_core.kernels.plain import widen
 from cockpit_core.kernels.threads import cut, share
 
 BLOCK = 1 << 20  # elements of a half type that are widened at once, and factors whose signs are written down at once
-ALONE = 1 << 20  # elements: less work than this is not worth waking a thread, which takes 0.2 ms
+ALONE = 1 << 19  # elements: less work than this is not worth waking a thread
 ROUNDING = {torch.bfloat16: 1, torch.float16: 2}
 
 

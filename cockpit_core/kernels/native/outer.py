@@ -14,8 +14,8 @@ from cockpit_core.kernels.native.counting import prepare_outer
 from cockpit_core.kernels.native.reducing import MOST_DIRECTIONS, TABLES, Reduced, can_reduce
 from cockpit_core.kernels.threads import cut, share
 
-ALONE = 1 << 20
-"""Elements of individual gradients: less work than this (0.3 ms) is not worth waking a thread, which takes as long."""
+ALONE = 1 << 19
+"""Elements of individual gradients: less work than this is not worth waking a thread."""
 
 
 def can_reduce_outer(b: Tensor, a: Tensor, directions: Sequence[Tensor]) -> bool:

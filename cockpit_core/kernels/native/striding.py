@@ -16,8 +16,8 @@ from cockpit_core.kernels.threads import cut, share
 
 LARGEST = 2**16
 """Elements of one job, so that threads can share large tensors. Sums are the same with any number of them."""
-ALONE = 2**20
-"""Elements that one thread walks through in less time than it takes to wake another one."""
+ALONE = 2**18
+"""Elements that one thread walks through in about the time that it takes to wake another one."""
 FREED = "the memory of a tensor was freed: there is nothing to walk through"
 AGAIN = 0.25
 """The share of what a factor leaves of a step that may still run along the gradient. Beyond it few digits of the rest are

@@ -108,6 +108,7 @@ CASES = {
     "loss_summed": case(static={"static_sum": 1}, change=put(Loss=lambda i: 70 - i, HessMaxEV=100)),
     "double_softmax": case(change=put(row_sum_error=1e-7, output_min=0, output_max=1)),
     "softmax_over_batch": case(change=put(column_sum_error=1e-7, output_min=0, output_max=1)),
+    "samples_mixed": case(change=put(**STUCK, **{"probe/half": 1, "probe/mixed": 0.3}), n=100),
     "loss_broadcast": case(
         change=put(broadcast=32, target_scale=0.6, target_std=1, Loss=lambda i: 1 + noise(i)), header=values_header()
     ),

@@ -105,6 +105,11 @@ def test_a_small_part_behind_a_cut_is_an_alarm_where_the_loss_lingers() -> None:
     cut = {"ungraded_prefix": 2, "ungraded_none": 2, "ungraded_where": 1}
     assert severity("graph_detached", falling(0.4, **cut), header=header) == "broken"
     assert severity("graph_detached", falling(0.1, **cut), header=header) == "advice"
+    assert severity("graph_detached", falling(0.2, **cut), header=header) == "advice"
+    assert severity("graph_detached", falling(0.2, **cut), header=header, finished=True) == "broken", (
+        "so much is left in the end"
+    )
+    assert severity("graph_detached", falling(0.05, **cut), header=header, finished=True) == "advice"
 
 
 def test_few_samples_whose_noise_is_not_known() -> None:

@@ -97,7 +97,7 @@ def test_mode_has_the_loss_of_evaluation(tmp_path):
         assert abs(value - loss) > 1e-3
 
 
-@pytest.mark.parametrize("probe", ["line", "mode", "mean"])
+@pytest.mark.parametrize("probe", ["line", "mode", "mean", "half"])
 def test_probes_leave_no_trace(tmp_path, probe):
     plain, plain_optimizer, _ = train("")
     end = torch.get_rng_state()

@@ -153,3 +153,26 @@ def test_all_pairs_are_no_broadcast() -> None:
     h, y = nn.Linear(4, 1)(torch.randn(B, 4)), torch.randn(B)
     distance = 2 * (h - y).abs().mean() - (h - h[:, 0]).abs().mean()
     assert around(distance)["broadcast"] == 1
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "over"),
+    [
+        (lambda z, y: F.nll_loss(F.log_softmax(z, 0), y), 1.0),
+        (lambda z, y: F.nll_loss(z.softmax(0).log(), y), 1.0),
+        (lambda z, y: F.nll_loss(F.log_softmax(z, 1), y), 0.0),
+        (lambda z, y: F.cross_entropy(z, y), 0.0),
+        (lambda z, y: F.nll_loss(F.log_softmax(z @ z.T, 0), torch.arange(B)), 0.0),  # pairs, from both sides
+    ],
+)
+def test_labels_that_pick_from_a_softmax_along_the_batch(loss_of, over: float) -> None:
+    scores, labels = nn.Linear(4, C)(torch.randn(B, 4)), torch.randint(C, (B,))
+    assert around(loss_of(scores, labels))["batch_softmax"] == over
+
+
+def test_rows_that_meet_the_targets_of_all_others() -> None:
+    p, y = nn.Linear(4, C)(torch.randn(B, 4)).sigmoid(), torch.rand(B, C)
+    by_hand = lambda goal: -(goal * p.log() + (1 - goal) * (1 - p).log()).mean()  # noqa: E731
+    assert around(by_hand(y[:, None]))["broadcast"] == B
+    assert around(by_hand(y))["broadcast"] == 1
+    assert around(((p - y[:, None]) ** 2).mean())["broadcast"] == B

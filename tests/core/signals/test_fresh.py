@@ -28,3 +28,19 @@ def test_trained_or_otherwise_initialised_ones_are_not() -> None:
         model["conv"](torch.randn(4, 3, 6, 6)).square().mean().backward()
         optimizer.step()
     assert find_fresh(model) == ["rnn.weight_ih_l0", "rnn.weight_hh_l0"]
+
+
+def test_other_usual_initialisations_beside_zero_biases() -> None:
+    model = make_model()
+    for fill in (nn.init.kaiming_normal_, nn.init.xavier_uniform_, lambda w: nn.init.normal_(w, 0, 0.02)):
+        fill(model["flat"].weight)
+        nn.init.zeros_(model["flat"].bias)
+        assert "flat.weight" in find_fresh(model)
+    optimizer = torch.optim.SGD(model["flat"].parameters(), lr=1e-3)
+    model["flat"](torch.randn(4, 20)).square().mean().backward()
+    optimizer.step()
+    assert "flat.weight" not in find_fresh(model), "its bias has moved"
+    with torch.no_grad():
+        model["flat"].bias.zero_()
+        model["flat"].weight.copy_(torch.randn(12, 20) ** 3)
+    assert "flat.weight" not in find_fresh(model), "nobody draws such numbers"

@@ -185,6 +185,30 @@ INLINE void NAME(fold)(Tally *tally, Around *around) {
   if (++tally->folded == FOLDS) NAME(spill)(tally);
 }
 
+// One in the four bits of the bin, of the eight around zero, in which each of these lies (|t| below 4): three bits of t rounded
+// down tell which.
+INLINE I NAME(mark_bins)(V t) {
+#if BYTES == 64  // an addition that rounds down, and a table in a register
+  typedef REAL Reals __attribute__((vector_size(64)));
+#if MANTISSA == 23
+  typedef int Ints __attribute__((vector_size(64)));
+  const Ints marks = {1, 1 << 4, 1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28,
+                      1, 1 << 4, 1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28};
+  Reals moved = __builtin_ia32_addps512((Reals)t, (Reals)NAME(splat)((REAL)ROUNDER), 9);
+  return (I)__builtin_ia32_permvarsi512(marks, (Ints)moved);
+#else
+  typedef long long Longs __attribute__((vector_size(64)));
+  const Longs marks = {1, 1 << 4, 1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28};
+  Reals moved = __builtin_ia32_addpd512((Reals)t, (Reals)NAME(splat)((REAL)ROUNDER), 9);
+  return (I)__builtin_ia32_permvardi512(marks, (Longs)moved);
+#endif
+#else
+  V moved = t + (REAL)ROUNDER;
+  I bin = (I)moved + ((moved - (REAL)ROUNDER) > t);
+  return (I)(WHOLE)1 << ((bin << 2) & 31);
+#endif
+}
+
 // `how`: 1 compares with the bins around zero first, 2 looks every number up. Lanes that do not count hold zero. What is
 // `around` is folded when all is added.
 INLINE void NAME(add)(Tally *tally, Around *around, V g, uint32_t lanes, int how) {
@@ -192,10 +216,9 @@ INLINE void NAME(add)(Tally *tally, Around *around, V g, uint32_t lanes, int how
     NAME(look_up)(tally, g, lanes);
     return;
   }
-  V t = g * tally->rule->scale, moved = t + (REAL)ROUNDER;
+  V t = g * tally->rule->scale;
   I inside = __builtin_elementwise_abs(t) < tally->rule->around;
-  I bin = (I)moved + ((moved - (REAL)ROUNDER) > t);  // rounded down; three bits of it tell which of eight
-  around->bits += ((I)(WHOLE)1 << ((bin << 2) & 31)) & inside;
+  around->bits += NAME(mark_bins)(t) & inside;
   uint32_t cold = ~NAME(bits)(inside) & lanes;
   if (__builtin_expect(cold != 0, 0)) {
     NAME(add_cold)(tally, g, cold);

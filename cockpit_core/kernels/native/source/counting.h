@@ -126,6 +126,23 @@ INLINE void NAME(add_products)(Tally *tally, REAL factor, const REAL *row, int64
   if (how == 1) NAME(fold)(tally, &around);
 }
 
+// The same where `is_around` holds.
+INLINE void NAME(add_around)(Tally *tally, REAL factor, const REAL *row, int64_t size, int kind) {
+  V f = NAME(splat)(factor);
+  const REAL scale = tally->rule->scale;
+  Around around = {(I)0, 0};
+  int64_t j = 0;
+  while (j + LANES <= size) {
+    int64_t stop = j + FULL * LANES < size ? j + FULL * LANES : size;
+    for (; j + LANES <= stop; j += LANES)
+      around.bits += NAME(mark_bins)(NAME(round_product)(f * NAME(load)(row + j), kind) * scale);
+    NAME(fold)(tally, &around);
+  }
+  if (j == size) return;
+  NAME(add)(tally, &around, NAME(round_product)(f * NAME(load)(row + j), kind), ((uint32_t)1 << (size - j)) - 1, 1);
+  NAME(fold)(tally, &around);
+}
+
 INLINE int64_t NAME(drop_zeros)(const REAL *values, int64_t size, int64_t nonzero, REAL *row) {
   int64_t kept = 0;
   if (nonzero == size) {  // there are none
@@ -243,7 +260,7 @@ EXPORT void NAME(count_outer)(const REAL *b, const REAL *a, int64_t samples, int
       if (sorted && NAME(is_narrow)(factor, &row, kept, kind, &rule)) {
         NAME(bisect)(factor, memory, kept, kind, &rule, table);
       } else if (how == 1 && NAME(is_around)(factor, &row, kind, &rule)) {
-        NAME(add_products)(&tally, factor, memory, kept, kind, 1);  // whatever the factors before it have met
+        NAME(add_around)(&tally, factor, memory, kept, kind);  // whatever the factors before it have met
       } else {
         if (NAME(choose_way)(&tally, how) == 1) NAME(add_products)(&tally, factor, memory, kept, kind, 1);
         else NAME(add_products)(&tally, factor, memory, kept, kind, 2);
