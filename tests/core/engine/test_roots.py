@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from torch.nn import functional as F
 import cockpit_core
 import cockpit_core.tracking.alive
 from tests import slow_truth
+from tests.bytecodes import assert_next_to_nothing
 from tests.objectives import Objective, observe, truth_of_objective
 from tests.training import assert_alphas_close, assert_true, by_step, start, truth_of, with_config
 
@@ -213,22 +213,14 @@ def test_vector_and_several_roots_are_one_scalar(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.alone
 def test_idle_step_of_a_function_costs_next_to_nothing(tmp_path: Path) -> None:
     x, y = batch()
 
-    def seconds(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
-        began = time.perf_counter()
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
-        return time.perf_counter() - began
 
-    plain, tracked = make(), make()
-    alone = min(seconds(*plain) for _ in range(400))
-    with track(*tracked, tmp_path / "run", config="full", schedule=10**9):
-        for _attempt in range(10):
-            extra = min(seconds(*tracked) for _ in range(400)) - alone
-            if extra < max(20e-6, 0.01 * alone):
-                return
-    pytest.fail(f"a step that is not scheduled costs {1e6 * extra:.0f} microseconds more")
+    assert_next_to_nothing(
+        lambda pair: step(*pair), make, lambda pair: track(*pair, tmp_path / "run", config="full", schedule=10**9)
+    )
