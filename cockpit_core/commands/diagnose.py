@@ -65,7 +65,7 @@ def list_unexamined(judge: Judge) -> dict[str, str]:
 def describe_gaps(judge: Judge, broken: int) -> list[str]:
     """What else a reader should know before believing that nothing is wrong."""
     early, count, lines = find_early(judge).keys() - judge.not_examined().keys(), judge.history.count, []
-    if not count:
+    if not count and not judge.history.in_vain:
         lines.append("no step was tracked: there is nothing to judge yet")
     elif early:
         last = f"{count} tracked step{'s' * (count != 1)}, the last is step {judge.history.late[-1].step}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -28,7 +28,20 @@ class NothingMoves(Diagnosis):
         "vanishing_gradients",
     )
 
+    before_training = True  # there may never be a step
+
+    @staticmethod
+    def _tell_no_step(losses: float) -> Found:
+        text = f"No parameter has moved: {number(losses)} losses were computed, and the optimizer's step() was never called."
+        return Found(
+            text,
+            "Call optimizer.step() after loss.backward().",
+            [evidence("losses without a step", losses, "losses that were computed, with no step behind them")],
+        )
+
     def test(self, view: View) -> Found | None:
+        if view.history.in_vain:
+            return self._tell_no_step(view.history.in_vain)
         gone = view.values("Distance", SEEN)
         if (
             len(gone) < 4

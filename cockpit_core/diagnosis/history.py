@@ -73,6 +73,7 @@ class History:
         self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
         self.logged = Logged()
         self.finished = False  # the training is over
+        self.in_vain = 0.0  # losses of a training that is over and had no step
 
     def start(self, scalars: Mapping[str, float], step: int, generation: int) -> None:
         self.static = {name.removeprefix(SIGNAL): value for name, value in scalars.items()}
@@ -121,10 +122,11 @@ class History:
     def finish(self, seen: Observation) -> bool:
         """The training is over. Its last record has the losses behind the last tracked step, if there were some. False
         where it was broken off, or where nothing is known."""
-        self.finished = seen.get(SIGNAL + "finished") == 1 and self.count > 0
+        over, in_vain = seen.get(SIGNAL + "finished") == 1, seen.get(SIGNAL + "never_stepped")
+        self.finished, self.in_vain = over and self.count > 0, in_vain if over and in_vain > 0 else 0.0
         if self.finished and SIGNAL + "recent_loss" in seen.scalars:
             self.add(replace(seen, layers={}, batch_size=self.late[-1].batch_size))
-        return self.finished
+        return self.finished or self.in_vain > 0
 
     def note(self, step: int, values: Mapping[str, float]) -> bool:
         """What the user logged, beside the training loss of that time; False where no rule looks at it."""

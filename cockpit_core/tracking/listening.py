@@ -73,10 +73,15 @@ class Listener:
         self.unseen.place = None  # a step moves the parameters
         self.stepped = True
 
+    def count_in_vain(self) -> int:
+        """Losses so far, if they are many, no step was ever called, and nothing else moves the parameters."""
+        moved = self.stepped or "no step" in self.faults.warned or not self.looks_for_steps
+        return 0 if moved or self.losses_seen < MANY else self.losses_seen
+
     def close(self) -> None:
-        if not self.stepped and self.losses_seen >= MANY and self.looks_for_steps:
+        if count := self.count_in_vain():
             with self.faults.guard("looking for steps"):
-                self.on_unseen(NEVER.replace("{losses}", str(self.losses_seen)))
+                self.on_unseen(NEVER.replace("{losses}", str(count)))
         self.engine, self.unseen, self.optimizers, self.arriving = None, Unseen(()), [], Arriving()
 
     # ---- a loss module --------------------------------------------------------------------------------------------

@@ -330,13 +330,14 @@ class Tracker:
         self.closed = True
         ALIVE.discard(self)
         self.attachments.remove()
+        in_vain = self.listener.count_in_vain()
         self.listener.close()
         self.engine.layer_handles.remove()
         self.signals.close()
         self.engine.replan(Plan())
         self.ending.done()
         status, last = "stopped" if self.should_stop and status == "finished" else status, max(self.step - 1, 0)
-        self.log.end(status, error, last, self.engine.alpha.take_fits(), self.writing.sum_up(last, status))
+        self.log.end(status, error, last, self.engine.alpha.take_fits(), self.writing.sum_up(last, status, in_vain))
         # A closed run is a way to its log; it must not keep the network alive.
         self.model = self.loss_fn = self.optimizers = self.engine = self.cover = None  # type: ignore[assignment]
         self.instruments = self.writing = self.measurement = self.ledger = None  # type: ignore[assignment]

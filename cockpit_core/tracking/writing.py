@@ -72,12 +72,12 @@ class StepWriter:
         if self.signals.graph_loss:
             self.log.header.options["loss function"] = self.signals.graph_loss
 
-    def sum_up(self, step: int, status: str) -> dict[str, float]:
+    def sum_up(self, step: int, status: str, in_vain: int) -> dict[str, float]:
         """What is known of the steps behind the last record, for the one that ends a run. A training that has come to its end
-        is judged by what it came to: nothing of it is still to come."""
+        is judged by what it came to: nothing of it is still to come. ``in_vain``: losses without any step."""
         if status != "finished":
             return {}
-        numbers = {"finished": 1.0}
+        numbers = {"finished": 1.0} | ({"never_stepped": float(in_vain)} if in_vain else {})
         with self.faults.guard("closing"):
             if self.since is not None and step - self.since >= FEW:
                 numbers |= measure_recent(list(self.losses)[-(step - self.since) :]) | self.signals.between.take()

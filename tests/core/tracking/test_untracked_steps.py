@@ -55,6 +55,22 @@ def test_a_run_that_never_steps_says_so_at_its_end(passes: int, tmp_path: Path) 
     assert len(told) == (passes == 40)
     assert [notice.message for notice in run.data.notices if "was never called" in notice.message] == told
     assert all("40 losses" in message for message in told)
+    names = ["nothing_moves"] * (passes == 40)
+    assert [finding.name for finding in run.findings] == names
+    assert [finding.name for finding in cockpit_core.diagnose(tmp_path / "run")] == names
+    assert all("40 losses" in finding.text and finding.severity == "broken" for finding in run.findings)
+
+
+def test_a_run_that_something_else_moves_is_not_said_to_stand_still(tmp_path: Path) -> None:
+    training = start("mlp")
+    with training.track(tmp_path / "run") as run, pytest.warns(UserWarning, match="is not called"):
+        for inputs, targets in training.batches(40):
+            training.model.zero_grad()
+            training.loss_fn(training.model(inputs), targets).backward()
+            with torch.no_grad():
+                for p in training.model.parameters():
+                    p.sub_(0.1 * p.grad)
+    assert run.findings == []
 
 
 def test_step_that_is_replaced_altogether_is_said(tmp_path: Path) -> None:
