@@ -61,15 +61,19 @@ def test_a_run_that_never_steps_says_so_at_its_end(passes: int, tmp_path: Path) 
     assert all("40 losses" in finding.text and finding.severity == "broken" for finding in run.findings)
 
 
+def descend_by_hand(training: Training, optimizer: Any, inputs: Tensor, targets: Tensor, run: cockpit_core.Run) -> None:
+    training.model.zero_grad()
+    training.loss_fn(training.model(inputs), targets).backward()
+    with torch.no_grad():
+        for p in training.model.parameters():
+            p.sub_(0.1 * p.grad)
+
+
 def test_a_run_that_something_else_moves_is_not_said_to_stand_still(tmp_path: Path) -> None:
     training = start("mlp")
-    with training.track(tmp_path / "run") as run, pytest.warns(UserWarning, match="is not called"):
-        for inputs, targets in training.batches(40):
-            training.model.zero_grad()
-            training.loss_fn(training.model(inputs), targets).backward()
-            with torch.no_grad():
-                for p in training.model.parameters():
-                    p.sub_(0.1 * p.grad)
+    with training.track(tmp_path / "run") as run:
+        with pytest.warns(UserWarning, match="is not called"):
+            repeat(40, descend_by_hand, training, training.optimizer, run)
     assert run.findings == []
 
 
