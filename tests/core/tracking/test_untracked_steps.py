@@ -71,9 +71,8 @@ def descend_by_hand(training: Training, optimizer: Any, inputs: Tensor, targets:
 
 def test_a_run_that_something_else_moves_is_not_said_to_stand_still(tmp_path: Path) -> None:
     training = start("mlp")
-    with training.track(tmp_path / "run") as run:
-        with pytest.warns(UserWarning, match="is not called"):
-            repeat(40, descend_by_hand, training, training.optimizer, run)
+    with training.track(tmp_path / "run") as run, pytest.warns(UserWarning, match="is not called"):
+        repeat(40, descend_by_hand, training, training.optimizer, run)
     assert run.findings == []
 
 
