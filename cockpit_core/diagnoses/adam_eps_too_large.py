@@ -38,6 +38,10 @@ class AdamEpsTooLarge(Diagnosis):
             and view.t >= 80
             and (view.level > 0.5 or (view.level != view.level and view.drop < 0.5))
         )
+        # The run is over, and longer steps would have done as well: a low rate, if it were not for eps.
+        crawls = crawls or (
+            view.finished and view.straight > 0.9 and view.update < limit("update_low") and view.level > 0.05
+        )
         if not (steps < limit("eps_steps") or slow) or (view.learns and not (view.suffers or view.lingers or crawls)):
             return None
         text = (

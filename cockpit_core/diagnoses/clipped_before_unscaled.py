@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+FACTOR = 30  # times the scale: clipping at 1 leaves 1 / |g| of the gradient, times the scale
+
+
 class ClippedBeforeUnscaled(Diagnosis):
     name = "clipped_before_unscaled"
     title = "gradients are clipped before they are unscaled"
@@ -20,7 +23,7 @@ class ClippedBeforeUnscaled(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         scale = view.now("loss_scale")
-        if not scale > 16 or not view.clipped * scale < 10 * view.rate_fall or not 0 < view.clipped < 0.01:
+        if not scale > 16 or not view.clipped * scale < FACTOR or not 0 < view.clipped < 0.01:
             return None
         text = (
             f"Gradients seem to be clipped before they are unscaled: the optimizer gets {number(view.clipped)} of "

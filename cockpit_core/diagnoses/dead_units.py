@@ -45,7 +45,7 @@ class DeadUnits(Diagnosis):
     def test(self, view: View) -> Found | None:
         if (over := self._is_over(view)) is not None:
             return over
-        dead, first = min(view.typical("dead"), view.last("signal/dead")), view.first("dead")  # they may have come back
+        dead, first = view.dead, view.first("dead")
         now = dead >= limit("dead")
         from_start = first >= limit("dead0") and dead >= 0.9 * limit("dead0")
         if not now and not (from_start and (view.lingers or not view.learns)):

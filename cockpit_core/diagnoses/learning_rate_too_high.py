@@ -56,11 +56,11 @@ class LearningRateTooHigh(Diagnosis):
     def _signs(view: View) -> list:
         poor, none = view.drop < 0.5 or view.broken, view.drop < 0.3 or view.broken
         signs = []
-        if view.silent and view.typical("dead") >= limit("dead") and view.first("dead") < limit("dead0"):
+        if view.silent and view.dead >= limit("dead") and view.first("dead") < limit("dead0"):
             words = (
                 f"it killed units, and {len(view.silent)} of {len(view.facts.layers)} tensors get no gradient any more"
             )
-            signs.append((words, evidence("dead", view.typical("dead"))))
+            signs.append((words, evidence("dead", view.dead)))
         if view.spike > limit("spike") and poor and view.lasting:
             signs.append(
                 (f"the loss rose to {number(view.spike)} times its first value", evidence("spike", view.spike))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LONG_WARMUP = 150  # steps: a rate that has to rise first is given so long
 LATE = 200  # steps
+SHOWS = 0.05  # share of the loss: several times what batches differ from one another in some hundred losses
 SHORT = 5e-3  # of the length of the weights: healthy runs from scratch take longer steps at some time
 PLATEAU, AT_CHANCE = 250, 0.985  # steps that a first plateau may take; a share of chance above which nothing is learned
 
@@ -97,7 +98,9 @@ class LearningRateTooLow(Diagnosis):
         gentle = late and view.edge < limit("edge_low") and view.drop < 0.5 and view.noise < 10
         known = view.level == view.level or view.steps_to_go_min > 0  # else it may be a network that is good already
         short = (late and known and view.update < limit("update_low") and view.stuck and view.noise < 1.5) or tiny
-        short = short and not view.steps_to_go_min < 200
+        # What steps gain on their own samples should show by now, and does not: it is not their length.
+        unseen = view.gain_by_step * view.t > SHOWS and view.transfer < 0.1
+        short = short and not view.steps_to_go_min < 200 and not unseen
         # Where chance is not known, it may be a network that is good already.
         if view.creeps and view.level == view.level and not view.gain > 0.1:
             return 16.0, (

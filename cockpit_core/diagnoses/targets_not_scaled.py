@@ -31,6 +31,7 @@ class TargetsNotScaled(Diagnosis):
         "label_noise",
         "data_not_shuffled",
         "dead_units",
+        "clipping_too_hard",  # of gradients that are as large as the targets
     )
 
     def test(self, view: View) -> Found | None:

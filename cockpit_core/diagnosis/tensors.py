@@ -102,6 +102,13 @@ class Tensors(Left):
         return [self.facts.layers[i] for i in np.flatnonzero(zero)] if any_left else []
 
     @kept
+    def dead(self) -> float:
+        """Share of dead units of the layer that has most: of the last looks, since units may come back. Where gradients are
+        exactly zero by now, the last look is enough."""
+        last = self.last("signal/dead")
+        return last if self.silent else min(self.typical("dead"), last)
+
+    @kept
     def unreached(self) -> list[str]:
         """Tensors that have no gradient at any of the last tracked steps, not even one of zeros, while others have one."""
         gradients = self.stack("GradNorm")
