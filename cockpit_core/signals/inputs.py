@@ -43,8 +43,9 @@ def measure_inputs(x: Tensor, beside: bool = False, order: Order | None = None) 
 
 def _count_stuck(rows: np.ndarray, shape: tuple[int, ...]) -> dict[str, float]:
     """``input_stuck``: the share of columns of a small table, or of channels of a sequence (longer than it has channels), that
-    hold one value throughout; neither 0, as padding does, nor 1, as a mask or an intercept does."""
-    if len(shape) == 2 and shape[1] <= FEW_COLUMNS:
+    hold one value throughout; not 0, as padding does, nor 1, as a mask does, or one column of a table that is an intercept."""
+    table = len(shape) == 2 and shape[1] <= FEW_COLUMNS
+    if table:
         parts = rows
     elif len(shape) == 3 and rows.shape[1] == shape[1] * shape[2] and max(shape[1:]) >= 2 * min(shape[1:]):
         parts = rows.reshape(len(rows), *shape[1:])
@@ -52,7 +53,11 @@ def _count_stuck(rows: np.ndarray, shape: tuple[int, ...]) -> dict[str, float]:
     else:
         return {}
     low = lowest(parts, 0)
-    return {"input_stuck": float(((low == highest(parts, 0)) & (low != 0) & (low != 1)).mean())}
+    stuck = (low == highest(parts, 0)) & (low != 0)
+    ones = stuck & (low == 1)
+    if not table or np.count_nonzero(ones) == 1:
+        stuck = stuck & ~ones
+    return {"input_stuck": float(stuck.mean())}
 
 
 def mean_size(values: np.ndarray) -> float:

@@ -117,6 +117,13 @@ def test_channels_that_hold_one_value(first: bool) -> None:
     assert measure_inputs(torch.zeros(B, 20, 4)).value["input_stuck"] == 0
 
 
+@pytest.mark.parametrize(("columns", "stuck"), [([1], 0.0), ([1, 2], 0.5)])
+def test_one_column_of_ones_is_an_intercept_and_two_are_not(columns: list[int], stuck: float) -> None:
+    x = torch.randn(B, 4)
+    x[:, columns] = 1.0
+    assert measure_inputs(x).value["input_stuck"] == stuck
+
+
 def test_batches_of_sorted_data_differ_from_one_another() -> None:
     torch.manual_seed(0)
     data = torch.randn(40 * B, 12)
