@@ -14,30 +14,25 @@ import cockpit_core
 
 from .harness import Program, healthy, make_optimizer, mild, severe, wrong_rate
 
-PAD, CLS, NOT, VERY = 0, 1, 2, 3
-VOCAB, LONGEST, CLASSES = 40, 14, 3
+PAD, CLS, NOT, IRONY = 0, 1, 2, 3
+VOCAB, LONGEST, CLASSES = 40, 22, 3
 GOOD, BAD = range(4, 10), range(10, 16)
 
 
 def sentence(rng):
-    """Tokens and 0 (blame), 1 (neither) or 2 (praise): words count, "very" doubles the next, "not" turns it round."""
-    tokens, score, sign, weight = [CLS], 0, 1, 1
-    for _ in range(rng.randint(4, LONGEST - 1)):
-        kind = rng.random()
-        if kind < 0.12:
-            tokens.append(NOT)
-            sign = -1
-        elif kind < 0.2:
-            tokens.append(VERY)
-            weight = 2
-        elif kind < 0.55:
-            good = rng.random() < 0.5
-            tokens.append(rng.choice(GOOD if good else BAD))
-            score += sign * weight * (1 if good else -1)
-            sign, weight = 1, 1
-        else:
+    """Tokens and 0 (blame), 1 (neither) or 2 (praise): words count, "not" turns the next opinion round, and so does
+    irony, a sign at the end, for all of them."""
+    tokens, score = [CLS], 0
+    for _ in range(rng.randint(4, 10)):
+        if rng.random() < 0.5:
             tokens.append(rng.randrange(16, VOCAB))
-            sign, weight = 1, 1
+            continue
+        good, turned = rng.random() < 0.5, rng.random() < 0.1
+        tokens += [NOT] * turned + [rng.choice(GOOD if good else BAD)]
+        score += 1 if good != turned else -1
+    if rng.random() < 0.3:
+        tokens.append(IRONY)
+        score = -score
     return tokens, 1 + (score > 0) - (score < 0)
 
 
@@ -61,13 +56,8 @@ class Attention(nn.Module):
         b, t, d = x.shape
         q, k, v = self.qkv(x).reshape(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
         scores = q @ k.transpose(-2, -1) * self.cfg.sharpness / math.sqrt(d // self.heads)
-        if self.cfg.bug != "mask_forgotten":
-            scores = scores.masked_fill(~mask[:, None, None, :], -1e9)
-        if self.cfg.bug == "mask_upside_down":  # True for what should be left out, -inf for whole rows
-            scores = scores.masked_fill(mask[:, None, None, :], -math.inf)
+        scores = scores.masked_fill(~mask[:, None, None, :], -1e9)
         mixed = self.drop(scores.softmax(-1)) @ v
-        if self.cfg.bug == "heads_not_back":  # view without the transpose: positions and heads change places
-            return self.out(mixed.reshape(b, t, d))
         if self.cfg.bug == "batch_in_heads":
             return self.out(mixed.permute(1, 2, 0, 3).reshape(b, t, d))
         return self.out(mixed.transpose(1, 2).reshape(b, t, d))
@@ -106,9 +96,7 @@ class Opinion(nn.Module):
     def start(self, module):
         if isinstance(module, (nn.Linear, nn.Embedding)):
             if self.cfg.init == "normal":
-                module.weight.normal_(0, 0.05 if isinstance(module, nn.Linear) else 0.3)
-            if self.cfg.init == "zeros":
-                module.weight.zero_()
+                module.weight.normal_(0, 0.08 if isinstance(module, nn.Linear) else 0.5)
             module.weight.mul_(self.cfg.gain)
 
     def forward(self, batch):
@@ -259,6 +247,8 @@ def train(cfg: SimpleNamespace, seed: int, logdir: str) -> float:
     return wrong_rate(logits, labels, CLASSES)
 
 
+LARGE = ("accumulation_not_divided", "learning_rate_too_high", "loss_summed")
+SGD = {"optimizer": "sgd", "lr": 0.3, "clip": None}
 PROGRAM = Program(
     name="tokens",
     half="H",
@@ -280,7 +270,7 @@ PROGRAM = Program(
         "freeze_embeddings": False,
         "earlier": 0,
         "resume": False,
-        "batch": 48,
+        "batch": 32,
         "accumulate": 1,
         "divide": True,
         "zero_every": 1,
@@ -307,9 +297,7 @@ PROGRAM = Program(
         mild("schedule_too_fast", decay=0.98),
         severe("clipping_too_hard", optimizer="sgd", lr=0.2, clip=1e-3),
         severe("weight_decay_too_high", wd=8.0),
-        severe("batch_too_small", batch=2),
         severe("momentum_too_high", beta1=0.999),
-        severe("adam_eps_too_large", eps=0.1),
         severe("gradients_not_zeroed", zero_every=1000),
         severe("parameters_not_optimized", bug="head_group_only"),
         mild("parameters_not_optimized", bug="layers_in_list"),
@@ -319,31 +307,11 @@ PROGRAM = Program(
         severe("data_not_shuffled", bug="in_order"),
         severe("labels_random", bug="lists_apart"),
         severe("label_noise", noise=0.5),
-        mild("label_noise", noise=0.3),
         severe("labels_off_by_one", bug="one_too_few"),
         severe("loss_sign", ("loss_sign", "not_finite"), bug="negative"),
         severe("softmax_over_batch", bug="wrong_axis"),
         mild("double_softmax", ("double_softmax", "output_activation"), last="softmax"),
-        severe(
-            "accumulation_not_divided",
-            ("accumulation_not_divided", "learning_rate_too_high", "loss_summed"),
-            optimizer="sgd",
-            lr=0.3,
-            clip=None,
-            batch=12,
-            accumulate=16,
-            divide=False,
-            steps=250,
-        ),
-        severe(
-            "loss_summed",
-            ("loss_summed", "learning_rate_too_high"),
-            optimizer="sgd",
-            lr=0.3,
-            clip=None,
-            reduction="sum",
-        ),
-        severe("init_constant", init="zeros"),
+        severe("accumulation_not_divided", LARGE, **SGD, batch=12, accumulate=16, divide=False, steps=250),
         severe("init_too_large", ("init_too_large", "attention_too_sharp", "saturated_units"), gain=20.0),
         severe("attention_too_sharp", sharpness=40.0),
         severe("samples_mixed", bug="batch_in_heads"),
@@ -353,21 +321,18 @@ PROGRAM = Program(
         severe("constant_feature", bug="one_unknown"),
         severe("overfitting", rows=100),
         severe("not_finite", bug="log_of_rounded"),
-        mild("not_finite", bug="mask_upside_down"),
     ],
     healthy=[
-        healthy("rate_third", lr=1.5e-3, steps=600),
+        healthy("rate_two_thirds", lr=4e-3, steps=600),
         healthy("rate_double", lr=8e-3),
         healthy("adam", optimizer="adam", wd=0.0),
-        healthy("nadam", optimizer="nadam", wd=0.0, lr=3e-3),
-        healthy("rmsprop", optimizer="rmsprop", wd=0.0, lr=1.5e-3),
+        healthy("nadam", optimizer="nadam", wd=0.0, lr=5e-3),
         healthy("sgd_momentum", optimizer="sgd", wd=0.0, lr=0.2, steps=650),
         healthy("constant_after_warmup", schedule="constant", lr=3e-3),
         healthy("linear_to_zero", schedule="linear"),
         healthy("long_warmup", warmup=120),
         healthy("batch_16", batch=16, lr=3e-3, steps=650),
         healthy("batch_128", batch=128, lr=6e-3, steps=300),
-        healthy("one_at_a_time", batch=1, accumulate=32, steps=300),
         healthy("small_pieces", batch=12, accumulate=4),
         healthy("first_token", pool="first"),
         healthy("three_layers", layers=3, lr=3e-3),
