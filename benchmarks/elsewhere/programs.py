@@ -15,6 +15,7 @@ HALVES = {
     "E": ["lenet", "churn", "reviews", "rentals", "tides", "student", "triplets", "maze"],
     "F": ["tabular", "vgg", "housing", "docstrings", "minigpt", "squeeze", "machines", "headlines"],
     "G": ["spirals", "shapes", "bnresnet", "waves", "signals", "counting", "copytext", "digitsvae"],
+    "H": ["glyphs", "tokens", "sensors", "wine"],
 }
 
 
