@@ -44,8 +44,10 @@ class LabelsRandom(Diagnosis):
     def test(self, view: View) -> Found | None:
         if view.history.resumed or view.broken or view.over_samples or view.t * view.batch < FEW_SAMPLES:
             return None
-        if view.holds_nowhere:
-            return self._tell_by_heart(view)
+        if (
+            view.holds_nowhere
+        ):  # labels that belong to nothing are not learned that soon: a leak, or a handful of samples
+            return None if view.history.soon_right >= 2 else self._tell_by_heart(view)
         # The training loss falls, and validation gets worse, or not better in the end.
         by_heart = (view.never_better or (view.finished and view.gained_nowhere)) and view.level > 0.8
         own_only = self.helps_itself(view) or self.is_left(view) or self.are_apart(view)

@@ -17,6 +17,7 @@ GONE = 1e-3  # of the highest learning rate: nothing happens any more
 FRESH = 10  # a value from within this many training steps counts as one of the start
 SIGNAL = "signal/"
 PROBE, PROBES = "signal/probe/", ("line", "mode", "mean", "half", "ahead")
+SOON, NEARLY_ALL = 120, 0.9  # steps; share of right answers
 CARRIED = ("ParamNorm", "LearningRate")  # these change slowly: where a step has none, the last one is used
 
 
@@ -73,6 +74,7 @@ class History:
         self.pools: dict[str, tuple[float, float, float]] = {}  # weight, sum and sum of squares over the run
         self.logged = Logged()
         self.finished = False  # the training is over
+        self.soon_right = 0  # early records at which nearly all answers were right
         self.in_vain = 0.0  # losses of a training that is over and had no step
 
     def start(self, scalars: Mapping[str, float], step: int, generation: int) -> None:
@@ -103,6 +105,7 @@ class History:
             i = float(self.line[0])
             self.line = [a + b for a, b in zip(self.line, (1.0, i, loss, i * i, i * loss, loss * loss), strict=True)]
         self._note_extremes(seen)
+        self.soon_right += seen.step <= self.began + SOON and seen.get(SIGNAL + "accuracy") > NEARLY_ALL
         before, mean = self.target_mean, seen.get(SIGNAL + "target_mean")
         self.target_mean = mean if math.isfinite(mean) else before
         samples = seen.get(SIGNAL + "samples")

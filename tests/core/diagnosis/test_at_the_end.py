@@ -68,6 +68,10 @@ def test_what_holds_nowhere_else(valid: float, told: str) -> None:
     """Known by heart: half of the answers are right in training, and in validation as many as by guessing."""
     change = falling(0.5, accuracy=0.6, **LEARNED)
     assert severity("labels_random", change, logged=lambda i: {"valid_accuracy": valid}, **LONG) == told
+    soon = both(
+        change, put(accuracy=lambda i: 0.5 if i < 10 else 1.0)
+    )  # a leak, or a handful of samples: not by heart so fast
+    assert severity("labels_random", soon, logged=lambda i: {"valid_accuracy": valid}, **LONG) == ""
 
 
 @pytest.mark.parametrize(("valid", "told"), [(0.8, "likely"), (0.62, "")])
