@@ -20,7 +20,7 @@ class SamplesMixed(Diagnosis):
     title = "the network mixes the samples of a batch"
     severity = "advice"
     needs = ("probe/half", "training")
-    hold, after, least = 1, 3, 1
+    hold, after, least = 1, 3, 4
     confidence = 0.8
     at_end = True
     explains = ("not_learning", "labels_random", "label_noise", "overfitting", "learning_rate_too_low")
@@ -35,6 +35,9 @@ class SamplesMixed(Diagnosis):
         along = view.over_samples  # a recurrent layer whose steps are the samples
         # Of one and the same batch again and again the rows may belong together (the nodes of a graph).
         if not along and not (mixed > limit("mixed") and view.history.batches > 1):
+            return None
+        # Batches have one size, and now and then a last one another: these rows are the words of a sentence, the points of a set.
+        if len(set(view.every("samples", 8))) > 2:
             return None
         if along:
             text = (
@@ -53,6 +56,7 @@ class SamplesMixed(Diagnosis):
                 "layers, view or reshape where transpose is meant, a mean or softmax over dim=0."
             )
             numbers = [evidence("mixed", mixed)]
+        remedy += " Where the rows of a batch belong together by right (a sentence, a set, a graph), nothing is wrong."
         harmful = view.suffers or view.wanting
         return Found(
             text,

@@ -1,4 +1,4 @@
-"""What a call was given, without the graph that it came from."""
+"""What a call was given, without the graph that it came from, as it was before the call."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from cockpit_core.layers.seeds import flatten_tensors
+from cockpit_core.layers.seeds import copy_object, flatten_tensors
 
 
 def detach_inputs(values: Any) -> Any:
-    """The same structure without the graph; tensors share their memory."""
+    """The same structure without the graph; tensors share their memory. Objects of the user (a state that is handed from call to
+    call) are copied, as the call may change them."""
     if isinstance(values, Tensor):
         return values.detach()
     if isinstance(values, tuple) and hasattr(values, "_fields"):
@@ -19,7 +20,7 @@ def detach_inputs(values: Any) -> Any:
         return type(values)(detach_inputs(value) for value in values)
     if type(values) is dict:
         return {key: detach_inputs(value) for key, value in values.items()}
-    return values
+    return copy_object(values)
 
 
 def detach_all(args: tuple, kwargs: dict) -> tuple[Any, Any, list[Tensor]]:

@@ -115,11 +115,16 @@ def is_close(value: Tensor, known: Tensor) -> bool:
 
 @contextmanager
 def unwritten(model: nn.Module) -> Iterator[None]:
-    """A forward pass that writes into its parameters (weights that are normalised in place) leaves no trace in them."""
+    """A forward pass that writes into its parameters (weights that are normalised in place) leaves no trace in them, nor one that
+    freezes them."""
     own = [(p, p.data, p.detach().clone(), p._version) for p in model.parameters()]
+    trained = [(p, p.requires_grad) for p in model.parameters()]
     try:
         yield
     finally:
+        for p, needed in trained:
+            if p.requires_grad != needed:
+                p.requires_grad_(needed)
         written = [put_back(*one) for one in own]
         if any(written):
             raise NotRepeatable("its forward pass writes into its parameters")

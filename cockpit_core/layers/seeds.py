@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cockpit_core.layers.copying import PLAIN, Copier
+from cockpit_core.layers.module_state import NotRepeatable
 from cockpit_core.layers.registry import Call, NotCovered
 from cockpit_core.layers.row_order import batch_axis
 
@@ -50,7 +52,27 @@ def copy_inputs(value: Any) -> Any:
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if type(value) is dict:
         return {key: copy_inputs(item) for key, item in value.items()}
-    return value
+    return copy_object(value)
+
+
+class Uncopied:
+    """Stands for an argument that cannot be copied: the call that got it is not repeated."""
+
+    def __init__(self, reason: str):
+        self.reason = reason
+
+
+def copy_object(value: Any) -> Any:
+    """An argument that is no tensor and no plain container of them: the user may go on with it, so that a repeated call must
+    not write into it."""
+    if type(value) in PLAIN:
+        return value
+    if isinstance(value, Uncopied):
+        raise NotRepeatable(f"it cannot be run again without a trace: {value.reason}")
+    try:
+        return Copier().copy(value, "an argument")
+    except Exception as error:  # whatever a user's object does when it is copied
+        return Uncopied(str(error))
 
 
 def seeds_of_samples(b: Tensor, call: Call, position: int, lo: int, hi: int) -> Tensor:

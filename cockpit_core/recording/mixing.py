@@ -28,6 +28,8 @@ def measure_mixing(model: nn.Module, forward: Forward, batch_dim: int) -> float:
     with torch.no_grad():
         before = list(answers(forward.repeat(model, same=False), samples, batch_dim))
         after = list(answers(forward.repeat(model, args, kwargs, same=False), samples, batch_dim))
+    if any(answer.shape == (samples, samples) for answer in before):
+        raise NotRepeatable("each sample is compared with all others")
     if not before or len(before) != len(after):
         raise NotRepeatable("the model gives no answer for each sample")
     return max(distance(a, b, samples // 2, batch_dim) for a, b in zip(before, after, strict=True))
@@ -92,25 +94,43 @@ def distance(before: Tensor, after: Tensor, half: int, dim: int) -> float:
 
 def measure_looking_ahead(model: nn.Module, forward: Forward) -> float:
     """How far the answers to all but the last quarter of the places move, over their own length, when the tokens of that quarter
-    are exchanged among the samples. In the mode in which the network trains, with the same random numbers."""
+    are exchanged among the samples. In the mode in which the network trains, with the same random numbers. Of several texts
+    each by itself, the one that moves them least: a decoder may see all of what is translated, but not of what it writes. What
+    the last answers do not depend on is no text that is read (labels, beside which the model gives its loss)."""
+    moved = [0.0]
+    with torch.no_grad():
+        before = None
+        for text in find_texts(forward):
+            samples, places = text.shape
+            kept = places - max(1, places // 4)
+            exchange = partial(exchange_later, text, kept)
+            args, kwargs = map_tensors(forward.args, exchange), map_tensors(forward.kwargs, exchange)
+            before = before or list(answers_at(forward.repeat(model, same=False), samples, places))
+            after = list(answers_at(forward.repeat(model, args, kwargs, same=False), samples, places))
+            if not before or len(before) != len(after):
+                raise NotRepeatable("the model gives no answer for each place")
+            pairs = list(zip(before, after, strict=True))
+            if any(not torch.equal(a[:, kept:], b[:, kept:]) for a, b in pairs):
+                moved.append(max(distance(a, b, kept, 1) for a, b in pairs))
+    return min(moved[1:] or moved)
+
+
+def find_texts(forward: Forward) -> list[Tensor]:
+    """The tokens that the model was given, each once (they may be its labels as well), without masks beside them."""
     codes = [t for t in list_tensors(forward) if t.dim() == 2 and not t.is_floating_point() and t.shape[1] >= FEWEST]
     if not codes or len(codes[0]) < 2 or any(t.shape != codes[0].shape for t in codes):
         raise NotRepeatable("no tokens, or of several lengths")
-    samples, places = codes[0].shape
-    kept = places - max(1, places // 4)
+    texts: list[Tensor] = []
+    for code in [t for t in codes if t.max().long() - t.min().long() > 1] or codes:
+        if not any(torch.equal(code, known) for known in texts):
+            texts.append(code)
+    return texts
 
-    def exchange(value: Tensor) -> Tensor:
-        if value.shape != codes[0].shape or value.is_floating_point():
-            return value
-        return torch.cat([value[:, :kept], value[:, kept:].roll(1, 0)], 1)
 
-    args, kwargs = map_tensors(forward.args, exchange), map_tensors(forward.kwargs, exchange)
-    with torch.no_grad():
-        before = list(answers_at(forward.repeat(model, same=False), samples, places))
-        after = list(answers_at(forward.repeat(model, args, kwargs, same=False), samples, places))
-    if not before or len(before) != len(after):
-        raise NotRepeatable("the model gives no answer for each place")
-    return max(distance(a, b, kept, 1) for a, b in zip(before, after, strict=True))
+def exchange_later(text: Tensor, kept: int, value: Tensor) -> Tensor:
+    if value.is_floating_point() or value.shape != text.shape or not torch.equal(value, text):
+        return value
+    return torch.cat([value[:, :kept], value[:, kept:].roll(1, 0)], 1)
 
 
 def answers_at(result: Any, samples: int, places: int) -> Iterator[Tensor]:

@@ -148,7 +148,10 @@ def run_probe(
             if not agrees(again, state.loss, next(iter(update.values())).dtype):
                 return tried
             numbers = PROBES[name](scene)
-    except Exception:  # an error in the user's modules, or not repeatable: there is no probe, and training goes on
+    except (
+        Exception,
+        SystemExit,
+    ):  # an error in the user's modules, or not repeatable: there is no probe, and training goes on
         return tried
     return {PREFIX + name: 1.0, PREFIX + "loss": state.loss, **{PREFIX + key: value for key, value in numbers.items()}}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from torch import Tensor
 
@@ -16,7 +18,8 @@ MOST_CLASSES = 256
 def measure_given(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
     """``label_given``: the share of classes that can be told by features which have one and the same value for all samples of a
     class (a label that was left in a column or in a pixel, as a number or by one-hot). ``label_given_where``: the first of
-    these features. Classes with one sample in the batch count for nothing."""
+    these features. Classes with one sample in the batch count for nothing. Nothing is told where other features would tell but for
+    a single sample: those of few values (a black and white picture) tell the classes of a batch by accident."""
     if y.dim() != 1 or y.is_floating_point() or not x.is_floating_point() or x.dim() < 2 or len(x) != len(y):
         return {}
     features = max(1, x[0].numel())
@@ -34,5 +37,18 @@ def measure_given(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
     telling = np.flatnonzero((lows == highs).all(0) & (lows != lows[0]).any(0))  # NaN is like nothing
     if not telling.size:
         return {"label_given": 0.0}
+    if nearly_tells(rows, np.append(starts, samples)):
+        return {}
     told = len(np.unique(lows[:, telling], axis=0)) / int(again.sum())
     return {"label_given": told, "label_given_where": float(telling[0])}
+
+
+def nearly_tells(rows: np.ndarray, ends: np.ndarray) -> bool:
+    """Has any feature one value for each class, with one sample as the only exception?"""
+    odd, usual = np.zeros(rows.shape[1], int), []
+    for start, stop in pairwise(ends):
+        if stop - start > 1:
+            own = np.sort(rows[start:stop], 0)
+            usual.append(own[(stop - start - 1) // 2])
+            odd += (own != usual[-1]).sum(0)
+    return bool(((odd == 1) & (np.array(usual) != usual[0]).any(0)).any())

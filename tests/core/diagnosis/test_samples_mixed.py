@@ -9,9 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import cockpit_core
+from cockpit_core.engine.forward import Forward
 from cockpit_core.layers.module_state import NotRepeatable
-from cockpit_core.recording.mixing import map_tensors
+from cockpit_core.recording.mixing import map_tensors, measure_looking_ahead, measure_mixing
 from cockpit_core.recording.probes import PREFIX
+from cockpit_core.signals.outputs import measure_same
+from tests.core.diagnosis.test_diagnoses import put
+from tests.histories import find
 
 
 class Reader(nn.Module):
@@ -178,3 +182,71 @@ def test_looking_ahead_leaves_no_trace(tmp_path: Path) -> None:
     assert cockpit_core.load(tmp_path).scalars(PREFIX + "ahead")[1].max() == 1
     assert all(torch.equal(plain[name], tracked[name]) for name in plain)
     assert torch.equal(random, after)
+
+
+# ---- right programs in which answers depend on one another ----
+
+
+def forward_of(model: nn.Module, *args: Tensor) -> Forward:
+    return Forward.of(model, args, {}, len(args[0]))
+
+
+class Pairs(nn.Module):
+    """Pictures and captions: how well does each fit each?"""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return a @ b.T
+
+
+def test_a_table_of_all_pairs_is_no_mixing() -> None:
+    with pytest.raises(NotRepeatable, match="compared with all others"):
+        measure_mixing(Pairs(), forward_of(Pairs(), torch.randn(8, 3), torch.randn(8, 3)), 0)
+
+
+def test_rows_of_many_sizes_are_the_parts_of_one_thing() -> None:
+    def mixing(sizes: list[float]) -> dict:
+        return put(**{"probe/mixed": 0.5, "probe/half": 1.0}, samples=lambda i: sizes[i % len(sizes)])
+
+    assert "samples_mixed" in find(mixing([32.0, 32.0, 32.0, 20.0]))
+    assert "samples_mixed" not in find(mixing([7.0, 12.0, 9.0, 15.0]))
+
+
+class Translator(nn.Module):
+    def __init__(self, causal: bool):
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.causal = nn.Embedding(9, 8), causal
+
+    def forward(self, source: Tensor, written: Tensor, mask: Tensor) -> Tensor:
+        h = self.tokens(written)
+        seen = h.cumsum(1) if self.causal else h.flip(1).cumsum(1)
+        return seen + (self.tokens(source) * mask[..., None]).mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_decoder_may_see_all_that_is_translated(causal: bool) -> None:
+    mask = (torch.arange(8) < torch.randint(3, 9, (6, 1))).long()
+    model, texts = Translator(causal), torch.randint(0, 9, (2, 6, 8))
+    moved = measure_looking_ahead(model, forward_of(model, *texts, mask))
+    assert moved < 1e-6 if causal else moved > 0.01
+
+
+class WithLoss(nn.Module):
+    def forward(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.eye(9)[x]
+        return (h.sum(-1) * labels).mean(), h.flip(1).cumsum(1)
+
+
+def test_labels_beside_a_text_do_not_hide_that_it_is_seen() -> None:
+    x = torch.randint(0, 9, (6, 8))
+    labels = torch.where(torch.rand(6, 8) < 0.3, -100, x)
+    assert measure_looking_ahead(WithLoss(), forward_of(WithLoss(), x, labels)) > 0.01
+    assert measure_looking_ahead(WithLoss(), forward_of(WithLoss(), x, x.clone())) > 0.01
+
+
+def test_a_text_that_hardly_changes_has_next_tokens_that_tell_nothing() -> None:
+    x = torch.randint(2, 12, (8, 3)).repeat_interleave(20, 1)
+    x[:, 20:40] = x[:, :20] + 12  # a change at each border
+    assert measure_same([x], x).value["target_is_next"] == 0
+    assert measure_same([x[:, :-1]], x[:, 1:]).value["target_is_next"] == 1
+    assert measure_same([torch.zeros(4, 6).long()], torch.zeros(4, 6).long()).value["target_is_next"] == 0

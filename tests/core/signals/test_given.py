@@ -46,6 +46,16 @@ def test_a_value_that_a_class_has_by_accident_tells_nothing() -> None:
     assert look(x, alone) == {"label_given": 0}
 
 
+@pytest.mark.parametrize(("classes", "samples"), [(2, 16), (20, 48), (100, 32)])
+def test_features_of_few_values_tell_the_classes_of_a_batch_by_accident(classes: int, samples: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    drawn = (torch.rand(classes, 196, generator=g) < 0.3).float()
+    for _ in range(20):
+        labels = torch.randint(0, classes, (samples,), generator=g)
+        x = (drawn[labels] - (torch.rand(samples, 196, generator=g) < 0.05).float()).abs()
+        assert look(x, labels).get("label_given", 0) < 1
+
+
 def test_what_is_not_a_number_tells_nothing() -> None:
     x = torch.randn(B, 5)
     x[:, 1] = torch.where(LABELS == 0, torch.nan, 1.0)
