@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
+from cockpit_core.diagnosis.history import PROBE
+from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
+
+
+WAIT = 40  # steps, for a probe that may never come
 
 
 class TargetsNotShifted(Diagnosis):
@@ -17,15 +22,23 @@ class TargetsNotShifted(Diagnosis):
     hold, after, least = 1, 0, 1
     confidence = 0.9
     explains = ("overfitting",)
+    probe = "ahead"
+
+    def suspects(self, view: View) -> bool:
+        return view.typical("target_is_input") >= 0.99 and "ahead" not in view.history.probes
 
     def test(self, view: View) -> Found | None:
-        same = view.every("target_is_input", 2)
-        if not same or min(same) < 0.99:
+        same, ahead = view.every("target_is_input", 2), view.last(PROBE + "looks_ahead")
+        if (
+            not same or min(same) < 0.99 or ahead > limit("looks_ahead")
+        ):  # a network that sees all places restores a text
             return None
         text = "The targets are the inputs: the model is asked for the token that it sees, not for the next one."
         remedy = "Shift by one: model(tokens[:, :-1]) against tokens[:, 1:]."
+        sure = "ahead" in view.history.probes or view.t >= WAIT
         return Found(
             text,
             remedy,
             [evidence("target_is_input", same[-1], "share of targets that equal the input at their place")],
+            severity="likely" if sure else "advice",
         )

@@ -131,14 +131,14 @@ class Writer(nn.Module):
         return self.head(self.dropout(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)))
 
 
-def write(model: nn.Module, logdir: Path, shifted: bool = True) -> dict:
+def write(model: nn.Module, logdir: Path, shifted: bool = True, same: bool = False) -> dict:
     g, optimizer = torch.Generator().manual_seed(3), torch.optim.Adam(model.parameters(), lr=3e-3)
     with cockpit_core.track(model, optimizer=optimizer, logdir=logdir, config="economy", schedule=2):
         for _ in range(50):
             text = (
                 torch.randint(0, 7, (16, 1), generator=g) + torch.arange(9) * torch.randint(1, 3, (16, 1), generator=g)
             ) % 7
-            y = text[:, 1:] if shifted else text[:, :-1].flip(1)
+            y = text[:, :-1] if same else text[:, 1:] if shifted else text[:, :-1].flip(1)
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), y.flatten()).backward()
             optimizer.step()
@@ -160,6 +160,18 @@ def test_a_tagger_may_look_at_all_of_its_text(tmp_path: Path) -> None:
     assert "target_in_inputs" not in write(Writer(False), tmp_path, shifted=False)
     with pytest.raises(KeyError):
         cockpit_core.load(tmp_path).scalars(PREFIX + "ahead")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_only_a_network_that_sees_no_later_place_should_be_asked_for_the_next_token(
+    causal: bool, tmp_path: Path
+) -> None:
+    """One that sees all of a text may have to give it back: an autoencoder."""
+    found = write(Writer(causal), tmp_path, same=True)
+    assert {name: finding.severity for name, finding in found.items() if name.startswith("target")} == (
+        {"targets_not_shifted": "likely"} if causal else {"targets_not_shifted": "advice"}
+    )
+    assert found["targets_not_shifted"].retracted is not causal
 
 
 def test_looking_ahead_leaves_no_trace(tmp_path: Path) -> None:
