@@ -23,7 +23,14 @@ class SamplesMixed(Diagnosis):
     hold, after, least = 1, 3, 4
     confidence = 0.8
     at_end = True
-    explains = ("not_learning", "labels_random", "label_noise", "overfitting", "learning_rate_too_low")
+    explains = (
+        "not_learning",
+        "labels_random",
+        "label_noise",
+        "overfitting",
+        "learning_rate_too_low",
+        "target_in_inputs",
+    )
     probe = "half"
 
     def suspects(self, view: View) -> bool:
@@ -57,7 +64,8 @@ class SamplesMixed(Diagnosis):
             )
             numbers = [evidence("mixed", mixed)]
         remedy += " Where the rows of a batch belong together by right (a sentence, a set, a graph), nothing is wrong."
-        harmful = view.suffers or view.wanting
+        # Of texts whose next token is asked for, later tokens come in by the other samples.
+        harmful = view.suffers or view.wanting or view.last(PROBE + "looks_ahead") > limit("looks_ahead")
         return Found(
             text,
             remedy,

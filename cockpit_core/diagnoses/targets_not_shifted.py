@@ -27,7 +27,19 @@ class TargetsNotShifted(Diagnosis):
     def suspects(self, view: View) -> bool:
         return view.typical("target_is_input") >= 0.99 and "ahead" not in view.history.probes
 
+    @staticmethod
+    def _is_shifted_twice(view: View) -> Found | None:
+        later = view.every("target_is_later", 4)
+        if len(later) < 2 or min(later) < 0.99 or not view.typical("target_is_next") < 0.9:
+            return None
+        text = "The targets are shifted twice: the model is asked for the token after the next one, and never for the next."
+        remedy = "Shift once. Models that give their loss themselves shift the labels: hand them the tokens as they are (labels=tokens)."
+        numbers = [evidence("target_is_later", later[-1], "share of targets that are the token after the next one")]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
+        if (twice := self._is_shifted_twice(view)) is not None:
+            return twice
         same, ahead = view.every("target_is_input", 2), view.last(PROBE + "looks_ahead")
         if (
             not same or min(same) < 0.99 or ahead > limit("looks_ahead")

@@ -153,15 +153,17 @@ def measure_binary_hits(z: Tensor, y: Tensor, border: float) -> Steps[dict[str, 
 def measure_same(tokens: list[Tensor], y: Tensor) -> Steps[dict[str, float]]:
     """Share of targets that are the very token at the same place of an input: a decoder has an input of its own.
     ``target_is_next``: that are the token at the next place, where that is another one (a text that stays what it is for long,
-    or is padded, has next tokens that tell nothing)."""
-    rows = [own for own in tokens if own.dim() == 2 and own.shape[1] > 1]
-    ahead = [share_of_next(own, y.reshape(own.shape)) for own in rows]
+    or is padded, has next tokens that tell nothing). ``target_is_later``: at the place after that."""
+    rows = [own for own in tokens if own.dim() == 2 and own.shape[1] > 2]
+    ahead = [share_of_later(own, y.reshape(own.shape), places) for places in (1, 2) for own in rows]
     shares = yield [*((own.reshape(-1) == y.reshape(-1)).float().mean() for own in tokens), *ahead]
     same, following = shares[: len(tokens)], shares[len(tokens) :]
     numbers = {"target_is_input": max(float(share) for share in same)}
-    return numbers | ({"target_is_next": max(float(share) for share in following)} if ahead else {})
+    for name, first in (("target_is_next", 0), ("target_is_later", len(rows))):
+        numbers |= {name: max(float(share) for share in following[first : first + len(rows)])} if rows else {}
+    return numbers
 
 
-def share_of_next(own: Tensor, y: Tensor) -> Tensor:
-    moves = own[:, 1:] != own[:, :-1]
-    return ((own[:, 1:] == y[:, :-1]) & moves).sum() / moves.sum().clamp_min(1)
+def share_of_later(own: Tensor, y: Tensor, places: int) -> Tensor:
+    moves = own[:, places:] != own[:, places - 1 : -1]
+    return ((own[:, places:] == y[:, :-places]) & moves).sum() / moves.sum().clamp_min(1)

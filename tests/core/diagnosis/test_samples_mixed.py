@@ -262,3 +262,28 @@ def test_a_text_that_hardly_changes_has_next_tokens_that_tell_nothing() -> None:
     assert measure_same([x], x).value["target_is_next"] == 0
     assert measure_same([x[:, :-1]], x[:, 1:]).value["target_is_next"] == 1
     assert measure_same([torch.zeros(4, 6).long()], torch.zeros(4, 6).long()).value["target_is_next"] == 0
+
+
+def test_targets_that_are_shifted_twice() -> None:
+    x = torch.randint(0, 12, (8, 20))
+    for shift, name in ((1, "target_is_next"), (2, "target_is_later")):
+        seen = measure_same([x[:, :-2]], x[:, shift : 18 + shift]).value
+        assert {key: value for key, value in seen.items() if value > 0.5} == {name: 1}
+    found = find(put(target_is_next=0.1, target_is_later=1.0))
+    assert found["targets_not_shifted"].text.startswith("The targets are shifted twice")
+    assert find(put(target_is_next=1.0, target_is_later=1.0)) == {}, "one and the same pair of tokens all the time"
+
+
+def test_a_text_that_is_seen_by_way_of_other_samples() -> None:
+    """Heads are taken apart with view: places of one sample end up in others."""
+    seen = {
+        "probe/mixed": 0.04,
+        "probe/half": 1.0,
+        "probe/looks_ahead": 0.03,
+        "probe/ahead": 1.0,
+        "target_is_next": 1.0,
+    }
+    found = find(put(**seen))
+    assert list(found) == ["samples_mixed"]
+    assert found["samples_mixed"].severity != "advice"
+    assert found["samples_mixed"].explains == ["target_in_inputs"]
