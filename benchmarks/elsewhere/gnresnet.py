@@ -20,7 +20,7 @@ def signs(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Disc, ring, square, frame, upright cross and slanted cross, each in any colour on any other."""
     g = torch.Generator().manual_seed(seed)
     label = torch.randint(0, CLASSES, (n,), generator=g)
-    centre = 4.5 + 4 * torch.rand(2, n, 1, 1, generator=g)
+    centre = 5.5 + 2 * torch.rand(2, n, 1, 1, generator=g)
     size = 3 + 1.2 * torch.rand(n, 1, 1, generator=g)
     at = torch.arange(SIDE).float()
     dy, dx = (at.view(1, -1, 1) - centre[0]).abs(), (at.view(1, 1, -1) - centre[1]).abs()
@@ -96,7 +96,7 @@ class ResNet(nn.Module):
             x = block(x)
             if self.bug == "detach" and i == len(self.blocks) - 2:
                 x = x.detach()
-        x = x.mean((2, 3)) if self.bug != "mean_axis" else x.mean((0, 2))[None, :, :1].squeeze(-1).expand(len(x), -1)
+        x = x.mean((2, 3))
         x = self.fc(self.dropout(x))
         return x.softmax(1) if self.bug == "softmax" else x
 
@@ -257,11 +257,11 @@ PROGRAM = Program(
         "gamma": 1.0,
         "clip": None,
         "swa": 0.0,
-        "steps": 320,
+        "steps": 380,
     },
     faults=[
-        severe("learning_rate_too_high", lr=1.5),
-        mild("learning_rate_too_high", lr=0.4),
+        severe("learning_rate_too_high", lr=2.5),
+        mild("learning_rate_too_high", lr=0.8),
         severe("learning_rate_too_low", lr=0.05 / 300),
         mild("learning_rate_too_low", lr=0.05 / 30),
         severe("schedule_too_fast", schedule="gamma", gamma=0.95, lr=0.03),
@@ -294,13 +294,13 @@ PROGRAM = Program(
         healthy("smoothing_0.1", smoothing=0.1),
         healthy("rate_third", lr=0.03),
         healthy("rate_double", lr=0.12),
-        healthy("cosine", schedule="cosine", lr=0.03),
+        healthy("cosine", schedule="cosine", lr=0.05, steps=450),
         healthy("adam", optimizer="adam", lr=5e-3, wd=0.0),
-        healthy("adamw", optimizer="adamw", lr=5e-3, wd=0.02),
+        healthy("adamw", optimizer="adamw", lr=5e-3, wd=0.01, steps=480),
         healthy("batchnorm", norm="batch"),
         healthy("batch_24", batch=24, lr=0.03),
         healthy("batch_96", batch=96),
-        healthy("one_picture_at_a_time", batch=8, parts=8, lr=0.03),
+        healthy("micro_batches_of_4", batch=48, parts=12),
         healthy("silu", act="silu"),
         healthy("wide", width=12),
         healthy("zero_gamma", zero_gamma=True),
@@ -312,6 +312,6 @@ PROGRAM = Program(
         healthy("few_wrong_labels", wrong=0.03),
         healthy("stem_frozen", earlier=150, frozen=True, lr=0.04),
         healthy("resumed", earlier=150, resume=True, lr=0.03, steps=250),
-        healthy("longer", steps=450),
+        healthy("longer", steps=600),
     ],
 )
