@@ -84,9 +84,6 @@ class ResNet(nn.Module):
             p.mul_(a.gain if p.dim() > 1 else 1.0)
             if a.bias and p.dim() == 1 and name.endswith(("norm.bias", "norm1.bias", "norm2.bias")):
                 p.fill_(a.bias)
-        if a.zero_gamma:
-            for block in self.blocks:
-                block.norm2.weight.zero_()
         if a.zero_head:
             self.fc.weight.zero_()
 
@@ -113,7 +110,6 @@ class Trainer:
         a = self.args
         if a.frozen:
             self.model.stem.requires_grad_(False)
-            self.model.blocks[0].requires_grad_(False)
         params = [p for p in self.model.parameters() if p.requires_grad]
         if a.bug == "fc_only":
             params = list(self.model.fc.parameters())
@@ -233,7 +229,6 @@ PROGRAM = Program(
         "init": "kaiming",
         "gain": 1.0,
         "bias": 0.0,
-        "zero_gamma": False,
         "zero_head": False,
         "frozen": False,
         "earlier": 0,
@@ -261,7 +256,7 @@ PROGRAM = Program(
     },
     faults=[
         severe("learning_rate_too_high", lr=2.5),
-        mild("learning_rate_too_high", lr=0.8),
+        mild("learning_rate_too_high", lr=1.2),
         severe("learning_rate_too_low", lr=0.05 / 300),
         mild("learning_rate_too_low", lr=0.05 / 30),
         severe("schedule_too_fast", schedule="gamma", gamma=0.95, lr=0.03),
@@ -294,23 +289,23 @@ PROGRAM = Program(
         healthy("smoothing_0.1", smoothing=0.1),
         healthy("rate_third", lr=0.03),
         healthy("rate_double", lr=0.12),
-        healthy("cosine", schedule="cosine", lr=0.05, steps=450),
+        healthy("cosine_clipped", schedule="cosine", clip=2.0, steps=450),
         healthy("adam", optimizer="adam", lr=5e-3, wd=0.0),
         healthy("adamw", optimizer="adamw", lr=5e-3, wd=0.01, steps=480),
         healthy("batchnorm", norm="batch"),
         healthy("batch_24", batch=24, lr=0.03),
         healthy("batch_96", batch=96),
-        healthy("micro_batches_of_4", batch=48, parts=12),
+        healthy("micro_batches_of_12", parts=4),
         healthy("silu", act="silu"),
         healthy("wide", width=12),
-        healthy("zero_gamma", zero_gamma=True),
-        healthy("zero_head", zero_head=True),
+        healthy("no_decay", wd=0.0),
+        healthy("zero_head", zero_head=True, steps=480),
         healthy("no_flips", flip=False),
         healthy("dropout_0.1", dropout=0.1),
         healthy("clip_2", clip=2.0),
         healthy("average", swa=0.95),
         healthy("few_wrong_labels", wrong=0.03),
-        healthy("stem_frozen", earlier=150, frozen=True, lr=0.04),
+        healthy("stem_frozen", earlier=300, frozen=True, lr=0.05, steps=450),
         healthy("resumed", earlier=150, resume=True, lr=0.03, steps=250),
         healthy("longer", steps=600),
     ],
