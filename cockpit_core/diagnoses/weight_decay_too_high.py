@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 VANISHED = 0.1  # of their initial length
 LEFT = 0.03  # of the loss of a constant guess: less is hardly worth a word
+LIVES = 4  # times as long as decay takes to forget
 
 
 class WeightDecayTooHigh(Diagnosis):
@@ -41,6 +42,14 @@ class WeightDecayTooHigh(Diagnosis):
         left = view.level > LEFT if view.level == view.level else view.drop < 0.9
         over = view.finished and share > limit("decay_share") and view.weight_fall < 0.8 and left
         return over and not view.right_now > 0.93 and not view.does_well
+
+    @staticmethod
+    def _undoes(view: View, share: float) -> bool:
+        """Decay by itself (AdamW) pulls harder than the whole step, for many times as long as it takes to forget: what gradients
+        build up is gone again. Weights need not become shorter for that."""
+        forgets = view.facts.decoupled and view.set_rate * view.rate_mean * view.facts.weight_decay * view.t > LIVES
+        left = view.level > LEFT if view.level == view.level else view.drop < 0.8
+        return forgets and view.settled and share > limit("decay_share") and left and not view.does_well
 
     def test(self, view: View) -> Found | None:
         share = view.decay_share
@@ -79,7 +88,7 @@ class WeightDecayTooHigh(Diagnosis):
         )
         # Two thirds of their length are gone, noise in the targets or not.
         worn = worn or (view.finished and view.wanting and view.weight_fall < 0.4 and share > 0.1)
-        worn = worn or self._outweighs(view, share)
+        worn = worn or self._outweighs(view, share) or self._undoes(view, share)
         if not ((strong or shrinking) and not settled) and not shrunk and not worn:
             return None
         if view.weight_scale > 2.8:
@@ -93,10 +102,9 @@ class WeightDecayTooHigh(Diagnosis):
     def _say(view: View, share: float) -> Found:
         decay = view.facts.weight_decay
         pull = f"its pull on the weights is {number(100 * share)} % of the gradient's, and " if share > 0.1 else ""
-        text = (
-            f"Weight decay {number(decay)} is too high: {pull}the weights have shrunk to {number(100 * view.weight_fall)} % "
-            "of their initial length."
-        )
+        shrunk = f"the weights have shrunk to {number(100 * view.weight_fall)} % of their initial length"
+        text = f"Weight decay {number(decay)} is too high: {pull}"
+        text += f"{shrunk}." if view.weight_fall < 0.95 else "what steps build up is gone again soon."
         factor = max(10.0, min(share / 0.02, 1000.0) if share == share else 10.0)
         remedy = f"Divide weight_decay by about {number(factor)}, to {number(decay / factor)}."
         return Found(
