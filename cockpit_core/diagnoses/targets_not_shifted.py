@@ -33,7 +33,9 @@ class TargetsNotShifted(Diagnosis):
         if len(later) < 2 or min(later) < 0.99 or not view.typical("target_is_next") < 0.9:
             return None
         text = "The targets are shifted twice: the model is asked for the token after the next one, and never for the next."
-        remedy = "Shift once. Models that give their loss themselves shift the labels: hand them the tokens as they are (labels=tokens)."
+        remedy = (
+            "Shift once. Models that give their loss themselves shift the labels: hand them the tokens as they are."
+        )
         numbers = [evidence("target_is_later", later[-1], "share of targets that are the token after the next one")]
         return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 
