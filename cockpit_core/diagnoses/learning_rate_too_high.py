@@ -73,6 +73,20 @@ class LearningRateTooHigh(Diagnosis):
                 "of a constant guess"
             )
             signs.append((words, evidence("spike", view.rose)))
+        # So it did here, in shorter steps, and nothing at all was learned since.
+        scattered = (
+            view.rose > 2
+            and view.update_max > 0.08
+            and view.t >= 100
+            and view.stuck
+            and not view.spike > limit("spike")
+        )
+        if scattered and not thrown and not view.is_long and not view.starts_small:
+            words = (
+                f"the loss rose to {number(view.rose)} times its first value in steps of up to {number(100 * view.update_max)} "
+                "% of the length of all weights, and nothing was learned since"
+            )
+            signs.append((words, evidence("update", view.update_max)))
         if view.is_long:
             worst = max(view.update_max, view.update)
             length = f"{number(worst)} times" if worst >= 10 else f"{number(100 * worst)} % of"

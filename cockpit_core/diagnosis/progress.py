@@ -285,9 +285,11 @@ class Progress(Answers):
 
     @kept
     def lasting(self) -> bool:
-        """The loss is still far above where it began: not a spike that came back."""
+        """The loss is still far above where it began, and no better than a guess: not a spike that came back."""
         now = self.loss if self.sparse else mean(self.finite[-self.window :])  # a peak between two records is over
-        return self.broken or now > 3 * abs(self.loss0) or median(self.finite[-2:]) > 3 * abs(self.loss0)
+        known = 0.3 * self.guess * self.summed  # what was trained before begins low
+        start = max(abs(self.loss0), known if known == known else 0.0)
+        return self.broken or now > 3 * start or median(self.finite[-2:]) > 3 * start
 
     @kept
     def rests_at_chance(self) -> bool:

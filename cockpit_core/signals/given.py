@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from cockpit_core.signals.reading import Steps, signal
@@ -26,21 +27,33 @@ def measure_given(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
     samples = min(len(x), MOST // features)
     if samples < FEWEST or features < 2:
         return {}
-    rows, labels = yield [x[:samples].reshape(samples, -1).double(), y[:samples]]  # numpy has no bfloat16
+    rows, labels = yield [as_known(x[:samples].reshape(samples, -1)), y[:samples]]
     order = np.argsort(labels, kind="stable")
-    rows, labels = rows[order], labels[order]
+    labels = labels[order]
     starts = np.flatnonzero(np.r_[True, labels[1:] != labels[:-1]])
     again = np.diff(np.r_[starts, samples]) > 1
     if not 2 <= again.sum() <= MOST_CLASSES:
         return {}
-    lows, highs = np.minimum.reduceat(rows, starts)[again], np.maximum.reduceat(rows, starts)[again]
-    telling = np.flatnonzero((lows == highs).all(0) & (lows != lows[0]).any(0))  # NaN is like nothing
+    # Two samples of each class leave few features, as a rule none, for which it is worth looking at all samples.
+    ones, others = rows[order[starts[again]]], rows[order[starts[again] + 1]]
+    left = np.flatnonzero((ones == others).all(0) & (ones != ones[0]).any(0))  # NaN is like nothing
+    if not left.size:
+        return {"label_given": 0.0}
+    rows = rows[order]
+    lows, highs = (side.reduceat(rows[:, left], starts)[again] for side in (np.minimum, np.maximum))
+    alike = (lows == highs).all(0) & (lows != lows[0]).any(0)
+    lows, telling = lows[:, alike], left[alike]
     if not telling.size:
         return {"label_given": 0.0}
     if nearly_tells(rows, np.append(starts, samples)):
         return {}
-    told = len(np.unique(lows[:, telling], axis=0)) / int(again.sum())
+    told = len(np.unique(lows, axis=0)) / int(again.sum())
     return {"label_given": told, "label_given_where": float(telling[0])}
+
+
+def as_known(x: Tensor) -> Tensor:
+    """In a type that numpy has."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def nearly_tells(rows: np.ndarray, ends: np.ndarray) -> bool:

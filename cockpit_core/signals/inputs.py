@@ -81,12 +81,12 @@ def _compare(rows: np.ndarray) -> dict[str, float]:
     """Between features (columns) and between samples (rows)."""
     columns = np.ascontiguousarray(rows.T)
     spread = columns - lower_median(columns)[:, None]
-    lengths = np.sqrt(add(spread * spread, 0))
+    lengths = np.sqrt(np.einsum("ij,ij->j", spread, spread))
     middle = float(lower_median(lengths))
     numbers: dict[str, float] = {"input_constant": 1 - np.count_nonzero(some(spread, 1)) / len(spread)}
     if middle > 0:
         numbers["input_tail"] = float(highest(lengths)) / middle
-    scales = np.sqrt(add(columns * columns, 1) / np.float32(columns.shape[1]))
+    scales = np.sqrt(np.einsum("ij,ij->i", columns, columns) / np.float32(len(rows)))
     live = scales[scales > 0]
     if len(live) > 1:
         numbers["input_ratio"] = float(highest(live) / lower_median(live))

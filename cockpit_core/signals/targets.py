@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from cockpit_core.signals.given import measure_given
+from cockpit_core.signals.inputs import make_weights
 from cockpit_core.signals.reading import Steps, lower_median, signal
 from cockpit_core.signals.tensors import as_rows
 
@@ -40,6 +41,7 @@ def measure_labels(labels: Tensor, batch_size: int, ignored: int | None = None) 
         mean = float(counts @ place) / flat.size
         numbers["label_entropy"] = float(-(shares @ np.log(shares)))
         numbers["target_rows"] = float(flat.size)
+        numbers |= mark_order(flat)
         numbers["target_mean"] = mean
         numbers["target_variance"] = float(counts @ (place - mean) ** 2) / flat.size
         return numbers
@@ -75,7 +77,27 @@ def measure_targets(y: Tensor) -> Steps[dict[str, float]]:
         "target_variance": per_sample.var(),
         "target_rows": len(rows),
     }
-    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+    known = {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+    return known | mark_order(flat)
+
+
+LEAST_ORDERED, MOST_ORDERED = 16, 512  # targets
+
+
+def mark_order(targets: np.ndarray) -> dict[str, float]:
+    """``target_order``: a number that is the same for the same targets in the same order, whatever was done to their inputs. None
+    where they are sorted or repeat themselves (pairs, episodes with a few samples of each class, labels of an adversary), nor
+    where whole numbers name places in the batch (the other picture of the same thing)."""
+    y = targets[:MOST_ORDERED].astype(np.float64)
+    steps = np.diff(y)
+    if y.size < LEAST_ORDERED or not ((steps > 0).any() and (steps < 0).any()):
+        return {}
+    if targets.dtype.kind in "iu" and np.unique(y).size == y.size:
+        return {}
+    periods = np.flatnonzero(y[1 : y.size // 2 + 1] == y[0])[:32] + 1
+    if any((y[period:] == y[:-period]).all() for period in periods.tolist()):
+        return {}
+    return {"target_order": float(np.modf(y @ make_weights(y.size))[0])}
 
 
 MOST_PLACES = 8192

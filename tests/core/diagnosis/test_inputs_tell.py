@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.core.diagnosis.test_diagnoses import put
@@ -23,6 +25,25 @@ def slow(i: int) -> float:
 def test_samples_that_are_all_alike_tell_no_batches_apart() -> None:
     assert severity("batch_repeated", put(batch_checksum=0.5)) == "likely"
     assert severity("batch_repeated", put(batch_checksum=0.5, batch_duplicates=1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("orders", "batch", "told"),
+    [
+        (lambda i: 0.25, 32, "likely"),
+        (lambda i: 0.25 if i != 1 else 0.5, 32, ""),  # other targets in between: the same place of an epoch
+        (lambda i: 0.25, 300, ""),  # all samples that there are
+    ],
+)
+def test_the_same_targets_behind_inputs_that_were_changed(orders, batch: int, told: str) -> None:
+    changed = put(batch_checksum=lambda i: math.sin(i) ** 2, target_order=orders, samples=batch)
+    assert severity("batch_repeated", changed) == told
+
+
+def test_the_same_targets_of_the_same_inputs_are_told_as_the_same_batch() -> None:
+    found = find(put(batch_checksum=0.5, target_order=0.25))
+    assert "samples." in found["batch_repeated"].text
+    assert "targets" not in found["batch_repeated"].text
 
 
 @pytest.mark.parametrize(

@@ -66,3 +66,24 @@ def test_eps_is_the_reason_of_short_steps_to_the_end() -> None:
     slowly = {"Loss": lambda i: 2.3 * level(i), "accuracy": lambda i: 1 - 0.9 * level(i), "UpdateSize": 0.01}
     steps = tried(0.0005, 0.002, 0.008, 0.032, **slowly, **QUIET, Distance=0.4)
     assert alarms(steps, header=header, n=100, finished=True) == ["adam_eps_too_large"]
+
+
+@pytest.mark.parametrize(("stays", "right", "back"), [(0.4, 0.85, True), (15.0, 0.1, False)])
+def test_a_network_that_began_trained_and_came_back_from_a_spike(stays: float, right: float, back: bool) -> None:
+    """Eight times its first loss, and still far better than a guess."""
+    loss = {"Loss": lambda i: 0.05 if i < 5 else 15.0 if i == 5 else stays, "accuracy": right}
+    assert find(put(**loss, UpdateSize=0.01, Distance=0.2), n=60)["learning_rate_too_high"].retracted is back
+
+
+@pytest.mark.parametrize(("length", "peak", "told"), [(0.9, 9.0, True), (0.3, 9.0, False), (0.9, 3.0, False)])
+def test_steps_that_scattered_a_network_which_learned_nothing_since(length: float, peak: float, told: bool) -> None:
+    """Lengths of weights are ten: steps of 9 % of them, no longer than usual ones by themselves."""
+    loss = {
+        "Loss": lambda i: peak if i == 3 else 2.31 + 0.002 * math.sin(7.7 * i),
+        "accuracy": 0.1,
+        "label_top_share": 0.2,
+    }
+    steps = put(**loss, UpdateSize=lambda i: length if i < 8 else 1e-3, ParamNorm=10, Distance=1.0, steps_to_go=400)
+    found = find(steps, n=60, every=3)
+    words = "".join(finding.text for finding in found.values())
+    assert ("nothing was learned since" in words) is told

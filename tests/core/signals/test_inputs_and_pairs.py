@@ -11,7 +11,7 @@ from torch import nn
 import cockpit_core
 from cockpit_core.signals.inputs import measure_checksum, measure_codes, measure_inputs
 from cockpit_core.signals.order import Order
-from cockpit_core.signals.targets import measure_likeness, measure_pairs
+from cockpit_core.signals.targets import mark_order, measure_labels, measure_likeness, measure_pairs, measure_targets
 from cockpit_core.signals.tensors import choose_inputs, identify_by
 
 B = 16
@@ -161,3 +161,27 @@ def test_a_feature_that_only_rises_with_the_target_gives_it_away() -> None:
     assert measure_likeness(x, count).value == {"input_target": pytest.approx(1), "input_target_where": 1}
     x[:, 1] += 0.3 * torch.randn(B)
     assert measure_likeness(x, count).value["input_target"] < 0.999
+
+
+def test_targets_in_one_order_have_one_mark() -> None:
+    labels, values = torch.randint(0, 5, (40,)), torch.randn(40, 3)
+    other = labels.clone()
+    other[7], other[8] = (labels[7] + 1) % 5, labels[7]
+    marks = [measure_labels(y, 40).value["target_order"] for y in (labels, labels.clone(), other)]
+    assert marks[0] == marks[1] != marks[2]
+    assert measure_targets(values).value["target_order"] != measure_targets(values.flip(0)).value["target_order"]
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        torch.arange(32) // 4,  # sorted
+        torch.arange(32) % 4,  # an episode
+        torch.zeros(32, dtype=torch.long),
+        torch.arange(32).roll(16),  # the other picture of the same thing, half a batch away
+        torch.arange(32) ^ 1,  # or beside it
+        torch.randint(0, 5, (12,)),  # so few are alike by accident
+    ],
+)
+def test_targets_that_are_the_same_by_design_have_none(targets: torch.Tensor) -> None:
+    assert mark_order(targets.numpy()) == {}
