@@ -37,11 +37,10 @@ class InitTooLarge(Diagnosis):
             return None  # the inputs are
         if view.first("passes") > 1:
             return None
-        start, shown, large = (
-            view.level0,
-            "level0",
-            view.weight_scale > 4,
-        )  # of the usual size: then little else need be wrong
+        start, shown = view.level0, "level0"
+        large = view.weight_scale > 4  # weights of the usual size: then little else need be wrong
+        if view.first("label_top_share") == 1 and not large:
+            return None  # one class alone: what the first loss is hangs on whether the fresh network happens to like it
         size, scale = view.first("output_spread"), max(view.first("target_std"), view.first("target_scale"))
         far = size > (8 if view.level0 != view.level0 else 1.5 if large else 4) * scale
         if (

@@ -16,6 +16,8 @@ LATE = 200  # steps
 SHOWS = 0.05  # share of the loss: several times what batches differ from one another in some hundred losses
 SHORT = 5e-3  # of the length of the weights: healthy runs from scratch take longer steps at some time
 PLATEAU, AT_CHANCE = 250, 0.985  # steps that a first plateau may take; a share of chance above which nothing is learned
+SETTLED, GROWN, LEAVING = 20, 1.6, 0.9
+"""A plateau is being left where steps are so many times as long as at this step; the share of chance above which that counts."""
 
 
 class LearningRateTooLow(Diagnosis):
@@ -81,7 +83,9 @@ class LearningRateTooLow(Diagnosis):
         """Nothing is learned yet, and steps are as long as the gradient is (SGD): many healthy networks begin so, at any rate, and
         their gradient grows all the while. When they have had their time, samples that do not agree let nothing through."""
         short = view.update < 0.1 * limit("update_low") or 0 < view.gain_by_step < 0.05 * limit("gain_by_step")
-        if view.facts.adaptive or not view.level > AT_CHANCE or short:
+        lengths = [length for o in view.late if o.step >= SETTLED and (length := o.get("UpdateSize")) == length]
+        grows = len(lengths) > 1 and lengths[-1] > GROWN * lengths[0]  # momentum has been built up before
+        if view.facts.adaptive or not view.level > (LEAVING if grows else AT_CHANCE) or short:
             return False
         return (view.t < PLATEAU and not view.finished) or view.noise > 0.8
 

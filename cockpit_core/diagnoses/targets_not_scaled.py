@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 FAR_COUNTS = 100
+NO_TAIL = 10  # deviations between the smallest and the largest target
 
 
 class TargetsNotScaled(Diagnosis):
@@ -32,10 +33,15 @@ class TargetsNotScaled(Diagnosis):
         "data_not_shuffled",
         "dead_units",
         "clipping_too_hard",  # of gradients that are as large as the targets
+        "output_activation",  # which reaches one, where the targets go to hundreds
     )
 
     def test(self, view: View) -> Found | None:
-        scale = view.typical("target_scale")
+        scale, std = view.typical("target_scale"), view.typical("target_std")
+        if (
+            view.typical("target_max") - view.typical("target_min") < NO_TAIL * std
+        ):  # most are zero, as in dark pictures
+            scale = max(scale, std)
         density = view.facts.loss == "GaussianNLLLoss"
         # Counts have no other scale, but a network that gives logarithms begins at one: hundreds are far away.
         density = density or (view.facts.loss == "PoissonNLLLoss" and scale > FAR_COUNTS)

@@ -296,9 +296,8 @@ class View(Validation):
         none = self.drop < 0.15 or self.travelled > limit("travelled")  # or a way back to less than there might be
         if self.bent < 0.25 and self.struggles and none and not self.improves:
             return True
-        helps = (
-            self.gain_by_step > 1e-3 and self.bent > 0.5
-        )  # the step as it is: what it helps does not last, that is all
+        # The step as it is: what it helps does not last, that is all.
+        helps = self.bent > 0.5 and (self.gain_by_step > 1e-3 or self.bent > 0.75)
         return self.bent_four < 0 and self.stuck and self.update > 3e-3 and not helps
 
     @kept

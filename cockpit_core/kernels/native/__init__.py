@@ -68,6 +68,7 @@ ARGUMENTS: dict[str, tuple[Any, list[Any]]] = {
     "walk_normalised": (None, [_POINTER]),
     "walk_grams": (None, [_POINTER]),
     "walk_positions": (None, [_POINTER]),
+    "walk_outer": (None, [_POINTER]),
     "step_back": (None, [*[_POINTER] * 4, _LONG, *[_POINTER] * 2, *[_LONG] * 4]),
 }
 

@@ -82,7 +82,7 @@ def count_outer(b: Tensor, a: Tensor, parameter: Tensor | None, gradient: AnyBin
     b, a = widen(b).contiguous(), widen(a).contiguous()
     into = table.numpy()
     if parameter is None:
-        into += _count_outer(b, a, kind, gradient, len(table))
+        into += _count_outer(b, a, kind, gradient)
         return
     small = parameter.to(torch.int16).contiguous()
     samples = max(1, BLOCK // a.shape[1])
@@ -100,12 +100,17 @@ def describe_products(bins: LogBins, kind: int, level: str) -> np.ndarray:
     return memory
 
 
-def prepare_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins) -> tuple[Callable[[int, int, int], None], int]:
-    """``run(low, high, address)`` counts the products of some samples into a table [TABLES, size]; and its size."""
-    kernel, (rule, size) = _library().function("count_outer", b.dtype), find_rule(gradient, b.dtype)
+def describe_outer(dtype: torch.dtype, kind: int, gradient: AnyBins) -> tuple[Tensor | None, int, np.ndarray | None]:
+    """What the kernel wants to know of these bins: the rule, how many categories there are, and what products give which bin.
+    Whoever passes addresses on holds these until then."""
+    rule, size = find_rule(gradient, dtype)
+    wanted = isinstance(gradient, LogBins) and dtype == torch.float32
+    return rule, size, describe_products(gradient, kind, _library().level) if wanted else None
+
+
+def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins) -> np.ndarray:
+    kernel, (rule, size, runs) = _library().function("count_outer", b.dtype), describe_outer(b.dtype, kind, gradient)
     out, inner, each = b.shape[1], a.shape[1], b.element_size()
-    wanted = isinstance(gradient, LogBins) and b.dtype == torch.float32
-    runs = describe_products(gradient, kind, _library().level) if wanted else None
 
     def run(low: int, high: int, own: int) -> None:
         memory = torch.empty(3 * (inner + 16), dtype=torch.float64)  # to sort a row of factors in
@@ -116,11 +121,6 @@ def prepare_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins) -> tuple[C
             0 if runs is None else runs.ctypes.data,
         )  # fmt: skip
 
-    return run, size
-
-
-def _count_outer(b: Tensor, a: Tensor, kind: int, gradient: AnyBins, size: int) -> np.ndarray:
-    run, _ = prepare_outer(b, a, kind, gradient)
     return _add_up(run, cut(len(b), len(b) * b.shape[1] * a.shape[1], ALONE), (TABLES, size)).sum(0)
 
 

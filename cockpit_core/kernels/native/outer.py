@@ -3,6 +3,7 @@ gradients, with one call in which threads share the samples."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import torch
@@ -10,12 +11,18 @@ from torch import Tensor
 
 from cockpit_core.kernels.bins import AnyBins
 from cockpit_core.kernels.native import find_library
-from cockpit_core.kernels.native.counting import prepare_outer
-from cockpit_core.kernels.native.reducing import MOST_DIRECTIONS, TABLES, Reduced, can_reduce
-from cockpit_core.kernels.threads import cut, share
+from cockpit_core.kernels.native.counting import describe_outer
+from cockpit_core.kernels.native.reducing import MOST_DIRECTIONS, TABLES, Reduced, can_reduce, pointer_of
+from cockpit_core.kernels.native.walking import list_items, walk
+from cockpit_core.kernels.threads import cut
 
-ALONE = 1 << 19
+ALONE = 1 << 18
 """Elements of individual gradients: less work than this is not worth waking a thread."""
+PARTS = 4
+"""Pieces of the work for each thread: one that comes late does fewer."""
+SIDE = 64
+"""Bytes: what a thread writes begins at a line of the cache of its own."""
+NO_SCALES = array("d", [0.0])
 
 
 def can_reduce_outer(b: Tensor, a: Tensor, directions: Sequence[Tensor]) -> bool:
@@ -32,25 +39,20 @@ def reduce_outer(b: Tensor, a: Tensor, directions: Sequence[Tensor], bins: AnyBi
     if library is None or not can_reduce_outer(b, a, directions) or len(b) != len(a):
         raise ValueError("factors and directions that are reduced together have one dtype, and fit each other")
     b, a, along = b.contiguous(), a.contiguous(), [d.contiguous() for d in directions]
-    (samples, out), inner, each = b.shape, a.shape[1], b.element_size()
+    (samples, out), inner = b.shape, a.shape[1]
     norms, dots = torch.empty(samples, dtype=torch.float64), torch.empty(samples, 2, dtype=torch.float64)
+    threads = len(cut(samples, samples * (out * inner if along or bins is not None else out + inner), ALONE))
+    rule, size, runs = (None, 0, None) if bins is None else describe_outer(b.dtype, 0, bins)
+    tables = SIDE * -(-TABLES * size * 8 // SIDE)  # of one thread, in bytes; then what a kernel sorts in
+    spare = 0 if bins is None else SIDE * -(-(24 * (inner + 16) + 4 * out) // SIDE) + 2 * SIDE
+    room = torch.zeros(threads, (tables + spare) // 8, dtype=torch.int64)
     pointers = [*(d.data_ptr() for d in along), *[0] * (MOST_DIRECTIONS - len(along))]
-    kernel, first, second = library.function("reduce_outer", b.dtype), b.data_ptr(), a.data_ptr()
-    to_norms, to_dots = norms.data_ptr(), dots.data_ptr()
-    count, size = (None, 0) if bins is None else prepare_outer(b, a, 0, bins)
-
-    def run(low: int, high: int) -> Tensor | None:
-        own = first + low * out * each, second + low * inner * each, high - low, out, inner
-        kernel(*own, *pointers, to_norms + 8 * low, to_dots + 16 * low)
-        if count is None:
-            return None
-        table = torch.zeros(TABLES, size, dtype=torch.int64)
-        count(low, high, table.data_ptr())
-        return table
-
-    each_sample = out * inner if along or count is not None else out + inner
-    tables = share(run, cut(samples, samples * each_sample, ALONE))
-    total = tables[0]
-    for other in tables[1:]:
-        total = total if total is None or other is None else total.add_(other)
-    return Reduced(norms, dots, None if total is None else total.sum(0))
+    found = 0 if runs is None else runs.ctypes.data
+    job = array("q", (b.data_ptr(), a.data_ptr(), out, inner, *pointers, pointer_of(rule), 0, size, found))
+    each = samples if threads == 1 else max(1, samples // (PARTS * threads))
+    walk(
+        "walk_outer", b.dtype, list_items([samples], [each]), job, NO_SCALES, threads,
+        norms.data_ptr(), dots.data_ptr(), room.data_ptr(), tables + spare,
+    )  # fmt: skip
+    counts = None if bins is None else room[:, : TABLES * size].reshape(-1, size).sum(0)
+    return Reduced(norms, dots, counts)

@@ -39,6 +39,14 @@ def test_a_first_plateau_of_sgd_is_no_low_rate(optimizer: str, length: float, st
     assert severity("learning_rate_too_low", change, header=make_header(optimizer=optimizer), n=steps) == told
 
 
+@pytest.mark.parametrize(("grows", "told"), [(0.1, ""), (0.0, "likely")])
+def test_a_plateau_that_is_being_left_is_no_low_rate(grows: float, told: str) -> None:
+    """The loss has begun to fall, and steps of SGD grow with the gradient."""
+    loss = {"Loss": lambda i: 2.3 - 0.09 * i / 18 + noise(i) / 50, "accuracy": 0.12}
+    change = put(**(loss | CREEP | {"UpdateSize": lambda i: 0.01 * (1 + grows * i), "NormTest": 0.5}))
+    assert severity("learning_rate_too_low", change, header=make_header(optimizer="SGD"), n=20) == told
+
+
 def test_samples_that_do_not_agree_are_no_low_rate() -> None:
     """At the end, in steps as long as usual ones, and gradients that are nothing but noise: nothing belongs together."""
     change = tried(1e-4, 4e-4, 1.6e-3, 6.2e-3, **(FLAT | CREEP | {"NormTest": 1.0, "steps_to_go": 500}))

@@ -87,3 +87,21 @@ def test_steps_that_scattered_a_network_which_learned_nothing_since(length: floa
     found = find(steps, n=60, every=3)
     words = "".join(finding.text for finding in found.values())
     assert ("nothing was learned since" in words) is told
+
+
+@pytest.mark.parametrize(("top", "told"), [(1.0, ""), (0.4, "init_too_large")])
+def test_the_first_loss_of_a_batch_of_one_class_says_nothing_of_the_initialisation(top: float, told: str) -> None:
+    loss = {"Loss": lambda i: 7.5 * 0.5**i + 0.5, "accuracy": 0.3, "label_top_share": top}
+    assert "".join(find(put(**loss, label_entropy=0.0 if top == 1 else 2.0, output_rms=3.0), n=6)) == told
+
+
+def test_dark_pictures_whose_targets_go_to_255_behind_a_sigmoid() -> None:
+    """Most of their pixels are zero: so is the median."""
+    change = put(
+        target_scale=0, target_std=80, target_min=0, target_max=255, output_rms=0.5, output_min=1e-9, output_max=1.0,
+        Loss=lambda i: 11000 + i, UpdateSize=1e-2, Distance=0.3,
+    )  # fmt: skip
+    found = find(change, header=make_header("MSELoss"), n=80)
+    assert found["targets_not_scaled"].severity == "likely"
+    tail = both(change, put(target_max=2000))  # a few far ones make a deviation large
+    assert "targets_not_scaled" not in find(tail, header=make_header("MSELoss"), n=80)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cockpit_core.kernels import Bins, LogBins, native
-from cockpit_core.kernels.native import counting, outer
+from cockpit_core.kernels.native import counting, outer, walking
 from cockpit_core.kernels.plain import categorise
 from tests.core.kernels.test_native import LEVELS, TOLERANCE, WIDE
 
@@ -20,7 +20,7 @@ SHAPES = ((1, 1, 2), (5, 3, 17), (7, 10, 784), (128, 10, 33), (3, 2, 5000))
 def test_norms_projections_and_counts_of_products(
     level: str, dtype: torch.dtype, threads: int, directions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (outer, counting):
+    for module in (outer, counting, walking):
         monkeypatch.setattr(module, "find_library", lambda: native.open_level(level))
     monkeypatch.setattr(outer, "ALONE", 64)
     before = torch.get_num_threads()

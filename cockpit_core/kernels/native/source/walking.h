@@ -102,3 +102,21 @@ EXPORT void NAME(walk_grams)(Work *work) {
   for (const int64_t *item; (item = take_item(work));)
     NAME(reduce_grams)(work->jobs, item[0], item[1], item[2], work->scales, work->norms);
 }
+
+// reduce_outer and count_outer, some samples at a time. jobs [*, 10]: addresses of b [samples, out] and a [samples, in], out and
+// in, addresses of two directions (0: none), of the rule of the bins (0: nothing is counted), kind, categories, and what
+// describe_products has written (0: nothing). Norms [samples] and dots [samples, 2] are written. Room, in bytes: TABLES tables
+// of counts, which hold zeros, and behind them what count_outer calls memory and later, each at a multiple of 64.
+EXPORT void NAME(walk_outer)(Work *work) {
+  char *room = (char *)work->room + work->room_size * __atomic_fetch_add(&work->arrived, 1, __ATOMIC_RELAXED);
+  for (const int64_t *item; (item = take_item(work));) {
+    const int64_t *job = work->jobs + 10 * item[0], first = item[1], samples = item[2] - item[1], out = job[2], in = job[3];
+    const REAL *b = (const REAL *)(intptr_t)job[0] + first * out, *a = (const REAL *)(intptr_t)job[1] + first * in;
+    NAME(reduce_outer)(b, a, samples, out, in, (const REAL *)(intptr_t)job[4], (const REAL *)(intptr_t)job[5],
+                       work->norms + first, work->dots + 2 * first);
+    if (!job[6]) continue;
+    char *memory = room + (TABLES * job[8] * 8 + 63) / 64 * 64, *later = memory + (3 * (in + LANES) * sizeof(REAL) + 63) / 64 * 64;
+    NAME(count_outer)(b, a, samples, out, in, (int)job[7], (const double *)(intptr_t)job[6], (int64_t *)room, job[8],
+                      (REAL *)memory, (int32_t *)later, (const void *)(intptr_t)job[9]);
+  }
+}
