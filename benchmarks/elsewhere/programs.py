@@ -16,7 +16,18 @@ HALVES = {
     "F": ["tabular", "vgg", "housing", "docstrings", "minigpt", "squeeze", "machines", "headlines"],
     "G": ["spirals", "shapes", "bnresnet", "waves", "signals", "counting", "copytext", "digitsvae"],
     "H": ["glyphs", "tokens", "sensors", "wine", "restore", "gnresnet", "nanogpt", "yacht"],
-    "I": ["loans", "signs", "river", "galaxies", "orders"],
+    "I": [
+        "loans",
+        "signs",
+        "river",
+        "galaxies",
+        "orders",
+        "energy_label",
+        "road_signs",
+        "car_range",
+        "walks",
+        "weekdays",
+    ],
 }
 
 

@@ -107,19 +107,15 @@ class Opinion(nn.Module):
             if self.cfg.bug == "detached":
                 x = x.detach()
         x = self.norm(x)
-        if self.cfg.pool == "mean":
-            x = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        else:
-            x = x[:, 0]
+        x = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True) if self.cfg.pool == "mean" else x[:, 0]
         logits = self.head(x)
         return {"none": lambda v: v, "softmax": lambda v: v.softmax(-1), "relu": torch.relu}[self.cfg.last](logits)
 
 
 def loss_of(logits, labels, cfg):
-    if cfg.bug == "wrong_axis":
-        return F.nll_loss(torch.log_softmax(logits, 0), labels)
-    if cfg.bug == "negative":
-        return F.nll_loss(-torch.log_softmax(logits, 1), labels)
+    if cfg.bug in ("wrong_axis", "negative"):
+        scores = torch.log_softmax(logits, 0 if cfg.bug == "wrong_axis" else 1)
+        return F.nll_loss(-scores if cfg.bug == "negative" else scores, labels)
     if cfg.bug == "one_too_few":  # classes counted from one in the file, -1 taken for the last
         return F.cross_entropy(logits, (labels - 1) % CLASSES)
     return F.cross_entropy(logits, labels, reduction=cfg.reduction, label_smoothing=cfg.smoothing)
@@ -129,8 +125,7 @@ def make_data(cfg):
     rng = random.Random(4)
     examples = [sentence(rng) for _ in range(5000)]
     held_out, examples = examples[:800], examples[800 : 800 + cfg.rows]
-    if cfg.noise:
-        examples = [(t, random.randrange(CLASSES) if random.random() < cfg.noise else y) for t, y in examples]
+    examples = [(t, random.randrange(CLASSES) if cfg.noise and random.random() < cfg.noise else y) for t, y in examples]
     if cfg.bug == "lists_apart":
         labels = [y for _, y in examples]
         random.shuffle(labels)
@@ -171,7 +166,6 @@ def optimizer_and_schedule(model, cfg):
         {"params": [p for _, p in named if p.ndim < 2], "weight_decay": 0.0},
     ]
     opt = make_optimizer(cfg.optimizer, groups, cfg.lr, momentum=0.9, eps=cfg.eps, betas=(cfg.beta1, 0.99))
-
     total = cfg.steps + (cfg.earlier if cfg.resume else 0)
 
     def factor(step):
@@ -192,10 +186,9 @@ def optimizer_and_schedule(model, cfg):
 
 def judge(model, held_out, cfg):
     training = model.training
-    model.eval()
+    batch = collate(held_out, cfg)
     with torch.no_grad():
-        batch = collate(held_out, cfg)
-        logits = model(batch)
+        logits = model.eval()(batch)
     model.train(training)
     return logits, batch["labels"]
 

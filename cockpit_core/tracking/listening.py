@@ -78,11 +78,13 @@ class Listener:
         moved = self.stepped or "no step" in self.faults.warned or not self.looks_for_steps
         return 0 if moved or self.losses_seen < MANY else self.losses_seen
 
-    def close(self) -> None:
+    def close(self) -> int:
+        """How many losses there were in vain."""
         if count := self.count_in_vain():
             with self.faults.guard("looking for steps"):
                 self.on_unseen(NEVER.replace("{losses}", str(count)))
         self.engine, self.unseen, self.optimizers, self.arriving = None, Unseen(()), [], Arriving()
+        return count
 
     # ---- a loss module --------------------------------------------------------------------------------------------
 

@@ -330,8 +330,7 @@ class Tracker:
         self.closed = True
         ALIVE.discard(self)
         self.attachments.remove()
-        in_vain = self.listener.count_in_vain()
-        self.listener.close()
+        in_vain = self.listener.close()
         self.engine.layer_handles.remove()
         self.signals.close()
         self.engine.replan(Plan())

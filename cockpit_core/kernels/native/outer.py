@@ -47,8 +47,8 @@ def reduce_outer(b: Tensor, a: Tensor, directions: Sequence[Tensor], bins: AnyBi
     spare = 0 if bins is None else SIDE * -(-(24 * (inner + 16) + 4 * out) // SIDE) + 2 * SIDE
     room = torch.zeros(threads, (tables + spare) // 8, dtype=torch.int64)
     pointers = [*(d.data_ptr() for d in along), *[0] * (MOST_DIRECTIONS - len(along))]
-    found = 0 if runs is None else runs.ctypes.data
-    job = array("q", (b.data_ptr(), a.data_ptr(), out, inner, *pointers, pointer_of(rule), 0, size, found))
+    planned = 0 if runs is None else runs.ctypes.data
+    job = array("q", (b.data_ptr(), a.data_ptr(), out, inner, *pointers, pointer_of(rule), 0, size, planned))
     each = samples if threads == 1 else max(1, samples // (PARTS * threads))
     walk(
         "walk_outer", b.dtype, list_items([samples], [each]), job, NO_SCALES, threads,
