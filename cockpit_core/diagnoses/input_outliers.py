@@ -32,7 +32,26 @@ class InputOutliers(Diagnosis):
         "overfitting",
     )
 
+    @staticmethod
+    def _are_far(view: View) -> Found | None:
+        """Single numbers, in samples of any kind (hot pixels, a sensor that spikes, a code for what is missing)."""
+        if not view.has_far_inputs:
+            return None
+        share, part, size = (view.typical(name) for name in ("input_far", "input_far_part", "input_rms"))
+        text = (
+            f"Some inputs hold numbers far beyond all others of their feature: {number(100 * share)} % of the numbers make "
+            f"{number(100 * part)} % of the squares, and the root mean square {number(size)}."
+        )
+        remedy = (
+            "Look for codes of missing values (-9999), broken sensors, hot pixels; correct or clip them, then scale."
+        )
+        numbers = [evidence("input_far", share, "share of numbers that are far"), evidence("input_rms", size)]
+        harmful = view.struggles or view.suffers or view.wanting or view.broken or view.level0 > 5
+        return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
+        if (single := self._are_far(view)) is not None:
+            return single
         tails = view.every("input_tail", 30)
         far = [tail for tail in tails if tail > limit("input_tail")]
         seldom = len(far) >= 1 and len(tails) <= 5 and view.t >= 80  # few batches were looked at

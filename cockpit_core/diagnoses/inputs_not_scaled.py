@@ -53,7 +53,7 @@ class InputsNotScaled(Diagnosis):
             return Found(text, remedy, [evidence("input_rms", size)])
         longest = view.typical("input_tail")  # outliers make any input large, and far ones any feature
         tail = longest > limit("input_tail") and (not uneven or longest > FAR * limit("input_tail"))
-        if not (large or uneven) or tail:
+        if not (large or uneven) or tail or view.has_far_inputs:
             return None
         far = view.first("output_spread") > 20 * view.first("target_std")
         # Embeddings of codes, or a normalisation behind the first layer, keep the scale of the inputs from the rest.

@@ -47,6 +47,8 @@ class LabelNoise(Diagnosis):
         share = view.better_elsewhere
         if not view.settled or view.dropout > 0.3:  # while it learns, validation comes after what was learned
             return None
+        if view.stuck:  # two rates of guessing
+            return None
         if not share > limit("better_elsewhere") or not view.t >= LATE or view.broken or view.update > 0.01:
             return None
         text = (

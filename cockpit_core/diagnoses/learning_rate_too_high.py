@@ -107,7 +107,7 @@ class LearningRateTooHigh(Diagnosis):
     def _end_signs(view: View) -> list:
         """Late in a run, or when it is over."""
         signs = []
-        long = view.update > 0.015 and view.travelled > 1.8 and view.weight_fall > 1.8
+        long = view.update > 0.02 and view.travelled > 1.8 and view.weight_fall > 1.8
         thrown_off = (
             view.update_max > 0.1 and view.travelled > 3 and view.weight_fall > 3
         )  # whatever a schedule did later
@@ -155,6 +155,7 @@ class LearningRateTooHigh(Diagnosis):
         # Where nothing is learned for another reason, different batches decide alpha; curvature and length would know.
         beyond = view.alpha > limit("alpha") and not view.edge < 0.5 and view.update > 5e-3 and view.level > 0.8
         beyond = beyond and not any(trial.whole > 2 * trial.quarter for trial in view.trials)  # tried on one batch
+        beyond = beyond and (view.edge == view.edge or bool(view.trials))
         if beyond and view.drop < 0.2 and view.has_seen(8) and view.t >= 40:
             signs.append(
                 (

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 BEYOND = 1e4
 """So many times below zero as it began above or below: no likelihood has as much to gain."""
+FAR_AWAY = 100
+"""Times the targets, and the first outputs."""
 
 
 class LossSign(Diagnosis):
@@ -41,6 +43,8 @@ class LossSign(Diagnosis):
             return climbs
         if (unfit := self._unfit(view)) is not None:
             return unfit
+        if (left := self._leaves_targets(view)) is not None:
+            return left
         last = [seen.get("Loss") for seen in view.late[-2:]]
         if view.loss < -BEYOND * max(1.0, abs(view.very_first)) and not view.history.resumed:
             return self._tell_runaway(view)
@@ -101,6 +105,21 @@ class LossSign(Diagnosis):
                 text, "Use log_softmax, or give the scores to CrossEntropyLoss.", [evidence("output_max", high)]
             )
         return None
+
+    @staticmethod
+    def _leaves_targets(view: View) -> Found | None:
+        """The loss falls, and outputs grow far beyond the targets that they are compared with (a logarithm hides how far)."""
+        size, target = view.last("signal/output_rms"), view.typical("target_std") + view.typical("target_scale")
+        away = size > FAR_AWAY * max(target, view.first("output_rms")) and view.real_targets and view.has_seen(6)
+        if not away or not view.loss < view.very_first or not target > 0 or view.history.resumed:
+            return None
+        text = (
+            f"The loss is being maximised, as it seems: it falls, from {number(view.very_first)} to {number(view.loss)}, while "
+            f"outputs leave the targets: their root mean square is {number(size)}, {number(size / target)} times that of the "
+            "targets."
+        )
+        remedy = "Look for a minus too many (or too few): what is minimised gets better the farther the outputs are."
+        return Found(text, remedy, [evidence("outputs over targets", size / target)], severity="likely")
 
     @staticmethod
     def _runs_away(view: View) -> Found | None:

@@ -39,9 +39,25 @@ class NothingMoves(Diagnosis):
             [evidence("losses without a step", losses, "losses that were computed, with no step behind them")],
         )
 
+    @staticmethod
+    def _is_gone(view: View) -> Found | None:
+        """Also where weight decay moves the parameters."""
+        left, sizes = view.values("GradNormClipped", SEEN), view.values("GradNorm", SEEN)
+        if min(len(left), len(sizes)) < 4 or max(left) > 0 or not min(sizes) > 0 or view.history.resumed:
+            return None
+        text = "There is a gradient, and it is gone when the optimizer steps: step() gets nothing but zeros."
+        remedy = "Call optimizer.zero_grad() before loss.backward(), never between backward() and step()."
+        numbers = [
+            evidence("GradNorm", sizes[-1]),
+            evidence("GradNormClipped", 0.0, "length of what the optimizer gets"),
+        ]
+        return Found(text, remedy, numbers, since=view.history.began)
+
     def test(self, view: View) -> Found | None:
         if view.history.in_vain:
             return self._tell_no_step(view.history.in_vain)
+        if (lost := self._is_gone(view)) is not None:
+            return lost
         gone = view.values("Distance", SEEN)
         if (
             len(gone) < 4
@@ -55,9 +71,6 @@ class NothingMoves(Diagnosis):
         if view.rate == 0:
             text += "the learning rate is 0."
             remedy = "Give the optimizer a learning rate; look at a schedule that begins or ends at 0."
-        elif view.last("GradNormClipped") == 0:
-            text += "it is gone when the optimizer steps."
-            remedy = "Call optimizer.zero_grad() before loss.backward(), never between backward() and step()."
         else:
             text += "steps are lost in rounding, or the optimizer moves copies."
             remedy = (

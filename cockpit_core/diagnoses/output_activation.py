@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 AFTER = 20  # steps
 SEEN = 12
 EDGE, TIMES = 0.97, 3
+ANYWHERE, NOWHERE = 0.2, 1e-3
 """Outputs of a sigmoid or tanh come this close to their end again and again, and never beyond it."""
 WALL, FLAT = 5, 1e-3
 """Records at which outputs end at the same place, and what counts as the same, as a share of their range."""
@@ -31,8 +32,10 @@ def find_bounds(lows: list[float], highs: list[float]) -> tuple[float, float, st
         return 0.0, float("inf"), "ReLU"
     if low == max(lows) == 0 and min(highs) > 0:  # a smallest output of exactly zero, each time
         return 0.0, float("inf"), "ReLU"
-    at_one = sum(value > EDGE for value in highs)
-    if low > 0 and high < 1 and max(at_one, sum(value < 1 - EDGE for value in lows)) >= TIMES:
+    at_one, at_zero = (sum(value > EDGE for value in highs), sum(value < 1 - EDGE for value in lows))
+    if not (high > ANYWHERE or low < NOWHERE):  # a network that is dead gives any number, and always the same
+        at_zero = 0
+    if low > 0 and high < 1 and max(at_one, at_zero) >= TIMES:
         return 0.0, 1.0, "sigmoid"
     if low >= -1 and high <= 1 and min(at_one, sum(value < -EDGE for value in lows)) >= TIMES:
         return -1.0, 1.0, "tanh"

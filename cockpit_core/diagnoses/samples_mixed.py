@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LOOKS = 2  # that found the same are enough
 EARLY = 20  # steps
+ALIKE = 1e-6  # of the length of an answer: rounding
 
 
 class SamplesMixed(Diagnosis):
@@ -37,7 +38,31 @@ class SamplesMixed(Diagnosis):
         known = view.values(PROBE + "mixed", LOOKS)
         return view.t >= EARLY and view.batch >= 4 and len(known) < LOOKS and not view.level < 0.5 and not view.broken
 
+    @staticmethod
+    def _are_alike(view: View) -> Found | None:
+        """A sequence behind whose first token nothing arrives: attention over the batch sees one and the same token."""
+        apart = view.values(PROBE + "apart", LOOKS)
+        if not apart or max(apart) > ALIKE or not view.stuck or view.typical("batch_duplicates") == 1:
+            return None
+        # Heads of zeros, long steps, decay, dead units and weights that begin too small make answers alike as well.
+        moved = view.travelled > 0.02 and not view.silent and view.update_max < 0.1 and view.weight_fall > 0.7
+        sound = view.level0 < 2 and view.weight_scale > 0.4 and not view.dead > limit("dead")
+        if not (moved and sound) or view.vanishing[0] < limit("vanishing"):
+            return None
+        text = (
+            "The inputs do not arrive: in evaluation mode the network gives one and the same answer to all samples of the batch; "
+            "in training answers differ by noise alone."
+        )
+        remedy = (
+            "Look for a layer that takes the batch for another dimension: batch_first=True of attention and recurrent layers "
+            "(the first token is the same in every sample), a mean over dim=0, a mask that hides everything."
+        )
+        numbers = [evidence("apart", apart[-1], "distance of the answers to two samples, over their length")]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
+        if (alike := self._are_alike(view)) is not None:
+            return alike
         mixed = view.last(PROBE + "mixed")
         along = view.over_samples  # a recurrent layer whose steps are the samples
         # Of one and the same batch again and again the rows may belong together (the nodes of a graph).

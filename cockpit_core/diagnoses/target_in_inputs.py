@@ -59,15 +59,22 @@ class TargetInInputs(Diagnosis):
 
     @staticmethod
     def _gives_classes(view: View) -> Found | None:
-        """Some features have one value for each class, batch after batch."""
-        told, places = view.every("label_given", 5), view.every("label_given_where", 5)
-        if len(told) < (2 if view.sparse else 3) or min(told) < 1 or not places:
-            return None
-        text = (
-            f"Feature {int(places[-1])} of the inputs gives the class away, alone or with others: in {len(told)} batches it had "
-            "one and the same value for all samples of a class, and another for the others."
-        )
-        return Found(text, REMEDY, [evidence("label_given", min(told))], severity="likely", since=view.history.began)
+        """Some features have one value for each class, batch after batch. Of codes that may be the task (to remember the first
+        token); a leak if validation, which has it not, falls behind."""
+        for name, what in (("label_given", "Feature"), ("code_given", "Place")):
+            told, places = view.every(name, 5), view.every(f"{name}_where", 5)
+            if len(told) < (2 if view.sparse else 3) or min(told) < 1 or not places:
+                continue
+            text = (
+                f"{what} {int(places[-1])} of the inputs gives the class away, alone or with others: in {len(told)} batches it had "
+                "one and the same value for all samples of a class, and another for the others."
+            )
+            behind = view.holds_nowhere or view.not_followed > 2 or (view.valid_accuracy < 0.7 and view.right_now > 0.9)
+            severity = "likely" if name == "label_given" or behind else "advice"
+            return Found(
+                text, REMEDY, [evidence("label_given", min(told))], severity=severity, since=view.history.began
+            )
+        return None
 
     def test(self, view: View) -> Found | None:
         if (known := self._looks_ahead(view) or self._gives_classes(view)) is not None:

@@ -41,6 +41,8 @@ class Facts:
         self.decoupled = self.optimizer == "AdamW" or any(
             g.get("decoupled_weight_decay") == "True" for g in self.groups
         )
+        # RMSprop does not correct for the mean of squares that begins at zero: its first step is 10 times as long (alpha 0.99).
+        self.rms_decay = self.setting("alpha") if self.optimizer == "RMSprop" else 0.0
         self.plain_sgd = self.optimizer == "SGD" and not any(g.get("nesterov") == "True" for g in self.groups)
 
     def setting(self, name: str) -> float:

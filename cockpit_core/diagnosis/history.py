@@ -18,6 +18,9 @@ FRESH = 10  # a value from within this many training steps counts as one of the 
 SIGNAL = "signal/"
 PROBE, PROBES = "signal/probe/", ("line", "mode", "mean", "half", "ahead")
 SOON, NEARLY_ALL = 120, 0.9  # steps; share of right answers
+RMS_BEGINS, HARMLESS = 20, 0.5
+"""Steps at which those of RMSprop are several times as long as they will be; what is no longer than this share of the weights
+when that is taken out says nothing of the rate."""
 CARRIED = ("ParamNorm", "LearningRate")  # these change slowly: where a step has none, the last one is used
 
 
@@ -76,6 +79,7 @@ class History:
         self.finished = False  # the training is over
         self.soon_right = 0  # early records at which nearly all answers were right
         self.in_vain = 0.0  # losses of a training that is over and had no step
+        self.rms_decay = 0.0  # of an RMSprop, whose first steps are long; else 0
 
     def start(self, scalars: Mapping[str, float], step: int, generation: int) -> None:
         self.static = {name.removeprefix(SIGNAL): value for name, value in scalars.items()}
@@ -177,6 +181,8 @@ class History:
 
     def _note_extremes(self, seen: Observation) -> None:
         ratio = seen.get("UpdateSize") / (seen.get("ParamNorm") or math.nan)
+        usual = ratio * math.sqrt(1 - self.rms_decay ** (seen.step + 1)) if 0 < self.rms_decay < 1 else ratio
+        ratio = nan if usual < HARMLESS and seen.step < RMS_BEGINS and self.rms_decay > 0 else ratio
         for name, value in (("Loss", seen.get("Loss")), ("LearningRate", seen.get("LearningRate")), ("update", ratio)):
             if math.isfinite(value):
                 self.highest[name] = max(value, self.highest.get(name, -math.inf))

@@ -46,6 +46,7 @@ class Judge:
     def know(self, header: Header) -> None:
         """The header, again whenever it has changed."""
         self.facts = Facts(header)
+        self.history.rms_decay = self.facts.rms_decay
 
     def start(self, scalars: dict[str, float], step: int, generation: int) -> list[Finding]:
         """``track`` was called, or the run goes on: what can be said before the next step."""

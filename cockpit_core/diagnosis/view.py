@@ -60,6 +60,12 @@ class View(Validation):
         return self.history.highest.get("update", nan)
 
     @kept
+    def has_far_inputs(self) -> bool:
+        """A few numbers make nearly all of the inputs' squares, and the rest would do."""
+        share, part = self.typical("input_far"), self.typical("input_far_part")
+        return 0 < share < 0.1 and part > 0.9 and self.typical("input_rms") * math.sqrt(1 - min(part, 1.0)) < 5
+
+    @kept
     def is_long(self) -> bool:
         """Steps as long as the weights. Longer than all of them: told at once. Half as long: told where little is
         learned."""

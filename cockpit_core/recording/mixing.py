@@ -17,9 +17,9 @@ from cockpit_core.layers.seeds import flatten_tensors
 FEWEST = 4  # samples, or places of a text
 
 
-def measure_mixing(model: nn.Module, forward: Forward, batch_dim: int) -> float:
+def measure_mixing(model: nn.Module, forward: Forward, batch_dim: int) -> tuple[float, float]:
     """How far the answers to the first half of the batch move, over their own length, when the other half is replaced by
-    the first. The size of the batch stays: a model may count on it."""
+    the first; and how far answers lie apart, over the same. The size of the batch stays: a model may count on it."""
     samples = forward.batch_size
     if samples < FEWEST or not is_plain(model, forward, samples):
         raise NotRepeatable("not a batch of samples that could be exchanged")
@@ -32,7 +32,8 @@ def measure_mixing(model: nn.Module, forward: Forward, batch_dim: int) -> float:
         raise NotRepeatable("each sample is compared with all others")
     if not before or len(before) != len(after):
         raise NotRepeatable("the model gives no answer for each sample")
-    return max(distance(a, b, samples // 2, batch_dim) for a, b in zip(before, after, strict=True))
+    moved = max(distance(a, b, samples // 2, batch_dim) for a, b in zip(before, after, strict=True))
+    return moved, max(distance(a, a.roll(1, batch_dim), samples, batch_dim) for a in before)
 
 
 def is_plain(model: nn.Module, forward: Forward, samples: int) -> bool:

@@ -86,9 +86,11 @@ def same_answer(output: Tensor, batch_size: int) -> Tensor:
 
 
 def exchange_half(scene: Scene) -> dict[str, float]:
-    """How far the answers to half of the batch depend on the other half: 0 where every sample is answered by itself."""
+    """How far the answers to half of the batch depend on the other half: 0 where every sample is answered by itself. And how far
+    answers lie apart: 0 where they are the same for all samples."""
     with in_eval_mode(scene.again), at(scene.parameters, dict(scene.theta)):
-        return {"mixed": max(measure_mixing(scene.model, one, scene.batch_dim) for one in scene.again.forwards)}
+        known = [measure_mixing(scene.model, one, scene.batch_dim) for one in scene.again.forwards]
+    return {"mixed": max(moved for moved, _ in known), "apart": max(apart for _, apart in known)}
 
 
 def look_ahead(scene: Scene) -> dict[str, float]:

@@ -16,6 +16,7 @@ from cockpit_core.signals.activations import choose_modules, measure_activity, s
 from cockpit_core.signals.around_loss import measure_around
 from cockpit_core.signals.bending import count_linear
 from cockpit_core.signals.between import Between
+from cockpit_core.signals.given import measure_given
 from cockpit_core.signals.graph_losses import Given, output_and_target, read_graph_loss
 from cockpit_core.signals.inputs import measure_checksum, measure_codes, measure_inputs
 from cockpit_core.signals.inside import measure_inside, runs_over_samples
@@ -51,10 +52,6 @@ _KNOWN = (*_ELEMENTWISE, *_CLASSES)
 MOST_CALLS = 32
 LOOKS_AROUND = 4
 Part = tuple[str, Callable[[], "Reading | dict[str, float]"]]
-
-
-def never() -> bool:
-    return False
 
 
 class Collector:
@@ -121,7 +118,7 @@ class Collector:
         self.forget()
         self.watched, self.owners, self.mode_dependent = {}, {}, []
         self.model = self.loss_fn = self.strays = None  # type: ignore[assignment]
-        self.listens = never
+        self.listens = bool  # which is False
 
     # ---- hooks ----
 
@@ -292,9 +289,11 @@ class Collector:
             self._read("loss", measure_labels, y, size, ignored)
             self._read("loss", measure_hits, z, y, ignored)
             # Labels may be handed to the model as well: what counts is what it looks up, or the only codes that it gets.
-            codes = self.looked_up or (self.tokens if len(self.tokens) == 1 else [])
-            if fitting := [t for t in codes if t.numel() == y.numel()]:
+            only = self.tokens if len(self.tokens) == 1 else []
+            if fitting := [t for t in self.looked_up or only if t.numel() == y.numel()]:
                 self._read("loss", measure_same, fitting, y)
+            for codes in only:
+                self._read("loss", measure_given, codes.double(), y, "code_given")
 
     def _read(self, name: str, signal: Callable[..., Reading], *args: Any) -> None:
         self.readings.append((name, signal(*args)))

@@ -16,11 +16,12 @@ MOST_CLASSES = 256
 
 
 @signal
-def measure_given(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
-    """``label_given``: the share of classes that can be told by features which have one and the same value for all samples of a
-    class (a label that was left in a column or in a pixel, as a number or by one-hot). ``label_given_where``: the first of
-    these features. Classes with one sample in the batch count for nothing. Nothing is told where other features would tell but for
-    a single sample: those of few values (a black and white picture) tell the classes of a batch by accident."""
+def measure_given(x: Tensor, y: Tensor, name: str = "label_given") -> Steps[dict[str, float]]:
+    """``label_given`` (``code_given`` of codes): the share of classes that can be told by features which have one and the same
+    value for all samples of a class (a label that was left in a column or in a pixel, as a number or by one-hot).
+    ``..._where``: the first of these features. Classes with one sample in the batch count for nothing. Nothing is told where
+    other features would tell but for a single sample: those of few values (a black and white picture) tell the classes of a
+    batch by accident."""
     if y.dim() != 1 or y.is_floating_point() or not x.is_floating_point() or x.dim() < 2 or len(x) != len(y):
         return {}
     features = max(1, x[0].numel())
@@ -38,17 +39,17 @@ def measure_given(x: Tensor, y: Tensor) -> Steps[dict[str, float]]:
     ones, others = rows[order[starts[again]]], rows[order[starts[again] + 1]]
     left = np.flatnonzero((ones == others).all(0) & (ones != ones[0]).any(0))  # NaN is like nothing
     if not left.size:
-        return {"label_given": 0.0}
+        return {name: 0.0}
     rows = rows[order]
     lows, highs = (side.reduceat(rows[:, left], starts)[again] for side in (np.minimum, np.maximum))
     alike = (lows == highs).all(0) & (lows != lows[0]).any(0)
     lows, telling = lows[:, alike], left[alike]
     if not telling.size:
-        return {"label_given": 0.0}
+        return {name: 0.0}
     if nearly_tells(rows, np.append(starts, samples)):
         return {}
     told = len(np.unique(lows, axis=0)) / int(again.sum())
-    return {"label_given": told, "label_given_where": float(telling[0])}
+    return {name: told, f"{name}_where": float(telling[0])}
 
 
 def as_known(x: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ add, highest, lowest, some = np.add.reduce, np.maximum.reduce, np.minimum.reduce
 """What numpy's methods do, without what they do for arrays of any kind."""
 ENOUGH = 4  # samples, below which scales of features say nothing
 FEW_COLUMNS = 40  # pictures that were laid flat have more, and borders
+LARGE, FAR = 2.0, 15.0**2  # of all inputs, where far ones are looked for; squared distances between quartiles
+QUARTILES = 8  # samples that have some
 ENOUGH_CODES = 8  # samples, below which codes are the same by accident
 
 
@@ -87,10 +89,24 @@ def _compare(rows: np.ndarray) -> dict[str, float]:
     if middle > 0:
         numbers["input_tail"] = float(highest(lengths)) / middle
     scales = np.sqrt(np.einsum("ij,ij->i", columns, columns) / np.float32(len(rows)))
+    if mean_size(scales) > LARGE and len(rows) >= QUARTILES:
+        numbers |= _find_far(columns, spread)
     live = scales[scales > 0]
     if len(live) > 1:
         numbers["input_ratio"] = float(highest(live) / lower_median(live))
     return numbers
+
+
+def _find_far(columns: np.ndarray, spread: np.ndarray) -> dict[str, float]:
+    """``input_far``: the share of numbers that lie many times as far from the middle of their feature as its quartiles do.
+    ``input_far_part``: how much of all squares about the middle is theirs. Scales that are not one another's leave few."""
+    ordered = np.sort(columns, axis=1)
+    usual = ordered[:, 3 * columns.shape[1] // 4] - ordered[:, columns.shape[1] // 4]
+    squares = spread * spread
+    far = squares > (FAR * usual * usual)[:, None]
+    far &= (usual > 0)[:, None]
+    total = float(add(squares, None))
+    return {"input_far": float(far.mean()), "input_far_part": float(squares[far].sum()) / total} if total > 0 else {}
 
 
 @lru_cache(maxsize=8)
