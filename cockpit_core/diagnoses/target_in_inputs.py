@@ -69,7 +69,7 @@ class TargetInInputs(Diagnosis):
                 f"{what} {int(places[-1])} of the inputs gives the class away, alone or with others: in {len(told)} batches it had "
                 "one and the same value for all samples of a class, and another for the others."
             )
-            behind = view.holds_nowhere or view.not_followed > 2 or (view.valid_accuracy < 0.7 and view.right_now > 0.9)
+            behind = view.holds_nowhere or view.not_followed > 2 or (view.valid_accuracy < 0.7 and view.level < 0.1)
             severity = "likely" if name == "label_given" or behind else "advice"
             return Found(
                 text, REMEDY, [evidence("label_given", min(told))], severity=severity, since=view.history.began
