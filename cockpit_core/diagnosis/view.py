@@ -21,7 +21,7 @@ WARM = 12  # steps: a rate that is higher than so long ago still rises
 LINE = PROBE + "line"
 TRIED = ("quarter", "whole", "four", "sixteen")
 
-GROWN, YOUNG = 2.7, 1000  # times the first length of the weights; steps
+GROWN, FAR_GROWN, YOUNG = 2.7, 4.5, 1000  # times the first length of the weights, if as torch makes them or not; steps
 
 
 class Trial(NamedTuple):
@@ -185,7 +185,9 @@ class View(Validation):
     def is_blown_up(self) -> bool:
         """The run is over, its weights are several times as long as they were made and far from there, and something is left to
         learn. No healthy run gets there in some hundred steps; in longer ones weights grow by themselves, in short steps."""
-        grown = GROWN < self.travelled < math.inf and self.weight_fall > GROWN and self.are_fresh(self.facts.layers)
+        times = min(self.travelled, self.weight_fall) if self.travelled < math.inf else nan
+        untrained = self.level0 > 0.8 and self.weight_scale > 0.4  # begun in a way of one's own
+        grown = (times > GROWN and self.are_fresh(self.facts.layers)) or (times > FAR_GROWN and untrained)
         left = not self.level < 0.05 and not self.right_now > 0.93 and not self.does_well
         # Of texts much is left in any case, and what a cut has left of a network must grow.
         left = left and not (self.of_texts and not self.weight_fall > 3) and not self.unreached
