@@ -185,8 +185,9 @@ class View(Validation):
     def is_blown_up(self) -> bool:
         """The run is over, its weights are several times as long as they were made and far from there, and something is left to
         learn. No healthy run gets there in some hundred steps; in longer ones weights grow by themselves, in short steps."""
+        # Where weights were begun in a way of one's own, and neither trained before, small nor constant, it takes more.
         times = min(self.travelled, self.weight_fall) if self.travelled < math.inf else nan
-        untrained = self.level0 > 0.8 and self.weight_scale > 0.4  # begun in a way of one's own
+        untrained = self.level0 > 0.8 and self.weight_scale > 0.4 and not self.static("static_constant") > 0
         grown = (times > GROWN and self.are_fresh(self.facts.layers)) or (times > FAR_GROWN and untrained)
         left = not self.level < 0.05 and not self.right_now > 0.93 and not self.does_well
         # Of texts much is left in any case, and what a cut has left of a network must grow.

@@ -190,3 +190,19 @@ def test_a_dead_network_ends_in_no_sigmoid() -> None:
     assert severity("output_activation", dead, header=make_header("MSELoss"), n=40) == ""
     pressed = put(**values, Loss=1.0, output_min=lambda i: 1e-5 / (1 + i), output_max=lambda i: 0.047 / (1 + i))
     assert severity("output_activation", pressed, header=make_header("MSELoss"), n=40) == "likely"
+
+
+@pytest.mark.parametrize(("times", "told"), [(5.0, "likely"), (3.5, "")])
+def test_weights_that_were_begun_in_a_way_of_ones_own_and_are_five_times_as_long(times: float, told: str) -> None:
+    """A learning rate of thirty times the right one, which a schedule took down to nothing."""
+    grown = {
+        "ParamNorm": lambda i: 7 * (1 + (times - 1) * min(1, i / 20)),
+        "Distance": lambda i: 7 * times * min(1, i / 20),
+    }
+    loss = {
+        "Loss": lambda i: 2.3 * max(0.5, 1 - i / 20),
+        "accuracy": 0.4,
+        "UpdateSize": lambda i: 0.7 if i < 20 else 0.05,
+    }
+    change = put(**loss, **grown)
+    assert severity("learning_rate_too_high", change, n=60, finished=True) == told
