@@ -99,7 +99,7 @@ def _compare(rows: np.ndarray) -> dict[str, float]:
 
 def _find_far(columns: np.ndarray, spread: np.ndarray) -> dict[str, float]:
     """``input_far``: the share of numbers that lie many times as far from the middle of their feature as its quartiles do.
-    ``input_far_part``: how much of all squares about the middle is theirs. A scale, of all features or of one, leaves none so far."""
+    ``input_far_part``: how much of all squares about the middle is theirs. A scale leaves none so far."""
     ordered = np.sort(columns, axis=1)
     usual = ordered[:, 3 * columns.shape[1] // 4] - ordered[:, columns.shape[1] // 4]
     squares = spread * spread
