@@ -76,6 +76,7 @@ class Attachments:
         something is measured: idle steps are cheaper. ``always_before``: rounds of several optimizers are counted there."""
         if is_active:
             self.listen(True)
+            self.idle_cost.stop()
         if self.listener.by_module:
             (WATCH.add if is_active else WATCH.discard)(self.listener)
         if not is_active and not always_before:

@@ -9,6 +9,9 @@ from typing import Any
 
 from cockpit_core.engine.hooks import Hook
 
+FIRST = 3
+"""Steps that are timed at once when a run begins."""
+
 
 class IdleCost:
     """``note`` is told the seconds that all ``hooks`` took at one step, and those of the first. Nothing is timed unless
@@ -18,6 +21,7 @@ class IdleCost:
         self.hooks, self.note = [(hook, hook.function) for hook in hooks], note
         self.taken: dict[int, float] = {}
         self.rounds = 0
+        self.first = FIRST
 
     def sample(self) -> None:
         """A call of each of them, after the first: that one comes after a step was planned, which takes a hundred times as
@@ -27,11 +31,22 @@ class IdleCost:
         for place, (hook, function) in enumerate(self.hooks):
             hook.function = Timed(self, place, function)
 
+    def stop(self) -> None:
+        """The next step is measured, so its hooks are not idle, and the one that has just planned it was not either."""
+        self.taken.clear()
+        self.rounds += 1
+        for place in range(len(self.hooks)):
+            self.restore(place)
+
     def took(self, place: int, seconds: float) -> None:
         self.taken[place] = seconds
         if len(self.taken) == len(self.hooks):
             self.note(sum(self.taken.values()), self.taken[0])
             self.taken.clear()
+            if self.first > 1:  # one sample is not believed, and the next plan may be made a hundred steps later
+                self.first -= 1
+                for other, (hook, function) in enumerate(self.hooks):
+                    hook.function = Timed(self, other, function, is_first=False)
 
     def restore(self, place: int) -> None:
         hook, function = self.hooks[place]
@@ -41,9 +56,9 @@ class IdleCost:
 class Timed:
     """Takes the place of a hook's function until one call is timed. Holds no references: a hook must not keep a run alive."""
 
-    def __init__(self, cost: IdleCost, place: int, function: Callable[..., Any]):
+    def __init__(self, cost: IdleCost, place: int, function: Callable[..., Any], is_first: bool = True):
         self.cost, self.place, self.function = weakref.ref(cost), place, function
-        self.is_first = True
+        self.is_first = is_first
 
     def __call__(self, *args: Any) -> Any:
         cost, is_first, self.is_first = self.cost(), self.is_first, False
