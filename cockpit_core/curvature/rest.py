@@ -96,7 +96,7 @@ class RestProbes:
         self._first: tuple[list[Tensor | None], list[Tensor | None]] | None = None
         self._probed = 0
         self._again = [name for name, one in individuals.items() if _needs_further_term(one)]
-        self._sender = _Sender(min(memory_budget // 4, SMALL))
+        self._sender = _Sender(min(memory_budget // 4, SWEEP * SMALL if self.gated else SMALL))  # many small operations
         most = memory_budget // 4 // point.loss.element_size()
         self._drawn = {
             name: _choose(one, number, most, [self._slopes[i] for i in self._places(one)])
