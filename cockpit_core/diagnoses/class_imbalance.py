@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BINARY_REMEDY = (
     "Weight the rare answer in the loss (pos_weight=negatives / positives), or draw balanced batches; look at recall."
 )
+SURE = 0.02  # of the loss of a guess: one answer for everything has been learned
 BEYOND = 50  # times the loss of a guess: a sum over samples, and no mean
 
 
@@ -122,6 +123,7 @@ class ClassImbalance(Diagnosis):
             "recall, not accuracy."
         )
         # Every network finds the commonest class first. Of two classes one is often rare by nature.
-        harmful = lost and classes > 2 and view.t >= 80
+        # One label for all: nothing else is asked, or the right answer always stands first (contrastive losses).
+        harmful = lost and classes > 2 and view.t >= 80 and (share < 1 or view.level < SURE)
         numbers = [evidence("label_top_share", share), evidence("class_odds", odds)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed, number
 from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
@@ -42,8 +42,25 @@ class DeadUnits(Diagnosis):
         remedy = "Look at the last activation (a ReLU behind the output, a clamp) and at the biases; then lower the learning rate."
         return Found(text, remedy, [evidence("GradNorm", 0.0)], severity="broken")
 
+    @staticmethod
+    def _is_silent(view: View) -> Found | None:
+        """Where no units are looked at (functions between layers of the user's own): most weights have had a gradient of exactly
+        zero at every record, which neither small signals nor a cut graph leave."""
+        names = view.silent
+        if view.typical("dead") == view.typical("dead") or view.t < WAIT or not (view.stuck or view.struggles):
+            return None
+        if not view.matrix_share(names) >= 0.3 or view.static("static_constant") > 0 or view.history.resumed:
+            return None
+        text = (
+            f"The gradient of {listed(names)} is exactly zero at every tracked step, while others have one: no unit behind them "
+            "answers to any sample."
+        )
+        remedy = "Look at the biases and the scale of the initialisation (biases of 0, weights of Kaiming), and at the activations."
+        numbers = [evidence("tensors whose gradient is zero", len(names))]
+        return Found(text, remedy, numbers, names, since=view.history.began)
+
     def test(self, view: View) -> Found | None:
-        if (over := self._is_over(view)) is not None:
+        if (over := self._is_over(view) or self._is_silent(view)) is not None:
             return over
         dead, first = view.dead, view.first("dead")
         now = dead >= limit("dead")

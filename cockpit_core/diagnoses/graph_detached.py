@@ -56,9 +56,30 @@ class GraphDetached(Diagnosis):
             text, remedy, [evidence("tensors without a gradient", len(names))], names, since=view.history.began
         )
 
+    @staticmethod
+    def _cut_between(view: View) -> Found | None:
+        """Layers that were used at every record and have never had a gradient, though layers before and behind them have one.
+        What they give may not be meant for the loss: told as harm when the run is over and much is left."""
+        counts, names = view.every("ungraded_inside", 4), view.unreached
+        if len(counts) < 3 or not view.now("ungraded_inside") > 0 or not names or view.static("static_frozen") > 0:
+            return None
+        if not view.are_fresh(names) or not view.matrix_share(names) > 0:
+            return None
+        text = (
+            f"No gradient reaches {listed(names)}, though layers before and behind have one: the graph is cut behind them, or the "
+            "loss does not look at what they give."
+        )
+        remedy = "Look behind them for .detach(), .data, .item(), numpy() or torch.no_grad()."
+        harmful = view.wanting or view.suffers
+        numbers = [evidence("tensors without a gradient", len(names))]
+        severity = "likely" if harmful else "advice"
+        return Found(text, remedy, numbers, names, severity=severity, since=view.history.began)
+
     def test(self, view: View) -> Found | None:
         if (cut_off := self._cut_off(view) or self._cut_inside(view)) is not None:
             return cut_off
+        if (between := self._cut_between(view)) is not None:
+            return between
         cut = view.every("ungraded_prefix", 2)
         none = view.every("ungraded_none", 2)
         if (

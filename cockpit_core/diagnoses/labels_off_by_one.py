@@ -18,7 +18,7 @@ class LabelsOffByOne(Diagnosis):
     needs = ("label_min",)
     hold, after, least = 1, 0, 2
     confidence = 0.6
-    explains = ("overfitting",)
+    explains = ("overfitting", "class_imbalance")
     at_validation = True
 
     @staticmethod

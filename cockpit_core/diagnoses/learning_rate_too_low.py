@@ -65,7 +65,8 @@ class LearningRateTooLow(Diagnosis):
         and far longer steps would take off far more. Noise that nobody could learn would leave nothing of a step."""
         if LearningRateTooLow._is_short(view):
             left = view.level > 0.05 if view.level == view.level else view.drop < 0.9
-            if view.of_texts and view.level < 0.7:  # of which much is left in any case
+            sure = view.straight > 0.9 and view.are_fresh(view.facts.layers)
+            if view.of_texts and view.level < (0.4 if sure else 0.7):  # of which much is left in any case
                 return False
             return view.level > 0.25 or (left and view.are_fresh(view.facts.layers) and not view.does_well)
         if not (view.finished or view.t >= LATE) or len(view.trials) < 3:

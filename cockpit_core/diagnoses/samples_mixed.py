@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LOOKS = 2  # that found the same are enough
 EARLY = 20  # steps
+SOON, LOOKED = 3, 4  # steps, and records, before which nothing is said of what probes tell
 ALIKE = 1e-6  # of the length of an answer: rounding
 
 
@@ -21,7 +22,7 @@ class SamplesMixed(Diagnosis):
     title = "the network mixes the samples of a batch"
     severity = "advice"
     needs = ("probe/half", "training")
-    hold, after, least = 1, 3, 4
+    hold, after, least = 1, 0, 1
     confidence = 0.8
     at_end = True
     explains = (
@@ -60,7 +61,24 @@ class SamplesMixed(Diagnosis):
         numbers = [evidence("apart", apart[-1], "distance of the answers to two samples, over their length")]
         return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 
+    @staticmethod
+    def _is_scrambled(view: View) -> Found | None:
+        """Read from the graph of the loss: a fact, whatever is learned in spite of it."""
+        if not view.now("scrambled") > 0:
+            return None
+        text = (
+            "The scores are taken out of order: the loss gets them in another shape by view or reshape where dimensions were to be "
+            "exchanged, so that the scores of one answer come from several places."
+        )
+        remedy = "Exchange the dimensions first: transpose(1, 2) of [B, T, classes], permute(0, 2, 3, 1) of [B, classes, H, W]."
+        marks = [evidence("scrambled", 1.0, "a view where dimensions were to be exchanged, in the graph of the loss")]
+        return Found(text, remedy, marks, severity="broken", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
+        if (scrambled := self._is_scrambled(view)) is not None:
+            return scrambled
+        if view.t < SOON or not view.has_seen(LOOKED):
+            return None
         if (alike := self._are_alike(view)) is not None:
             return alike
         mixed = view.last(PROBE + "mixed")

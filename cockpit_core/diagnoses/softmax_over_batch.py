@@ -46,6 +46,14 @@ class SoftmaxOverBatch(Diagnosis):
             text = "A softmax inside the network runs over the batch: its weights compare samples with one another."
             remedy = "Give the softmax of the attention the dimension of the keys (dim=-1)."
             return Found(text, remedy, [evidence("batch_attention", 1.0, "softmax along the batch")])
+        if view.first("query_softmax") > 0:
+            text = (
+                "A softmax inside the network runs along the wrong dimension: attention weights add up to 1 over the queries, and "
+                "are then used as if they did over the keys."
+            )
+            remedy = "Give the softmax of the attention the dimension of the keys (dim=-1)."
+            marks = [evidence("query_softmax", 1.0, "softmax along the queries")]
+            return Found(text, remedy, marks, severity="likely")
         if not plain or view.batch < 2:
             return None
         over = max(plain) < limit("row_sum_error") and min(view.every("output_min", 2)) >= 0

@@ -25,7 +25,7 @@ class TargetInInputs(Diagnosis):
     needs = ("input_target", "label_given", "probe/ahead")
     hold, after, least = 1, 0, 3
     confidence = 0.5
-    explains = ("overfitting",)
+    explains = ("overfitting", "class_imbalance")
     probe = "ahead"
 
     def suspects(self, view: View) -> bool:

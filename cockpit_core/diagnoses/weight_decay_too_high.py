@@ -63,6 +63,8 @@ class WeightDecayTooHigh(Diagnosis):
             return None
         if view.first("dead") >= limit("dead0") and view.typical("dead") >= limit("dead"):
             return None  # dead from the start: nothing but decay is left to move the weights
+        if view.matrix_share(view.silent) >= 0.3 and view.weight_fall > 0.5:
+            return None  # the same, seen in gradients of exactly zero
         strong = share > limit("decay_share") and view.weight_fall < 0.95 and not view.drop > 0.9
         soon = view.t < 20 and view.weight_fall < 0.9  # whether it lags is known later
         strong = strong and (view.lags or soon or view.level != view.level)

@@ -95,7 +95,7 @@ class Answers(Chance):
         """Share of labels that have nothing to do with their sample. Theirs may be anywhere among the scores, so that half
         of them are in the lower half; of samples that are mistaken for others a sixth or less are there. NaN with few
         classes."""
-        if not self.last(SIGNAL + "classes") >= LEAST_CLASSES:
+        if not self.last(SIGNAL + "classes") >= LEAST_CLASSES or self.labels_are_rows:
             return nan
         answers = self.answered
         return max(0.0, ratio(answers.low - MISTAKEN * answers.wrong, (0.5 - MISTAKEN) * answers.rows))

@@ -38,6 +38,14 @@ class Chance(MeanAnswer):
         return share if share - even > accident else even
 
     @kept
+    def labels_are_rows(self) -> bool:
+        """Each row of the loss has a label of its own, and there are as many classes as rows, batch after batch: the question is
+        which rows of a batch belong together (contrastive losses). How often the answer is right hangs on how many there are."""
+        counts, entropies = self.every("label_count", 4), self.every("label_entropy", 4)
+        apart = all(abs(entropy - math.log(count)) < 1e-4 for count, entropy in zip(counts, entropies, strict=False))
+        return bool(counts) and min(counts) >= 8 and apart and self.last(SIGNAL + "classes") <= max(counts)
+
+    @kept
     def classes_in_use(self) -> float:
         """How many equally frequent classes would be as uncertain as the labels are. NaN where batches differ in their mean label
         by more than shuffled ones do: then a batch says little about all."""

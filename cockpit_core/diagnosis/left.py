@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cockpit_core.diagnosis.history import SIGNAL
 from cockpit_core.diagnosis.limits import limit
 from cockpit_core.diagnosis.progress import PATIENT, Progress
 from cockpit_core.foundation.kept import kept
@@ -21,8 +22,9 @@ class Left(Progress):
 
     @kept
     def of_texts(self) -> bool:
-        """Several answers to a sample: texts, and pictures of labels."""
-        return self.now("label_count") > self.batch
+        """Several answers to a sample that is made of codes: a text, of which much cannot be known. Pictures of labels are
+        learned as other labels are."""
+        return self.now("label_count") > self.batch and SIGNAL + "input_rms" not in self.history.names
 
     @kept
     def over_samples(self) -> bool:

@@ -92,13 +92,13 @@ class Validation(Tensors):
         """The run has settled: next to nothing is left of the training loss, nearly all its answers are right, and in validation
         a fifth more of them are wrong."""
         gap = self.right_lately - self.valid_accuracy
-        return self.by_heart and self.settled and self.right_lately > 0.9 and gap > 0.2
+        return self.by_heart and self.settled and self.right_lately > 0.9 and gap > 0.2 and not self.labels_are_rows
 
     @kept
     def other_labels(self) -> bool:
         """Right in training, and in validation far less often than a guess would be: labels there mean something else."""
         looks, usual = self.history.logged.looks("accuracy"), self.top_share
-        if looks is None or looks.count < 2 or not self.right > 2 * usual:
+        if looks is None or looks.count < 2 or not self.right > 2 * usual or self.labels_are_rows:
             return False
         return max(look.value for look in looks.last) < 0.5 * usual
 
@@ -135,7 +135,8 @@ class Validation(Tensors):
     def _looks_at_answers(self) -> bool:
         """There are some looks at the accuracy of validation, and at that of training."""
         looks = self.history.logged.looks("accuracy")
-        return looks is not None and looks.count >= 2 and self.right_lately == self.right_lately
+        known = looks is not None and looks.count >= 2 and self.right_lately == self.right_lately
+        return known and not self.labels_are_rows
 
     @kept
     def holds_nowhere(self) -> bool:

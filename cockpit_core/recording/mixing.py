@@ -98,32 +98,33 @@ def measure_looking_ahead(model: nn.Module, forward: Forward) -> float:
     are exchanged among the samples. In the mode in which the network trains, with the same random numbers. Of several texts
     each by itself, the one that moves them least: a decoder may see all of what is translated, but not of what it writes. What
     the last answers do not depend on is no text that is read (labels, beside which the model gives its loss)."""
-    moved = [0.0]
+    moved, fits = [0.0], False
     with torch.no_grad():
-        before = None
+        given = forward.repeat(model, same=False)
         for text in find_texts(forward):
             samples, places = text.shape
-            kept = places - max(1, places // 4)
+            if not (before := list(answers_at(given, samples, places))):
+                continue  # what is translated may be of another length
+            fits, kept = True, places - max(1, places // 4)
             exchange = partial(exchange_later, text, kept)
             args, kwargs = map_tensors(forward.args, exchange), map_tensors(forward.kwargs, exchange)
-            before = before or list(answers_at(forward.repeat(model, same=False), samples, places))
             after = list(answers_at(forward.repeat(model, args, kwargs, same=False), samples, places))
-            if not before or len(before) != len(after):
-                raise NotRepeatable("the model gives no answer for each place")
             pairs = list(zip(before, after, strict=True))
             if any(not torch.equal(a[:, kept:], b[:, kept:]) for a, b in pairs):
                 moved.append(max(distance(a, b, kept, 1) for a, b in pairs))
+    if not fits:
+        raise NotRepeatable("the model gives no answer for each place")
     return min(moved[1:] or moved)
 
 
 def find_texts(forward: Forward) -> list[Tensor]:
     """The tokens that the model was given, each once (they may be its labels as well), without masks beside them."""
     codes = [t for t in list_tensors(forward) if t.dim() == 2 and not t.is_floating_point() and t.shape[1] >= FEWEST]
-    if not codes or len(codes[0]) < 2 or any(t.shape != codes[0].shape for t in codes):
-        raise NotRepeatable("no tokens, or of several lengths")
+    if not codes or len(codes[0]) < 2 or any(len(t) != len(codes[0]) for t in codes):
+        raise NotRepeatable("no tokens")
     texts: list[Tensor] = []
     for code in [t for t in codes if t.max().long() - t.min().long() > 1] or codes:
-        if not any(torch.equal(code, known) for known in texts):
+        if not any(t.shape == code.shape and torch.equal(code, t) for t in texts):
             texts.append(code)
     return texts
 

@@ -28,7 +28,8 @@ def measure_around(root: Any) -> dict[str, float]:
     """``broadcast``: by how much a term grew two shapes that differ (1: none did). ``batch_softmax``: 1 where scores for
     classes went through a softmax along the batch. ``squashed``: 1 where what a loss takes a softmax or sigmoid of is one
     already. Only where it is so: ``rectified``, the same of a ReLU; ``sigmoid_scores`` and ``tanh_scores``, a softmax of one;
-    ``softmax_of_one``, a softmax along a single element; ``plain_log``, the logarithm of a softmax or sigmoid that may have
+    ``softmax_of_one``, a softmax along a single element; ``scrambled``, scores that were given another shape where their
+    dimensions were to be exchanged; ``plain_log``, the logarithm of a softmax or sigmoid that may have
     become zero; ``root_factor``, a number that the whole is multiplied by."""
     growth, differences = 1.0, 1.0
     marks = {"batch_softmax": 0.0, "squashed": 0.0}
@@ -69,6 +70,7 @@ def marks_of(node: Any, kind: str) -> list[str]:
     if kind == "NllLoss":
         return ["batch_softmax"] if picks_along_batch(node) else []
     marks = ["softmax_of_one"] if kind in ("Softmax", "LogSoftmax") and is_along_one(node) else []
+    marks += ["scrambled"] if kind in ("Softmax", "LogSoftmax") and is_scrambled(node) else []
     if kind in ("LogSoftmax", "BinaryCrossEntropyWithLogits"):
         return marks + name_scores(node, _SQUASHES if kind != "LogSoftmax" else ("Softmax",))
     if kind not in ("Log", "BinaryCrossEntropy"):
@@ -157,6 +159,23 @@ def is_along_batch(softmax: Any) -> bool:
     """Does it run along the first of several dimensions?"""
     shape = output_shape(softmax)
     return len(shape) > 1 and shape[0] > 1 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))
+
+
+def is_scrambled(softmax: Any) -> bool:
+    """[B, T, C] seen as [B, C, T], or [B, C, H, W] as rows of C: what stands in one row then belongs to different places. The
+    same shapes come from transposing first, which is right."""
+    view = softmax.next_functions[0][0]
+    if view is None or kind_of(view) not in ("View", "UnsafeView", "ReshapeAlias"):
+        return False
+    given, shape = tuple(view._saved_self_sym_sizes), output_shape(softmax)
+    dim = softmax._saved_dim % 2**64
+    classes = shape[1] if len(shape) > 1 and dim in (1, 2**64 + 1 - len(shape)) else 0
+    if classes < 2 or len(given) < 3:
+        return False
+    if len(shape) == len(given):
+        return given[-1] == classes != given[1]
+    rows = given[0] * math.prod(given[2:])
+    return len(shape) == 2 and shape[0] == rows > given[0] and given[1] == classes != given[-1]
 
 
 def is_along_one(softmax: Any) -> bool:

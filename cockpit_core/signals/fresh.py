@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+from cockpit_core.signals.matrices import list_matrices
+
 _LEAST, _MOST = 64, 4_000_000  # elements: with fewer the length says little, with more only a part is looked at
 _FLAT, _BELL = 1.8, 3.0  # mean fourth power over the square of the mean square: of uniform and of normal numbers
 
@@ -18,23 +18,10 @@ def find_fresh(model: nn.Module) -> list[str]:
     are; training takes some elements beyond within a few steps. Other usual ones (He, Glorot, 0.02): uniform or normal numbers
     beside biases that are all zero, as training leaves no bias."""
     return [
-        name
-        for name, weight, bias, bound in _list_weights(model)
-        if is_uniform(weight, bound) or is_drawn(weight, bias)
+        m.name
+        for m in list_matrices(model)
+        if any(is_uniform(m.weight, bound) for bound in m.bounds) or is_drawn(m.weight, m.bias)
     ]
-
-
-def _list_weights(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor | None, float]]:
-    for path, module in model.named_modules():
-        prefix = f"{path}." if path else ""
-        if type(module) in _LAYERS:
-            weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))
-            if isinstance(weight, Tensor) and weight.dim() > 1:
-                yield f"{prefix}weight", weight, bias, 1 / math.sqrt(math.prod(weight.shape[1:]))
-        elif isinstance(module, nn.RNNBase):
-            for name, weight in module._parameters.items():
-                if isinstance(weight, Tensor) and weight.dim() > 1:
-                    yield prefix + name, weight, None, 1 / math.sqrt(module.hidden_size)
 
 
 def _can_be_read(tensor: Tensor) -> bool:

@@ -12,11 +12,16 @@ def measure_reach(called: Sequence[str], norms: Mapping[str, float], places: Map
 
     ``ungraded_prefix`` counts those at the beginning, next to the input, that got none (or exactly zero) though later
     ones did: the graph is cut behind them. Parameters of a side branch that the loss does not look at are not there.
+    ``ungraded_inside`` counts others that were used and got none at all, if there are some, though the last ones did.
     """
     graded = [norms.get(name, 0.0) != 0 for name in called]
     first = graded.index(True) if any(graded) else 0
     if not first:
-        return {"ungraded_prefix": 0.0} if called else {}
+        inside = [place for place, name in enumerate(called) if name not in norms]
+        if not inside or inside[-1] == len(called) - 1:
+            return {"ungraded_prefix": 0.0} if called else {}
+        where = float(places.get(called[inside[0]], -1))
+        return {"ungraded_prefix": 0.0, "ungraded_inside": float(len(inside)), "ungraded_where": where}
     return {
         "ungraded_prefix": float(first),
         "ungraded_none": float(sum(name not in norms for name in called[:first])),

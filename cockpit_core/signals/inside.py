@@ -12,6 +12,7 @@ from cockpit_core.curvature.autograd_graph import kind_of, output_shape
 from cockpit_core.engine.samples.replay import TELLS_HOOKS, is_packed
 
 _LAYERS = ("Addmm", "Mm", "Bmm", "Convolution")
+_KEEPS_PLACES = frozenset("View UnsafeView ReshapeAlias Expand Clone ToCopy NativeDropout NanToNum MaskedFill".split())
 MOST, ELEMENTS = 2000, 4096  # nodes; elements of a mask that are looked at
 SAMPLES, LEAST_KEYS = 32, 3  # of attention
 LEAST = 64  # elements: fewer may be 0 and c by accident
@@ -20,9 +21,10 @@ LEAST = 64  # elements: fewer may be 0 and c by accident
 def measure_inside(root: Any, samples: int) -> dict[str, float]:
     """``graph_dropout``: the largest probability of dropping among all dropouts behind ``root``. ``batch_attention``: 1 where
     a softmax inside the network runs along the samples. ``attention_share``: the least entropy of attention weights, as a share
-    of the largest that is possible. ``graph_half``: 1 where a layer computes in float16. Nothing where there is none."""
+    of the largest that is possible. ``query_softmax``: 1 where weights that add up over the queries, not over the keys, are
+    multiplied with what the keys hold. ``graph_half``: 1 where a layer computes in float16. Nothing where there is none."""
     waiting, seen = [(root, False)], set[Any]()  # with: is there a layer between it and the loss?
-    dropout = over_batch = half = 0.0
+    dropout = over_batch = over_queries = half = 0.0
     shares: list[float] = []
     while waiting and len(seen) < MOST:
         node, behind = waiting.pop()
@@ -37,11 +39,14 @@ def measure_inside(root: Any, samples: int) -> dict[str, float]:
             shares += read_attention(node) if behind and is_open(node) else []
         elif kind == "Mul" and node.next_functions[-1][0] is None and is_open(node):
             dropout = max(dropout, read_mask(node._saved_other))
+        elif kind == "Bmm" and adds_up_elsewhere(node):
+            over_queries = 1.0
         elif kind in _LAYERS and node._input_metadata[0].dtype == torch.float16:
             half = 1.0
         behind = behind or kind in _LAYERS
         waiting += [(child, behind) for child, _ in node.next_functions]
     numbers = {"graph_dropout": dropout, "batch_attention": over_batch, "graph_half": half}
+    numbers["query_softmax"] = over_queries
     known = {name: value for name, value in numbers.items() if value > 0}
     return known | ({"attention_share": min(shares)} if shares else {})
 
@@ -57,6 +62,21 @@ def mixes_samples(softmax: Any, samples: int) -> bool:
     shape = output_shape(softmax)
     first = len(shape) > 1 and shape[-1] > 1 and softmax._saved_dim % 2**64 in (0, 2**64 - len(shape))
     return first and shape[0] == samples > 1 and samples not in shape[1:]
+
+
+def adds_up_elsewhere(product: Any) -> bool:
+    """``weights @ values``, where the weights are a softmax along another dimension than the one that is summed over."""
+    node = product.next_functions[0][0]
+    for _ in range(8):
+        masked = node is not None and kind_of(node) == "Mul" and node.next_functions[-1][0] is None  # dropout
+        if node is None or not (masked or kind_of(node) in _KEEPS_PLACES):
+            break
+        node = node.next_functions[0][0]
+    if node is None or kind_of(node) != "Softmax":
+        return False
+    shape, dim = output_shape(node), node._saved_dim % 2**64
+    place = dim if dim < len(shape) else dim + len(shape) - 2**64
+    return len(shape) > 2 and 0 < place < len(shape) - 1 and shape[-1] > 1 and shape[place] > 1
 
 
 def runs_over_samples(layer: nn.RNNBase, args: tuple, samples: int) -> bool:

@@ -78,7 +78,8 @@ def identify_by(tensors: list[Tensor], batch_size: int) -> list[Tensor]:
 def choose_tensor(tensors: list[Tensor], batch_size: int, floating: bool) -> Tensor | None:
     kind = [t for t in tensors if t.is_floating_point() == floating and not t.is_complex()]
     batched = [t for t in kind if t.dim() and t.shape[0] == batch_size]
-    return max(batched or kind, key=Tensor.numel, default=None)
+    own = [t for t in batched if t.shape != (batch_size, batch_size)]  # which samples belong together is no sample
+    return max(own or batched or kind, key=Tensor.numel, default=None)
 
 
 def as_rows(tensor: Tensor, most: int = MOST_ELEMENTS) -> Tensor:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from cockpit_core.signals.fresh import find_fresh
+from cockpit_core.signals.matrices import MATRICES, list_matrices
 
-MATRICES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _DROPOUT = nn.modules.dropout._DropoutNd
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _NORMS = (_BATCH_NORM, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
@@ -41,21 +42,23 @@ def count_held(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) ->
 
 
 def find_constant(model: nn.Module) -> tuple[list[str], int]:
-    """Weights of linear and convolutional layers and tables of vectors whose elements are all equal, and how many such weights
-    there are."""
-    constant, seen = [], 0
-    for path, module in model.named_modules():
-        weight = module._parameters.get("weight")  # reading a parametrized one computes it, and may change it
-        table = isinstance(module, nn.Embedding) and module.embedding_dim > 1  # of numbers: biases, which may be zero
-        if not (table or isinstance(module, MATRICES)) or not isinstance(weight, Tensor) or weight.numel() < 2:
+    """Matrices and tables of vectors whose elements are all equal, and how many such weights there are."""
+    tables = [
+        (f"{path}.weight" if path else "weight", module._parameters.get("weight"))
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and module.embedding_dim > 1  # of numbers: biases, which may be zero
+    ]
+    constant, seen = set(), set()
+    for name, weight in (*((m.name, m.weight) for m in list_matrices(model)), *tables):
+        if not isinstance(weight, Tensor) or weight.numel() < 2 or not weight.requires_grad:
             continue
-        if not weight.requires_grad or hasattr(weight, "full_tensor"):
+        if hasattr(weight, "full_tensor"):
             continue
-        seen += 1
+        seen.add(name)
         flat = weight.detach().reshape(-1)[:_CONSTANT_LIMIT]
         if bool((flat == flat[0]).all()):
-            constant.append(f"{path}.weight" if path else "weight")
-    return constant, seen
+            constant.add(name)
+    return [name for name, _ in model.named_parameters() if name in constant], len(seen)
 
 
 def find_linear_pairs(model: nn.Module) -> list[str]:
@@ -92,9 +95,14 @@ def find_copies(model: nn.Module) -> list[str]:
     seen: dict[tuple[int, ...], tuple[str, Tensor, bool]] = {}
     for path, module in model.named_modules():
         weight = module._parameters.get("weight")
-        if not isinstance(module, (nn.Embedding, nn.Linear)) or not isinstance(weight, Tensor) or weight.numel() < 16:
+        if not isinstance(module, (nn.Embedding, nn.Linear)) or not isinstance(weight, Tensor) or is_lazy(weight):
             continue
-        if hasattr(weight, "full_tensor") or not weight.requires_grad or weight.device.type == "meta":
+        if (
+            hasattr(weight, "full_tensor")
+            or not weight.requires_grad
+            or weight.device.type == "meta"
+            or weight.numel() < 16
+        ):
             continue
         first, one, embeds = seen.setdefault(
             tuple(weight.shape), (f"{path}.weight", weight, isinstance(module, nn.Embedding))

@@ -176,3 +176,16 @@ def test_rows_that_meet_the_targets_of_all_others() -> None:
     assert around(by_hand(y[:, None]))["broadcast"] == B
     assert around(by_hand(y))["broadcast"] == 1
     assert around(((p - y[:, None]) ** 2).mean())["broadcast"] == B
+
+
+def test_scores_that_were_viewed_where_dimensions_were_to_be_exchanged() -> None:
+    scores, labels = nn.Linear(4, C)(torch.randn(B, T, 4)), torch.randint(C, (B, T))
+    assert around(F.cross_entropy(scores.view(B, C, T), labels))["scrambled"] == 1
+    assert "scrambled" not in around(F.cross_entropy(scores.transpose(1, 2), labels))
+    assert "scrambled" not in around(F.cross_entropy(scores.reshape(-1, C), labels.reshape(-1)))
+    pictures, places = nn.Conv2d(2, C, 3)(torch.randn(B, 2, 8, 7)), torch.randint(C, (B, 6, 5))
+    assert around(F.cross_entropy(pictures.reshape(-1, C), places.reshape(-1)))["scrambled"] == 1
+    assert "scrambled" not in around(F.cross_entropy(pictures.permute(0, 2, 3, 1).reshape(-1, C), places.reshape(-1)))
+    assert "scrambled" not in around(F.cross_entropy(pictures, places))
+    pooled = nn.Conv2d(2, C, 3)(torch.randn(B, 2, 3, 3))
+    assert "scrambled" not in around(F.cross_entropy(pooled.reshape(-1, C), torch.randint(C, (B,)))), "one place"

@@ -115,3 +115,21 @@ def test_a_run_tells_that_it_is_too_high(tmp_path: Path) -> None:
         optimizer.step()
     run.close()
     assert "dropout_too_high" in [finding.name for finding in cockpit_core.diagnose(tmp_path)]
+
+
+@pytest.mark.parametrize(("dim", "marked"), [(1, True), (2, False), (-2, True), (-1, False)])
+@pytest.mark.parametrize("p", [0.0, 0.2])
+def test_attention_whose_weights_add_up_over_the_queries(dim: int, marked: bool, p: float) -> None:
+    x = torch.randn(4, 6, 5)
+    weights = (nn.Linear(5, 5)(x) @ nn.Linear(5, 5)(x).transpose(1, 2)).softmax(dim)
+    out = nn.Linear(5, 3)(F.dropout(weights, p) @ x)
+    assert ("query_softmax" in measure_inside(out.sum().grad_fn, 4)) is marked
+
+
+def test_linear_attention_and_torch_own_are_right() -> None:
+    x = torch.randn(4, 6, 8)
+    query, key = nn.Linear(8, 8)(x), nn.Linear(8, 8)(x)
+    linear = query.softmax(-1) @ (key.softmax(1).transpose(1, 2) @ x)
+    assert "query_softmax" not in measure_inside(linear.sum().grad_fn, 4)
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    assert "query_softmax" not in measure_inside(layer(x, x, x)[0].sum().grad_fn, 4)
