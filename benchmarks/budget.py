@@ -43,8 +43,15 @@ class Tokens(nn.Module):
         return self.head(self.blocks(h, mask=self.mask)).transpose(1, 2)
 
 
-def make_logreg() -> tuple[nn.Module, Tensor, Tensor]:
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), torch.randn(128, 1, 28, 28), torch.randint(0, 10, (128,))
+def make_logreg(batch: int = 128) -> tuple[nn.Module, Tensor, Tensor]:
+    """Its step takes less than 0.2 ms on a fast core; the first record takes as long as fifteen of them."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    return model, torch.randn(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
+
+
+def make_larger_logreg() -> tuple[nn.Module, Tensor, Tensor]:
+    """About 0.6 ms."""
+    return make_logreg(512)
 
 
 def make_mlp() -> tuple[nn.Module, Tensor, Tensor]:
@@ -64,6 +71,7 @@ def make_gpt() -> tuple[nn.Module, Tensor, Tensor]:
 
 PROBLEMS: dict[str, Callable[[], tuple[nn.Module, Tensor, Tensor]]] = {
     "logreg": make_logreg,
+    "logreg of 512": make_larger_logreg,
     "mlp": make_mlp,
     "gpt": make_gpt,
     "3c3d": make_cnn,

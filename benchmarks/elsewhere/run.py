@@ -1,4 +1,5 @@
-"""Runs all cases of one half: python -m benchmarks.elsewhere.run --half A [--jobs 2] [--only program] [--logs folder] [--full].
+"""Runs all cases of one half: python -m benchmarks.elsewhere.run --half A [--jobs 2] [--only program] [--kinds healthy]
+[--logs folder] [--full].
 Resumable."""
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import cockpit_core
 
 from .harness import Case, Program
 from .programs import HALVES, programs
+
+KINDS = ("plain", "healthy", "severe", "mild")
 
 
 def logs_folder() -> Path:
@@ -70,7 +73,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", help="names of programs")
     parser.add_argument("--seeds", type=int, default=2, help="of the faults")
-    parser.add_argument("--plain", action="store_true", help="only the plain runs")
+    parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS, help="plain runs are always there")
     parser.add_argument("--limit", type=float, default=120, help="seconds after which a case is given up")
     parser.add_argument("--logs", type=Path, default=logs_folder())
     parser.add_argument("--full", action="store_true", help='track with "full" at every 5th step')
@@ -81,7 +84,7 @@ def main() -> None:
     for program in programs(options.half):
         if options.only and program.name not in options.only:
             continue
-        cases = [item for item in program.cases() if item[0].kind == "plain" or not options.plain]
+        cases = [item for item in program.cases() if item[0].kind in ("plain", *options.kinds)]
         cases = [(case, seed) for case, seed in cases if case.kind not in ("severe", "mild") or seed < options.seeds]
         for case, seed in cases:
             group = [other.id for other, _ in cases if (other.kind == "healthy") == (case.kind == "healthy")]

@@ -17,6 +17,7 @@ BINARY_REMEDY = (
     "Weight the rare answer in the loss (pos_weight=negatives / positives), or draw balanced batches; look at recall."
 )
 SURE = 0.02  # of the loss of a guess: one answer for everything has been learned
+UNEVEN, BEHIND = 8, 0.15  # odds of the commonest class; share of right answers that validation has less than training
 BEYOND = 50  # times the loss of a guess: a sum over samples, and no mean
 
 
@@ -84,6 +85,22 @@ class ClassImbalance(Diagnosis):
         return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 
     @staticmethod
+    def _falls_behind(view: View, share: float, odds: float) -> Found | None:
+        """One class is many times as common as each of the others, training has learned all by heart, and validation falls far
+        behind: of the rare ones too few were seen to know them again."""
+        gap = view.right_now - view.valid_accuracy
+        if not (share > 0.4 and odds > UNEVEN) or not view.settled or not gap > BEHIND or view.labels_are_rows:
+            return None
+        text = (
+            f"{number(100 * share)} % of the training labels are the same, {number(odds)} times as many as of each other, and "
+            f"{number(100 * view.valid_accuracy)} % of the answers are right in validation, where training has "
+            f"{number(100 * view.right_now)} %: the network has seen too little of the rare classes."
+        )
+        remedy = "Collect or draw more of the rare classes, or weight them in the loss (weight=1 / share); look at recall by class."
+        numbers = [evidence("class_odds", odds), evidence("valid_accuracy", view.valid_accuracy)]
+        return Found(text, remedy, numbers, severity="likely", since=view.history.began)
+
+    @staticmethod
     def _is_common_elsewhere(view: View, share: float) -> Found | None:
         """Always giving the frequencies of the training would cost validation no more than training, if it had the same. At no
         look did it come near that, though training did: validation has more of the rare answer."""
@@ -108,7 +125,7 @@ class ClassImbalance(Diagnosis):
             return None
         if view.facts.loss in BINARY_LOSSES:
             return self._is_common_elsewhere(view, share) or self._is_never(view, share)
-        if (rare := self._is_unlearned(view, share, odds)) is not None:
+        if (rare := self._is_unlearned(view, share, odds) or self._falls_behind(view, share, odds)) is not None:
             return rare
         always = share > limit("label_top_share") and guesses > 0.99
         lost = share > 0.5 and odds > limit("class_odds") and rest < 0.3 and view.typical("label_count") == view.batch

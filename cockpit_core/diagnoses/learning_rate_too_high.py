@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 LATE = 250  # steps
+LONG = 0.08  # of the length of all weights
 
 
 class LearningRateTooHigh(Diagnosis):
@@ -109,10 +110,11 @@ class LearningRateTooHigh(Diagnosis):
         signs = []
         long = view.update > 0.02 and view.travelled > 1.8 and view.weight_fall > 1.8
         thrown_off = (
-            view.update_max > 0.1 and view.travelled > 3 and view.weight_fall > 3
+            view.update_max > 0.1 and view.travelled > 3 and view.weight_fall > 3 and not view.does_fairly
         )  # whatever a schedule did later
         single = not view.now("label_count") > view.batch  # of texts much is left in any case
-        if (view.finished and view.wanting and (long or (thrown_off and single))) or view.is_blown_up:
+        far = view.update_max > LONG  # short steps take small weights far as well, if they all go one way
+        if (view.finished and view.wanting and (long or (thrown_off and single))) or (view.is_blown_up and far):
             words = (
                 f"steps were up to {number(100 * view.update_max)} % of the length of all weights, which have become "
                 f"{number(view.weight_fall)} times as long, and {what_is_left(view.level, view.drop)}"

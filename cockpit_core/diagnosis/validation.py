@@ -7,6 +7,8 @@ from cockpit_core.diagnosis.reading import nan, ratio
 from cockpit_core.diagnosis.tensors import Tensors
 from cockpit_core.foundation.kept import kept
 
+FAIR = 0.75
+
 
 class Validation(Tensors):
     """Features of logged validation losses. Their scale is the user's own (a sum, a mean, another weight of terms): only
@@ -130,6 +132,12 @@ class Validation(Tensors):
         looks = self.history.logged.looks("accuracy")
         best = max(look.value for look in looks.last) if looks and looks.last else nan
         return best if 0 <= best <= 1 else nan
+
+    @kept
+    def does_fairly(self) -> bool:
+        """Three quarters of what guessing gets wrong in validation are right, or nearly all: what the training loss has left may
+        be noise that was put in (dropout, augmentation)."""
+        return self.does_well or ratio(self.valid_accuracy - self.top_share, 1 - self.top_share) > FAIR
 
     @kept
     def _looks_at_answers(self) -> bool:

@@ -189,10 +189,11 @@ class View(Validation):
         times = min(self.travelled, self.weight_fall) if self.travelled < math.inf else nan
         untrained = self.level0 > 0.8 and self.weight_scale > 0.4 and not self.static("static_constant") > 0
         grown = (times > GROWN and self.are_fresh(self.facts.layers)) or (times > FAR_GROWN and untrained)
-        left = not self.level < 0.05 and not self.right_now > 0.93 and not self.does_well
+        left = not self.level < 0.05 and not self.right_now > 0.93 and not self.does_fairly
         # Of texts much is left in any case, and what a cut has left of a network must grow.
         left = left and not (self.of_texts and not self.weight_fall > 3) and not self.unreached
-        # The first steps of RMSprop alone may take weights so far.
+        # Dropout leaves much of the loss. The first steps of RMSprop alone may take weights so far.
+        left = left and not (self.dropout >= 0.3 and self.level < 0.4)
         left = left and not (self.update_max < 0.3 and self.level < 0.2)
         return self.finished and grown and left and (self.t <= YOUNG or self.update > 5e-3)
 
