@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 FEW_STEPS, MANY = 50, 128  # of a whole training; samples of a batch
+FALLING = 1.1  # the loss of a quarter of the run ago over that of now
 
 
 class BatchTooLarge(Diagnosis):
@@ -25,7 +26,8 @@ class BatchTooLarge(Diagnosis):
 
     def test(self, view: View) -> Found | None:
         short = view.finished and view.t < FEW_STEPS and view.batch >= MANY
-        if short and not view.noise > 0.5 and view.level > 0.3 and view.improves:
+        falls = view.improves or view.fall[0] > FALLING
+        if short and not view.noise > 0.5 and view.level > 0.3 and falls:
             text = (
                 f"The batch of {view.batch} is too large: the training was over after {view.t + 1} steps, while the loss was still "
                 f"{number(100 * view.level)} % of that of a constant guess and fell."

@@ -95,7 +95,10 @@ class LearningRateTooHigh(Diagnosis):
         lost = view.was_good and not view.facts.loss.startswith("BCE")
         far = view.is_far and (lost or not view.learns) and view.level > 0.95 and view.struggles
         away = view.travelled > limit("travelled") and none and view.update > 0.02
-        if (far or away) and not view.starts_small:
+        wide = (
+            view.bent_four > 0.5 and view.update_max < LONG
+        )  # four times as long ones would still gain: trial steps say so
+        if (far or away) and not view.starts_small and not wide:
             words = f"the weights have moved {number(view.travelled)} times their initial length"
             if far:
                 words += f", and the loss is {'no longer' if lost else 'no'} better than chance"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, listed
+from cockpit_core.diagnosis.limits import limit
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -42,6 +43,9 @@ class MissingNonlinearity(Diagnosis):
         remedy = "Put an activation function between them, or leave one out."
         # A bottleneck of two linear layers is meant. A network without any non-linearity is a linear one: that shows.
         rests = view.t >= 80 and view.level > 0.3 and not view.improves
-        harmful = linear and view.t >= 60 and (view.struggles or rests or view.wanting)
+        left = (
+            view.settled and view.level > limit("wanting") and not view.does_well
+        )  # of real targets too: nobody means it
+        harmful = linear and view.t >= 60 and (view.struggles or rests or view.wanting or left)
         return Found(text, remedy, [evidence("linear layers in a row", layers if linear else pairs)], names,
                      severity="likely" if harmful else "advice", alone=not harmful)  # fmt: skip

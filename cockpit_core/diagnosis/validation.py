@@ -68,7 +68,8 @@ class Validation(Tensors):
         if looks is None or looks.count < 4 or looks.first is None or looks.lowest is None:
             return False
         none = looks.lowest.value > 0.97 * looks.first.value and self.valid_left > 0.98
-        return none and self.train_sure and self.train_left < 0.9 and not self.accuracy_gained > 0.05
+        falls = self.train_sure or self.trend < -3
+        return none and falls and self.train_left < 0.9 and not self.accuracy_gained > 0.05
 
     @kept
     def valid_is_poor(self) -> bool:
