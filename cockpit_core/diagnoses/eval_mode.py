@@ -9,7 +9,7 @@ from cockpit_core.diagnoses.base import Diagnosis, Found, evidence
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
-MADE = 40  # steps in which no one has called train()
+MADE = 60  # steps in which no one has called train()
 
 
 class EvalMode(Diagnosis):
@@ -40,7 +40,9 @@ class EvalMode(Diagnosis):
             (view.lingers or view.wanting) and view.are_fresh(view.facts.layers)
         )  # nobody has trained statistics into it
         # Statistics that nobody has ever trained: what they were made with is no normalisation.
-        suffers = suffers or (view.static("static_batchnorm_untrained") > 0 and view.t >= MADE and not view.does_well)
+        suffers = suffers or (
+            view.static("static_batchnorm_untrained") > 0 and view.t >= MADE and not (view.does_well or view.thrives)
+        )
         severity = (
             "likely" if norms > 0 and suffers else "advice"
         )  # without dropout a network trains, only less robustly

@@ -50,6 +50,8 @@ class GradientsNotZeroed(Diagnosis):
         return Found(text, remedy, [evidence("clipped", view.clipped)], since=view.history.began)
 
     def test(self, view: View) -> Found | None:
+        if view.static("static_unoptimized") > 0:  # nobody zeroes the gradients of tensors that no optimizer holds
+            return None
         if (adds_up := self._adds_up(view)) is not None:
             return adds_up
         left = [v for seen in view.late[-8:] if seen.step > 0 and (v := seen.get("signal/leftover")) == v][-4:]

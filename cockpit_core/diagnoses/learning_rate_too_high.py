@@ -160,7 +160,7 @@ class LearningRateTooHigh(Diagnosis):
         # Where nothing is learned for another reason, different batches decide alpha; curvature and length would know.
         beyond = view.alpha > limit("alpha") and not view.edge < 0.5 and view.update > 5e-3 and view.level > 0.8
         beyond = beyond and not any(trial.whole > 2 * trial.quarter for trial in view.trials)  # tried on one batch
-        beyond = beyond and (view.edge == view.edge or bool(view.trials))
+        beyond = beyond and (view.edge == view.edge or len(view.trials) > 1)
         if beyond and view.drop < 0.2 and view.has_seen(8) and view.t >= 40:
             signs.append(
                 (

@@ -133,7 +133,10 @@ class Chance(MeanAnswer):
         addends, passes = self.typical("loss_addends"), max(1.0, self.now("passes"))
         if addends > 1.5 or (addends == 1 and passes == 1):  # of several passes a factor is that of accumulation
             return addends * self.factor * passes
-        by_hand = self.now("root_factor") if passes == 1 and self.facts.by_module else nan
+        single = (
+            passes == 1 and not self.typical("passes") > 1
+        )  # a record that a spike set off knows the last passes only
+        by_hand = self.now("root_factor") if single and self.facts.by_module else nan
         by_hand = by_hand / self.now("loss_scale") if self.now("loss_scale") > 0 else by_hand
         return (float(self.batch) if self.static("static_sum") == 1 else 1.0) * (by_hand if by_hand > 0 else 1.0)
 

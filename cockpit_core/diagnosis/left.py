@@ -48,12 +48,12 @@ class Left(Progress):
     @kept
     def wanting(self) -> bool:
         """The run has settled with a tenth of the loss of chance or more: what is wrong with the program, and is in no right
-        one, is the likely reason. A fifth where targets are real: they may be noise. Answers that are nearly all right, here or
-        in validation, want nothing, whatever the loss is."""
+        one, is the likely reason. A fifth where targets are real, which may be noise; half of texts. Answers that are nearly all
+        right, here or in validation, want nothing, whatever the loss is."""
         if self.level != self.level:  # a loss that nobody knows: a fifth of what it began with
             return self.settled and self.drop < 0.8 and not self.moving_targets
         right = self.right_now if self.right_now == self.right_now else self.right
-        least = limit("wanting_values" if self.facts.may_be_noise else "wanting")
+        least = limit("wanting_values" if self.facts.may_be_noise else "wanting_texts" if self.of_texts else "wanting")
         return self.settled and self.level > least and not right > 0.93 and not self.does_well
 
     @kept
