@@ -52,7 +52,7 @@ class LabelsRandom(Diagnosis):
         by_heart = (view.never_better or (view.finished and view.gained_nowhere)) and view.level > 0.8
         own_only = self.helps_itself(view) or self.is_left(view) or self.are_apart(view)
         paired = view.pairing > APART if view.pairing == view.pairing else view.now("target_like_input") == 1
-        if view.level != view.level or view.update > 0.05 or paired:
+        if view.level != view.level or view.update > 0.05 or paired or view.gains_elsewhere:
             return None
         if not (view.stuck or by_heart or own_only or self.ends_at_noise(view)):
             return None

@@ -55,8 +55,7 @@ class LearningRateTooHigh(Diagnosis):
 
     @staticmethod
     def _signs(view: View) -> list:
-        poor, none = view.drop < 0.5 or view.broken, view.drop < 0.3 or view.broken
-        signs = []
+        signs, poor = [], view.drop < 0.5 or view.broken
         if view.silent and view.dead >= limit("dead") and view.first("dead") < limit("dead0"):
             words = (
                 f"it killed units, and {len(view.silent)} of {len(view.facts.layers)} tensors get no gradient any more"
@@ -88,6 +87,13 @@ class LearningRateTooHigh(Diagnosis):
                 "% of the length of all weights, and nothing was learned since"
             )
             signs.append((words, evidence("update", view.update_max)))
+        more = (LearningRateTooHigh._weight_signs, LearningRateTooHigh._end_signs, LearningRateTooHigh._valley_signs)
+        return signs + [sign for find in more for sign in find(view)]
+
+    @staticmethod
+    def _weight_signs(view: View) -> list:
+        """How far steps have taken the weights."""
+        signs, none = [], view.drop < 0.3 or view.broken
         if view.is_long:
             worst = max(view.update_max, view.update)
             length = f"{number(worst)} times" if worst >= 10 else f"{number(100 * worst)} % of"
@@ -95,9 +101,7 @@ class LearningRateTooHigh(Diagnosis):
         lost = view.was_good and not view.facts.loss.startswith("BCE")
         far = view.is_far and (lost or not view.learns) and view.level > 0.95 and view.struggles
         away = view.travelled > limit("travelled") and none and view.update > 0.02
-        wide = (
-            view.bent_four > 0.5 and view.update_max < LONG
-        )  # four times as long ones would still gain: trial steps say so
+        wide = view.bent_four > 0.5 and view.update_max < LONG  # trial steps say so: four times as long ones would gain
         if (far or away) and not view.starts_small and not wide:
             words = f"the weights have moved {number(view.travelled)} times their initial length"
             if far:
@@ -105,7 +109,7 @@ class LearningRateTooHigh(Diagnosis):
             if not math.isfinite(view.travelled):
                 words = "the weights are not finite any more"
             signs.append((words, evidence("travelled", view.travelled)))
-        return signs + LearningRateTooHigh._end_signs(view) + LearningRateTooHigh._valley_signs(view)
+        return signs
 
     @staticmethod
     def _end_signs(view: View) -> list:

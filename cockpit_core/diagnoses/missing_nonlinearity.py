@@ -43,9 +43,8 @@ class MissingNonlinearity(Diagnosis):
         remedy = "Put an activation function between them, or leave one out."
         # A bottleneck of two linear layers is meant. A network without any non-linearity is a linear one: that shows.
         rests = view.t >= 80 and view.level > 0.3 and not view.improves
-        left = (
-            view.settled and view.level > limit("wanting") and not view.does_well
-        )  # of real targets too: nobody means it
+        # Of real targets half as much is enough: nobody means it.
+        left = view.settled and view.facts.may_be_noise and view.level > limit("wanting") and not view.does_well
         harmful = linear and view.t >= 60 and (view.struggles or rests or view.wanting or left)
         return Found(text, remedy, [evidence("linear layers in a row", layers if linear else pairs)], names,
                      severity="likely" if harmful else "advice", alone=not harmful)  # fmt: skip

@@ -72,6 +72,15 @@ class Validation(Tensors):
         return none and falls and self.train_left < 0.9 and not self.accuracy_gained > 0.05
 
     @kept
+    def gains_elsewhere(self) -> bool:
+        """A tenth of the first validation loss has gone, by which training had come down to a guess: something was learned that
+        holds there."""
+        first = self._looks.first if self._looks else None
+        return (
+            first is not None and self.valid_left < 0.9 and first.train * self.term < 1.15 * self.chance * self.summed
+        )
+
+    @kept
     def valid_is_poor(self) -> bool:
         """Validation is as bad as before the training, or most of what was learned by the first look is not seen there. Where
         a network was good by then, there is nothing left to follow."""

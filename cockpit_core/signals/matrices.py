@@ -33,10 +33,10 @@ def list_matrices(model: nn.Module) -> Iterator[Matrix]:
             if weight.dim() < 2:
                 continue
             if isinstance(module, MATRICES) and name == "weight":
-                bounds = (1 / math.sqrt(math.prod(weight.shape[1:])),) if kind in _PLAIN else ()
+                bounds: tuple[float, ...] = (1 / math.sqrt(math.prod(weight.shape[1:])),) if kind in _PLAIN else ()
                 yield Matrix(prefix + name, weight, own.get("bias"), bounds)
             elif isinstance(module, _CELLS):
-                yield Matrix(prefix + name, weight, None, (1 / math.sqrt(module.hidden_size),))  # type: ignore[arg-type]
+                yield Matrix(prefix + name, weight, None, (1 / math.sqrt(module.hidden_size),))
             elif isinstance(module, nn.MultiheadAttention) and name.endswith("proj_weight"):
                 yield Matrix(prefix + name, weight, own.get("in_proj_bias"), ())
             elif not kind.__module__.startswith("torch.") and _is_matrix(name, weight):

@@ -9,8 +9,17 @@ import numpy as np
 import pytest
 
 from cockpit_core.diagnosis.view import View
-from tests.core.diagnosis.test_diagnoses import FLAT, STUCK, both, noise, put, values_header, vectors, with_fresh
-from tests.histories import LAYERS, find, make_header, replay_history
+from tests.core.diagnosis.test_diagnoses import (
+    FLAT,
+    STUCK,
+    both,
+    noise,
+    put,
+    values_header,
+    vectors,
+    with_fresh,
+)
+from tests.histories import LAYERS, find, make_header, of_codes, replay_history
 
 MATRICES = [name for name in LAYERS if "weight" in name]
 
@@ -123,10 +132,12 @@ def decaying(by: float, **more):
 
 
 def test_a_schedule_whose_steps_add_up_to_a_few() -> None:
-    assert severity("schedule_too_fast", decaying(0.95), header=fresh(), n=3, every=2) == "likely"
-    assert severity("schedule_too_fast", decaying(0.98), header=fresh(), n=3, every=2) == ""  # fifty steps may do
+    assert severity("schedule_too_fast", decaying(0.95), header=fresh(), n=9, every=2) == "likely"
+    assert severity("schedule_too_fast", decaying(0.95), header=fresh(), n=3, every=2) == "", "easy data need no more"
+    assert severity("schedule_too_fast", decaying(0.7), header=fresh(), n=4, every=2) == "likely", "it is over already"
+    assert severity("schedule_too_fast", decaying(0.98), header=fresh(), n=9, every=2) == ""  # fifty steps may do
     trained = make_header()
-    assert severity("schedule_too_fast", decaying(0.95), header=trained, n=3, every=2) == ""
+    assert severity("schedule_too_fast", decaying(0.95), header=trained, n=8, every=2) == ""
     linear = put(**FLAT, LearningRate=lambda i: 0.1 * (1 - 2 * i / 24))
     assert severity("schedule_too_fast", linear, header=fresh(), n=3, every=2) == ""
     late = put(**FLAT, LearningRate=lambda i: 0.1 * 0.95 ** (2 * max(0, i - 40)))  # after eighty steps at the highest
@@ -285,12 +296,13 @@ def test_validation_that_is_right_is_not_overfitted(right: float, told: str) -> 
 
 
 def test_texts_leave_much_in_any_case() -> None:
-    def told(**more) -> str:
-        change = lingering(0.3, accuracy=0.7, **more)
+    def told(*more) -> str:
+        change = both(lingering(0.3, accuracy=0.7), *more)
         return severity("init_constant", change, static={"static_constant": 3}, header=fresh(), finished=True)
 
-    assert told(label_count=320) in ("", "advice")
+    assert told(of_codes) in ("", "advice")
     assert told() == "broken"
+    assert told(put(label_count=320)) == "broken", "pictures of labels are learned as other labels are"
 
 
 @pytest.mark.parametrize(("longest", "length", "told"), [(4.0, 40.0, "likely"), (0.1, 12.0, "advice")])

@@ -44,10 +44,10 @@ def test_all_weights_equal(constant, told) -> None:
     assert found == told
 
 
-@pytest.mark.parametrize(("untrained", "told"), [(2, "likely"), (0, "advice")])
-def test_statistics_that_nobody_has_trained(untrained, told) -> None:
+@pytest.mark.parametrize(("untrained", "left", "told"), [(2, 0.8, "likely"), (2, 0.0, "advice"), (0, 0.0, "advice")])
+def test_statistics_that_nobody_has_trained(untrained, left, told) -> None:
     static = {"static_mode_dependent": 2, "static_batchnorms": 2, "static_batchnorm_untrained": untrained}
-    change = put(Loss=lambda i: 2.3 * falls(i), training=0, eval_batchnorm=2)
+    change = put(Loss=lambda i: 2.3 * (left + (1 - left) * falls(i)), training=0, eval_batchnorm=2)
     assert severity("eval_mode", change, static=static) == told
 
 

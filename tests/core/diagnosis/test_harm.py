@@ -7,8 +7,8 @@ import math
 import pytest
 
 from cockpit_core.diagnosis.judge import Judge
-from tests.core.diagnosis.test_diagnoses import FLAT, SLOW, STUCK, noise, put, with_fresh
-from tests.histories import find, make_header, replay_history
+from tests.core.diagnosis.test_diagnoses import FLAT, SLOW, STUCK, both, noise, put, with_fresh
+from tests.histories import find, make_header, of_codes, replay_history
 
 
 def severity(name: str, *args, **options) -> str:
@@ -89,7 +89,7 @@ MOMENTUM = {"header": make_header(momentum="0.999")}
 def test_momentum_is_an_alarm_where_the_loss_lingers() -> None:
     assert severity("momentum_too_high", falling(0.4), **MOMENTUM) == "likely"
     assert severity("momentum_too_high", falling(0.15), **MOMENTUM) != "likely"
-    many = falling(0.4, label_count=320)  # a text: nobody could know how much of it can be learned
+    many = both(falling(0.4), of_codes)  # a text: nobody could know how much of it can be learned
     assert severity("momentum_too_high", many, **MOMENTUM) != "likely"
 
 

@@ -17,27 +17,33 @@ from cockpit_core.signals.inside import measure_inside
 from tests.core.diagnosis.test_at_the_end import LONG, at, tried
 from tests.core.diagnosis.test_diagnoses import both, put, with_fresh
 from tests.core.diagnosis.test_harm import severity
-from tests.histories import find, make_header
+from tests.histories import find, make_header, of_codes
 
 FRESH = {"header": with_fresh(), **LONG}
 
 
-def grown(times: float):
-    return put(ParamNorm=lambda i: 10 * (1 + (times - 1) * i / 59), Distance=lambda i: 10 * times * i / 59)
+def grown(times: float, first: float = 0.09):
+    """By steps that were ``first`` times as long as the weights at the start, and a hundredth later."""
+    length = {"UpdateSize": lambda i: 10 * first if i < 3 else 0.1}
+    return put(ParamNorm=lambda i: 10 * (1 + (times - 1) * i / 59), Distance=lambda i: 10 * times * i / 59, **length)
 
 
 def test_weights_that_have_become_several_times_as_long() -> None:
     far = both(at(0.25, accuracy=0.8), grown(4.0))
     assert severity("learning_rate_too_high", far, **FRESH) == "likely"
     assert severity("learning_rate_too_high", far, header=with_fresh(), n=60) == "", "it is not over"
+    slowly = both(at(0.25, accuracy=0.8), grown(4.0, first=0.05))
+    assert severity("learning_rate_too_high", slowly, **FRESH) == "", "all short steps went one way"
+    fair = {"logged": lambda i: {"valid_accuracy": 0.88}}
+    assert severity("learning_rate_too_high", far, **fair, **FRESH) == "", "dropout, or augmentation, leaves the rest"
     assert severity("learning_rate_too_high", far, **LONG) == "", "weights that were trained before may have any length"
     assert severity("learning_rate_too_high", both(at(0.25, accuracy=0.8), grown(2.0)), **FRESH) == ""
     assert severity("learning_rate_too_high", both(at(0.02, accuracy=0.99), grown(4.0)), **FRESH) == "", (
         "nothing is left"
     )
-    texts = both(at(0.6, accuracy=0.4), grown(2.9), put(label_count=320))
+    texts = both(at(0.6, accuracy=0.4), grown(2.9), of_codes)
     assert severity("learning_rate_too_high", texts, **FRESH) == "", "of texts much is left in any case"
-    texts = both(at(0.6, accuracy=0.4), grown(4.0), put(label_count=320))
+    texts = both(at(0.6, accuracy=0.4), grown(4.0), of_codes)
     assert severity("learning_rate_too_high", texts, **FRESH) == "likely"
 
 
@@ -55,7 +61,7 @@ def test_the_rate_is_named_as_it_was_set() -> None:
     cosine = put(LearningRate=lambda i: 0.1 * (1 + math.cos(math.pi * i / 59)) / 2 + 1e-9)
     found = find(both(at(0.25, accuracy=0.8), grown(4.0), cosine), **FRESH)["learning_rate_too_high"]
     assert "learning rate 0.1 is too high" in found.text
-    assert "by about 10, to 0.01" in found.remedy
+    assert "by about 9, to 0.011" in found.remedy
 
 
 def test_momentum_is_the_reason_where_there_is_so_much_of_it() -> None:
