@@ -40,9 +40,10 @@ def describe_more(verdicts: list[Verdict]) -> Iterator[str]:
     """What is known with all evidence only."""
     bad = grading.unseeded(verdicts, bad=True)
     yield f"badly trained, data or labels blamed with confidence above 0.5: {show(grading.count(bad, grading.blames_data))}"
-    for grade in ("severe", "mild"):
-        when = grading.when_found(grading.harmed(verdicts, grade))
-        yield f"{grade}: median step of detection {100 * when:.1f} % of the run"
+    hurt = {grade: grading.harmed(verdicts, grade) for grade in ("severe", "mild")}
+    hurt["all"] = hurt["severe"] + hurt["mild"]
+    for grade, runs in hurt.items():
+        yield f"{grade}: median step of detection {100 * grading.when_found(runs):.1f} % of the run"
     yield f"right layer, where the fault has one: {show(grading.right_layers(verdicts))}"
     stated, right, number = grading.calibration(verdicts)
     yield f"confidence {stated:.2f}, right {right:.2f} of {number} first alarms"

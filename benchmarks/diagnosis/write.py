@@ -60,11 +60,12 @@ def describe(verdicts: list[Verdict]) -> list[str]:
     hurt = {grade: grading.harmed(verdicts, grade) for grade in ("severe", "mild")}
     second = {grade: ratio(grading.count(runs, grading.is_right(ALL, 2))) for grade, runs in hurt.items()}
     when = {grade: 100 * grading.when_found(runs) for grade, runs in hurt.items()}
+    when["all"] = 100 * grading.when_found(run for runs in hurt.values() for run in runs)
     blamed = grading.count(grading.unseeded(verdicts, bad=True), grading.blames_data)
     stated, right, number = grading.calibration(verdicts)
     return [
         f"- Right cause first or second: {second['severe']} of severe, {second['mild']} of mild faults.",
-        f"- Median step at which the right cause is in the log: {when['severe']:.1f} % of the run (severe), "
+        f"- Median step at which the right cause is in the log: {when['all']:.1f} % of the run; {when['severe']:.1f} % (severe), "
         f"{when['mild']:.1f} % (mild).",
         f"- Right layer, where the fault has one and the cause is right: {of(grading.right_layers(verdicts))}.",
         f"- Badly trained runs blamed on data or labels with a confidence above 0.5: {of(blamed)}.",

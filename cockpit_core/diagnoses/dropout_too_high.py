@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
+EARLY, STILL = 20, 0.9  # steps, and a share of chance that most networks are below by then
 LATE, REST = 100, 0.55  # nine of ten healthy runs are below that share of chance after so many steps
 
 
@@ -54,6 +55,7 @@ class DropoutTooHigh(Diagnosis):
         # The loss of training is high by the noise alone at first, and where it is good without dropout.
         known = view.level > REST if view.level == view.level else view.struggles
         harmful = (view.t >= LATE and known and not without < 0.25) or (view.wanting and not without < 0.7 * view.level)
-        harmful = harmful or p >= limit("dropout_most")  # what is left of a layer says next to nothing of the sample
+        # What is left of a layer says next to nothing of the sample, unless signals get past it.
+        harmful = harmful or (p >= limit("dropout_most") and view.t >= EARLY and not view.level < STILL)
         numbers = [evidence("dropout", p), evidence("level", view.level)]
         return Found(text, remedy, numbers, severity="likely" if harmful else "advice", since=view.history.began)
