@@ -77,6 +77,12 @@ class Answers(Chance):
         return share + 2 * math.sqrt(share * (1 - share) / rows) if rows >= 80 and self.batch >= 8 else nan
 
     @kept
+    def of_texts(self) -> bool:
+        """Several answers to a sample that is made of codes: a text, of which much cannot be known. Pictures of labels are
+        learned as other labels are."""
+        return self.now("label_count") > self.batch and SIGNAL + "input_rms" not in self.history.names
+
+    @kept
     def does_well(self) -> bool:
         """Nearly all answers in validation are right, and not because one label is so common: whatever was found does no harm
         that could be seen."""

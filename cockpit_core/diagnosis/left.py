@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cockpit_core.diagnosis.history import SIGNAL
 from cockpit_core.diagnosis.limits import limit
 from cockpit_core.diagnosis.progress import PATIENT, Progress
 from cockpit_core.foundation.kept import kept
@@ -19,12 +18,6 @@ class Left(Progress):
         if self.t < 6 * PATIENT or self.of_texts or self.does_well:
             return False
         return self.level > limit("left_over")
-
-    @kept
-    def of_texts(self) -> bool:
-        """Several answers to a sample that is made of codes: a text, of which much cannot be known. Pictures of labels are
-        learned as other labels are."""
-        return self.now("label_count") > self.batch and SIGNAL + "input_rms" not in self.history.names
 
     @kept
     def over_samples(self) -> bool:

@@ -270,7 +270,7 @@ class Progress(Answers):
 
     def is_behind(self, level: float) -> bool:
         """Would a run with this loss, as a share of chance, be worse by now than three of four healthy ones?"""
-        least = 0.8 if self.facts.loss in LIKELIHOODS else 0.5
+        least = 0.8 if self.facts.loss in LIKELIHOODS else 0.7 if self.of_texts else 0.5
         return level > max(least, 0.97 - 0.2 * math.log2(max(self.t, PATIENT) / PATIENT))
 
     @kept
