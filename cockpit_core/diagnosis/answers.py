@@ -83,6 +83,14 @@ class Answers(Chance):
         return self.now("label_count") > self.batch and SIGNAL + "input_rms" not in self.history.names
 
     @kept
+    def valid_share(self) -> float:
+        """Of what guessing gets wrong, the share that is right in validation, at the best of the last looks; NaN where no accuracy
+        is logged."""
+        looks = self.history.logged.looks("accuracy")
+        best = max((look.value for look in looks.last), default=nan) if looks else nan
+        return ratio(best - self.top_share, 1 - self.top_share) if 0 <= best <= 1 else nan
+
+    @kept
     def does_well(self) -> bool:
         """Nearly all answers in validation are right, and not because one label is so common: whatever was found does no harm
         that could be seen."""

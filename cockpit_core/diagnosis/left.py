@@ -6,6 +6,8 @@ from cockpit_core.diagnosis.limits import limit
 from cockpit_core.diagnosis.progress import PATIENT, Progress
 from cockpit_core.foundation.kept import kept
 
+GOOD = 0.88  # of what guessing gets wrong in validation: with less of it left than that, nothing is missing that would show
+
 
 class Left(Progress):
     """Features of a run that has had its time."""
@@ -41,13 +43,14 @@ class Left(Progress):
     @kept
     def wanting(self) -> bool:
         """The run has settled with a tenth of the loss of chance or more: what is wrong with the program, and is in no right
-        one, is the likely reason. A fifth where targets are real, which may be noise; half of texts. Answers that are nearly all
-        right, here or in validation, want nothing, whatever the loss is."""
+        one, is the likely reason. A fifth where targets are real, which may be noise; six tenths of texts. Answers that are nearly
+        all right, here or in validation, want nothing, whatever the loss is."""
         if self.level != self.level:  # a loss that nobody knows: a fifth of what it began with
             return self.settled and self.drop < 0.8 and not self.moving_targets
         right = self.right_now if self.right_now == self.right_now else self.right
         least = limit("wanting_values" if self.facts.may_be_noise else "wanting_texts" if self.of_texts else "wanting")
-        return self.settled and self.level > least and not right > 0.93 and not self.does_well
+        good = self.does_well or (self.valid_share > GOOD and self.level < limit("left_over"))
+        return self.settled and self.level > least and not right > 0.93 and not good
 
     @kept
     def suffers(self) -> bool:

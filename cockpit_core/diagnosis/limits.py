@@ -177,7 +177,7 @@ LIMITS: dict[str, Limit] = {
         "a fifth of the spread of real targets may be their noise",
     ),
     "wanting_texts": Limit(
-        0.6, 0, 0.6, "of chance", "loss that is left in the end", "half of a text may be beyond what anybody could know"
+        0.6, 0, 0.6, "of chance", "loss that is left in the end", "most of a text may be beyond what anybody could know"
     ),
     "valid_right": Limit(
         0.97, 0, 0.97, "", "share of right answers in validation", "little is left that could be better"

@@ -147,7 +147,7 @@ class Validation(Tensors):
     def does_fairly(self) -> bool:
         """Three quarters of what guessing gets wrong in validation are right, or nearly all: what the training loss has left may
         be noise that was put in (dropout, augmentation)."""
-        return self.does_well or ratio(self.valid_accuracy - self.top_share, 1 - self.top_share) > FAIR
+        return self.does_well or self.valid_share > FAIR
 
     @kept
     def _looks_at_answers(self) -> bool:

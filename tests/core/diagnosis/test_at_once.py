@@ -103,7 +103,13 @@ def test_a_dead_layer_that_signals_get_past(spread: float, told: str) -> None:
 
 @pytest.mark.parametrize(("p", "told"), [(0.97, "likely"), (0.9, "")])
 def test_dropout_of_nearly_all(p: float, told: str) -> None:
-    assert severity("dropout_too_high", put(**FLAT), static={"static_dropout": p}, n=3) == told
+    assert severity("dropout_too_high", put(**FLAT), static={"static_dropout": p}, n=6) == told
+
+
+def test_dropout_that_signals_get_past() -> None:
+    falls = put(Loss=lambda i: 2.3 * (0.4 + 0.6 * 0.9**i), accuracy=0.4)
+    told = severity("dropout_too_high", falls, static={"static_dropout": 0.97}, n=20)
+    assert told == "advice"
 
 
 @pytest.mark.parametrize(
