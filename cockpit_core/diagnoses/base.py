@@ -36,7 +36,9 @@ def fallen(drop: float) -> str:
     """How far the loss has come, in words; a loss around zero has no share that could be gone."""
     if drop != drop:
         return "how far the loss has come cannot be told"
-    return f"the loss has fallen by {number(100 * drop)} % only" if drop > 0.005 else "the loss has not fallen"
+    if not drop > 0.005:
+        return "the loss has not fallen"
+    return f"the loss has fallen by {number(100 * drop)} %" + (" only" if drop < 0.5 else "")
 
 
 def what_is_left(level: float, drop: float) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cockpit_core.diagnoses.base import Diagnosis, Found, evidence, number
+from cockpit_core.diagnosis.facts import BINARY_LOSSES
 
 if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
@@ -18,7 +19,7 @@ class LabelsOffByOne(Diagnosis):
     needs = ("label_min",)
     hold, after, least = 1, 0, 2
     confidence = 0.6
-    explains = ("overfitting", "class_imbalance")
+    explains = ("overfitting", "class_imbalance", "loss_sign", "learning_rate_too_high", "not_finite")
     at_validation = True
 
     @staticmethod
@@ -35,8 +36,18 @@ class LabelsOffByOne(Diagnosis):
         numbers = [evidence("valid_accuracy", view.valid_accuracy), evidence("accuracy", view.right)]
         return Found(text, remedy, numbers, severity="likely", since=view.history.began)
 
+    @staticmethod
+    def _are_one_and_two(view: View) -> Found | None:
+        """Yes-or-no targets, of which one is 1 and the other 2, in every batch."""
+        lows, highs = view.every("target_min", 6), view.every("target_max", 6)
+        if view.facts.loss not in BINARY_LOSSES or len(lows) < 2 or min(lows) != 1 or max(highs) != 2:
+            return None
+        text = f"Yes-or-no targets go from 1 to 2, and {view.facts.loss} takes 0 for no and 1 for yes: they seem to count from one."
+        numbers = [evidence("target_min", min(lows)), evidence("target_max", max(highs))]
+        return Found(text, "Subtract 1 from the targets.", numbers, severity="broken", since=view.history.began)
+
     def test(self, view: View) -> Found | None:
-        if (differ := self._differ(view)) is not None:
+        if (differ := self._differ(view) or self._are_one_and_two(view)) is not None:
             return differ
         low, high = view.history.classes_seen
         classes = view.last("signal/classes")

@@ -131,7 +131,13 @@ class LearningRateTooLow(Diagnosis):
         # By a schedule, if it held the rate back for most of the run: what it does in the end was too low before, too.
         fallen_rate = view.rate_fall < 0.5 and not view.rate_mean > limit("rate_mean")
         warms_up = view.rate_rises and view.t < LONG_WARMUP
-        held_back = (fallen_rate and not self._is_short(view)) or view.clipped < 0.5 or warms_up or bool(view.silent)
+        decays = view.rate_life == view.rate_life  # by the same factor at every step: schedule_too_fast tells it
+        held_back = (
+            (fallen_rate and (decays or not self._is_short(view)))
+            or view.clipped < 0.5
+            or warms_up
+            or bool(view.silent)
+        )
         confirmed = self._is_confirmed(view)
         tried = self._is_short(view) or (confirmed and view.straight > limit("straight"))
         far = view.travelled > (0.75 if tried else 0.5 if confirmed else 0.1)

@@ -36,7 +36,7 @@ class ScheduleTooFast(Diagnosis):
             return None
         much_left = view.level > 0.25 or (view.level != view.level and not view.drop > 0.5)
         life = view.rate_life
-        if (lost := self._is_starved(view) or self._is_wasted(view)) is not None:
+        if (lost := self._is_starved(view) or self._is_wasted(view) or self._was_short(view)) is not None:
             return lost
         over = (
             life < 20 and view.rate_fall < 0.1 and (view.level > 0.3 or not view.thrives)
@@ -102,6 +102,23 @@ class ScheduleTooFast(Diagnosis):
         )
         numbers = [evidence("rate_total", total), evidence("rate_fall", view.rate_fall)]
         return Found(text, remedy, numbers, at_once=True)
+
+    @staticmethod
+    def _was_short(view: View) -> Found | None:
+        """The run is over, none of its steps was long, and far longer ones would have done as well: the rate that they began with
+        would have brought more, had it lasted."""
+        short = view.history.highest.get("update", 1.0) < limit("update_low") and view.straight > limit("straight")
+        fell = view.rate_life == view.rate_life and view.rate_fall < 0.2 and not view.rate_mean > limit("rate_mean")
+        left = view.level > 0.05 and view.are_fresh(view.facts.layers) and not view.does_well
+        if not (view.finished and short and fell and left) or view.history.resumed:
+            return None
+        text = (
+            f"The schedule is too fast: the learning rate has fallen to {number(100 * view.rate_fall)} % of its highest value, and "
+            f"trial steps 16 times as long as the last ones would take {number(16 * view.straight)} times as much off the loss."
+        )
+        remedy = "Let the rate fall more slowly, or keep it constant until the loss no longer falls."
+        numbers = [evidence("rate_fall", view.rate_fall), evidence("straight", view.straight)]
+        return Found(text, remedy, numbers, since=view.history.began, at_once=True)
 
     @staticmethod
     def _is_wasted(view: View) -> Found | None:

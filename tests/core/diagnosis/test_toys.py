@@ -7,7 +7,7 @@ import pytest
 from tests.core.diagnosis.test_at_the_end import LONG, at, tried
 from tests.core.diagnosis.test_diagnoses import STUCK, both, put, values_header, with_fresh
 from tests.core.diagnosis.test_harm import severity
-from tests.histories import find, of_codes
+from tests.histories import find, make_header, of_codes
 
 
 def test_long_ways_in_steps_that_could_be_longer() -> None:
@@ -86,3 +86,22 @@ def test_steps_that_are_left_may_be_enough() -> None:
     assert "schedule_too_fast" not in find(easy, **options)
     hard = put(Loss=lambda i: 2.3 - 0.8 * (1 - 0.9**i), LearningRate=lambda i: 0.1 * 0.95 ** (2 * i), accuracy=0.4)
     assert find(hard, **options)["schedule_too_fast"].step < 20
+
+
+@pytest.mark.parametrize(("constant", "name"), [(False, "schedule_too_fast"), (True, "learning_rate_too_low")])
+def test_short_steps_that_a_schedule_made_shorter(constant: bool, name: str) -> None:
+    """No step was ever long, and at the end steps 16 times as long would do as well."""
+    rate = put(LearningRate=lambda i: 0.1 if constant else 0.1 * 0.95**i)
+    short = both(at(0.1), put(UpdateSize=0.012, Distance=2.0), tried(2e-3, 0.97), rate)
+    told = find(short, header=with_fresh(), **LONG)
+    assert [found for found in told if told[found].severity != "advice"] == [name]
+
+
+def test_yes_or_no_targets_that_count_from_one() -> None:
+    binary = make_header("BCEWithLogitsLoss")
+    twos = put(Loss=lambda i: -1.0 - i, target_min=1.0, target_max=2.0, target_std=0.5)
+    told = find(twos, header=binary)
+    assert next(iter(told)) == "labels_off_by_one"
+    assert told["labels_off_by_one"].severity == "broken"
+    ones = put(target_min=0.0, target_max=1.0, target_std=0.5)
+    assert "labels_off_by_one" not in find(ones, header=binary)
