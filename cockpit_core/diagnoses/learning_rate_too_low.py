@@ -16,6 +16,7 @@ LATE = 200  # steps
 SHOWS = 0.05  # share of the loss: several times what batches differ from one another in some hundred losses
 SHORT = 5e-3  # of the length of the weights: healthy runs from scratch take longer steps at some time
 PLATEAU, AT_CHANCE = 250, 0.985  # steps that a first plateau may take; a share of chance above which nothing is learned
+GONE = 0.25  # of the highest learning rate, on average: a schedule has taken it away
 SETTLED, GROWN, LEAVING = 20, 1.6, 0.9
 """A plateau is being left where steps are so many times as long as at this step; the share of chance above which that counts."""
 
@@ -131,7 +132,7 @@ class LearningRateTooLow(Diagnosis):
         # By a schedule, if it held the rate back for most of the run: what it does in the end was too low before, too.
         fallen_rate = view.rate_fall < 0.5 and not view.rate_mean > limit("rate_mean")
         warms_up = view.rate_rises and view.t < LONG_WARMUP
-        decays = view.rate_life == view.rate_life  # by the same factor at every step: schedule_too_fast tells it
+        decays = view.rate_mean < GONE  # schedule_too_fast tells it
         held_back = (
             (fallen_rate and (decays or not self._is_short(view)))
             or view.clipped < 0.5

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 EARLY = 15  # steps
 GONE = 0.3  # of the highest rate
+SHORT, MEAN = (
+    5e-3,
+    0.25,
+)  # of the length of the weights; of the highest rate: half of what cosine and linear schedules have
 
 
 class ScheduleTooFast(Diagnosis):
@@ -107,13 +111,12 @@ class ScheduleTooFast(Diagnosis):
     def _was_short(view: View) -> Found | None:
         """The run is over, none of its steps was long, and far longer ones would have done as well: the rate that they began with
         would have brought more, had it lasted."""
-        short = view.history.highest.get("update", 1.0) < limit("update_low") and view.straight > limit("straight")
-        fell = view.rate_life == view.rate_life and view.rate_fall < 0.2 and not view.rate_mean > limit("rate_mean")
+        short = view.history.highest.get("update", 1.0) < SHORT and view.straight > limit("straight")
         left = view.level > 0.05 and view.are_fresh(view.facts.layers) and not view.does_well
-        if not (view.finished and short and fell and left) or view.history.resumed:
+        if not (view.finished and short and view.rate_mean < MEAN and left) or view.history.resumed:
             return None
         text = (
-            f"The schedule is too fast: the learning rate has fallen to {number(100 * view.rate_fall)} % of its highest value, and "
+            f"The schedule is too fast: on average the rate was {number(100 * view.rate_mean)} % of its highest value, and "
             f"trial steps 16 times as long as the last ones would take {number(16 * view.straight)} times as much off the loss."
         )
         remedy = "Let the rate fall more slowly, or keep it constant until the loss no longer falls."

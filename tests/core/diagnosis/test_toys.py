@@ -91,7 +91,7 @@ def test_steps_that_are_left_may_be_enough() -> None:
 @pytest.mark.parametrize(("constant", "name"), [(False, "schedule_too_fast"), (True, "learning_rate_too_low")])
 def test_short_steps_that_a_schedule_made_shorter(constant: bool, name: str) -> None:
     """No step was ever long, and at the end steps 16 times as long would do as well."""
-    rate = put(LearningRate=lambda i: 0.1 if constant else 0.1 * 0.95**i)
+    rate = put(LearningRate=lambda i: 0.1 if constant else 0.1 * 0.9**i)
     short = both(at(0.1), put(UpdateSize=0.012, Distance=2.0), tried(2e-3, 0.97), rate)
     told = find(short, header=with_fresh(), **LONG)
     assert [found for found in told if told[found].severity != "advice"] == [name]
