@@ -51,7 +51,7 @@ class Program:
     """A training program, its settings and its cases."""
 
     name: str
-    half: str  # "A" to "L"
+    half: str  # "A" to "M"
     train: Callable[[SimpleNamespace, int, str], float]
     settings: dict[str, Any]
     faults: list[Case]

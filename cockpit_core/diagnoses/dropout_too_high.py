@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cockpit_core.diagnosis.view import View
 
 
-EARLY, STILL = 20, 0.9  # steps, and a share of chance that most networks are below by then
+EARLY, STILL = 40, 0.9  # steps, and a share of chance that most networks are below by then
 LATE, REST = 100, 0.55  # nine of ten healthy runs are below that share of chance after so many steps
 
 

@@ -92,7 +92,7 @@ class ScheduleTooFast(Diagnosis):
         total = life / math.log(2)
         since_start = abs(math.log2(max(view.rate_fall, 1e-30)) + (view.t - view.history.began) / life) < 0.1
         much = view.level > 0.6 or (view.level != view.level and view.drop < 0.5)
-        if view.t < EARLY and not view.rate_fall < GONE:
+        if not view.rate_fall < GONE:
             return None  # the steps that are left may be enough: so they are for easy data
         if not total < limit("rate_total") or not since_start or not much or not view.are_fresh(view.facts.layers):
             return None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+from cockpit_core.diagnosis.facts import BINARY_LOSSES
 from cockpit_core.diagnosis.logged import Looks
 from cockpit_core.diagnosis.reading import nan, ratio
 from cockpit_core.diagnosis.tensors import Tensors
 from cockpit_core.foundation.kept import kept
 
 FAIR = 0.75
+SURE = 3  # standard errors
 
 
 class Validation(Tensors):
@@ -174,8 +178,15 @@ class Validation(Tensors):
     @kept
     def better_elsewhere(self) -> float:
         """How much more often answers are right in validation than in training, as a share: labels that are wrong by accident
-        are never learned, and validation may have none. NaN where it is not known."""
-        return 1 - ratio(self.right_lately, self.valid_accuracy) if self._looks_at_answers else nan
+        are never learned, and validation may have none. 0 where that may be an accident, NaN where it is not known."""
+        if not self._looks_at_answers:
+            return nan
+        right, rows = self.right_lately, max(1.0, self._count(0.75 * self.t).rows)
+        error = (
+            0.0 if self.facts.loss in BINARY_LOSSES else math.sqrt(max(0.0, right * (1 - right)) / rows)
+        )  # it has some
+        sure = self.valid_accuracy - right > SURE * error
+        return 1 - ratio(right, self.valid_accuracy) if sure else 0.0
 
     @kept
     def easier_elsewhere(self) -> float:
