@@ -42,7 +42,9 @@ class LossSummed(Diagnosis):
             or view.update > 0.3
             or (view.update > 0.05 and view.t >= 4 and not falls)
             or view.update_max > 0.5
-            or view.alpha > 0.9
+            or (
+                view.alpha > 0.9 and view.update > 5e-3 and len(view.values("Alpha", 3)) == 3
+            )  # of short steps it says little
             or view.spike > 3
         )
         hidden = view.facts.adaptive  # adaptive steps have the same length whatever the factor
